@@ -1,0 +1,15 @@
+"""The base of every part's `Config`: frozen, strict, unknown keys refused.
+
+Strict types because YAML's surprises (`yes`, `1_0`, quoted numbers) should be named, not guessed:
+an int may stand for a float, nothing else is converted. Paths are `str`.
+"""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class FrozenConfig(BaseModel):
+    """Settings of one part of a recipe; must be importable without torch."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=()
+    )

@@ -1,0 +1,60 @@
+"""Errors that a user can mend: one clear line each, and the exit code that goes with it.
+
+Anything else that leaves the program is a bug of ours (exit code 1, the only one with a traceback).
+"""
+
+
+class NlpkitError(Exception):
+    """What went wrong, where, and what would be right; printed without a traceback."""
+
+    exit_code = 1
+
+
+class UsageError(NlpkitError):
+    """A wrong command line or recipe."""
+
+    exit_code = 2
+
+
+class RecipeError(UsageError):
+    """Every mistake found in a recipe, one line each: `file:line:column: path: what`."""
+
+    def __init__(self, problems: list[str]):
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class Unsupported(UsageError):
+    """A combination asked for by name that this machine or this part cannot do."""
+
+
+class DataError(NlpkitError):
+    """Malformed input data: `file:line: what is wrong`."""
+
+    exit_code = 3
+
+
+class FileError(NlpkitError):
+    """A file missing, unreadable or unwritable, a full disk, a damaged checkpoint."""
+
+    exit_code = 4
+
+
+class DivergedError(NlpkitError):
+    """The loss or the gradient is no longer finite."""
+
+    exit_code = 5
+
+
+class TryAgain(NlpkitError):
+    """Nothing is wrong, but not now: the run directory is in use, or the time is up."""
+
+    exit_code = 75
+
+
+class Stopped(NlpkitError):
+    """A signal ended the run, after it was saved."""
+
+    def __init__(self, message: str, signal_number: int):
+        super().__init__(message)
+        self.exit_code = 128 + signal_number
