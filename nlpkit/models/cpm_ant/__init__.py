@@ -1,0 +1,73 @@
+"""CPM-Ant's settings: a pre-norm, bias-free encoder with UniLM's sequence-to-sequence mask.
+
+Defaults are CPM-Ant 10B (OpenBMB/CPM-Live, branch cpm-ant). The module that computes is `model.py`,
+apart so that a recipe can be checked without torch.
+"""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from nlpkit.config import FrozenConfig
+
+
+class Prompts(FrozenConfig):
+    """Which block of soft prompts stands in front of which kind of example."""
+
+    infilling: int = Field(0, ge=0, description="prompt block of blank filling (random mask)")
+    generation: int = Field(1, ge=0, description="prompt block of text generation (tail mask)")
+
+
+class Config(FrozenConfig):
+    """Sizes of a CPM-Ant; the vocabulary's comes from the tokenizer."""
+
+    hidden_size: int = Field(4096, gt=0, description="width of the residual stream")
+    num_layers: int = Field(48, gt=0, description="number of blocks")
+    num_heads: int = Field(32, gt=0, description="attention heads")
+    head_dim: int | None = Field(
+        None, gt=0, description="width of a head; default hidden_size / num_heads"
+    )
+    intermediate_size: int = Field(10240, gt=0, description="width of the gated feed-forward layer")
+    prompt_types: int = Field(32, ge=3, description="blocks of soft prompts")
+    prompt_length: int = Field(32, gt=0, description="soft-prompt vectors in a block")
+    prompts: Prompts = Field(default_factory=Prompts, description="which block serves which task")
+    segment_types: int = Field(32, ge=3, description="segments (0 prompt, 1 infilling, 2 text)")
+    num_buckets: int = Field(512, ge=4, multiple_of=4, description="relative-distance buckets")
+    max_distance: int = Field(2048, gt=1, description="distance from which all share one bucket")
+    norm_eps: float = Field(1e-6, gt=0, description="epsilon of the RMS norms")
+    dropout: float = Field(0.0, ge=0, lt=1, description="on attention, feed-forward and residuals")
+    init: Literal["folded", "small"] = Field(
+        "folded",
+        description="initial weights: `folded` is the original's (1/sqrt(dim_in)), "
+        "`small` is N(0, 0.02) with residual outputs scaled by 1/sqrt(2 layers)",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Config":
+        if self.head_dim is None and self.hidden_size % self.num_heads:
+            near = [n for n in range(1, self.hidden_size + 1) if self.hidden_size % n == 0]
+            best = min(near, key=lambda n: abs(n - self.num_heads))
+            raise ValueError(
+                f"num_heads: {self.num_heads} does not divide hidden_size {self.hidden_size}; "
+                f"try {best}, or set head_dim"
+            )
+        if self.max_distance <= self.num_buckets // 4:
+            raise ValueError(
+                f"max_distance: {self.max_distance} must be greater than num_buckets / 4 "
+                f"({self.num_buckets // 4})"
+            )
+        for task in ("infilling", "generation"):
+            block = getattr(self.prompts, task)
+            if block >= self.prompt_types:
+                raise ValueError(
+                    f"prompts.{task}: block {block} does not exist; "
+                    f"prompt_types is {self.prompt_types}"
+                )
+        if self.prompts.infilling == self.prompts.generation:
+            raise ValueError("prompts: infilling and generation must use different blocks")
+        return self
+
+    @property
+    def width_per_head(self) -> int:
+        """Return the width of one attention head."""
+        return self.head_dim or self.hidden_size // self.num_heads

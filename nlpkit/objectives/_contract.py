@@ -1,0 +1,68 @@
+"""What every objective offers, and the small types that pass between objective, packer and loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+IGNORE = -100  # the label of a position that is not predicted, as in torch and transformers
+
+
+@dataclass(frozen=True)
+class Field:
+    """One array of an example: its type, and whether it has a value a token or one a sequence."""
+
+    dtype: type
+    per: str = "token"
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Spans of documents that become examples; `dropped` counts what is left out, by reason."""
+
+    document: np.ndarray  # (I,) int64
+    start: np.ndarray  # (I,) int64
+    stop: np.ndarray  # (I,) int64
+    dropped: dict[str, int]
+
+    def __len__(self) -> int:
+        return len(self.document)
+
+
+@dataclass
+class Loss:
+    """Sum over the targets of a batch (differentiable), their number, and each part's share."""
+
+    total: torch.Tensor
+    count: int
+    parts: dict[str, tuple[torch.Tensor, int]]
+
+
+class Objective(Protocol):
+    """An objective bound to its settings, a tokenizer and a model's sizes."""
+
+    fields: Mapping[str, Field]
+    inputs: tuple[str, ...]  # the fields that are arguments of the model's `forward`
+    parts: tuple[str, ...]  # what is reported apart
+    drop_unknown: bool  # whether unknown tokens are left out of the documents
+
+    def pieces(self, lengths: np.ndarray) -> Pieces:
+        """Return the spans of documents of these `lengths` (D,) that become examples."""
+
+    def length(self, pieces: np.ndarray) -> np.ndarray:
+        """Return the tokens of the examples made from pieces of these lengths (I,)."""
+
+    def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return one example made of a piece's `ids`; all randomness comes from `rng`."""
+
+    def count(self, batch: Mapping[str, np.ndarray]) -> int:
+        """Return the number of targets in a collated batch."""
+
+    def loss(self, model: Any, batch: Mapping[str, Any], lengths: tuple[int, ...]) -> Loss:
+        """Return the loss of a batch of tensors whose sequences have these `lengths`."""

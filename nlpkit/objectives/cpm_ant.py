@@ -1,0 +1,146 @@
+"""CPM-Ant's objective: infilling (random mask) and generation (tail mask), half of each.
+
+OpenBMB/CPM-Live, branch cpm-ant, `pretrain_cpm_ant.py`. An example is a soft prompt of its task in
+front of `<s> piece </s>`; hidden tokens (`context` False) are predicted from the whole context and
+the hidden tokens before them. The mask rate is uniform on (0, 1).
+
+N tokens of the pack, T = prompt_length + len(piece) + 2 tokens of one example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import Field as Setting
+
+from nlpkit.config import FrozenConfig
+from nlpkit.objectives._contract import IGNORE, Field, Loss, Pieces
+
+if TYPE_CHECKING:
+    import torch
+
+PROMPT_SEGMENT, INFILLING_SEGMENT, GENERATION_SEGMENT = 0, 1, 2
+
+
+class Config(FrozenConfig):
+    """How documents are cut and how often each task is drawn."""
+
+    max_length: int = Setting(
+        512, gt=0, description="longest example: prompt, <s>, piece and </s> together"
+    )
+    min_piece: int = Setting(
+        32, ge=1, description="a document's last piece is dropped when it is shorter (in tokens)"
+    )
+    infilling_rate: float = Setting(
+        0.5, ge=0, le=1, description="share of infilling examples; the others are generation"
+    )
+
+
+class Objective:
+    """Examples and loss of CPM-Ant's pretraining."""
+
+    parts = ("infilling", "generation")
+    inputs = ("input_ids", "segment", "position", "context")
+    fields: Mapping[str, Field] = {
+        "input_ids": Field(np.int64),
+        "segment": Field(np.int64),
+        "position": Field(np.int64),
+        "context": Field(np.bool_),
+        "labels": Field(np.int64),
+        "task": Field(np.int64, per="sequence"),  # 0 infilling, 1 generation: index into `parts`
+    }
+    drop_unknown = True
+
+    def __init__(self, config: Config, tokenizer: Any, model_config: Any):
+        """Bind the settings; `model_config` gives `prompt_length` and `prompts`.
+
+        Raises:
+            ValueError: `max_length` leaves no room for a piece of `min_piece` tokens.
+        """
+        self.config = config
+        self.prompt_length = model_config.prompt_length
+        self.prompts = (model_config.prompts.infilling, model_config.prompts.generation)
+        self.vocab_size = tokenizer.vocab_size
+        self.bos_id, self.eos_id = tokenizer.bos_id, tokenizer.eos_id
+        self.max_piece = config.max_length - self.prompt_length - 2
+        if self.max_piece < max(config.min_piece, 1):
+            raise ValueError(
+                f"objective.max_length: {config.max_length} leaves {self.max_piece} tokens for "
+                f"text after {self.prompt_length} prompt tokens, <s> and </s>; min_piece is "
+                f"{config.min_piece}"
+            )
+
+    def pieces(self, lengths: np.ndarray) -> Pieces:
+        """Return pieces of `max_piece` tokens; a last one shorter than `min_piece` is dropped."""
+        full, rest = np.divmod(np.asarray(lengths, np.int64), self.max_piece)
+        kept = full + (rest >= self.config.min_piece)
+        document = np.repeat(np.arange(len(kept)), kept)
+        first = np.cumsum(kept) - kept
+        start = (np.arange(len(document)) - np.repeat(first, kept)) * self.max_piece
+        stop = np.minimum(start + self.max_piece, np.asarray(lengths, np.int64)[document])
+        short = (rest > 0) & (rest < self.config.min_piece)
+        dropped = {
+            "short_pieces": int(short.sum()),
+            "short_piece_tokens": int(rest[short].sum()),
+            "documents_without_piece": int((kept == 0).sum()),
+        }
+        return Pieces(document, start, stop, dropped)
+
+    def length(self, pieces: np.ndarray) -> np.ndarray:
+        """Return prompt + `<s>` + piece + `</s>`."""
+        return pieces + self.prompt_length + 2
+
+    def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return the tensors of spec/cpm_ant.md, each (T,): see `fields`."""
+        prompt, size = self.prompt_length, len(ids) + 2
+        task = 0 if rng.random() < self.config.infilling_rate else 1
+        hidden = rng.integers(1, size)  # n ~ U{1 … size-1}
+        context = np.ones(prompt + size, np.bool_)
+        if task == 0:
+            chosen = rng.choice(size - 1, hidden, replace=False) + 1  # never `<s>`
+            context[prompt + chosen] = False
+        else:
+            context[prompt + size - hidden :] = False
+
+        input_ids = np.empty(prompt + size, np.int64)
+        input_ids[:prompt] = self.vocab_size + self.prompts[task] * prompt + np.arange(prompt)
+        input_ids[prompt] = self.bos_id
+        input_ids[prompt + 1 : -1] = ids
+        input_ids[-1] = self.eos_id
+
+        segment = np.full(prompt + size, (INFILLING_SEGMENT, GENERATION_SEGMENT)[task])
+        segment[:prompt] = PROMPT_SEGMENT
+        labels = np.full(prompt + size, IGNORE)
+        labels[:-1] = np.where(context[1:], IGNORE, input_ids[1:])
+        return {
+            "input_ids": input_ids,
+            "segment": segment,
+            "position": np.arange(prompt + size),
+            "context": context,
+            "labels": labels,
+            "task": np.array(task),
+        }
+
+    def count(self, batch: Mapping[str, np.ndarray]) -> int:
+        """Return the number of predicted positions."""
+        return int((batch["labels"] != IGNORE).sum())
+
+    def loss(self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]) -> Loss:
+        """Return cross entropy over the targets, infilling and generation reported apart.
+
+        `model(lengths, **inputs)` gives hidden states (N, C), `model.token_loss` projects the
+        target positions alone on the vocabulary.
+        """
+        hidden = model(lengths, **{name: batch[name] for name in self.inputs})
+        labels = batch["labels"]
+        index = (labels != IGNORE).nonzero().squeeze(1)
+        total, each = model.token_loss(hidden, index, labels[index])
+        sizes = labels.new_tensor(lengths)
+        task = batch["task"].repeat_interleave(sizes, output_size=len(labels))[index]
+        parts = {}
+        for number, name in enumerate(self.parts):
+            chosen = task == number
+            parts[name] = (each[chosen].sum(), int(chosen.sum()))
+        return Loss(total, len(index), parts)

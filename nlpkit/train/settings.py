@@ -1,0 +1,86 @@
+"""The `train:` section of a recipe. Importable without torch."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from nlpkit.config import FrozenConfig
+
+# Settings that cannot change what is computed; a run may go on with other values.
+FREE = {"free": True}
+
+
+class Config(FrozenConfig):
+    """How long, how fast and in which precision to train; what to keep."""
+
+    steps: int = Field(gt=0, description="optimizer steps in all")
+    tokens_per_step: int = Field(16384, gt=0, description="token budget of an optimizer step")
+    tokens_per_batch: int | None = Field(
+        None,
+        gt=0,
+        description="token budget of one forward and backward pass (accumulated up to a step); "
+        "default: tokens_per_step, at most 4096",
+    )
+    lr: float = Field(1e-3, gt=0, description="peak learning rate")
+    schedule: Literal["constant", "linear", "cosine", "noam"] = Field(
+        "noam", description="shape of the learning rate after the warm-up"
+    )
+    warmup_steps: int = Field(0, ge=0, description="steps of linear warm-up from 0 to lr")
+    min_lr_ratio: float = Field(
+        0.0, ge=0, lt=1, description="end of linear and cosine, as a share of lr"
+    )
+    weight_decay: float = Field(0.01, ge=0, description="decoupled, on matrices only")
+    beta1: float = Field(0.9, ge=0, lt=1, description="Adam's first moment")
+    beta2: float = Field(0.999, ge=0, lt=1, description="Adam's second moment")
+    adam_eps: float = Field(1e-8, gt=0, description="Adam's epsilon")
+    clip: float | None = Field(1.0, gt=0, description="largest gradient norm; null: no clipping")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto", description="compute type; auto asks the machine which is faster"
+    )
+    eval_every: int | None = Field(None, gt=0, description="steps between evaluations")
+    save_every: int = Field(200, gt=0, description="steps between checkpoints", json_schema_extra=FREE)
+    keep: int = Field(2, gt=0, description="newest checkpoints kept", json_schema_extra=FREE)
+    patience: int | None = Field(
+        None, gt=0, description="stop after so many evaluations without a better loss"
+    )
+    workers: int = Field(
+        0, ge=0, description="processes that prepare batches", json_schema_extra=FREE
+    )
+    log_every: int = Field(
+        1, gt=0, description="steps between lines in metrics.jsonl", json_schema_extra=FREE
+    )
+    deterministic: bool = Field(
+        True, description="only algorithms that give the same bits every time"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Config":
+        if self.tokens_per_batch and self.tokens_per_step % self.tokens_per_batch:
+            raise ValueError(
+                f"tokens_per_step: {self.tokens_per_step} is not a multiple of "
+                f"tokens_per_batch {self.tokens_per_batch}"
+            )
+        if self.warmup_steps > self.steps:
+            raise ValueError(
+                f"warmup_steps: {self.warmup_steps} is more than steps {self.steps}"
+            )
+        if self.schedule == "noam" and not self.warmup_steps:
+            raise ValueError("schedule: noam needs warmup_steps of at least 1")
+        if self.patience and not self.eval_every:
+            raise ValueError("patience: needs eval_every")
+        return self
+
+    @property
+    def batch_budget(self) -> int:
+        """Return the token budget of one forward and backward pass."""
+        if self.tokens_per_batch:
+            return self.tokens_per_batch
+        parts = -(-self.tokens_per_step // 4096)
+        while self.tokens_per_step % parts:
+            parts += 1
+        return self.tokens_per_step // parts
+
+    @property
+    def batches_per_step(self) -> int:
+        """Return how many packed batches make up one optimizer step, over all processes."""
+        return self.tokens_per_step // self.batch_budget
