@@ -1,0 +1,275 @@
+"""CPM-Ant's tokenizer: jieba words, then the greedy longest match inside each word.
+
+Same ids as `transformers.CpmAntTokenizer._tokenize` for every text. Differs from calling that
+tokenizer, `tokenizer(text)`, in two ways: no `<s>` is put in front, and text is text: where a
+document says `<s>`, `</s>`, `<d>`, `</d>`, `<pad>` or `<unk>`, transformers inserts that control
+token, and where it says `</_>` or `</n>`, an `<unk>`; here they are the characters `<`, `s`, `>`,
+so that no data can forge a control token. (`tokenizer(text, add_special_tokens=False,
+split_special_tokens=True)` does as we do.) The vocabulary is one token a line, `</_>` the space,
+`</n>` the newline. A carriage return cannot be in such a file and is always `<unk>`.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import rjieba
+from pydantic import Field
+
+from nlpkit.config import FrozenConfig
+from nlpkit.errors import DataError, FileError, UsageError
+
+SPECIAL_TOKENS = (
+    *("<pad>", "<unk>", "<mask>", "<sep>", "</n>", "</_>", "<s>", "</s>", "<d>", "</d>"),
+)
+# transformers names these eight; `<mask>` and `<sep>` may be absent.
+_REQUIRED = tuple(token for token in SPECIAL_TOKENS if token not in ("<mask>", "<sep>"))
+_WRITTEN = {"</_>": " ", "</n>": "\n"}
+# transformers: max_input_chars_per_word; a longer word is one <unk>.
+_LONGEST_WORD = 200
+# Part of the fingerprint: change it when the same vocabulary would give other ids.
+_ALGORITHM = "cpm_ant 1"
+
+
+class Config(FrozenConfig):
+    """How to train a vocabulary."""
+
+    vocab_size: int = Field(
+        default=30720, ge=16, description="Tokens in all, the 10 special ones included."
+    )
+    min_frequency: int = Field(
+        default=2, ge=1, description="A character or word seen less often gets no token."
+    )
+
+
+class _Pieces(dict[str, tuple[int, ...]]):
+    """Word → its ids, worked out at the first lookup and kept."""
+
+    # About 30 MB at the most, and refilled in a fraction of a second.
+    most_words = 1 << 17
+    longest_kept = 32
+
+    def __init__(self, vocabulary: dict[str, int], unk_id: int):
+        super().__init__()
+        self._vocabulary = vocabulary
+        self._unk_id = unk_id
+        self._longest_token = max(map(len, vocabulary), default=1)
+
+    def __missing__(self, word: str) -> tuple[int, ...]:
+        ids = self.match(word)
+        if len(word) <= self.longest_kept:
+            if len(self) >= self.most_words:
+                self.clear()
+            self[word] = ids
+        return ids
+
+    def match(self, word: str) -> tuple[int, ...]:
+        """Return the ids of the greedy longest match, `<unk>` for a character in no token."""
+        if len(word) > _LONGEST_WORD:
+            return (self._unk_id,)
+        vocabulary, length = self._vocabulary, len(word)
+        if word in vocabulary:
+            return (vocabulary[word],)
+        ids = []
+        start = 0
+        while start < length:
+            stop = min(start + self._longest_token, length)
+            while stop > start + 1 and word[start:stop] not in vocabulary:
+                stop -= 1
+            ids.append(vocabulary.get(word[start:stop], self._unk_id))
+            start = stop
+        return tuple(ids)
+
+
+class Tokenizer:
+    """Text ↔ ids over a list of tokens; cheap to import, to pickle and to fork."""
+
+    def __init__(self, tokens: Sequence[str], source: str = "vocabulary"):
+        """Take the tokens in the order of their ids; `source` names them in a `FileError`."""
+        _check(tokens, source)
+        self._tokens = tuple(tokens)
+        self._special = {token: i for i, token in enumerate(tokens) if token in SPECIAL_TOKENS}
+        self.pad_id: int | None = self._special["<pad>"]
+        self.unk_id: int | None = self._special["<unk>"]
+        self.bos_id: int | None = self._special["<s>"]
+        self.eos_id: int | None = self._special["</s>"]
+        self.mask_id: int | None = self._special.get("<mask>")
+        # Control tokens are left out: no text, whatever its words, can match one.
+        vocabulary = {t: i for i, t in enumerate(tokens) if t not in self._special}
+        vocabulary |= {text: self._special[token] for token, text in _WRITTEN.items()}
+        self._pieces = _Pieces(vocabulary, self._special["<unk>"])
+        self._texts = [_WRITTEN.get(token, token) for token in tokens]
+        self._silent = frozenset((self.pad_id, self.bos_id, self.eos_id))
+
+    def __reduce__(self) -> tuple[type["Tokenizer"], tuple[tuple[str, ...]]]:
+        return (Tokenizer, (self._tokens,))
+
+    @classmethod
+    def train(cls, texts: Iterable[str], config: Config) -> "Tokenizer":
+        """Return a vocabulary of `config.vocab_size` tokens, or of as many as `texts` has.
+
+        Special tokens, then characters by frequency, then jieba words by the tokens that each
+        saves over its characters; ties by the string. One pass, memory for the distinct words.
+        """
+        return cls(_extend(SPECIAL_TOKENS, texts, config.vocab_size, config.min_frequency))
+
+    def grow(self, texts: Iterable[str], vocab_size: int, min_frequency: int = 2) -> "Tokenizer":
+        """Return a tokenizer with new tokens from `texts` behind the old ones, whose ids stay.
+
+        Chosen as in `train`; a word counts by what it saves over its present pieces. Raises
+        `UsageError` where `vocab_size` is less than there are tokens.
+        """
+        if vocab_size < self.vocab_size:
+            raise UsageError(
+                f"vocab_size: {vocab_size} is less than the {self.vocab_size} tokens there are;"
+                f" a vocabulary only grows, give {self.vocab_size} or more"
+            )
+        return Tokenizer(_extend(self._tokens, texts, vocab_size, min_frequency))
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Tokenizer":
+        """Read a directory's `vocab.txt`, or that file itself; raise `FileError` if unfit."""
+        file = Path(path)
+        if file.is_dir():
+            file /= "vocab.txt"
+        try:
+            # Like transformers: CRLF is read as a newline, and the last one may be missing.
+            text = file.read_text(encoding="utf-8")
+        except FileNotFoundError as error:
+            raise FileError(f"{file}: no such file; expected one token a line") from error
+        except UnicodeDecodeError as error:
+            raise FileError(f"{file}: byte {error.start} is not UTF-8") from error
+        except OSError as error:
+            raise FileError(f"{file}: cannot be read: {error.strerror}") from error
+        return cls(text.removesuffix("\n").split("\n"), str(file))
+
+    def save(self, directory: str | Path) -> None:
+        """Write `vocab.txt` and `tokenizer_config.json`, which `AutoTokenizer` opens."""
+        folder = Path(directory)
+        settings = {
+            "tokenizer_class": "CpmAntTokenizer",
+            **{"bod_token": "<d>", "eod_token": "</d>", "bos_token": "<s>", "eos_token": "</s>"},
+            **{"pad_token": "<pad>", "unk_token": "<unk>"},
+            **{"line_token": "</n>", "space_token": "</_>", "padding_side": "left"},
+        }
+        files = {
+            "vocab.txt": "".join(f"{token}\n" for token in self._tokens),
+            "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
+        }
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, text in files.items():
+                (folder / name).write_text(text, encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise FileError(f"{folder}: cannot be written: {error.strerror}") from error
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens, special ones included."""
+        return len(self._tokens)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of `text`; no control token is added, none in `text` is obeyed."""
+        ids: list[int] = []
+        pieces = self._pieces
+        for word in _words(text):
+            ids += pieces[word]
+        return ids
+
+    def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
+        """Return the ids of each text."""
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of `ids` without pad, bos and eos; other special tokens by name."""
+        return "".join(
+            self._texts[self._checked(token_id)] for token_id in ids if token_id not in self._silent
+        )
+
+    def token(self, token_id: int) -> str:
+        """Return the token as the vocabulary writes it (`</_>` for the space)."""
+        return self._tokens[self._checked(token_id)]
+
+    def token_characters(self) -> np.ndarray:
+        """Return (V,) int32: the characters of text that each token stands for.
+
+        0 for special tokens, 1 for `<unk>`, the space and the newline. (An `<unk>` for a word
+        of more than 200 characters stands for all of them, which no table can know.)
+        """
+        counts = [0 if token in self._special else len(token) for token in self._tokens]
+        for token in ("<unk>", *_WRITTEN):
+            counts[self._special[token]] = 1
+        return np.array(counts, dtype=np.int32)
+
+    def fingerprint(self) -> str:
+        """Return a SHA-256 that differs where ids differ; the same in every process."""
+        return hashlib.sha256("\n".join((_ALGORITHM, *self._tokens)).encode()).hexdigest()
+
+    def _checked(self, token_id: int) -> int:
+        if not 0 <= token_id < len(self._tokens):
+            raise DataError(f"token id {token_id} is not among the {len(self._tokens)} tokens")
+        return token_id
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return rjieba.cut(text, False)
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"character {error.start + 1} is the lone surrogate U+{ord(text[error.start]):04X},"
+            " which is no text; repair the source's encoding"
+        ) from error
+
+
+def _check(tokens: Sequence[str], source: str) -> None:
+    """Raise `FileError` for an empty or repeated token, or a missing special one."""
+    lines: dict[str, int] = {}
+    for line, token in enumerate(tokens, 1):
+        if token in ("", " "):
+            what = "the line is empty" if token == "" else "a bare space, which is written </_>"
+            raise FileError(f"{source}:{line}: {what}; expected one token a line")
+        if token in lines:
+            raise FileError(f"{source}:{line}: {token!r} is already on line {lines[token]}")
+        lines[token] = line
+    missing = [token for token in _REQUIRED if token not in lines]
+    if missing:
+        raise FileError(
+            f"{source}: no {' '.join(missing)}; a CPM-Ant vocabulary has {' '.join(_REQUIRED)}"
+        )
+
+
+def _extend(
+    tokens: Sequence[str], texts: Iterable[str], vocab_size: int, min_frequency: int
+) -> list[str]:
+    """Return `tokens` and new ones, at most `vocab_size`: characters, then words of `texts`."""
+    words: Counter[str] = Counter()
+    for text in texts:
+        words.update(word for word in _words(text) if len(word) <= _LONGEST_WORD)
+    known = set(tokens) | {" ", "\n"}
+    characters: Counter[str] = Counter()
+    for word, count in words.items():
+        for character in word:
+            characters[character] += count
+    frequent = _best(characters, known, min_frequency)
+    tokens = [*tokens, *frequent[: vocab_size - len(tokens)]]
+    if len(tokens) < vocab_size:
+        match = Tokenizer(tokens)._pieces.match
+        savings = Counter(
+            {
+                word: count * (len(match(word)) - 1)
+                for word, count in words.items()
+                if count >= min_frequency and len(word) > 1 and word not in known
+            }
+        )
+        tokens += _best(savings, known, 1)[: vocab_size - len(tokens)]
+    return tokens
+
+
+def _best(scores: Counter[str], known: set[str], least: int) -> list[str]:
+    """Return what scores `least` or more and is not `known`, best first, ties by the string."""
+    # A carriage return would break the vocabulary file in two.
+    found = [t for t, n in scores.items() if n >= least and t not in known and "\r" not in t]
+    return sorted(found, key=lambda token: (-scores[token], token))
