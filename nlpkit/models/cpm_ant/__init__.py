@@ -10,6 +10,8 @@ from pydantic import Field, model_validator
 
 from nlpkit.config import FrozenConfig
 
+MODEL_TYPE = "cpmant"  # transformers' name of the family, in config.json
+
 
 class Prompts(FrozenConfig):
     """Which block of soft prompts stands in front of which kind of example."""

@@ -1,0 +1,38 @@
+# `make pretrain` and `make test` are all a fresh machine needs (Python 3.10 or later, pip, make).
+PYTHON ?= python3
+# The versions that are tested, torch as its CPU build; `make install CONSTRAINTS=` lifts them.
+CONSTRAINTS ?= constraints-cpu.txt
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_CONSTRAINTS := $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+
+.PHONY: install pretrain test test-all check bench clean
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml $(CONSTRAINTS)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(PIP_CONSTRAINTS) -e '.[dev]' 1>&2
+	touch $@
+
+pretrain: install
+	@$(BIN)/nlpkit pretrain recipes/cpm_ant.yaml
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+# The long proofs, too.
+test-all: check
+	$(BIN)/python -m pytest -m "not gpu"
+
+# Our training step against the plain way in transformers; a table on stdout.
+bench: install
+	$(BIN)/python bench/train_step.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,162 @@
+"""The stream of optimizer steps: bins of an endless sequence of epochs, shared out to processes.
+
+Every example depends on (seed, epoch, piece) alone and every epoch's plan on (seed, epoch), so the
+stream is the same with any number of workers, and a position is two integers.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nlpkit.data.pack import Batch, Bins, collate, plan_bins
+
+TRAIN, HELD_OUT = 0, 1  # first word of the seed, so that the two never share random numbers
+
+
+class Position(NamedTuple):
+    """Where the stream stands: the next bin to be used."""
+
+    epoch: int = 0
+    bin: int = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """The batches of one optimizer step that this process computes, and the position after it."""
+
+    batches: list[Batch]
+    after: Position
+
+
+class Examples:
+    """The pieces of a corpus as finished examples, found by number.
+
+    `corpus` has `document(i)`, `lengths` and, for mixtures, `weights` (D,) per document;
+    `objective` is bound (see `objectives/_contract.py`).
+    """
+
+    def __init__(self, corpus: Any, objective: Any, seed: int, split: int = TRAIN):
+        self.corpus, self.objective, self.seed, self.split = corpus, objective, seed, split
+        self.pieces = objective.pieces(corpus.lengths)
+        self.sizes = objective.length(self.pieces.stop - self.pieces.start)  # (I,) tokens
+        self.token_field = next(n for n, f in objective.fields.items() if f.per == "token")
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def generator(self, *key: int) -> np.random.Generator:
+        """Return random numbers that depend on the seed, the split and `key` alone."""
+        return np.random.Generator(np.random.PCG64([self.seed, self.split, *key]))
+
+    def epoch(self, epoch: int, weights: np.ndarray | None = None) -> np.ndarray:
+        """Return the epoch's items in random order; item = occurrence * len(self) + piece.
+
+        A piece of weight w occurs floor(w) times and once more with probability w - floor(w).
+        """
+        rng = self.generator(epoch)
+        if weights is None:
+            items = np.arange(len(self))
+        else:
+            times = np.floor(weights + rng.random(len(self))).astype(np.int64)
+            piece = np.repeat(np.arange(len(self)), times)
+            first = np.repeat(np.cumsum(times) - times, times)
+            items = (np.arange(len(piece)) - first) * len(self) + piece
+        return rng.permutation(items)
+
+    def make(self, item: int, epoch: int) -> dict[str, np.ndarray]:
+        """Return the example of `item` in `epoch`."""
+        occurrence, piece = divmod(int(item), len(self))
+        pieces = self.pieces
+        ids = self.corpus.document(int(pieces.document[piece]))
+        ids = ids[int(pieces.start[piece]) : int(pieces.stop[piece])]
+        return self.objective.example(ids, self.generator(epoch, piece, occurrence))
+
+    def batch(self, items: np.ndarray, epoch: int) -> Batch:
+        """Return the pack of these items."""
+        batch = collate([self.make(item, epoch) for item in items], self.token_field)
+        batch.count = self.objective.count(batch.fields)
+        return batch
+
+
+class Stream:
+    """Map-style data set of optimizer steps counted from `start`."""
+
+    def __init__(
+        self,
+        examples: Examples,
+        *,
+        budget: int,
+        batches_per_step: int,
+        start: Position = Position(),
+        rank: int = 0,
+        world_size: int = 1,
+    ):
+        self.examples, self.budget, self.batches_per_step = examples, budget, batches_per_step
+        self.rank, self.world_size = rank, world_size
+        self.start = start
+        self.weights = getattr(examples.corpus, "weights", None)
+        self._plans: dict[int, Bins] = {}
+        self._firsts: list[int] = [-start.bin]  # number of the first bin of start.epoch + k
+
+    def plan(self, epoch: int) -> Bins:
+        """Return the bins of `epoch`; the last two epochs asked for are kept."""
+        if epoch not in self._plans:
+            weights = None if self.weights is None else self.weights[self.examples.pieces.document]
+            items = self.examples.epoch(epoch, weights)
+            sizes = self.examples.sizes[items % max(len(self.examples), 1)]
+            self._plans = {e: b for e, b in self._plans.items() if e == epoch - 1}
+            self._plans[epoch] = plan_bins(
+                items, sizes, self.budget, self.examples.generator(epoch, 0, 0, 1)
+            )
+        return self._plans[epoch]
+
+    def locate(self, number: int) -> Position:
+        """Return epoch and bin of the `number`-th bin counted from the start position."""
+        while number >= self._firsts[-1] + len(self.plan(self.start.epoch + len(self._firsts) - 1)):
+            epoch = self.start.epoch + len(self._firsts) - 1
+            self._firsts.append(self._firsts[-1] + len(self.plan(epoch)))
+        index = int(np.searchsorted(self._firsts, number, side="right")) - 1
+        return Position(self.start.epoch + index, number - self._firsts[index])
+
+    def __getitem__(self, step: int) -> Step:
+        """Return this process's share of the `step`-th step after the start."""
+        first = step * self.batches_per_step
+        batches = []
+        for number in range(first + self.rank, first + self.batches_per_step, self.world_size):
+            epoch, index = self.locate(number)
+            batches.append(self.examples.batch(self.plan(epoch)[index], epoch))
+        return Step(batches, self.locate(first + self.batches_per_step))
+
+
+def steps(stream: Stream, count: int, workers: int) -> Iterator[Step]:
+    """Yield the first `count` steps of a stream, prepared by `workers` processes (0: by this)."""
+    if workers == 0:
+        for step in range(count):
+            yield stream[step]
+        return
+    from torch.utils.data import DataLoader
+
+    loader: Any = DataLoader(
+        stream,  # type: ignore[arg-type]
+        batch_size=None,
+        sampler=range(count),
+        num_workers=workers,
+        prefetch_factor=2,
+    )
+    yield from loader
+
+
+def held_out_batches(examples: Examples, budget: int) -> tuple[Bins, Callable[[int], Batch]]:
+    """Return the bins of a held-out set, always the same, and what makes the batch of one."""
+    bins = plan_bins(np.arange(len(examples)), examples.sizes, budget, None)
+    return bins, lambda index: examples.batch(bins[index], 0)
+
+
+def fill(bins: Bins, sizes: Mapping[int, int] | np.ndarray, budget: int) -> float:
+    """Return the share of the token budget that an epoch's batches use."""
+    if not len(bins):
+        return 0.0
+    used = int(np.asarray(sizes)[bins.items % len(sizes)].sum())
+    return used / (len(bins) * budget)

@@ -1,0 +1,129 @@
+"""Packing: which pieces share a batch, and their concatenation. No padding anywhere.
+
+An epoch is planned from lengths alone, before any example is made: a seeded order of the pieces is
+cut into windows, each window is packed by best fit decreasing into bins of the token budget, bins
+that stay too empty are handed on to the next window, and the bins of a window are shuffled. So a
+plan is a pure function of (seed, epoch), and any position in it can be returned to.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nlpkit.errors import UsageError
+
+WINDOW_BINS = 64  # bins' worth of pieces packed together
+FULL_ENOUGH = 0.985  # bins emptier than this are handed on to the next window
+
+
+@dataclass(frozen=True)
+class Bins:
+    """The batches of one epoch: `items[offsets[b]:offsets[b + 1]]` share bin b."""
+
+    items: np.ndarray  # (I,) int64
+    offsets: np.ndarray  # (B + 1,) int64
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self.items[self.offsets[index] : self.offsets[index + 1]]
+
+
+@dataclass
+class Batch:
+    """One pack: flat arrays, the lengths of its sequences, and how many targets it holds."""
+
+    fields: dict[str, Any]  # name -> (N,) or (S,), numpy arrays in the loader, tensors in the loop
+    lengths: tuple[int, ...]
+    count: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Return N, the tokens of the pack."""
+        return sum(self.lengths)
+
+
+def best_fit(sizes: np.ndarray, budget: int) -> list[list[int]]:
+    """Return bins of indices into `sizes` (I,), none over `budget`: best fit decreasing."""
+    rooms: list[int] = []  # distinct free space of open bins, ascending
+    open_bins: dict[int, list[list[int]]] = {}  # free space -> bins that have it
+    done: list[list[int]] = []
+    smallest = int(sizes.min(initial=budget))
+    for index in np.argsort(-sizes, kind="stable").tolist():
+        size = int(sizes[index])
+        place = bisect_left(rooms, size)
+        if place == len(rooms):
+            room, content = budget, []
+        else:
+            room = rooms[place]
+            content = open_bins[room].pop()
+            if not open_bins[room]:
+                del open_bins[room], rooms[place]
+        content.append(index)
+        left = room - size
+        if left < smallest:
+            done.append(content)
+        elif left in open_bins:
+            open_bins[left].append(content)
+        else:
+            open_bins[left] = [content]
+            insort(rooms, left)
+    for room in rooms:
+        done.extend(open_bins[room])
+    return done
+
+
+def plan_bins(
+    items: np.ndarray, sizes: np.ndarray, budget: int, rng: np.random.Generator | None
+) -> Bins:
+    """Pack `items` (I,) of `sizes` (I,) tokens, in this order; `rng` shuffles bins in a window.
+
+    Raises:
+        UsageError: an item is larger than the budget.
+    """
+    if len(sizes) and sizes.max() > budget:
+        raise UsageError(
+            f"a sequence of {sizes.max()} tokens does not fit in a batch of {budget}; "
+            "raise train.tokens_per_batch or lower objective.max_length"
+        )
+    packed: list[np.ndarray] = []
+    carried = np.empty(0, np.int64)  # indices into `items`
+    ends = _window_ends(sizes, budget)
+    for number, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):
+        window = np.concatenate([carried, np.arange(start, stop)])
+        bins = [window[chosen] for chosen in best_fit(sizes[window], budget)]
+        carried = np.empty(0, np.int64)
+        if number < len(ends) - 1:
+            full = [b for b in bins if sizes[b].sum() >= FULL_ENOUGH * budget]
+            # A window may pack badly (few, long pieces): then its bins stay as they are.
+            if len(full) >= len(bins) - 2:
+                rest = [b for b in bins if sizes[b].sum() < FULL_ENOUGH * budget]
+                carried = np.concatenate([carried, *rest])
+                bins = full
+        if rng is not None:
+            rng.shuffle(bins)
+        packed.extend(bins)
+    counts = np.array([len(b) for b in packed], np.int64)
+    order = np.concatenate(packed) if packed else np.empty(0, np.int64)
+    return Bins(items[order], np.concatenate([[0], np.cumsum(counts)]))
+
+
+def _window_ends(sizes: np.ndarray, budget: int) -> list[int]:
+    """Return where windows of about `WINDOW_BINS` bins end; the last may be up to twice as long."""
+    total = np.cumsum(sizes)
+    windows = max(1, int(total[-1] // (WINDOW_BINS * budget))) if len(sizes) else 0
+    marks = np.arange(1, windows) * (WINDOW_BINS * budget)
+    return [*np.searchsorted(total, marks).tolist(), len(sizes)] if windows else []
+
+
+def collate(examples: Sequence[Mapping[str, np.ndarray]], token_field: str) -> Batch:
+    """Concatenate examples; `token_field` is a field with a value a token, it gives the lengths."""
+    fields = {
+        name: np.concatenate([np.atleast_1d(example[name]) for example in examples])
+        for name in examples[0]
+    }
+    return Batch(fields, tuple(len(example[token_field]) for example in examples))

@@ -1,0 +1,261 @@
+"""CPM-Ant (OpenBMB, 2022) over packed sequences, in `transformers`' folded form.
+
+Pre-norm blocks without any bias, RMS norms, gated GELU, one relative-position and segment bias
+shared by all layers, soft prompts, and one table for input and output.
+N tokens of the pack, C hidden_size, H heads, D width of a head, V vocabulary.
+
+Differs from transformers' port: positions marked as targets see only what spec/cpm_ant.md lets them
+see (the port marks every position as context), and prompts are a table of their own in memory.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nlpkit import attention
+from nlpkit.attention.layout import Layout
+from nlpkit.models._loss import linear_cross_entropy
+from nlpkit.models.cpm_ant import Config
+
+
+class RMSNorm(nn.Module):
+    """Root mean square norm with a scale and no shift (Zhang & Sennrich 2019)."""
+
+    def __init__(self, size: int, eps: float):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + ffn(norm(x))."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        width, inner = config.hidden_size, config.num_heads * config.width_per_head
+        self.heads = config.num_heads
+        self.attention_norm = RMSNorm(width, config.norm_eps)
+        self.q = nn.Linear(width, inner, bias=False)
+        self.k = nn.Linear(width, inner, bias=False)
+        self.v = nn.Linear(width, inner, bias=False)
+        self.out = nn.Linear(inner, width, bias=False)
+        self.ffn_norm = RMSNorm(width, config.norm_eps)
+        self.gate = nn.Linear(width, config.intermediate_size, bias=False)
+        self.up = nn.Linear(width, config.intermediate_size, bias=False)
+        self.down = nn.Linear(config.intermediate_size, width, bias=False)
+        self.dropout = config.dropout
+
+    def forward(self, x: Tensor, attend: attention.Attend) -> Tensor:
+        """Return (N, C) from (N, C)."""
+        normed = self.attention_norm(x)
+        q, k, v = (part(normed).unflatten(1, (self.heads, -1)) for part in (self.q, self.k, self.v))
+        x = x + self._drop(self.out(attend(q, k, v).flatten(1)))
+        normed = self.ffn_norm(x)
+        # transformers drops inside the feed-forward layer, too (CpmAntFeedForward).
+        inner = self._drop(F.gelu(self.gate(normed)) * self.up(normed))
+        return x + self._drop(self.down(inner))
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training) if self.dropout else x
+
+
+class Model(nn.Module):
+    """CPM-Ant with its language-model head."""
+
+    def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
+        super().__init__()
+        width = config.hidden_size
+        self.config, self.vocab_size, self.backend = config, vocab_size, backend
+        self.token_embedding = nn.Parameter(torch.empty(vocab_size, width))
+        rows = config.prompt_types * config.prompt_length
+        self.prompt_embedding = nn.Parameter(torch.empty(rows, width))
+        self.segment_embedding = nn.Parameter(torch.empty(config.segment_types, width))
+        self.position_bias = nn.Parameter(
+            torch.empty(config.num_buckets + config.segment_types**2, config.num_heads)
+        )
+        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.norm = RMSNorm(width, config.norm_eps)
+        self.attention_choice = ""  # backend and reason, for the log
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the initial weights from torch's current generator; see `Config.init`."""
+        config = self.config
+        folded = config.init == "folded"
+        table_std = 0.02 / math.sqrt(config.hidden_size) if folded else 0.02
+        for table in (self.token_embedding, self.prompt_embedding, self.segment_embedding):
+            nn.init.normal_(table, std=table_std)
+        nn.init.normal_(self.position_bias, std=1.0 if folded else 0.02)
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Linear):
+                std = 1 / math.sqrt(module.in_features) if folded else 0.02
+                if not folded and name.endswith(("out", "down")):
+                    std /= math.sqrt(2 * config.num_layers)
+                nn.init.normal_(module.weight, std=std)
+
+    def embed(self, input_ids: Tensor, segment: Tensor) -> Tensor:
+        """Return (N, C); ids from `vocab_size` on are soft prompts."""
+        last = self.vocab_size - 1
+        words = F.embedding(input_ids.clamp(max=last), self.token_embedding)
+        prompts = F.embedding((input_ids - self.vocab_size).clamp(min=0), self.prompt_embedding)
+        chosen = torch.where((input_ids > last)[:, None], prompts, words)
+        return chosen + F.embedding(segment, self.segment_embedding)
+
+    def forward(
+        self,
+        lengths: Sequence[int],
+        input_ids: Tensor,
+        segment: Tensor,
+        position: Tensor,
+        context: Tensor,
+    ) -> Tensor:
+        """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
+
+        Args:
+            input_ids: (N,) int64; `vocab_size + block * prompt_length + k` is a soft prompt.
+            segment: (N,) int64 in [0, segment_types).
+            position: (N,) int64, from 0 in every sequence.
+            context: (N,) bool; False where the token is a target.
+        """
+        config = self.config
+        attend = attention.prepare(
+            "cpm_ant",
+            Layout.of(lengths, input_ids.device),
+            fields={"segment": segment, "position": position, "context": context},
+            table=self.position_bias,
+            settings=attention.kind("cpm_ant").Config(
+                num_buckets=config.num_buckets,
+                max_distance=config.max_distance,
+                segment_types=config.segment_types,
+            ),
+            heads=config.num_heads,
+            head_dim=config.width_per_head,
+            dropout=config.dropout if self.training else 0.0,
+            backend=self.backend,
+        )
+        self.attention_choice = f"{attend.backend} ({attend.reason})"
+        x = self.embed(input_ids, segment)
+        x = F.dropout(x, config.dropout, self.training) if config.dropout else x
+        for layer in self.layers:
+            x = layer(x, attend)
+        return self.norm(x)
+
+    def token_loss(self, hidden: Tensor, index: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return summed cross entropy at rows `index` (M,), and each one's without gradient."""
+        return linear_cross_entropy(hidden[index], self.token_embedding, targets)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return (M, V) for hidden states (M, C)."""
+        return F.linear(hidden, self.token_embedding)
+
+
+# How parameters are called here and in transformers' CpmAntForCausalLM.
+_LAYER = {
+    "attention_norm.weight": "self_att.layernorm_before_attention.weight",
+    "q.weight": "self_att.self_attention.project_q.weight",
+    "k.weight": "self_att.self_attention.project_k.weight",
+    "v.weight": "self_att.self_attention.project_v.weight",
+    "out.weight": "self_att.self_attention.attention_out.weight",
+    "ffn_norm.weight": "ffn.layernorm_before_ffn.weight",
+    "gate.weight": "ffn.ffn.w_in.w_0.weight",
+    "up.weight": "ffn.ffn.w_in.w_1.weight",
+    "down.weight": "ffn.ffn.w_out.weight",
+}
+_TOP = {
+    "norm.weight": "cpmant.encoder.output_layernorm.weight",
+    "position_bias": "cpmant.position_bias.relative_attention_bias",
+    "segment_embedding": "cpmant.segment_embedding.weight",
+}
+_SIZES = {
+    "hidden_size": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "intermediate_size": "dim_ff",
+    "prompt_types": "prompt_types",
+    "prompt_length": "prompt_length",
+    "segment_types": "segment_types",
+    "num_buckets": "position_bias_num_buckets",
+    "max_distance": "position_bias_max_distance",
+    "norm_eps": "eps",
+    "dropout": "dropout_p",
+}
+
+
+def _names(num_layers: int) -> dict[str, str]:
+    names = dict(_TOP)
+    for i in range(num_layers):
+        for ours, theirs in _LAYER.items():
+            names[f"layers.{i}.{ours}"] = f"cpmant.encoder.layers.{i}.{theirs}"
+    return names
+
+
+def prompt_blocks(config: Config) -> list[int]:
+    """Return where each of our prompt blocks lies on disk.
+
+    transformers' forward always puts block 2 in front, so the generation prompt lies there, and the
+    infilling prompt in block 1 (where the original pretraining had it); the others fill the rest.
+    """
+    place = {config.prompts.generation: 2, config.prompts.infilling: 1}
+    free = [block for block in range(config.prompt_types) if block not in place.values()]
+    rest = [block for block in range(config.prompt_types) if block not in place]
+    place.update(zip(rest, free, strict=True))
+    return [place[block] for block in range(config.prompt_types)]
+
+
+def to_hf(
+    config: Config, state: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return `config.json` and tensors of transformers' CpmAntForCausalLM for a state dict."""
+    blocks = prompt_blocks(config)
+    words = state["token_embedding"]
+    ours = state["prompt_embedding"].unflatten(0, (config.prompt_types, config.prompt_length))
+    theirs = torch.empty_like(ours)
+    theirs[blocks] = ours
+    tensors = {names: state[name] for name, names in _names(config.num_layers).items()}
+    tensors["cpmant.input_embedding.weight"] = torch.cat([words, theirs.flatten(0, 1)])
+    tensors["lm_head.weight"] = words.clone()
+    settings: dict[str, Any] = {
+        "architectures": ["CpmAntForCausalLM"],
+        "model_type": "cpmant",
+        "vocab_size": len(words),
+        "dim_head": config.width_per_head,
+        "dtype": "float32",
+        "nlpkit": {
+            "family": "cpm_ant",
+            "prompt_blocks": blocks,
+            "prompts": config.prompts.model_dump(),
+        },
+    }
+    settings.update({theirs: getattr(config, ours) for ours, theirs in _SIZES.items()})
+    return settings, tensors
+
+
+def from_hf(
+    settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> tuple[Config, dict[str, Tensor]]:
+    """Return our `Config` and state dict from transformers' `config.json` and tensors.
+
+    Raises:
+        KeyError: a tensor or a setting is missing (named).
+    """
+    notes = settings.get("nlpkit", {})
+    sizes = {ours: settings[theirs] for ours, theirs in _SIZES.items()}
+    sizes["dropout"] = float(sizes["dropout"])
+    if "prompts" in notes:
+        sizes["prompts"] = notes["prompts"]
+    config = Config(head_dim=settings["dim_head"], **sizes)
+    blocks = notes.get("prompt_blocks") or prompt_blocks(config)
+    table = tensors["cpmant.input_embedding.weight"]
+    vocab_size = settings["vocab_size"]
+    theirs = table[vocab_size:].unflatten(0, (config.prompt_types, config.prompt_length))
+    state = {name: tensors[names] for name, names in _names(config.num_layers).items()}
+    state["token_embedding"] = table[:vocab_size].clone()
+    state["prompt_embedding"] = theirs[blocks].flatten(0, 1)
+    return config, state

@@ -1,0 +1,104 @@
+"""A run's directory: one writer at a time, what was asked for, and whether it is finished.
+
+Imports no torch, so that a finished or busy run is known at once.
+"""
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nlpkit import recipe
+from nlpkit.errors import FileError, TryAgain, UsageError
+from nlpkit.train import checkpoint
+
+RECIPE, STATUS, METRICS, LOCK = "recipe.yaml", "run.json", "metrics.jsonl", "lock"
+
+
+def process_rank() -> int:
+    """Return this process's number under `accelerate launch` or `torchrun`, else 0."""
+    return int(os.environ.get("RANK", "0"))
+
+
+class RunDirectory:
+    """`runs/NAME`: recipe.yaml, run.json, metrics.jsonl, tokenizer/, checkpoints/."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Own the directory while open; the kernel frees it should this process die.
+
+        Raises:
+            TryAgain: another process owns it (named).
+            FileError: it cannot be made or written.
+        """
+        if process_rank() != 0:  # the first process of the launch owns it for all
+            yield
+            return
+        with checkpoint.naming_the_path(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = open(self.path / LOCK, "a+", encoding="utf-8")  # noqa: SIM115
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                file.seek(0)
+                owner = file.read().strip() or "another process"
+                raise TryAgain(f"{self.path} is in use by {owner}") from error
+            with checkpoint.naming_the_path(self.path / LOCK):
+                file.truncate(0)
+                file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+                file.flush()
+            yield
+
+    def status(self) -> dict[str, Any]:
+        """Return `run.json`, or an empty dict before the first step."""
+        path = self.path / STATUS
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise FileError(f"{path}: cannot be read: {error}") from error
+
+    def set_status(self, **values: Any) -> None:
+        """Add `values` to `run.json`."""
+        checkpoint.write_json(self.path / STATUS, self.status() | values)
+
+    def accept(self, resolved: recipe.Resolved, allow_change: bool) -> list[str]:
+        """Compare the recipe with the one this run started under; return what was changed.
+
+        Raises:
+            UsageError: settings that matter differ, and `allow_change` was not given.
+        """
+        path = self.path / RECIPE
+        if not path.exists():
+            return []
+        try:
+            before = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError) as error:
+            raise FileError(f"{path}: cannot be read: {error}") from error
+        changed = recipe.changed(before, resolved.dump())
+        if changed and not allow_change:
+            raise UsageError(
+                f"{self.path} was started under other settings:\n"
+                + "\n".join(f"  {line}" for line in changed)
+                + "\ngive --out another directory, or --allow-change to go on with the new ones"
+            )
+        return changed
+
+    def finished(self) -> Path | None:
+        """Return the final checkpoint of a finished run, or None."""
+        status = self.status()
+        if not status.get("finished"):
+            return None
+        path = checkpoint.pointed(self.path, "latest")
+        return path if path and (path / checkpoint.MANIFEST).is_file() else None

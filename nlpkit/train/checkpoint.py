@@ -1,0 +1,191 @@
+"""Checkpoints that appear whole or not at all, and the run directory that holds them.
+
+A checkpoint is written into a hidden directory beside its place, every file synced, then a manifest
+with sizes and hashes, then renamed. The manifest is what makes a directory a checkpoint. Older ones
+are removed afterwards, by step, never the best and never the only good one.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nlpkit.errors import FileError
+
+MANIFEST = "manifest.json"
+TRAINING = "training.json"  # step, position in the data, ... : what a resumed run needs to know
+MOMENTS = "optimizer.safetensors"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint on disk."""
+
+    path: Path
+    step: int
+
+
+def _directory(run: Path) -> Path:
+    return run / "checkpoints"
+
+
+def found(run: Path) -> list[Checkpoint]:
+    """Return the run's checkpoints, newest step first; unfinished ones do not count."""
+    paths = [p for p in _directory(run).glob("step-*") if (p / MANIFEST).is_file()]
+    return sorted((Checkpoint(p, int(p.name[5:])) for p in paths), key=lambda c: -c.step)
+
+
+def damage(path: Path) -> str | None:
+    """Return what is wrong with the files of a checkpoint, or None when every hash is right."""
+    try:
+        files = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["files"]
+        for name, entry in files.items():
+            target = path / name
+            if not target.is_file():
+                return f"{name} is missing"
+            if target.stat().st_size != entry["bytes"]:
+                return f"{name} has {target.stat().st_size} bytes, not {entry['bytes']}"
+            if _sha256(target) != entry["sha256"]:
+                return f"{name} has changed since it was written (its hash differs)"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{MANIFEST}: {error}"
+    return None
+
+
+def newest_good(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
+    """Return the newest undamaged checkpoint; `say` what was wrong with newer ones.
+
+    Raises:
+        FileError: there are checkpoints and all are damaged.
+    """
+    checkpoints = found(run)
+    for checkpoint in checkpoints:
+        problem = damage(checkpoint.path)
+        if problem is None:
+            return checkpoint
+        say(f"{checkpoint.path} is damaged ({problem}); going back to the one before it")
+    if checkpoints:
+        raise FileError(
+            f"{_directory(run)}: all {len(checkpoints)} checkpoints are damaged; "
+            "restore one, or start afresh with --resume never and another --out"
+        )
+    return None
+
+
+def save(run: Path, step: int, write: Callable[[Path], None]) -> Path:
+    """Make checkpoint `step` from the files that `write(directory)` makes, and point to it.
+
+    Raises:
+        FileError: no space or no permission; whatever was there before is still there.
+    """
+    place = _directory(run) / f"step-{step:08d}"
+    draft = place.with_name(f".{place.name}.{os.getpid()}")
+    with naming_the_path(place):
+        remove_drafts(run)
+        draft.mkdir(parents=True)
+        try:
+            write(draft)
+            files = {}
+            for path in sorted(p for p in draft.rglob("*") if p.is_file()):
+                sync(path)
+                name = path.relative_to(draft).as_posix()
+                files[name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+            (draft / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1))
+            sync(draft / MANIFEST)
+            sync(draft)
+            if place.exists():  # the same step saved again, after its twin was found damaged
+                shutil.rmtree(place)
+            draft.rename(place)
+            sync(place.parent)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        point(run, "latest", place)
+    return place
+
+
+def prune(run: Path, keep: int) -> None:
+    """Remove all but the newest `keep` checkpoints and the best one."""
+    best = pointed(run, "best")
+    for checkpoint in found(run)[keep:]:
+        if checkpoint.path.name != (best.name if best else None):
+            # Without its manifest it is no checkpoint: a kill in the middle leaves no half one.
+            (checkpoint.path / MANIFEST).unlink()
+            shutil.rmtree(checkpoint.path, ignore_errors=True)
+
+
+def remove_drafts(run: Path) -> None:
+    """Remove what a killed save or prune left; only the owner of the run directory may."""
+    for path in _directory(run).glob(".step-*"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in _directory(run).glob("step-*"):
+        if not (path / MANIFEST).exists():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def point(run: Path, name: str, place: Path) -> None:
+    """Make the pointer `checkpoints/NAME` lead to `place`, in one rename."""
+    link, draft = _directory(run) / name, _directory(run) / f".{name}.{os.getpid()}"
+    draft.unlink(missing_ok=True)
+    draft.symlink_to(place.name)
+    draft.replace(link)
+    sync(link.parent)
+
+
+def pointed(run: Path, name: str) -> Path | None:
+    """Return the checkpoint that a pointer leads to, or None."""
+    link = _directory(run) / name
+    return link.resolve() if link.is_dir() else None
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a small file whole or not at all."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with naming_the_path(path):
+        draft.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        sync(draft)
+        draft.replace(path)
+        sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Make sure that a file, or a directory's entries, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def naming_the_path(path: Path) -> Iterator[None]:
+    """Turn an error of the disk into one line that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError(f"{path}: cannot be written: {_cause(error)}") from error
+    except Exception as error:
+        # safetensors raises its own error type, with the system's message inside
+        if type(error).__module__.startswith("safetensors"):
+            raise FileError(f"{path}: cannot be written: {error}") from error
+        raise
+
+
+def _cause(error: OSError) -> str:
+    if error.errno == errno.ENOSPC:
+        return "no space left on the disk"
+    return error.strerror or str(error)
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        digest = hashlib.sha256()
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()

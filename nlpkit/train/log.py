@@ -1,0 +1,126 @@
+"""What a run says: `metrics.jsonl` for programs, a live line or plain lines on stderr for people.
+
+On a terminal a bar with loss, speed and time left; elsewhere time-stamped lines at a sensible pace.
+stdout is never touched.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from nlpkit.train.checkpoint import naming_the_path, sync
+
+QUIET, NORMAL, VERBOSE = 0, 1, 2
+LINE_SECONDS = 10.0  # pace of plain progress lines
+
+# Keys of metrics.jsonl that differ between two runs of the same recipe.
+TIME_KEYS = ("seconds", "tokens_per_second", "memory_bytes")
+
+
+class Log:
+    """Says things on stderr; `live` shows progress while it is open."""
+
+    def __init__(self, verbosity: int = NORMAL, stream: IO[str] | None = None):
+        self.verbosity = verbosity
+        self.console = Console(file=stream or sys.stderr, highlight=False, soft_wrap=True)
+        self._progress: Progress | None = None
+        self._task: Any = None
+        self._last_line = 0.0
+
+    def say(self, text: str) -> None:
+        """Print one line of ordinary news."""
+        if self.verbosity >= NORMAL:
+            self._print(text)
+
+    def detail(self, text: str) -> None:
+        """Print one line that only `-v` asks for."""
+        if self.verbosity >= VERBOSE:
+            self._print(text)
+
+    def warn(self, text: str) -> None:
+        """Print one line that even `-q` lets through."""
+        self._print(f"warning: {text}", style="yellow")
+
+    def _print(self, text: str, style: str | None = None) -> None:
+        stamp = "" if self.console.is_terminal else f"{datetime.now():%Y-%m-%d %H:%M:%S} "
+        self.console.print(stamp + text, style=style, markup=False)
+
+    @contextmanager
+    def live(self, total: int, done: int) -> Iterator[None]:
+        """Show progress from step `done` to `total` while open."""
+        if not self.console.is_terminal or self.verbosity < NORMAL:
+            yield
+            return
+        self._progress = Progress(
+            TextColumn("step {task.completed}/{task.total}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[news]}"),
+            console=self.console,
+        )
+        with self._progress:
+            self._task = self._progress.add_task("", total=total, completed=done, news="")
+            yield
+        self._progress = None
+
+    def step(self, step: int, total: int, loss: float, speed: float, left: float) -> None:
+        """Show one step: at once on a terminal, every `LINE_SECONDS` elsewhere."""
+        news = f"loss {loss:.4f}  {speed:,.0f} tokens/s  {_duration(left)} left"
+        if self._progress is not None:
+            self._progress.update(self._task, completed=step, news=news)
+        elif not self.console.is_terminal:
+            now = time.monotonic()
+            if self._last_line == 0 or now - self._last_line >= LINE_SECONDS or step == total:
+                self._last_line = now
+                self.say(f"step {step}/{total}  {news}")
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class Metrics:
+    """`metrics.jsonl`: one object a step or an evaluation, in order, each line whole."""
+
+    def __init__(self, path: Path, last_step: int):
+        """Open for appending after `last_step`; what a killed run wrote beyond it is taken back."""
+        self.path = path
+        with naming_the_path(path):
+            kept = [line for line in _lines(path) if _step(line) <= last_step]
+            draft = path.with_name(f".{path.name}")
+            draft.write_text("".join(kept), encoding="utf-8")
+            sync(draft)
+            draft.replace(path)
+            self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append one record."""
+        with naming_the_path(self.path):
+            self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _lines(path: Path) -> list[str]:
+    if not path.exists():
+        return []
+    return path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+
+
+def _step(line: str) -> float:
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError):
+        return float("inf")  # the half line of a killed write

@@ -1,0 +1,260 @@
+"""THE loop: accumulate, clip, step, log, evaluate, save.
+
+Handed the pieces it drives, it knows no family and no objective. The gradient of a step is that of
+(sum of losses) / (number of targets) over the whole step: all its batches, all processes.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from nlpkit.data.loader import Position, Step
+from nlpkit.data.pack import Batch
+from nlpkit.errors import DataError, DivergedError
+from nlpkit.train.log import Log, Metrics
+from nlpkit.train.machine import peak_memory
+from nlpkit.train.optim import lr_factor
+from nlpkit.train.settings import Config
+from nlpkit.train.signals import StopFlag
+
+_DROPOUT = 2  # first word of the seed of dropout masks (0 and 1: see data/loader.py)
+
+
+@dataclass
+class State:
+    """All that a run must remember beside weights and moments; goes into the checkpoint."""
+
+    step: int = 0
+    tokens: int = 0
+    position: Position = field(default_factory=Position)
+    best_loss: float = math.inf
+    best_step: int = 0
+    evaluations_without_gain: int = 0
+    finished: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values; infinity is written as null."""
+        best = None if math.isinf(self.best_loss) else self.best_loss
+        return asdict(self) | {"position": list(self.position), "best_loss": best}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "State":
+        """Return the state that `to_json` gave."""
+        best = math.inf if values["best_loss"] is None else values["best_loss"]
+        position = Position(*values["position"])
+        return cls(**(values | {"position": position, "best_loss": best}))
+
+
+@dataclass
+class Job:
+    """The pieces of one training run; `save(state)` writes a checkpoint of what was last stepped.
+
+    `training(batch)` returns a `Loss`; `evaluate()` returns the held-out figures with their `loss`.
+    """
+
+    accelerator: Accelerator
+    training: nn.Module
+    optimizer: Any
+    settings: Config
+    seed: int
+    steps: Callable[[State], Iterator[Step]]
+    evaluate: Callable[[], dict[str, Any]] | None
+    save: Callable[[State, bool], None]
+    log: Log
+    metrics: Metrics | None
+    stop: StopFlag
+
+
+def train(job: Job, state: State) -> State:
+    """Train until `settings.steps` (or until patience ends); return the last state.
+
+    Raises:
+        Stopped: a signal came; the last whole step is saved.
+        DivergedError: loss or gradient is not finite; that step was not taken.
+    """
+    settings = job.settings
+    speed = _Speed()
+    with job.log.live(settings.steps, state.step):
+        for step in job.steps(state):
+            record = _take_step(job, state, step)
+            if record is None:  # a signal came before the step was done
+                job.save(state, False)
+                raise job.stop.stopped(f"saved at step {state.step}; the same command goes on")
+            speed.add(step_tokens=record["tokens"] - state.tokens)
+            state.step += 1
+            state.tokens = record["tokens"]
+            state.position = step.after
+            _report(job, state, record, speed)
+            if settings.eval_every and state.step % settings.eval_every == 0:
+                improved = _evaluate(job, state)
+                if improved or state.finished:
+                    job.save(state, improved)
+                if state.finished:
+                    break
+            if state.step % settings.save_every == 0:
+                job.save(state, False)
+    state.finished = True
+    if job.evaluate and not (settings.eval_every and state.step % settings.eval_every == 0):
+        job.save(state, _evaluate(job, state))
+    job.save(state, False)
+    return state
+
+
+def _take_step(job: Job, state: State, step: Step) -> dict[str, Any] | None:
+    """Compute and apply one step; return its record, or None (nothing applied) on a signal."""
+    accelerator, settings, number = job.accelerator, job.settings, state.step + 1
+    tokens = sum(batch.tokens for batch in step.batches)
+    count, tokens, stopping = sums(
+        accelerator, [sum(b.count for b in step.batches), tokens, job.stop.signal is not None]
+    )
+    if stopping:
+        return None
+    if not count:
+        raise DataError(f"step {number}: no token of the whole step is a target; check the data")
+    _seed_dropout(job.seed, number, accelerator.process_index)
+    job.training.train()
+    parts: dict[str, list[float]] = {}
+    for index, batch in enumerate(step.batches):
+        last = index == len(step.batches) - 1
+        _backward(job, batch, count, parts, last)
+        if job.stop.signal is not None and accelerator.num_processes == 1 and not last:
+            job.optimizer.zero_grad()
+            return None
+    norm = float(
+        accelerator.clip_grad_norm_(job.training.parameters(), settings.clip or math.inf)
+    )
+    names = sorted(parts)
+    flat = sums(accelerator, [x for name in names for x in parts[name]])
+    sums = {name: (flat[2 * i], flat[2 * i + 1]) for i, name in enumerate(names)}
+    loss = sum(s for s, _ in sums.values()) / count
+    if not (math.isfinite(loss) and math.isfinite(norm)):
+        what = f"loss {loss}" if not math.isfinite(loss) else f"gradient norm {norm}"
+        raise DivergedError(f"step {number}: {what} is not finite; this step was not taken")
+    lr = settings.lr * lr_factor(number, settings)
+    for group in job.optimizer.param_groups:
+        group["lr"] = lr
+    job.optimizer.step()
+    job.optimizer.zero_grad()
+    return {
+        "step": number,
+        "tokens": state.tokens + int(tokens),
+        "targets": int(count),
+        "loss": loss,
+        "losses": {name: s / n if n else None for name, (s, n) in sums.items()},
+        "lr": lr,
+        "grad_norm": norm,
+    }
+
+
+def _backward(
+    job: Job, batch: Batch, count: float, parts: dict[str, list[float]], last: bool
+) -> None:
+    """Add one batch's gradient and its share of the losses; processes exchange at the last."""
+    accelerator = job.accelerator
+    batch = to_device(batch, accelerator.device)
+
+    def run() -> None:
+        loss = job.training(batch)
+        # DistributedDataParallel averages over processes; the count is already the whole step's.
+        accelerator.backward(loss.total * (accelerator.num_processes / count))
+        for name, (total, targets) in loss.parts.items():
+            entry = parts.setdefault(name, [0.0, 0.0])
+            entry[0] += float(total)
+            entry[1] += targets
+
+    if last:
+        run()
+    else:
+        with accelerator.no_sync(job.training):
+            run()
+
+
+def _evaluate(job: Job, state: State) -> bool:
+    """Evaluate, log, note the best and whether patience is over; return whether it is the best."""
+    assert job.evaluate is not None
+    figures = job.evaluate()
+    improved = figures["loss"] < state.best_loss
+    if improved:
+        state.best_loss, state.best_step, state.evaluations_without_gain = (
+            figures["loss"],
+            state.step,
+            0,
+        )
+    else:
+        state.evaluations_without_gain += 1
+    if job.metrics:
+        job.metrics.write({"step": state.step, "tokens": state.tokens, "held_out": figures})
+    apart = "  ".join(f"{name} {value:.4f}" for name, value in figures["losses"].items())
+    job.log.say(
+        f"held-out at step {state.step}: loss {figures['loss']:.4f} ({apart})  "
+        f"perplexity {figures['perplexity']:.2f}  "
+        f"bits/character {figures['bits_per_character']:.3f}{'  best' if improved else ''}"
+    )
+    patience = job.settings.patience
+    if patience and state.evaluations_without_gain >= patience:
+        job.log.say(f"no gain in {patience} evaluations: stopping early at step {state.step}")
+        state.finished = True
+    return improved
+
+
+class _Speed:
+    """Tokens a second, smoothed over the last steps."""
+
+    def __init__(self) -> None:
+        self.last = time.perf_counter()
+        self.started = self.last
+        self.seconds = 0.0
+        self.rate = 0.0
+
+    def add(self, step_tokens: int) -> None:
+        now = time.perf_counter()
+        self.seconds, self.last = now - self.last, now
+        current = step_tokens / self.seconds
+        self.rate = current if not self.rate else 0.9 * self.rate + 0.1 * current
+
+
+def _report(job: Job, state: State, record: dict[str, Any], speed: _Speed) -> None:
+    settings = job.settings
+    if job.metrics and (state.step % settings.log_every == 0 or state.step == settings.steps):
+        job.metrics.write(
+            record
+            | {
+                "seconds": round(speed.seconds, 4),
+                "tokens_per_second": round(record["targets"] and speed.rate, 1),
+                "memory_bytes": peak_memory(job.accelerator.device),
+            }
+        )
+    left = (settings.steps - state.step) * settings.tokens_per_step / max(speed.rate, 1e-9)
+    job.log.step(state.step, settings.steps, record["loss"], speed.rate, left)
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """Return the batch with its arrays as tensors on `device`."""
+
+    def move(array: Any) -> Tensor:
+        tensor = torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+        return tensor.to(device, non_blocking=True)
+
+    fields = {name: move(array) for name, array in batch.fields.items()}
+    return Batch(fields, batch.lengths, batch.count)
+
+
+def sums(accelerator: Accelerator, values: list[float]) -> list[float]:
+    """Return the sums of these numbers over all processes."""
+    if accelerator.num_processes == 1:
+        return [float(value) for value in values]
+    tensor = torch.tensor([float(v) for v in values], dtype=torch.float64)
+    return accelerator.reduce(tensor.to(accelerator.device), "sum").tolist()
+
+
+def _seed_dropout(seed: int, step: int, rank: int) -> None:
+    """Make the step's dropout masks depend on (seed, step, process) alone: nothing to save."""
+    word = np.random.SeedSequence([seed, _DROPOUT, step, rank]).generate_state(1, np.uint64)
+    torch.manual_seed(int(word[0]))

@@ -1,0 +1,59 @@
+"""Weights and optimizer moments as plain named tensors, out of and into whatever wraps them.
+
+torch's distributed state dicts give the same names for a bare module, DDP and FSDP, on any number
+of processes. All processes must call these together.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+_FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
+_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+_PREFIX = "model."  # of run.Training
+
+
+def weights(training: nn.Module) -> dict[str, Tensor]:
+    """Return the model's parameters, whole and on the CPU (empty on the other processes)."""
+    state = get_model_state_dict(training, options=_FULL)
+    return {name.removeprefix(_PREFIX): tensor for name, tensor in state.items()}
+
+
+def moments(training: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return Adam's moments and step counts as `exp_avg:NAME` and so on."""
+    state = get_optimizer_state_dict(training, optimizer, options=_FULL)["state"]
+    flat: dict[str, Tensor] = {}
+    for name, entry in state.items():
+        for kind in _MOMENTS:
+            flat[f"{kind}:{name.removeprefix(_PREFIX)}"] = entry[kind]  # type: ignore[index]
+    return flat
+
+
+def restore(
+    training: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    weights: Mapping[str, Tensor],
+    moments: Mapping[str, Tensor],
+) -> None:
+    """Put weights and moments back, bit for bit.
+
+    Raises:
+        KeyError: a tensor is missing.
+    """
+    named = {_PREFIX + name: tensor for name, tensor in weights.items()}
+    set_model_state_dict(training, named, options=_FULL)
+    # A fresh optimizer's own state dict gives the structure; its values are replaced.
+    state: dict[str, Any] = dict(get_optimizer_state_dict(training, optimizer, options=_FULL))
+    for name, entry in state["state"].items():
+        for kind in _MOMENTS:
+            entry[kind] = moments[f"{kind}:{name.removeprefix(_PREFIX)}"]
+    set_optimizer_state_dict(training, optimizer, state, options=_FULL)
