@@ -22,6 +22,12 @@ from nlpkit.models._loss import linear_cross_entropy
 from nlpkit.models.cpm_ant import Config
 
 
+def compute_dtype(parameter: Tensor) -> torch.dtype:
+    """Return the type in which linear layers compute now: autocast's, or the parameter's own."""
+    kind = parameter.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else parameter.dtype
+
+
 class RMSNorm(nn.Module):
     """Root mean square norm with a scale and no shift (Zhang & Sennrich 2019)."""
 
@@ -130,17 +136,20 @@ class Model(nn.Module):
             Layout.of(lengths, input_ids.device),
             fields={"segment": segment, "position": position, "context": context},
             table=self.position_bias,
-            settings=attention.kind("cpm_ant").Config(
-                num_buckets=config.num_buckets,
-                max_distance=config.max_distance,
-                segment_types=config.segment_types,
-            ),
+            settings={
+                "num_buckets": config.num_buckets,
+                "max_distance": config.max_distance,
+                "segment_types": config.segment_types,
+            },
             heads=config.num_heads,
             head_dim=config.width_per_head,
-            dropout=config.dropout if self.training else 0.0,
+            dtype=compute_dtype(self.position_bias),
+            device=input_ids.device,
+            training=self.training,
+            dropout=config.dropout,
             backend=self.backend,
         )
-        self.attention_choice = f"{attend.backend} ({attend.reason})"
+        self.attention_choice = attend.reason
         x = self.embed(input_ids, segment)
         x = F.dropout(x, config.dropout, self.training) if config.dropout else x
         for layer in self.layers:
