@@ -1,0 +1,72 @@
+"""Where the values of a recipe stand, and the mistakes found there."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Path = tuple[str | int, ...]
+
+
+def dotted(path: Path) -> str:
+    """Return `model.hidden_size` for `("model", "hidden_size")`."""
+    return ".".join(map(str, path))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value and its key stand (line, column: from 1), and how the value is written."""
+
+    source: str
+    order: int = 0
+    key: tuple[int, int] = (1, 1)
+    value: tuple[int, int] = (1, 1)
+    text: str | None = None
+    quoted: bool = False
+
+    def where(self, mark: tuple[int, int]) -> str:
+        """Return `file:line:column`, or `--set key` for the command line."""
+        if self.on_command_line:
+            return self.source
+        return f"{self.source}:{mark[0]}:{mark[1]}"
+
+    @property
+    def on_command_line(self) -> bool:
+        """Return whether the value was given with `--set`."""
+        return self.order > 0
+
+
+@dataclass(frozen=True, order=True)
+class Problem:
+    """One mistake; sorted by place, the file before the command line."""
+
+    order: int
+    mark: tuple[int, int]
+    where: str
+    path: str
+    what: str
+
+    @classmethod
+    def at(cls, place: Place, path: Path, what: str, *, key: bool = False) -> "Problem":
+        """Return the problem at the value of `place`, or at its key."""
+        mark = place.key if key else place.value
+        return cls(place.order, mark, place.where(mark), dotted(path), what)
+
+    def __str__(self) -> str:
+        parts = [self.where, self.path, self.what]
+        if not self.path or self.where == f"--set {self.path}":
+            del parts[1]
+        return ": ".join(parts)
+
+
+@dataclass
+class Document:
+    """Plain data, the place of every value, and the mistakes that do not stop the reading."""
+
+    data: Any
+    places: dict[Path, Place]
+    problems: list[Problem] = field(default_factory=list)
+
+    def place(self, path: Path) -> Place:
+        """Return the place of `path`, or of the nearest thing around it."""
+        while path not in self.places:
+            path = path[:-1]
+        return self.places[path]

@@ -1,0 +1,199 @@
+"""Pydantic's errors as plain sentences: path, what is wrong, what would be right.
+
+Expects the base `FrozenConfig`: strict types, unknown keys refused. An error type that is not in
+the tables keeps pydantic's own words.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from nlpkit import _yaml, registry
+from nlpkit._places import Document, Path, Place, Problem
+
+# What is known at each mapping of a recipe: its path -> the settings it may hold.
+Known = Mapping[Path, Mapping[str, FieldInfo]]
+
+_EXPECTED = {
+    **dict.fromkeys(("int_type", "int_from_float", "int_parsing"), "an integer"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("list_type", "tuple_type", "set_type"), "a list"),
+    **dict.fromkeys(
+        ("dict_type", "mapping_type", "model_type", "model_attributes_type"),
+        "settings (`key: value`)",
+    ),
+    "string_type": "text",
+    "none_required": "null",
+}
+_RULES = {
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "multiple_of": "must be a multiple of {multiple_of}",
+    "finite_number": "must be a finite number",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_pattern_mismatch": "must match {pattern}",
+    "too_long": "must have at most {max_length} entries",
+}
+_ENTRIES = {"too_short": ("entry", "entries"), "string_too_short": ("character", "characters")}
+_BOOLEANS = {
+    **dict.fromkeys(("yes", "y", "on", "1"), "true"),
+    **dict.fromkeys(("no", "n", "off", "0"), "false"),
+}
+_LONGEST_VALUE = 60
+
+
+def explain(errors: list[Any], document: Document, known: Known) -> list[Problem]:
+    """Return the problems that `ValidationError.errors()` holds, placed in the recipe."""
+    by_path: dict[Path, list[Any]] = {}
+    for error in errors:
+        by_path.setdefault(_path(error, document.data), []).append(error)
+    problems = []
+    for path, found in by_path.items():
+        # The branches of a union all report; where one got into the value, the others are noise.
+        deeper = any(len(other) > len(path) and other[: len(path)] == path for other in by_path)
+        if deeper and all(error["type"] in _EXPECTED for error in found):
+            continue
+        problems.append(_problem(path, found, document, known))
+    return problems
+
+
+def _path(error: Any, data: Any) -> Path:
+    """Return where the error is in the recipe, without the steps that only pydantic sees."""
+    path: Path = ()
+    here = data
+    location = error["loc"]
+    for index, step in enumerate(location):
+        in_mapping = isinstance(here, dict) and step in here
+        in_list = isinstance(here, list) and isinstance(step, int) and step < len(here)
+        last = index == len(location) - 1
+        if in_mapping or in_list:
+            here = here[step]
+        elif index == 0 or (last and error["type"] == "missing"):
+            here = None
+        else:
+            continue
+        path = (*path, step)
+    return path
+
+
+def _problem(path: Path, found: list[Any], document: Document, known: Known) -> Problem:
+    error = found[0]
+    place = document.place(path)
+    if error["type"] == "extra_forbidden":
+        names = list(known.get(path[:-1], {}))
+        near = registry.suggest(str(path[-1]), names) or f"; known: {', '.join(names)}"
+        return Problem.at(place, path, f"unknown setting{near}", key=True)
+    if error["type"] == "missing":
+        setting = known.get(path[:-1], {}).get(str(path[-1]))
+        meaning = f" ({setting.description})" if setting and setting.description else ""
+        return Problem.at(document.place(path[:-1]), path, f"missing{meaning}", key=True)
+    value = value_at(document.data, path)
+    expected = [_expected(each) for each in found]
+    if all(expected):
+        wanted = " or ".join(dict.fromkeys(filter(None, expected)))
+        return Problem.at(place, path, _wrong_value(wanted, found, value, place))
+    what = _sentence(error)
+    if error["type"] in _RULES:
+        what += f", got {place.text or value}"
+    inside, rest = _named_setting(what, known.get(path, {}))
+    return Problem.at(document.place((*path, *inside)), (*path, *inside), rest)
+
+
+def value_at(data: Any, path: Path) -> Any:
+    """Return the value at `path`; nothing (None) where there is none."""
+    for step in path:
+        data = data[int(step)] if isinstance(data, list) else (data or {}).get(step)
+    return data
+
+
+def _named_setting(what: str, known: Mapping[str, FieldInfo]) -> tuple[Path, str]:
+    """Split `heads: must divide width`, said about a section, where `heads` is a setting of it."""
+    found = re.match(r"(\w+)((?:\.\w+)*): ", what)
+    if not found or found[1] not in known:
+        return (), what
+    return tuple(found.group().removesuffix(": ").split(".")), what[found.end() :]
+
+
+def _sentence(error: Any) -> str:
+    context = error.get("ctx", {})
+    if error["type"] in _RULES:
+        bounds = {k: f"{v:.15g}" if isinstance(v, float) else v for k, v in context.items()}
+        return _RULES[error["type"]].format(**bounds)
+    if error["type"] in _ENTRIES:
+        singular, plural = _ENTRIES[error["type"]]
+        least = context["min_length"]
+        return f"must have at least {least} {singular if least == 1 else plural}"
+    if error["type"] in ("value_error", "assertion_error"):
+        return " ".join(str(context["error"]).split())
+    said = " ".join(error["msg"].split())
+    return said[:1].lower() + said[1:]
+
+
+def _expected(error: Any) -> str | None:
+    if error["type"] in ("literal_error", "enum"):
+        return f"one of {', '.join(_choices(error))}"
+    return _EXPECTED.get(error["type"])
+
+
+def _choices(error: Any) -> list[str]:
+    choices = error["ctx"]["expected"].replace(" or ", ", ").split(", ")
+    return [choice.strip("'") for choice in choices]
+
+
+def _wrong_value(wanted: str, found: list[Any], value: Any, place: Place) -> str:
+    what = f"expected {wanted}, got {_got(value, place)}"
+    choices = [
+        choice for error in found if error["type"] == "literal_error" for choice in _choices(error)
+    ]
+    if choices and isinstance(value, str):
+        return what + registry.suggest(value, choices)
+    advice = _advice(wanted, value, place)
+    return f"{what}: {advice}" if advice else what
+
+
+def _got(value: Any, place: Place) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return f"the {'integer' if isinstance(value, int) else 'number'} {place.text}"
+    if isinstance(value, str):
+        return f"the text {quote(value)}"
+    return "a list" if isinstance(value, list) else "settings (`key: value`)"
+
+
+def quote(text: str) -> str:
+    """Return `text` in double quotes on one line, cut where it is very long."""
+    if len(text) > _LONGEST_VALUE:
+        text = text[: _LONGEST_VALUE - 1] + "…"
+    return '"' + "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text) + '"'
+
+
+def _advice(wanted: str, value: Any, place: Place) -> str | None:
+    """Return what would be right, where it can be told."""
+    if isinstance(value, str) and ("integer" in wanted or "number" in wanted):
+        meant = _yaml.scalar(value)
+        if isinstance(meant, (int, float)) and not isinstance(meant, bool):
+            return "remove the quotes"
+        bare = re.sub(r"(?<=\d)[_,](?=\d)", "", value)
+        bare = re.sub(r"(?<![\d.])0+(?=\d)", "", bare)
+        if isinstance(_yaml.scalar(bare), (int, float)):
+            return f"write {bare}"
+    elif isinstance(value, float) and "integer" in wanted and value.is_integer():
+        return f"write {int(value)}"
+    elif "true or false" in wanted and isinstance(value, (str, int)):
+        if isinstance(_yaml.scalar(str(value)), bool):
+            return "remove the quotes"
+        meant = _BOOLEANS.get(str(value).lower())
+        return f"write {meant}" if meant else None
+    elif "text" in wanted and isinstance(value, (bool, int, float)):
+        return "put it in quotes"
+    elif wanted == "a list" and isinstance(value, (str, int, float)):
+        return f"write [{place.text}]"
+    return None

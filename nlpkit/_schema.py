@@ -1,0 +1,91 @@
+"""The JSON schema of a recipe (draft 2020-12), for completion and checks in an editor.
+
+Made from the `Config` classes. Rules between settings are not in it: only loading checks them.
+"""
+
+from typing import Any
+
+from pydantic.json_schema import models_json_schema
+
+from nlpkit import _sections, registry
+from nlpkit._sections import Attention, Model, Objective, Part, Tokenizer
+from nlpkit.config import FrozenConfig
+from nlpkit.recipe import Recipe
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+Schema = dict[str, Any]
+
+
+def schema() -> Schema:
+    """Return the schema; a section that names a part allows the settings of that part alone."""
+    parts = {part: _configs(part) for part in (Model, Tokenizer, Objective)}
+    fixed = {section: _sections.fixed_config(section) for section in _sections.FIXED}
+    configs = [Attention, *fixed.values()]
+    configs += [config for chosen in parts.values() for config in chosen.values()]
+    references, holder = models_json_schema([(config, "validation") for config in configs])
+    defs: dict[str, Schema] = holder["$defs"]
+
+    def written(config: type[FrozenConfig]) -> Schema:
+        return defs[references[config, "validation"]["$ref"].rpartition("/")[2]]
+
+    sections = {
+        part: _part(part, {name: written(config) for name, config in chosen.items()})
+        for part, chosen in parts.items()
+    }
+    objectives = {"type": "array", "minItems": 1, "items": sections[Objective]}
+    special = {
+        "model": sections[Model],
+        "tokenizer": sections[Tokenizer],
+        "objective": {"anyOf": [sections[Objective], objectives]},
+        "attention": written(Attention),
+        **{section: written(config) for section, config in fixed.items()},
+    }
+    backends = ["auto", *registry.names(_sections.BACKENDS)]
+    special["attention"]["properties"]["backend"]["enum"] = backends
+    plain = Recipe.model_json_schema()["properties"]
+    properties = {
+        name: {**special.get(name, plain[name]), "description": field.description}
+        for name, field in Recipe.model_fields.items()
+    }
+    return {
+        "$schema": _DIALECT,
+        "title": "nlpkit recipe",
+        "type": "object",
+        "properties": properties,
+        "required": ["name", "data", "objective", "train"],
+        "anyOf": [{"required": ["model", "tokenizer"]}, {"required": ["init_from"]}],
+        "additionalProperties": False,
+        "$defs": defs,
+    }
+
+
+def _configs(part: type[Part]) -> dict[str, type[FrozenConfig]]:
+    return {name: registry.load(part.FOLDER, name).Config for name in registry.names(part.FOLDER)}
+
+
+def _part(part: type[Part], configs: dict[str, Schema]) -> Schema:
+    """Return the schema of a section whose `part.KEY` decides which settings it may hold."""
+    own: Schema = part.model_json_schema()["properties"]
+    del own["config"]
+    # A dotted name is a module of the user's, whose settings are not known here.
+    module = {"type": "string", "pattern": r"\w\.\w"}
+    own[part.KEY] = {
+        "description": part.model_fields[part.KEY].description,
+        "anyOf": [{"enum": list(configs)}, module],
+    }
+    rules: list[Schema] = []
+    for name, config in configs.items():
+        then = {
+            "properties": own | config.get("properties", {}),
+            "required": config.get("required", []),
+            "additionalProperties": False,
+        }
+        if "description" in config:
+            then["description"] = config["description"]
+        chosen = {"properties": {part.KEY: {"const": name}}, "required": [part.KEY]}
+        rules.append({"if": chosen, "then": then})
+    section: Schema = {"type": "object", "properties": own, "allOf": rules}
+    if part is Tokenizer:
+        finished = {"required": ["path"], "maxProperties": 1}
+        return section | {"oneOf": [{"required": [part.KEY]}, finished]}
+    return section | {"required": [part.KEY]}

@@ -1,0 +1,198 @@
+"""The sections of a recipe. Each knows where its options are declared, and none of the options.
+
+`known` answers which settings a place in a recipe may hold; messages, the JSON schema and the
+comparison of two recipes ask it.
+"""
+
+import re
+from typing import Annotated, Any, ClassVar, get_args
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Field,
+    SerializationInfo,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
+
+from nlpkit import registry
+from nlpkit._places import Path
+from nlpkit.config import FrozenConfig
+from nlpkit.errors import UsageError
+
+# Sections whose settings are declared by one module, whatever the recipe says.
+FIXED = {"data": ("data", "corpus"), "train": ("train", "settings")}
+BACKENDS = "attention/backends"
+
+
+def fixed_config(section: str) -> type[FrozenConfig]:
+    """Return the `Config` of the section `data` or `train`."""
+    return registry.load(*FIXED[section]).Config
+
+
+def _name_in(folder: str) -> AfterValidator:
+    def check(name: str) -> str:
+        if not re.fullmatch(r"\w+(\.\w+)*", name):
+            raise ValueError(f"no {name!r}; known: {', '.join(registry.names(folder))}")
+        try:
+            config = getattr(registry.load(folder, name), "Config", None)
+        except UsageError as error:
+            raise ValueError(str(error)) from error
+        if not (isinstance(config, type) and issubclass(config, FrozenConfig)):
+            raise ValueError(f"the module {name!r} has no `class Config(FrozenConfig)`")
+        return name
+
+    return AfterValidator(check)
+
+
+class Part(FrozenConfig):
+    """A part chosen by name: what the recipe says about it itself, and `config`, its `Config`."""
+
+    FOLDER: ClassVar[str]
+    KEY: ClassVar[str]
+
+    @classmethod
+    def own(cls) -> dict[str, FieldInfo]:
+        """Return the settings that belong to the recipe, not to the part."""
+        return {name: field for name, field in cls.model_fields.items() if name != "config"}
+
+    @classmethod
+    def config_of(cls, value: Any) -> type[FrozenConfig] | None:
+        """Return the `Config` of the part that the section `value` names, if there is one."""
+        name = value.get(cls.KEY)
+        try:
+            return registry.load(cls.FOLDER, name).Config if isinstance(name, str) else None
+        except UsageError:
+            return None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apart(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or isinstance(value.get("config"), BaseModel):
+            return value
+        own = {key: value[key] for key in cls.own() if key in value}
+        return {**own, "config": {key: value[key] for key in value if key not in own}}
+
+    @field_validator("config", mode="plain", check_fields=False)
+    @classmethod
+    def _checked(cls, value: Any, info: ValidationInfo) -> Any:
+        name = info.data.get(cls.KEY)
+        if name is None or isinstance(value, BaseModel):
+            return value
+        return registry.load(cls.FOLDER, name).Config.model_validate(value)
+
+    @model_serializer(mode="plain")
+    def _flat(self, info: SerializationInfo) -> dict[str, Any]:
+        own = {key: getattr(self, key) for key in type(self).own()}
+        settings = self.config.model_dump(mode=info.mode) if self.config else {}
+        return {key: value for key, value in own.items() if value is not None} | settings
+
+
+class Model(Part):
+    """The model family and its sizes."""
+
+    FOLDER = "models"
+    KEY = "family"
+    family: Annotated[str, _name_in("models"), Field(description="model family")]
+    config: Any = None
+
+
+class Objective(Part):
+    """What is learned from the text."""
+
+    FOLDER = "objectives"
+    KEY = "name"
+    name: Annotated[str, _name_in("objectives"), Field(description="training objective")]
+    weight: float = Field(1.0, gt=0, description="of its loss, beside other objectives")
+    config: Any = None
+
+
+class Tokenizer(Part):
+    """A tokenizer trained on `data.train` (`kind`), or a finished one (`path`)."""
+
+    FOLDER = "tokenizers"
+    KEY = "kind"
+    path: str | None = Field(None, min_length=1, description="directory of a finished tokenizer")
+    kind: Annotated[str, _name_in("tokenizers")] | None = Field(
+        None, validate_default=True, description="kind of tokenizer to train on data.train"
+    )
+    config: Any = None
+
+    @field_validator("kind", mode="before")
+    @classmethod
+    def _one_of_two(cls, kind: Any, info: ValidationInfo) -> Any:
+        if "path" in info.data and (kind is None) == (info.data["path"] is None):
+            if kind is None:
+                raise PydanticCustomError("missing", "missing")
+            raise ValueError("kind and path exclude each other: remove one of them")
+        return kind
+
+    @field_validator("config", mode="before")
+    @classmethod
+    def _nothing_beside_path(cls, value: Any, info: ValidationInfo) -> Any:
+        if info.data.get("path") is not None and value and "kind" in info.data:
+            settings = ", ".join(value)
+            raise ValueError(f"{settings}: not beside path, whose tokenizer is already trained")
+        return value or None if info.data.get("kind") is None else value
+
+
+class Attention(FrozenConfig):
+    """How attention is computed; what attends to what is the model's affair."""
+
+    backend: str = Field("auto", description="auto takes the fastest that fits; the log says which")
+
+    @field_validator("backend")
+    @classmethod
+    def _known(cls, backend: str) -> str:
+        names = ["auto", *registry.names(BACKENDS)]
+        if backend not in names:
+            near = registry.suggest(backend, names)
+            raise ValueError(f"no {backend!r}{near}; known: {', '.join(names)}")
+        return backend
+
+
+def known(root: type[FrozenConfig], data: Any) -> dict[Path, dict[str, FieldInfo]]:
+    """Return the settings that each mapping in `data` may hold, by its path."""
+    found: dict[Path, dict[str, FieldInfo]] = {}
+
+    def visit(path: Path, value: Any, configs: list[type[FrozenConfig]]) -> None:
+        if isinstance(value, list):
+            for index, item in enumerate(value):
+                visit((*path, index), item, configs)
+        elif isinstance(value, dict):
+            fields: dict[str, FieldInfo] = {}
+            for config in configs:
+                fields |= _fields(config, value)
+            found[path] = fields
+            for key, field in fields.items():
+                fixed = not path and key in FIXED
+                inner = [fixed_config(key)] if fixed else _configs(field.annotation)
+                if inner:
+                    visit((*path, key), value.get(key) or {}, inner)
+
+    visit((), data if isinstance(data, dict) else {}, [root])
+    return found
+
+
+def _fields(config: type[FrozenConfig], value: dict[str, Any]) -> dict[str, FieldInfo]:
+    if not issubclass(config, Part):
+        return dict(config.model_fields)
+    chosen = config.config_of(value)
+    return config.own() | (chosen.model_fields if chosen else {})
+
+
+def _configs(annotation: Any) -> list[type[FrozenConfig]]:
+    if isinstance(annotation, type) and issubclass(annotation, FrozenConfig):
+        return [annotation]
+    return [config for inner in get_args(annotation) for config in _configs(inner)]
+
+
+def is_free(field: FieldInfo) -> bool:
+    """Return whether a setting cannot change what is computed (`{"free": True}` in its schema)."""
+    extra = field.json_schema_extra
+    return isinstance(extra, dict) and extra.get("free") is True

@@ -1,0 +1,281 @@
+"""A recipe: one YAML file that says everything about a run, checked before anything heavy starts.
+
+The shell knows the sections and none of their options: these belong to the `Config` of the part
+that the recipe names. All mistakes are reported at once, each with its place in the file.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import (
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from nlpkit import _problems, _sections, _yaml, registry
+from nlpkit._overrides import apply
+from nlpkit._places import Document, dotted
+from nlpkit._places import Path as KeyPath
+from nlpkit._sections import Attention, Model, Objective, Tokenizer
+from nlpkit.config import FrozenConfig
+from nlpkit.errors import FileError, RecipeError
+
+_PACKAGE = Path(__file__).parent
+_FREE: dict[str, Any] = {"free": True}
+COMMAND_LINE = "command line"
+DEFAULT = "default"
+
+
+class Recipe(FrozenConfig):
+    """The resolved recipe. `data` and `train` are the `Config` of data/corpus, train/settings."""
+
+    name: str = Field(description="name of the run, and of its directory", json_schema_extra=_FREE)
+    seed: int = Field(1, ge=0, lt=2**32, description="of everything that is drawn at random")
+    out: str = Field(
+        "",
+        validate_default=True,
+        description="run directory; default runs/NAME",
+        json_schema_extra=_FREE,
+    )
+    init_from: str | None = Field(None, min_length=1, description="checkpoint to start from")
+    model: Model | None = Field(
+        None, validate_default=True, description="model: family and sizes; or set init_from"
+    )
+    tokenizer: Tokenizer | None = Field(
+        None, validate_default=True, description="kind: NAME to train one, or path: DIR"
+    )
+    data: Any = Field(default_factory=dict, validate_default=True, description="the text")
+    objective: tuple[Objective, ...] = Field(
+        description="training objective, or a list of them with weights"
+    )
+    attention: Attention = Field(default_factory=Attention, description="how it is computed")
+    train: Any = Field(default_factory=dict, validate_default=True, description="the training")
+
+    @field_validator("name")
+    @classmethod
+    def _directory_name(cls, name: str) -> str:
+        if len(name) > 100 or not re.fullmatch(r"\w[\w.-]*(?<!\.)", name):
+            raise ValueError(
+                f"{_problems.quote(name)} is no safe directory name: letters, digits, `_`, `-` "
+                "and `.` inside, at most 100 characters"
+            )
+        return name
+
+    @field_validator("out", mode="before")
+    @classmethod
+    def _default_out(cls, out: Any, info: ValidationInfo) -> Any:
+        return f"runs/{info.data.get('name')}" if out in (None, "") else out
+
+    @field_validator("model", "tokenizer", mode="before")
+    @classmethod
+    def _needed(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is None and info.data.get("init_from", "not checked") is None:
+            raise PydanticCustomError("missing", "missing")
+        return value
+
+    @field_validator("data", "train", mode="plain")
+    @classmethod
+    def _fixed(cls, value: Any, info: ValidationInfo) -> Any:
+        config = _sections.fixed_config(str(info.field_name))
+        return config.model_validate({} if value is None else value)
+
+    @field_validator("attention", mode="before")
+    @classmethod
+    def _empty(cls, value: Any) -> Any:
+        return {} if value is None else value
+
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _as_tuple(cls, value: Any) -> Any:
+        if value is None or value == []:
+            raise PydanticCustomError("missing", "missing")
+        return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+    @field_serializer("objective")
+    def _one_or_more(self, objectives: tuple[Objective, ...]) -> Any:
+        return objectives[0] if len(objectives) == 1 else list(objectives)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A checked recipe, and where it came from.
+
+    `base` is the folder of the recipe file; `origin` says of each setting (`model.hidden_size`)
+    whether it is the `default`, from `recipes/x.yaml:12` or from the `command line`.
+    """
+
+    recipe: Recipe
+    base: Path
+    origin: dict[str, str]
+
+    def dump(self) -> dict[str, Any]:
+        """Return every setting as plain data, defaults written out."""
+        return self.recipe.model_dump(mode="json")
+
+    def to_yaml(self) -> str:
+        """Return a recipe that loads to an equal one."""
+        return _yaml.write(self.dump())
+
+    def path(self, name: str) -> Path:
+        """Return the file or directory that a setting names, `~` and `$HOME` replaced.
+
+        A relative name is looked for in the working directory, then in `base`; one that is in
+        neither is in the working directory.
+        """
+        name = re.sub(r"^\$(HOME\b|\{HOME\})", "~", name)
+        path = Path(os.path.expanduser(name))
+        return self.base / path if not path.exists() and (self.base / path).exists() else path
+
+
+def load(path_or_name: str, overrides: Sequence[str] = ()) -> Resolved:
+    """Return the recipe in a file, or the packaged recipe of that name, with `overrides` applied.
+
+    An override is `section.key=value`, the value in YAML; a later one wins. Raises `FileError`,
+    and `RecipeError` with every mistake.
+    """
+    path = find(path_or_name)
+    return parse(_read(path, path_or_name), _shown(path), path.parent, overrides)
+
+
+def parse(raw: bytes, source: str, base: Path, overrides: Sequence[str] = ()) -> Resolved:
+    """Return the recipe in `raw` (UTF-8), called `source` in messages; see `load`."""
+    document = _yaml.read(_yaml.decode(raw, source), source)
+    if document.data is None and not overrides:
+        raise RecipeError([f"{source}: an empty recipe: settings are lines like `key: value`"])
+    document.data = {} if document.data is None else document.data
+    if not isinstance(document.data, dict):
+        raise RecipeError(
+            [f"{source}:1:1: expected settings (`key: value`), got {_kind(document)}"]
+        )
+    problems = list(document.problems)
+    for order, override in enumerate(overrides, 1):
+        problems += apply(document, override, order)
+    recipe = None
+    try:
+        recipe = Recipe.model_validate(document.data)
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        known = _sections.known(Recipe, document.data)
+        problems += _problems.explain(found, document, known)
+    if problems or recipe is None:
+        raise RecipeError([str(problem) for problem in sorted(problems)])
+    dump = recipe.model_dump(mode="json")
+    known = _sections.known(Recipe, dump)
+    origin = {}
+    for leaf in flatten(dump):
+        setting = known.get(leaf[:-1], {}).get(str(leaf[-1]))
+        usual = setting is not None and setting.default == _problems.value_at(dump, leaf)
+        origin[dotted(leaf)] = _origin(leaf, document, usual)
+    return Resolved(recipe, base, origin)
+
+
+def _kind(document: Document) -> str:
+    return "a list" if isinstance(document.data, list) else "a single value"
+
+
+def packaged() -> dict[str, Path]:
+    """Return the recipes that come with nlpkit, by name."""
+    shipped = _PACKAGE / "_shipped" / "recipes"
+    folder = shipped if shipped.is_dir() else _PACKAGE.parent / "recipes"
+    files = sorted(folder.rglob("*.yaml"))
+    return {file.relative_to(folder).with_suffix("").as_posix(): file for file in files}
+
+
+def find(path_or_name: str) -> Path:
+    """Return the file of a recipe given by path or by packaged name; raise `FileError`."""
+    path = Path(os.path.expanduser(path_or_name))
+    if path.exists() and not path.is_dir():
+        return path
+    names = packaged()
+    if path_or_name in names:
+        return names[path_or_name]
+    if path.is_dir():
+        raise FileError(f"{path_or_name}: is a directory, not a recipe")
+    near = registry.suggest(path.stem, names)
+    near = near.replace("mean ", "mean the packaged recipe ")
+    raise FileError(f"{path_or_name}: no such recipe{near or '; packaged: ' + ', '.join(names)}")
+
+
+def _read(path: Path, name: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(_yaml.MAX_BYTES + 1)
+    except OSError as error:
+        raise FileError(f"{name}: {(error.strerror or str(error)).lower()}") from error
+
+
+def _shown(path: Path) -> str:
+    """Return `path` as messages call it: relative where it is below the working directory."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def flatten(data: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Yield the path of every value in plain data; an empty list or mapping is a value."""
+    if isinstance(data, Mapping) and data:
+        for key, value in data.items():
+            yield from flatten(value, (*path, key))
+    elif isinstance(data, list) and data:
+        for index, value in enumerate(data):
+            yield from flatten(value, (*path, index))
+    else:
+        yield path
+
+
+def _origin(leaf: KeyPath, document: Document, usual: bool) -> str:
+    """Return where a setting of the resolved recipe came from; `usual`: it is as by default."""
+    if leaf[0] == "objective" and isinstance(document.data["objective"], list):
+        leaf = leaf if isinstance(leaf[1], int) else (leaf[0], 0, *leaf[1:])
+    path: KeyPath = ()
+    here: Any = document.data
+    for step in leaf:
+        if isinstance(here, dict):
+            if here.get(str(step)) is None and step != leaf[-1]:
+                return DEFAULT
+            if step not in here:
+                return DEFAULT
+            here = here[step]
+        elif isinstance(here, list) and isinstance(step, int) and step < len(here):
+            here = here[step]
+        else:
+            # The part's `Config` writes out what the user wrote in short.
+            if usual:
+                return DEFAULT
+            break
+        path = (*path, step)
+    place = document.place(path)
+    return COMMAND_LINE if place.on_command_line else f"{place.source}:{place.value[0]}"
+
+
+def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return the settings (`train.lr`) that differ between two dumps, free ones left out."""
+    free = {
+        (*path, name)
+        for data in (old, new)
+        for path, fields in _sections.known(Recipe, data).items()
+        for name, field in fields.items()
+        if _sections.is_free(field)
+    }
+    values = [
+        {path: json.dumps(_problems.value_at(data, path)) for path in flatten(data)}
+        for data in (old, new)
+    ]
+    differing = [
+        path for path in values[0] | values[1] if values[0].get(path) != values[1].get(path)
+    ]
+    return [
+        dotted(path)
+        for path in differing
+        if not any(path[:length] in free for length in range(1, len(path) + 1))
+    ]
