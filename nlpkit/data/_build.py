@@ -1,0 +1,275 @@
+"""Documents -> token files, in parallel: the order is the files', whatever the number of workers.
+
+Big plain files are cut into byte ranges. A worker reads a range, tokenises it into files of its
+own and reports line numbers relative to the range; the parent takes the ranges in order, adds the
+lines that came before, and appends. So ids go through the disk, not through memory, and of several
+malformed rows the first in file order is the one that is reported.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import numpy as np
+
+from nlpkit.data._cache import write_errors
+from nlpkit.data._crew import in_order
+from nlpkit.data._lines import TextFile, cuts
+from nlpkit.data._rows import Counts, RowError, Rows
+from nlpkit.data.corpus import Config, Document, Part, finish, read
+from nlpkit.errors import DataError
+
+# A range takes a second or so: short enough to share work evenly, long against its overhead.
+RANGE_BYTES = 4 << 20
+# Below this, starting processes costs more than they save.
+_ALONE_BYTES = 4 << 20
+_BATCH_CHARACTERS = 1 << 18
+_BATCH_DOCUMENTS = 1 << 12
+_BLOCK_TOKENS = 1 << 20
+
+
+class Tokenizer(Protocol):
+    """What the store needs of a tokenizer; workers get a pickled copy."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def unk_id(self) -> int | None: ...
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]: ...
+
+    def fingerprint(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Watch:
+    """How the caller follows a build; all three are called often, from the caller's thread.
+
+    `note` takes a line for the log, `progress` the bytes of input done and in all, and
+    `should_stop` may raise to end the build, which then leaves nothing behind.
+    """
+
+    note: Callable[[str], None] = lambda line: None
+    progress: Callable[[int, int], None] = lambda done, total: None
+    should_stop: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Range:
+    """The bytes [start, stop) of a file: one piece of work. `out` begins its files' names."""
+
+    file: int
+    start: int
+    stop: int | None
+    out: Path
+
+
+@dataclass
+class Done:
+    """What a range gave; lines count from its first. `error` is the row at which it stopped."""
+
+    counts: Counts
+    error: tuple[int, str] | None
+
+
+@dataclass(frozen=True)
+class Work:
+    """Everything that tokenising a range needs besides the range; goes to the workers once."""
+
+    files: tuple[TextFile, ...]
+    rows: tuple[Rows, ...]
+    config: Config
+    part: Part
+    tokenizer: Tokenizer
+    drop_unknown: bool
+
+    @property
+    def dtype(self) -> np.dtype:
+        """uint16 where every id fits, else uint32; little-endian."""
+        return np.dtype("<u2" if self.tokenizer.vocab_size <= 1 << 16 else "<u4")
+
+    def do(self, piece: Range, should_stop: Callable[[], None]) -> Done:
+        """Write the tokens and the document lengths of a range to its files."""
+        counts = Counts()
+        error = None
+        documents = read(
+            self.files[piece.file],
+            self.config,
+            counts,
+            rows=self.rows[piece.file],
+            part=self.part,
+            start=piece.start,
+            stop=piece.stop,
+        )
+        with (
+            write_errors(piece.out),
+            open(f"{piece.out}.tokens", "wb") as tokens,
+            open(f"{piece.out}.lengths", "wb") as lengths,
+        ):
+            try:
+                for batch in _batches(documents):
+                    should_stop()
+                    ids, sizes = self._encode(batch, counts)
+                    tokens.write(ids.astype(self.dtype).tobytes())
+                    lengths.write(sizes.tobytes())
+            except RowError as bad:
+                error = (bad.line, bad.what)
+        return Done(counts, error)
+
+    def _encode(self, texts: list[str], counts: Counts) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of all texts, (N,) int64, and the tokens of each that has any, int64."""
+        encoded = self.tokenizer.encode_batch(texts)
+        sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        ids = np.fromiter(chain.from_iterable(encoded), np.int64, int(sizes.sum()))
+        if ids.size and not 0 <= ids.min() <= ids.max() < self.tokenizer.vocab_size:
+            raise ValueError(
+                f"the tokenizer gave ids {ids.min()} to {ids.max()}, "
+                f"outside its vocabulary of {self.tokenizer.vocab_size}"
+            )
+        if self.tokenizer.unk_id is not None:
+            unknown = ids == self.tokenizer.unk_id
+            counts.unknown += int(unknown.sum())
+            if self.drop_unknown:
+                owner = np.repeat(np.arange(len(texts)), sizes)
+                sizes = sizes - np.bincount(owner[unknown], minlength=len(texts))
+                ids = ids[~unknown]
+        counts.tokenless += int((sizes == 0).sum())
+        return ids, sizes[sizes > 0]
+
+
+def _batches(documents: Iterator[Document]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    characters = 0
+    for document in documents:
+        batch.append(document.text)
+        characters += len(document.text)
+        if characters >= _BATCH_CHARACTERS or len(batch) >= _BATCH_DOCUMENTS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+@dataclass
+class Built:
+    """What a build gave, for `meta.json`."""
+
+    file_counts: list[Counts]
+    histogram: np.ndarray
+    documents: int
+    tokens: int
+    sha256: dict[str, str]
+
+
+def build(work: Work, folder: Path, room: Path, watch: Watch) -> Built:
+    """Write `tokens.bin` and `offsets.npy` into `folder`, using `room` for pieces.
+
+    Raise `DataError` at the first malformed row (or a file without documents), `FileError` when
+    the disk is full.
+    """
+    total = sum(os.path.getsize(file.path) for file in work.files)
+    pieces = _pieces(work.files, room)
+    counts = [Counts() for _ in work.files]
+    histogram = np.zeros(work.tokenizer.vocab_size, np.int64)
+    digest = hashlib.sha256()
+    at, done = 0, 0
+    with (
+        write_errors(folder),
+        open(folder / "tokens.bin", "wb") as tokens,
+        open(room / "lengths", "wb") as lengths,
+        closing(in_order(pieces, work, _processes(work, total), watch.should_stop)) as results,
+    ):
+        for piece, result in results:
+            while at < piece.file:
+                finish(work.files[at], work.config, counts[at])
+                at += 1
+            _take(work.files[at], result, counts[at])
+            for block in _move(Path(f"{piece.out}.tokens"), tokens, watch.should_stop):
+                digest.update(block)
+                ids = np.frombuffer(block, work.dtype)
+                histogram += np.bincount(ids, minlength=len(histogram))
+            for _ in _move(Path(f"{piece.out}.lengths"), lengths, watch.should_stop):
+                pass
+            size = os.path.getsize(work.files[at].path)
+            done += (size if piece.stop is None else piece.stop) - piece.start
+            watch.progress(done, total)
+        for last in range(at, len(work.files)):
+            finish(work.files[last], work.config, counts[last])
+    with write_errors(folder):
+        documents = _write_offsets(room / "lengths", folder / "offsets.npy")
+    hashes = {"tokens.bin": digest.hexdigest(), "offsets.npy": file_hash(folder / "offsets.npy")}
+    return Built(counts, histogram, documents, int(histogram.sum()), hashes)
+
+
+def _pieces(files: Sequence[TextFile], room: Path) -> Iterator[Range]:
+    number = 0
+    for index, file in enumerate(files):
+        for start, stop in cuts(file, RANGE_BYTES):
+            yield Range(index, start, stop, room / f"{number:08d}")
+            number += 1
+
+
+def _processes(work: Work, total: int) -> int:
+    sizes = [1 if f.gzip else -(-os.path.getsize(f.path) // RANGE_BYTES) for f in work.files]
+    if work.config.workers is None and total <= _ALONE_BYTES:
+        return 1
+    wanted = work.config.workers or _cores()
+    return max(1, min(wanted, sum(sizes)))
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _take(file: TextFile, result: Done, counts: Counts) -> None:
+    """Add a range's counts, its line numbers made absolute; raise the error it stopped at."""
+    before = counts.lines
+    if result.error is not None:
+        line, what = result.error
+        raise DataError(f"{file.name}:{before + line}: {what}")
+    result.counts.first_bad = [
+        bad._replace(line=bad.line + before) for bad in result.counts.first_bad
+    ]
+    counts.add(result.counts)
+
+
+def _move(path: Path, out: BinaryIO, should_stop: Callable[[], None]) -> Iterator[bytes]:
+    """Append a piece to `out` and remove it; yield its blocks, whole tokens each."""
+    with open(path, "rb") as piece:
+        while block := piece.read(4 * _BLOCK_TOKENS):
+            should_stop()
+            out.write(block)
+            yield block
+    path.unlink()
+
+
+def _write_offsets(lengths: Path, out: Path) -> int:
+    """Write the (D + 1,) int64 offsets that belong to a file of D int64 lengths; return D."""
+    count = lengths.stat().st_size // 8
+    with open(out, "wb") as stream, open(lengths, "rb") as source:
+        header = {"descr": "<i8", "fortran_order": False, "shape": (count + 1,)}
+        np.lib.format.write_array_header_1_0(stream, header)
+        stream.write(np.zeros(1, "<i8").tobytes())
+        offset = 0
+        while block := source.read(8 * _BLOCK_TOKENS):
+            ends = offset + np.cumsum(np.frombuffer(block, np.int64))
+            stream.write(ends.astype("<i8").tobytes())
+            offset = int(ends[-1])
+    return count
+
+
+def file_hash(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while block := stream.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,183 @@
+"""Where tokenised data are kept, and how they get there: whole or not at all.
+
+A store is built in a scratch directory beside its place and renamed. The scratch directory is
+locked by its owner, so that what a killed process left is known, and removed by the next build.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nlpkit.data._lines import TextFile, file_errors
+from nlpkit.errors import FileError
+
+try:
+    import fcntl
+except ImportError:  # Windows: scratch directories of killed processes stay.
+    fcntl = None  # type: ignore[assignment]
+
+_BLOCK = 1 << 22
+# A hash is remembered only for a file big enough to be worth it, and not written to just now:
+# a second write within the clock's grain could leave size and time as they are.
+_REMEMBERED_BYTES = 1 << 24
+_GRAIN_NS = 2 * 10**9
+_LOCK = "lock"
+
+
+def cache_directory(named: str | None, fallback: Path | None, note: Callable[[str], None]) -> Path:
+    """Return a directory that can be written, made if need be.
+
+    The first of: `named`, `$NLPKIT_CACHE`, `$XDG_CACHE_HOME/nlpkit`, `~/.cache/nlpkit`. If that
+    one cannot be written, `fallback`, which `note` is told. Raise `FileError` if neither can.
+    """
+    first = _chosen(named)
+    problems = []
+    for path in (first, fallback):
+        if path is None:
+            continue
+        try:
+            _try_to_write(path)
+        except OSError as error:
+            problems.append(f"{path}: {_reason(error)}")
+            continue
+        if path is not first:
+            note(f"data: no cache in {problems[0] if problems else 'a home'}; using {path}")
+        return path
+    what = "; ".join(problems) or "no home directory"
+    raise FileError(f"no directory for tokenised data: {what}; set data.cache or $NLPKIT_CACHE")
+
+
+def _chosen(named: str | None) -> Path | None:
+    if named is not None:
+        return Path(named).absolute()
+    if own := os.environ.get("NLPKIT_CACHE"):
+        return Path(own).absolute()
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(shared):
+        return Path(shared) / "nlpkit"
+    home = os.path.expanduser("~")
+    return Path(home) / ".cache" / "nlpkit" if os.path.isabs(home) else None
+
+
+def _try_to_write(path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    # A full disk often still takes an empty file.
+    with tempfile.TemporaryFile(dir=path) as probe:
+        probe.write(bytes(4096))
+        probe.flush()
+        os.fsync(probe.fileno())
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+@contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn the operating system's errors (a full disk) into a `FileError` that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError(
+            f"{path}: cannot write tokenised data: {_reason(error)}; "
+            f"data.cache or $NLPKIT_CACHE names another place"
+        ) from error
+
+
+def signature(file: TextFile) -> tuple[int, int, int]:
+    """Return size, time of the last write in ns, and inode."""
+    with file_errors(file.name):
+        status = os.stat(file.path)
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def content_hash(file: TextFile, memory: Path, should_stop: Callable[[], None]) -> str:
+    """Return the SHA-256 of the file's bytes, remembered in `memory` for big unchanged files."""
+    now = signature(file)
+    note = memory / f"{hashlib.sha256(os.fsencode(file.path)).hexdigest()[:32]}.json"
+    if now[0] >= _REMEMBERED_BYTES:
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            kept = json.loads(note.read_text())
+            if kept["signature"] == list(now) and len(kept["sha256"]) == 64:
+                return kept["sha256"]
+    digest = hashlib.sha256()
+    with file_errors(file.name), open(file.path, "rb") as stream:
+        while block := stream.read(_BLOCK):
+            should_stop()
+            digest.update(block)
+    settled = time.time_ns() - now[1] > _GRAIN_NS and signature(file) == now
+    if now[0] >= _REMEMBERED_BYTES and settled:
+        # Only a shortcut: where it cannot be kept, the file is read again next time.
+        with contextlib.suppress(OSError):
+            memory.mkdir(parents=True, exist_ok=True)
+            fresh = note.with_suffix(f".{os.getpid()}")
+            fresh.write_text(json.dumps({"signature": now, "sha256": digest.hexdigest()}))
+            os.replace(fresh, note)
+    return digest.hexdigest()
+
+
+@contextmanager
+def scratch(parent: Path) -> Iterator[Path]:
+    """Give a directory in `parent` that is gone afterwards, whatever happens but a kill."""
+    with write_errors(parent):
+        parent.mkdir(parents=True, exist_ok=True)
+        _sweep(parent)
+        path = Path(tempfile.mkdtemp(prefix=".building-", dir=parent))
+    lock = None
+    try:
+        with write_errors(path):
+            lock = open(path / _LOCK, "wb")  # noqa: SIM115 - held until the directory is gone
+            _locked(lock.fileno())
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        if lock is not None:
+            lock.close()
+
+
+def _locked(handle: int) -> bool:
+    """Return whether this process has the lock now (False also where locks are unknown)."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _sweep(parent: Path) -> None:
+    """Remove scratch directories whose owner is dead."""
+    for path in parent.glob(".building-*"):
+        # Without a lock file it may have been made this instant: its owner is about to lock it.
+        with contextlib.suppress(OSError), open(path / _LOCK, "rb") as lock:
+            if _locked(lock.fileno()):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def publish(built: Path, place: Path, is_sound: Callable[[], bool]) -> None:
+    """Move a finished directory to its place; what is there already wins, if it is sound."""
+    with write_errors(place):
+        for file in built.iterdir():
+            with open(file, "rb") as written:
+                os.fsync(written.fileno())
+        for _ in range(3):
+            try:
+                os.rename(built, place)
+                return
+            except OSError:
+                if not place.exists():
+                    raise
+            if is_sound():
+                return
+            # Into the scratch directory, which is removed; another process may have been faster.
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(place, Path(tempfile.mkdtemp(dir=built.parent)) / "damaged")
+        raise FileExistsError(None, "another process keeps putting a damaged store there")

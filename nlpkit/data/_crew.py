@@ -1,0 +1,179 @@
+"""Worker processes whose results come back in order.
+
+Each has a pipe of its own: a worker whose parent is killed reads the end of its pipe and ends, and
+a worker that is killed is noticed at once. Started by `spawn`, so that threads (torch's, the
+tokenizer's) in the parent do no harm.
+"""
+
+import multiprocessing
+import os
+import signal
+import traceback
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from typing import Generic, Protocol, TypeVar, cast
+
+from nlpkit.errors import FileError, NlpkitError
+
+Piece = TypeVar("Piece")
+Result = TypeVar("Result")
+PieceIn = TypeVar("PieceIn", contravariant=True)
+ResultOut = TypeVar("ResultOut", covariant=True)
+
+_POLL_SECONDS = 0.1
+# Finished pieces that may wait, on the disk, for an earlier one that takes long.
+_AHEAD = 64
+_GROUP_SIGNALS = [n for n in ("SIGINT", "SIGTERM", "SIGHUP") if n in signal.Signals.__members__]
+
+
+class Doing(Protocol[PieceIn, ResultOut]):
+    """Something picklable that turns a piece of work into a result."""
+
+    def do(self, piece: PieceIn, should_stop: Callable[[], None]) -> ResultOut: ...
+
+
+def in_order(
+    pieces: Iterator[Piece],
+    work: Doing[Piece, Result],
+    processes: int,
+    should_stop: Callable[[], None],
+) -> Generator[tuple[Piece, Result], None, None]:
+    """Yield every piece with its result, in the order of `pieces`; one process is this one.
+
+    An error in a worker is raised at its piece's turn. Close the iterator to end the workers.
+    """
+    if processes == 1:
+        for piece in pieces:
+            should_stop()
+            yield piece, work.do(piece, should_stop)
+        return
+    crew = _Crew(work, processes, should_stop)
+    try:
+        yield from crew.results(pieces)
+    finally:
+        crew.end()
+
+
+class _Crew(Generic[Piece, Result]):
+    def __init__(self, work: Doing[Piece, Result], size: int, should_stop: Callable[[], None]):
+        context = multiprocessing.get_context("spawn")
+        self._should_stop = should_stop
+        self._workers = {}
+        with _interrupts_held():
+            for _ in range(size):
+                ours, theirs = context.Pipe()
+                worker = context.Process(target=_serve, args=(theirs, work), daemon=True)
+                worker.start()
+                theirs.close()
+                self._workers[ours] = worker
+
+    def results(self, pieces: Iterator[Piece]) -> Iterator[tuple[Piece, Result]]:
+        idle = list(self._workers)
+        busy: dict[Connection, int] = {}
+        waiting: deque[tuple[int, Piece]] = deque()
+        ready: dict[int, object] = {}
+        number = 0
+        more = True
+        while more or waiting:
+            while more and idle and len(waiting) < _AHEAD + len(self._workers):
+                try:
+                    piece = next(pieces)
+                except StopIteration:
+                    more = False
+                    break
+                pipe = idle.pop()
+                self._send(pipe, piece)
+                busy[pipe] = number
+                waiting.append((number, piece))
+                number += 1
+            self._should_stop()
+            for pipe in cast(list[Connection], wait(list(busy), timeout=_POLL_SECONDS)):
+                ready[busy.pop(pipe)] = self._receive(pipe)
+                idle.append(pipe)
+            while waiting and waiting[0][0] in ready:
+                index, piece = waiting.popleft()
+                yield piece, cast(Result, _unwrapped(ready.pop(index)))
+
+    def _send(self, pipe: Connection, piece: Piece) -> None:
+        try:
+            pipe.send(piece)
+        except OSError as error:
+            raise self._died(pipe) from error
+
+    def _receive(self, pipe: Connection) -> object:
+        try:
+            return pipe.recv()
+        except (EOFError, OSError) as error:
+            raise self._died(pipe) from error
+
+    def _died(self, pipe: Connection) -> NlpkitError:
+        worker = self._workers[pipe]
+        worker.join(1)
+        # Whoever ended the worker may have meant the parent too.
+        self._should_stop()
+        return FileError(
+            f"a worker that tokenises ended by itself (exit status {worker.exitcode}; -9 is "
+            f"usually lack of memory); fewer workers need less: data.workers: 1"
+        )
+
+    def end(self) -> None:
+        for pipe, worker in self._workers.items():
+            worker.kill()
+            pipe.close()
+        for worker in self._workers.values():
+            worker.join()
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Let the processes started meanwhile be born deaf to control-C, and hear it afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _unwrapped(answer: object) -> object:
+    if isinstance(answer, NlpkitError):
+        raise answer
+    if isinstance(answer, _Bug):
+        raise RuntimeError(f"in a worker process:\n{answer.trace}")
+    return answer
+
+
+class _Bug:
+    """A traceback as text: an exception of any kind need not survive pickling."""
+
+    def __init__(self, trace: str):
+        self.trace = trace
+
+
+def _serve(pipe: Connection, work: Doing[Piece, Result]) -> None:
+    """Do the pieces that come through the pipe until it is closed."""
+    # These reach the whole process group; it is the parent that ends its workers.
+    for name in _GROUP_SIGNALS:
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    # One process a core already: no thread pool inside each.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    while True:
+        answer: object
+        try:
+            piece = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            answer = work.do(piece, lambda: None)
+        except NlpkitError as error:
+            answer = error
+        except Exception:  # A bug: the parent raises it with this traceback.
+            answer = _Bug(traceback.format_exc())
+        try:
+            pipe.send(answer)
+        except OSError:
+            return

@@ -1,0 +1,83 @@
+"""The key of a store, and its three files: the token files of `_build`, and `meta.json`."""
+
+import dataclasses
+import hashlib
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+
+from nlpkit.data import _build, _cache
+from nlpkit.data._build import Watch, Work
+from nlpkit.data._rows import Counts
+from nlpkit.errors import DataError
+
+# Part of every key: change it when the same text would give another store.
+VERSION = 1
+
+
+def key(work: Work, memory: Path, watch: Watch) -> str:
+    """Return the hash of everything that the store's content depends on."""
+    config = work.config
+    content = [_cache.content_hash(file, memory, watch.should_stop) for file in work.files]
+    text = json.dumps(
+        {
+            "version": VERSION,
+            "files": [
+                [sha, dataclasses.asdict(r)] for sha, r in zip(content, work.rows, strict=True)
+            ],
+            "gzip": [file.gzip for file in work.files],
+            "on_error": config.on_error,
+            "part": [work.part, config.valid_fraction if work.part != "all" else 0.0],
+            "tokenizer": work.tokenizer.fingerprint(),
+            "dtype": work.dtype.name,
+            "drop_unknown": work.drop_unknown,
+        },
+        sort_keys=True,
+    )
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def fill(folder: Path, room: Path, work: Work, name: str, watch: Watch) -> None:
+    """Write the three files of the store whose key is `name`; raise `DataError` if it is empty."""
+    built = _build.build(work, folder, room, watch)
+    if not built.documents:
+        total = Counts()
+        for counts in built.file_counts:
+            total.add(counts)
+        raise DataError(f"{work.files[0].name}: {_nothing_left(work, total)}")
+    meta = {
+        "version": VERSION,
+        "key": name,
+        "tokenizer": work.tokenizer.fingerprint(),
+        "drop_unknown": work.drop_unknown,
+        "part": work.part,
+        "dtype": work.dtype.str,
+        "documents": built.documents,
+        "tokens": built.tokens,
+        "unigram_entropy": _entropy(built.histogram),
+        "files": [
+            [file.name, dataclasses.asdict(counts)]
+            for file, counts in zip(work.files, built.file_counts, strict=True)
+        ],
+        "sizes": {name: (folder / name).stat().st_size for name in built.sha256},
+        "sha256": built.sha256,
+    }
+    with _cache.write_errors(folder):
+        (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+
+
+def _nothing_left(work: Work, counts: Counts) -> str:
+    if counts.tokenless:
+        return f"no tokens: all {counts.tokenless} documents consist of unknown characters"
+    if counts.held_out:
+        share = work.config.valid_fraction
+        what = "holds out none" if work.part == "valid" else "leaves none to train on"
+        return f"valid_fraction {share} of {counts.held_out} documents {what}"
+    return f"no documents; {counts.bad} malformed: {counts.first_bad[0]}"
+
+
+def _entropy(histogram: np.ndarray) -> float:
+    share = histogram[histogram > 0] / histogram.sum()
+    return float(max(0.0, -math.fsum(share * np.log(share))))

@@ -1,0 +1,114 @@
+"""Lines of a file as bytes: only `\\n` ends a line, gzip is looked through, damage is named.
+
+Also the places where a big file may be cut, so that several workers can read it at once.
+"""
+
+import gzip
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+from nlpkit.errors import DataError, FileError
+
+_UTF8_MARK = b"\xef\xbb\xbf"
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """One input file: where it lies, what messages call it, and how its rows are written."""
+
+    path: str
+    name: str
+    format: str
+    gzip: bool = False
+
+
+@contextmanager
+def file_errors(name: str) -> Iterator[None]:
+    """Turn the operating system's errors into a `FileError` that names the file."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileError(f"{name}: no such file") from error
+    except IsADirectoryError as error:
+        raise FileError(f"{name}: is a directory, not a file; name its files: {name}/*") from error
+    except OSError as error:
+        raise FileError(f"{name}: cannot be read: {error.strerror or error}") from error
+
+
+def open_bytes(file: TextFile) -> IO[bytes]:
+    """Return the file's bytes, decompressed."""
+    with file_errors(file.name):
+        if file.gzip:
+            return cast(IO[bytes], gzip.open(file.path, "rb"))
+        return open(file.path, "rb", buffering=1 << 20)
+
+
+def lines(file: TextFile, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+    """Yield the lines that begin in bytes [start, stop), without their `\\n` or `\\r\\n`.
+
+    `start` must be 0 or the beginning of a line. A byte order mark at the beginning of the file is
+    dropped. Raise `DataError` for a damaged gzip file and for UTF-16, `FileError` when unreadable.
+    """
+    left = sys.maxsize if stop is None else stop - start
+    count = 0
+    with open_bytes(file) as stream, file_errors(file.name):
+        try:
+            if start:
+                stream.seek(start)
+            for raw in stream:
+                left -= len(raw)
+                if count == 0 and start == 0:
+                    raw = _without_mark(raw, file.name)
+                count += 1
+                if raw.endswith(b"\n"):
+                    raw = raw[: -2 if raw.endswith(b"\r\n") else -1]
+                yield raw
+                if left <= 0:
+                    return
+        except EOFError as error:
+            message = f"{file.name}: the gzip file is cut short, after line {count}"
+            raise DataError(message) from error
+        except (gzip.BadGzipFile, zlib.error) as error:
+            message = f"{file.name}: the gzip file is corrupt, after line {count}: {error}"
+            raise DataError(message) from error
+
+
+def _without_mark(raw: bytes, name: str) -> bytes:
+    if raw.startswith(_UTF16_MARKS):
+        raise DataError(
+            f"{name}:1: UTF-16 or UTF-32 text (it begins with a byte order mark); "
+            f"UTF-8 is needed: iconv -f UTF-16 -t UTF-8"
+        )
+    return raw.removeprefix(_UTF8_MARK)
+
+
+def cuts(file: TextFile, size: int) -> Iterator[tuple[int, int | None]]:
+    """Yield byte ranges of about `size` bytes that end where a row ends, in order.
+
+    A gzip file is one range (0, None). Paragraphs are cut at empty lines only.
+    """
+    with file_errors(file.name):
+        total = Path(file.path).stat().st_size
+    if file.gzip or total <= size:
+        yield 0, None
+        return
+    start = 0
+    with open_bytes(file) as stream:
+        while start < total:
+            stop = min(start + size, total)
+            if stop < total:
+                # One byte back, so that a target that is a line's beginning stays one.
+                stream.seek(stop - 1)
+                stream.readline()
+                if file.format == "paragraphs":
+                    while stream.readline() not in (b"\n", b"\r\n", b""):
+                        pass
+                stop = stream.tell()
+            yield start, stop
+            start = stop

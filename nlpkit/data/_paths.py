@@ -1,0 +1,136 @@
+"""From the names in a recipe to files: `~`, `$HOME`, globs, the folders searched, and stdin."""
+
+import glob
+import hashlib
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from nlpkit.data._lines import TextFile, file_errors
+from nlpkit.errors import FileError, UsageError
+
+_ENDINGS = {".txt": "text", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv"}
+_BLOCK = 1 << 20
+
+
+def expand(name: str) -> str:
+    """Return `name` with a leading `~` or `$HOME` replaced; no other variable is looked at."""
+    for home in ("$HOME", "${HOME}"):
+        if name == home or name.startswith(home + "/"):
+            name = "~" + name.removeprefix(home)
+    return os.path.expanduser(name)
+
+
+def roots(base: Path | None) -> list[Path]:
+    """Return the folders in which a relative path is looked for, the first one first."""
+    package = Path(__file__).parent.parent
+    shipped = package / "_shipped"
+    checkout = package.parent
+    found = [Path.cwd()]
+    if base is not None:
+        found.append(base.absolute())
+    if shipped.is_dir():
+        found.append(shipped)
+    elif (checkout / "pyproject.toml").is_file():
+        found.append(checkout)
+    return list(dict.fromkeys(found))
+
+
+def find(pattern: str, base: Path | None) -> list[tuple[Path, str]]:
+    """Return the files that a path or glob names: absolute path, and what messages call it.
+
+    The first folder of `roots` with a match wins; matches are sorted. Raise `FileError`.
+    """
+    name = expand(pattern)
+    folders = [Path("/")] if os.path.isabs(name) else roots(base)
+    only_folders = False
+    for folder in folders:
+        literal = folder / name
+        if literal.is_dir():
+            raise FileError(f"{pattern}: is a directory, not a file; name its files: {pattern}/*")
+        if literal.exists():
+            hits = [name]
+        else:
+            every = sorted(glob.glob(name, root_dir=folder, recursive=True))
+            hits = [hit for hit in every if not (folder / hit).is_dir()]
+            only_folders = only_folders or len(every) > len(hits)
+        if hits:
+            here = folder in (Path("/"), Path.cwd())
+            return [(folder / hit, hit if here else str(folder / hit)) for hit in hits]
+    is_glob = glob.has_magic(name)
+    what = f"no file matches {pattern!r}" if is_glob else f"no such file: {pattern}"
+    if only_folders:
+        what += ", only directories do"
+    if os.path.isabs(name):
+        raise FileError(what)
+    raise FileError(f"{what}; looked in {', '.join(map(str, folders))}")
+
+
+def text_file(path: Path, name: str, form: str) -> TextFile:
+    """Return the file with its format; `auto` goes by the ending, before `.gz`."""
+    zipped = path.suffix.lower() == ".gz"
+    ending = Path(path.stem).suffix.lower() if zipped else path.suffix.lower()
+    if form == "auto":
+        if ending not in _ENDINGS:
+            raise UsageError(
+                f"{name}: the ending {ending!r} tells no format; set data.format to text, "
+                f"paragraphs, jsonl or tsv (known endings: {', '.join(_ENDINGS)})"
+            )
+        form = _ENDINGS[ending]
+    return TextFile(str(path), name, form, zipped)
+
+
+def is_stream(path: Path) -> bool:
+    """Return whether `path` can be read only once (a pipe, a terminal, a process substitution)."""
+    mode = path.stat().st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode)
+
+
+def spool_stdin(folder: Path, form: str, should_stop: Callable[[], None]) -> TextFile:
+    """Return a copy of stdin that can be read twice; `auto` is text."""
+    if sys.stdin is None or sys.stdin.closed:
+        raise UsageError("data: '-' is stdin, but stdin is closed")
+    if sys.stdin.isatty():
+        raise UsageError("data: '-' is stdin, but stdin is a terminal; pipe a file into it")
+    return _spool(sys.stdin.buffer, "stdin", folder, form, should_stop)
+
+
+def spool(
+    path: Path, name: str, folder: Path, form: str, should_stop: Callable[[], None]
+) -> TextFile:
+    """Return a copy of a pipe such as `/dev/fd/63` that can be read twice; `auto` is text."""
+    with file_errors(name), open(path, "rb") as stream:
+        return _spool(stream, name, folder, form, should_stop)
+
+
+def _spool(
+    stream: BinaryIO, name: str, folder: Path, form: str, should_stop: Callable[[], None]
+) -> TextFile:
+    """Copy `stream` into `folder`, named by its content, so that the same text is kept once."""
+    digest = hashlib.sha256()
+    head = b""
+    handle, copy = -1, ""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, copy = tempfile.mkstemp(dir=folder, prefix=".spool-")
+        with os.fdopen(handle, "wb") as out:
+            while block := stream.read(_BLOCK):
+                should_stop()
+                head = head or block[:2]
+                digest.update(block)
+                out.write(block)
+        final = folder / digest.hexdigest()
+        os.replace(copy, final)
+    except BaseException as error:
+        if copy:
+            Path(copy).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            message = f"{folder}: cannot keep {name}: {(error.strerror or str(error)).lower()}"
+            raise FileError(message) from error
+        raise
+    form = "text" if form == "auto" else form
+    return TextFile(str(final), name, form, head == b"\x1f\x8b")

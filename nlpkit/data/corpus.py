@@ -1,0 +1,251 @@
+"""Files -> documents: the recipe's `data` section, path resolution, one reader per format.
+
+Formats: `text` (a document a line), `paragraphs` (documents between blank lines), `jsonl`, `tsv`.
+Everything is UTF-8, only `\\n` ends a line, and every document knows the line it starts at.
+Nothing is dropped without being counted in `Counts`. Tokenising is `store`'s work.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from nlpkit.config import FrozenConfig
+from nlpkit.data import _paths
+from nlpkit.data._lines import TextFile, lines
+from nlpkit.data._rows import Bad, Counts, RowError, Rows, records, rows_of, text_of
+from nlpkit.errors import DataError, UsageError
+
+Format = Literal["auto", "text", "paragraphs", "jsonl", "tsv"]
+Part = Literal["all", "train", "valid"]
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, (str, dict, Source)) else value
+
+
+def _as_source(value: Any) -> Any:
+    """Read a plain string as a source of weight 1; done here, since a union gives two errors."""
+    if isinstance(value, str) and value:
+        return {"files": [value]}
+    if isinstance(value, (dict, Source)):
+        return value
+    raise PydanticCustomError("source", "needs a path, a glob or {{files: [...], weight: ...}}")
+
+
+def _as_key(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Name = Annotated[str, Field(min_length=1)]
+
+
+class Source(FrozenConfig):
+    """One part of a mixture: its files are read in order, as one."""
+
+    files: Annotated[
+        list[Name],
+        Field(min_length=1, description="paths or globs; - is stdin"),
+        BeforeValidator(_as_list, json_schema_input_type=str | list[Name]),
+    ]
+    weight: float = Field(1.0, gt=0, description="how often it is drawn, against the others")
+    format: Format | None = Field(None, description="as data.format, for these files")
+
+
+Sources = Annotated[
+    list[Annotated[Source, BeforeValidator(_as_source, json_schema_input_type=Name | Source)]],
+    BeforeValidator(_as_list, json_schema_input_type=Name | Source | list[Name | Source]),
+]
+
+
+class Config(FrozenConfig):
+    """The recipe's `data` section. After validation every entry of `train` is a `Source`."""
+
+    train: Annotated[Sources, Field(min_length=1, description="training files: paths or globs")]
+    valid: Sources = Field(default_factory=list, description="held-out files")
+    valid_fraction: float = Field(
+        0.0, ge=0, lt=1, description="share of documents held out, chosen by a hash of their text"
+    )
+    format: Format = Field("auto", description="auto goes by the ending, before .gz")
+    text_key: Annotated[
+        str,
+        Field(min_length=1, description="jsonl key or tsv column (a name in the header, or 1, 2…)"),
+        BeforeValidator(_as_key, json_schema_input_type=Name | int),
+    ] = "text"
+    line_break: Name | None = Field(
+        None, description="mark that stands for a newline in text and tsv lines, such as <n>"
+    )
+    on_error: Literal["stop", "skip"] = Field("stop", description="what a malformed row does")
+    workers: int | None = Field(None, ge=1, description="processes that tokenise; default: all")
+    cache: Name | None = Field(None, description="directory of the tokenised data")
+
+    @model_validator(mode="after")
+    def _check(self) -> "Config":
+        if self.valid and self.valid_fraction:
+            raise PydanticCustomError("exclude", "valid and valid_fraction exclude each other")
+        return self
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text, and where it came from: `line` is where it starts, from 1, after decompression."""
+
+    text: str
+    file: str
+    line: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Input:
+    """A source whose files have been found."""
+
+    files: tuple[TextFile, ...]
+    weight: float
+
+
+def _go_on() -> None:
+    pass
+
+
+def resolve(
+    config: Config,
+    base: Path | None,
+    spool: Path,
+    should_stop: Callable[[], None] = _go_on,
+) -> tuple[list[Input], list[Input]]:
+    """Return the training and the held-out inputs, every file found.
+
+    Relative names are looked for in the working directory, in `base` (the recipe's folder), in the
+    data that come with nlpkit. What can be read only once (stdin, a pipe) is copied into `spool`.
+    Raise `FileError` for a name that matches nothing, `UsageError` for a file named twice.
+    """
+    seen: dict[str, str] = {}
+    found = []
+    for sources in (config.train, config.valid):
+        inputs = []
+        for source in sources:
+            form = source.format or config.format
+            files: list[TextFile] = []
+            for pattern in source.files:
+                if pattern == "-":
+                    _once("-", pattern, seen)
+                    files.append(_paths.spool_stdin(spool, form, should_stop))
+                    continue
+                for path, name in _paths.find(pattern, base):
+                    _once(str(path.resolve()), pattern, seen)
+                    if _paths.is_stream(path):
+                        files.append(_paths.spool(path, name, spool, form, should_stop))
+                    else:
+                        files.append(_paths.text_file(path, name, form))
+            inputs.append(Input(tuple(files), source.weight))
+        found.append(inputs)
+    formats = {file.format for inputs in found for part in inputs for file in part.files}
+    if config.line_break is not None and not formats & {"text", "tsv"}:
+        raise UsageError("data.line_break: only text and tsv lines have it, and no file is either")
+    return found[0], found[1]
+
+
+def _once(path: str, pattern: str, seen: dict[str, str]) -> None:
+    if path in seen:
+        by = f" (by {seen[path]!r} and {pattern!r})" if seen[path] != pattern else ""
+        raise UsageError(f"data: {path} is named twice{by}; to use it more often, give it a weight")
+    seen[path] = pattern
+
+
+def held_out(encoded: bytes, fraction: float) -> bool:
+    """Return whether a text (as UTF-8) is in the held-out share: depends on the text alone."""
+    number = int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "big")
+    return number < fraction * 2**64
+
+
+def read(
+    file: TextFile,
+    config: Config,
+    counts: Counts,
+    *,
+    rows: Rows | None = None,
+    part: Part = "all",
+    start: int = 0,
+    stop: int | None = None,
+) -> Iterator[Document]:
+    """Yield the documents of the bytes [start, stop) of a file, counting into `counts`.
+
+    Lines count from the first one read. `rows` is `rows_of` the file, if known already.
+    A malformed row is counted and skipped, or raised as `RowError` where `config.on_error` is stop.
+    """
+    rows = rows or rows_of(file, config.text_key, config.line_break)
+    raw_lines = lines(file, start, stop)
+    if rows.has_header and start == 0:
+        next(raw_lines, None)
+        counts.lines += 1
+    for line, raw in records(raw_lines, rows, counts):
+        try:
+            text, encoded = text_of(raw, rows)
+        except RowError as bad:
+            bad.line += line - 1
+            if config.on_error == "stop":
+                raise
+            counts.add_bad(Bad(file.name, bad.line, bad.what))
+            continue
+        if not text.strip():
+            counts.empty += 1
+        elif part != "all" and held_out(encoded, config.valid_fraction) != (part == "valid"):
+            counts.held_out += 1
+        else:
+            counts.documents += 1
+            counts.characters += len(text)
+            counts.bytes += len(encoded)
+            yield Document(text, file.name, line, len(encoded))
+
+
+def finish(file: TextFile, config: Config, counts: Counts) -> None:
+    """Check what a whole file gave; raise `DataError` if that is no document at all.
+
+    Where `config.on_error` is skip, a file without any row (such as an empty shard) is counted as
+    bad; one whose every row is bad is an error all the same.
+    """
+    if counts.documents or counts.held_out:
+        return
+    if counts.bad:
+        raise DataError(
+            f"{file.name}: all {counts.bad} rows are malformed; the first: {counts.first_bad[0]}"
+        )
+    if not counts.lines:
+        what = "empty file"
+    else:
+        what = f"no documents: {counts.blank} blank lines, {counts.empty} empty texts"
+    if config.on_error == "stop":
+        raise DataError(f"{file.name}: {what}")
+    counts.add_bad(Bad(file.name, max(counts.lines, 1), what))
+
+
+def documents(
+    inputs: Sequence[Input],
+    config: Config,
+    counts: Counts,
+    *,
+    part: Part = "all",
+    should_stop: Callable[[], None] = _go_on,
+) -> Iterator[Document]:
+    """Yield every document of `inputs` in order, for instance to train a tokenizer.
+
+    `part` takes the share that `config.valid_fraction` leaves for training or holds out.
+    Raise `DataError` (`file:line: what`) at the first malformed row, or count it in `counts`.
+    """
+    for entry in inputs:
+        for file in entry.files:
+            own = Counts()
+            try:
+                for number, document in enumerate(read(file, config, own, part=part)):
+                    if number % 256 == 0:
+                        should_stop()
+                    yield document
+            except RowError as bad:
+                raise DataError(f"{file.name}:{bad.line}: {bad.what}") from bad
+            finish(file, config, own)
+            counts.add(own)

@@ -1,0 +1,281 @@
+"""Documents -> token ids, made once, kept on disk and memory-mapped.
+
+A store is a directory named by a hash of everything that its content depends on: the bytes of the
+files, how they are read, the tokenizer. It appears whole or not at all; a second start opens it.
+
+    tokens.bin   the ids of all documents, one after another, uint16 or uint32
+    offsets.npy  (D + 1,) int64: document i is tokens[offsets[i]:offsets[i + 1]]
+    meta.json    counts, sizes and hashes of the two others; written last
+"""
+
+import bisect
+import hashlib
+import json
+import operator
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from nlpkit.data import _build, _cache, _fill
+from nlpkit.data._build import Tokenizer, Watch, Work
+from nlpkit.data._lines import TextFile
+from nlpkit.data._rows import Bad, Counts, rows_of
+from nlpkit.data.corpus import Config, Input, Part
+from nlpkit.errors import FileError
+
+
+class TokenStore:
+    """The documents of a source as ids; opened from its directory, pickled as its path."""
+
+    def __init__(self, path: Path, names: Sequence[str] | None = None):
+        """Open a store; `names` are what its files are called now, for messages.
+
+        Raise `FileError` if it is damaged: unreadable, or of another size than it should be.
+        """
+        self.path = path
+        self._names = list(names) if names is not None else None
+        try:
+            meta = json.loads((path / "meta.json").read_text(encoding="utf-8"))
+            self._read(meta)
+        except FileNotFoundError as error:
+            raise FileError(
+                f"{path}: damaged token store: no {Path(error.filename).name}"
+            ) from error
+        except OSError as error:
+            raise FileError(f"{path}: cannot be read: {error.strerror or error}") from error
+        except (ValueError, TypeError, KeyError, EOFError) as error:
+            raise FileError(f"{path}: damaged token store: {error}") from error
+
+    def _read(self, meta: dict) -> None:
+        if meta["version"] != _fill.VERSION:
+            raise ValueError(f"version {meta['version']}, not {_fill.VERSION}")
+        for name, size in meta["sizes"].items():
+            there = (self.path / name).stat().st_size
+            if there != size:
+                raise ValueError(f"{name} has {there} bytes, not {size}")
+        self.fingerprint: str = meta["key"]
+        self.tokenizer_fingerprint: str = meta["tokenizer"]
+        self.tokens: int = meta["tokens"]
+        self._entropy: float = meta["unigram_entropy"]
+        self._sha256: dict[str, str] = meta["sha256"]
+        self._ids: np.ndarray | None = np.memmap(
+            self.path / "tokens.bin", np.dtype(meta["dtype"]), mode="r"
+        )
+        self._offsets: np.ndarray | None = np.load(self.path / "offsets.npy", mmap_mode="r")
+        self._documents: int = meta["documents"]
+        expected = (self._documents + 1,), 0, self.tokens
+        if (self._offsets.shape, self._offsets[0], self._offsets[-1]) != expected:
+            raise ValueError("offsets.npy does not belong to tokens.bin")
+        if len(self._ids) != self.tokens:
+            raise ValueError(f"tokens.bin has {len(self._ids)} tokens, not {self.tokens}")
+        names = self._names or [name for name, _ in meta["files"]]
+        self.file_counts: list[tuple[str, Counts]] = [
+            (name, _counts(kept, name))
+            for name, (_, kept) in zip(names, meta["files"], strict=True)
+        ]
+        self.counts = Counts()
+        for _, counts in self.file_counts:
+            self.counts.add(counts)
+
+    def __reduce__(self) -> tuple[type["TokenStore"], tuple[Path, list[str] | None]]:
+        return TokenStore, (self.path, self._names)
+
+    def __len__(self) -> int:
+        return self._documents
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The tokens of each document, (D,) int64; made anew at each call."""
+        return np.diff(np.asarray(self._opened(self._offsets)))
+
+    def document(self, index: int) -> np.ndarray:
+        """Return the ids of a document, (T,), a read-only view of the file."""
+        index = operator.index(index)
+        if not 0 <= index < self._documents:
+            raise IndexError(f"document {index} of {self._documents}")
+        offsets = self._opened(self._offsets)
+        return np.asarray(self._opened(self._ids))[offsets[index] : offsets[index + 1]]
+
+    def unigram_entropy(self) -> float:
+        """Return the entropy of the token frequencies, nats per token."""
+        return self._entropy
+
+    def verify(self) -> None:
+        """Compare the hashes of all bytes with those of the build; raise `FileError`."""
+        for name, expected in self._sha256.items():
+            if _build.file_hash(self.path / name) != expected:
+                raise FileError(f"{self.path}: damaged token store: {name} has changed")
+
+    def close(self) -> None:
+        """Let go of the files; may be called again. Views that were handed out stay valid."""
+        self._ids = None
+        self._offsets = None
+
+    def __enter__(self) -> "TokenStore":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _opened(self, array: np.ndarray | None) -> np.ndarray:
+        if array is None:
+            raise ValueError(f"{self.path}: the token store is closed")
+        return array
+
+
+class Corpus:
+    """Several stores with weights, documents numbered through; drawing by weight is the loader's.
+
+    `weights` (S,) float64 are as in the recipe, not normalised; `starts` (S + 1,) int64 are the
+    numbers of each store's first document.
+    """
+
+    def __init__(self, parts: Sequence[tuple[TokenStore, float]]):
+        if not parts:
+            raise ValueError("a corpus needs a store")
+        self.stores = [store for store, _ in parts]
+        self.weights = np.array([weight for _, weight in parts], np.float64)
+        self.starts = np.cumsum([0, *map(len, self.stores)], dtype=np.int64)
+        self.lengths = np.concatenate([store.lengths for store in self.stores])
+        self.tokens = sum(store.tokens for store in self.stores)
+        self._starts: list[int] = self.starts.tolist()
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def source_of(self, index: int) -> int:
+        """Return the number of the store that has document `index`."""
+        index = operator.index(index)
+        if not 0 <= index < len(self):
+            raise IndexError(f"document {index} of {len(self)}")
+        return bisect.bisect_right(self._starts, index) - 1
+
+    def document(self, index: int) -> np.ndarray:
+        """Return the ids of a document, (T,), a read-only view of its file."""
+        source = self.source_of(index)
+        return self.stores[source].document(index - self._starts[source])
+
+    @property
+    def counts(self) -> Counts:
+        """What was read and left out, over all stores."""
+        total = Counts()
+        for store in self.stores:
+            total.add(store.counts)
+        return total
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the stores, their order and their weights."""
+        text = json.dumps(
+            [[s.fingerprint, float(w)] for s, w in zip(self.stores, self.weights, strict=True)]
+        )
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def cache_directory(named: str | None, fallback: Path | None, watch: Watch) -> Path:
+    """Return a directory that can be written: `named` (`data.cache`), `$NLPKIT_CACHE`,
+    `$XDG_CACHE_HOME/nlpkit` or `~/.cache/nlpkit`; failing that `fallback`, which is noted.
+
+    Raise `FileError` if there is none.
+    """
+    return _cache.cache_directory(named, fallback, watch.note)
+
+
+def build_corpus(
+    inputs: Sequence[Input],
+    config: Config,
+    tokenizer: Tokenizer,
+    *,
+    drop_unknown: bool,
+    cache_dir: Path,
+    part: Part = "all",
+    watch: Watch | None = None,
+) -> Corpus:
+    """Return the corpus of a mixture, a store for each input; arguments as for `build`."""
+    parts = []
+    for entry in inputs:
+        store = build(
+            entry.files,
+            config,
+            tokenizer,
+            drop_unknown=drop_unknown,
+            cache_dir=cache_dir,
+            part=part,
+            watch=watch,
+        )
+        parts.append((store, entry.weight))
+    return Corpus(parts)
+
+
+def build(
+    files: Sequence[TextFile],
+    config: Config,
+    tokenizer: Tokenizer,
+    *,
+    drop_unknown: bool,
+    cache_dir: Path,
+    part: Part = "all",
+    watch: Watch | None = None,
+) -> TokenStore:
+    """Return the store of these files, in order: from the cache, or tokenised now.
+
+    `drop_unknown` leaves unknown tokens out, counted. `part` takes the share that
+    `config.valid_fraction` leaves for training or holds out. Raise `DataError` at the first
+    malformed row in file order (`file:line: what`), or if no document is left; `FileError` when a
+    file or the cache cannot be read or written. A damaged store is built again, which is noted.
+    """
+    watch = watch or Watch()
+    files = tuple(files)
+    rows = tuple(rows_of(file, config.text_key, config.line_break) for file in files)
+    work = Work(files, rows, config, part, tokenizer, drop_unknown)
+    before = [_cache.signature(file) for file in files]
+    key = _fill.key(work, cache_dir / "hashes", watch)
+    stores = cache_dir / "stores"
+    place = stores / key[:32]
+    names = [file.name for file in files]
+    if place.exists():
+        try:
+            store = TokenStore(place, names)
+            if store.fingerprint != key:
+                raise FileError(f"{place}: another store has been put there")
+        except FileError as error:
+            watch.note(f"data: {error}; building it again")
+        else:
+            watch.note(f"data: {_summary(store)}, from the cache: {place}")
+            return store
+    with _cache.scratch(stores) as room:
+        built = room / "store"
+        with _cache.write_errors(built):
+            built.mkdir()
+        _fill.fill(built, room, work, key, watch)
+        for file, then in zip(files, before, strict=True):
+            if _cache.signature(file) != then:
+                raise FileError(f"{file.name}: changed while it was being read; start again")
+        _cache.publish(built, place, lambda: _is_sound(place))
+    store = TokenStore(place, names)
+    watch.note(f"data: {_summary(store)}, tokenised into {place}")
+    return store
+
+
+def _counts(kept: dict, name: str) -> Counts:
+    bad = [Bad(name, line, what) for _, line, what in kept["first_bad"]]
+    return Counts(**{**kept, "first_bad": bad})
+
+
+def _is_sound(place: Path) -> bool:
+    try:
+        TokenStore(place).close()
+    except FileError:
+        return False
+    return True
+
+
+def _summary(store: TokenStore) -> str:
+    return f"{len(store):,} documents, {store.tokens:,} tokens"
