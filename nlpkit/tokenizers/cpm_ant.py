@@ -21,6 +21,7 @@ from pydantic import Field
 
 from nlpkit.config import FrozenConfig
 from nlpkit.errors import DataError, FileError, UsageError
+from nlpkit.tokenizers import _text
 
 SPECIAL_TOKENS = (
     *("<pad>", "<unk>", "<mask>", "<sep>", "</n>", "</_>", "<s>", "</s>", "<d>", "</d>"),
@@ -132,23 +133,12 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
         """Read a directory's `vocab.txt`, or that file itself; raise `FileError` if unfit."""
-        file = Path(path)
-        if file.is_dir():
-            file /= "vocab.txt"
-        try:
-            # Like transformers: CRLF is read as a newline, and the last one may be missing.
-            text = file.read_text(encoding="utf-8")
-        except FileNotFoundError as error:
-            raise FileError(f"{file}: no such file; expected one token a line") from error
-        except UnicodeDecodeError as error:
-            raise FileError(f"{file}: byte {error.start} is not UTF-8") from error
-        except OSError as error:
-            raise FileError(f"{file}: cannot be read: {error.strerror}") from error
+        # Like transformers: CRLF is read as a newline, and the last one may be missing.
+        text, file = _text.read(path, "vocab.txt")
         return cls(text.removesuffix("\n").split("\n"), str(file))
 
     def save(self, directory: str | Path) -> None:
         """Write `vocab.txt` and `tokenizer_config.json`, which `AutoTokenizer` opens."""
-        folder = Path(directory)
         settings = {
             "tokenizer_class": "CpmAntTokenizer",
             **{"bod_token": "<d>", "eod_token": "</d>", "bos_token": "<s>", "eos_token": "</s>"},
@@ -159,12 +149,7 @@ class Tokenizer:
             "vocab.txt": "".join(f"{token}\n" for token in self._tokens),
             "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
         }
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, text in files.items():
-                (folder / name).write_text(text, encoding="utf-8", newline="\n")
-        except OSError as error:
-            raise FileError(f"{folder}: cannot be written: {error.strerror}") from error
+        _text.write(directory, files)
 
     @property
     def vocab_size(self) -> int:
@@ -218,10 +203,7 @@ def _words(text: str) -> list[str]:
     try:
         return rjieba.cut(text, False)
     except UnicodeEncodeError as error:
-        raise DataError(
-            f"character {error.start + 1} is the lone surrogate U+{ord(text[error.start]):04X},"
-            " which is no text; repair the source's encoding"
-        ) from error
+        raise _text.surrogate_error(text, error) from error
 
 
 def _check(tokens: Sequence[str], source: str) -> None:
