@@ -118,4 +118,4 @@ def evaluate(expression: str, memory: Memory) -> str:
     if not EXPRESSION.fullmatch(expression):
         raise ValueError(f"not an arithmetic expression: {expression!r}")
     names = {name: float(v[0]) for name, v in memory.items() if re.fullmatch(r"[\d.]+", v[0])}
-    return f"{eval(expression, {'__builtins__': {}}, names):g}"
+    return f"{eval(expression, {'__builtins__': {}}, names):.10g}"
