@@ -20,9 +20,9 @@ def schema() -> Schema:
     """Return the schema; a section that names a part allows the settings of that part alone."""
     parts = {part: _configs(part) for part in (Model, Tokenizer, Objective)}
     fixed = {section: _sections.fixed_config(section) for section in _sections.FIXED}
-    configs = [Attention, *fixed.values()]
+    configs: list[type[FrozenConfig]] = [Attention, *fixed.values()]
     configs += [config for chosen in parts.values() for config in chosen.values()]
-    references, holder = models_json_schema([(config, "validation") for config in configs])
+    references, holder = models_json_schema([(each, "validation") for each in configs])
     defs: dict[str, Schema] = holder["$defs"]
 
     def written(config: type[FrozenConfig]) -> Schema:
@@ -87,5 +87,6 @@ def _part(part: type[Part], configs: dict[str, Schema]) -> Schema:
     section: Schema = {"type": "object", "properties": own, "allOf": rules}
     if part is Tokenizer:
         finished = {"required": ["path"], "maxProperties": 1}
-        return section | {"oneOf": [{"required": [part.KEY]}, finished]}
+        trained = {"required": [part.KEY], "not": {"required": ["path"]}}
+        return section | {"oneOf": [trained, finished]}
     return section | {"required": [part.KEY]}

@@ -1,0 +1,161 @@
+"""The options that verbs share, and what they mean to a verb: `Common`.
+
+@shared("overrides", "out", "json")
+def command(recipe: RecipeName, common: Common) -> None:
+"""
+
+import dataclasses
+import inspect
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from nlpkit.recipe import Resolved
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def _device(name: str) -> str:
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
+        raise typer.BadParameter(f"{name!r} is none of auto, cpu, cuda, cuda:1, mps")
+    return name
+
+
+def seconds(duration: str) -> float:
+    """Return the seconds in `90s`, `50m`, `1h30m`, `2d` (a bare number is seconds)."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", duration)
+    total = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if re.fullmatch(r"\d+", duration):
+        total = float(duration)
+    elif "".join(number + unit for number, unit in parts) != duration:
+        total = 0.0
+    if not 0 < total < float("inf"):
+        raise typer.BadParameter(f"{duration!r} is no time such as 90s, 50m or 1h30m")
+    return total
+
+
+def _time(duration: str | None) -> str | None:
+    if duration is not None:
+        seconds(duration)
+    return duration
+
+
+RecipeName = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="a file, or the name of a packaged recipe")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="change a setting, such as train.lr=1e-4; repeatable"
+    ),
+]
+Out = Annotated[str | None, typer.Option("--out", metavar="DIR", help="where the result goes")]
+Device = Annotated[
+    str,
+    typer.Option("--device", metavar="NAME", callback=_device, help="auto, cpu, cuda, cuda:1, mps"),
+]
+Resume = Annotated[
+    str,
+    typer.Option(
+        "--resume",
+        metavar="WHAT",
+        help="auto (go on where it stopped), never, or a checkpoint's path",
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="check everything, build one batch, train nothing")
+]
+Json = Annotated[bool, typer.Option("--json", help="result as one JSON object on stdout")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="only warnings and errors on stderr")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="more on stderr")]
+# Read by cli.main, which prints errors; here so that every verb takes it.
+Traceback = Annotated[bool, typer.Option("--traceback", help="show where an error was raised")]
+MaxTime = Annotated[
+    str | None,
+    typer.Option(
+        "--max-time",
+        metavar="TIME",
+        callback=_time,
+        help="stop after 90s, 50m, 1h30m: saves, exit code 75; the same command goes on",
+    ),
+]
+AllowChange = Annotated[
+    bool, typer.Option("--allow-change", help="go on although the recipe was changed")
+]
+
+# Name in `Common` -> type and default of the parameter.
+_OPTIONS: dict[str, tuple[Any, Any]] = {
+    "overrides": (Set, None),
+    "out": (Out, None),
+    "device": (Device, "auto"),
+    "resume": (Resume, "auto"),
+    "dry_run": (DryRun, False),
+    "json": (Json, False),
+    "quiet": (Quiet, False),
+    "verbose": (Verbose, False),
+}
+
+
+@dataclass(frozen=True)
+class Common:
+    """The shared options of one call; those that a verb does not take have their defaults."""
+
+    overrides: list[str] | None = None
+    out: str | None = None
+    device: str = "auto"
+    resume: str = "auto"
+    dry_run: bool = False
+    json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+
+    @property
+    def verbosity(self) -> int:
+        """Return 0 for `-q`, 2 for `-v`, else 1, as `train.log` counts."""
+        return 1 + int(self.verbose) - int(self.quiet)
+
+    def load(self, recipe: str) -> "Resolved":
+        """Return the recipe with `--set` applied, and `--out` as its `out`."""
+        from nlpkit.recipe import load
+
+        overrides = list(self.overrides or ())
+        if self.out is not None:
+            overrides.append(f"out={json.dumps(self.out)}")
+        return load(recipe, overrides)
+
+    def result(self, text: str, /, **values: Any) -> None:
+        """Print the result on stdout: `text`, or `values` as one JSON object with `--json`."""
+        print(json.dumps(values, ensure_ascii=False) if self.json else text, flush=True)
+
+
+def shared(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a verb the shared options of these names (default: all), as its argument `common`."""
+    chosen = names or tuple(field.name for field in dataclasses.fields(Common))
+
+    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
+        def command(**given: Any) -> None:
+            given.pop("traceback")
+            common = Common(**{name: given.pop(name) for name in chosen})
+            if common.quiet and common.verbose:
+                raise typer.BadParameter("-q and -v exclude each other")
+            verb(**given, common=common)
+
+        own = inspect.signature(verb, eval_str=True).parameters.values()
+        parameters = [parameter for parameter in own if parameter.name != "common"]
+        options = [(name, *_OPTIONS[name]) for name in chosen]
+        options.append(("traceback", Traceback, False))
+        for name, annotation, default in options:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        command.__doc__ = verb.__doc__
+        command.__name__ = verb.__name__
+        return command
+
+    return decorate

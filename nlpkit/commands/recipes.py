@@ -1,0 +1,54 @@
+"""List the packaged recipes, or print one."""
+
+from typing import Annotated
+
+import typer
+
+from nlpkit.commands._options import Common, shared
+
+Name = Annotated[
+    str | None,
+    typer.Argument(metavar="NAME|schema", help="a recipe to print, or the JSON schema of all"),
+]
+
+
+@shared("json")
+def command(common: Common, name: Name = None) -> None:
+    """List the packaged recipes, or print one.
+
+    `nlpkit recipes cpm_ant > mine.yaml` makes a copy to change.
+    `nlpkit recipes schema` prints the JSON schema of recipes (draft 2020-12), for editors: put
+    `# yaml-language-server: $schema=PATH` into the first line of a recipe.
+    """
+    import json
+
+    from nlpkit import recipe
+
+    if name == "schema":
+        from nlpkit._schema import schema
+
+        print(json.dumps(schema(), indent=2, ensure_ascii=False))
+        return
+    if name is not None:
+        text = recipe.find(name).read_text(encoding="utf-8")
+        print(json.dumps({"name": name, "text": text}) if common.json else text.rstrip("\n"))
+        return
+    found = [
+        _about(name, path.read_text(encoding="utf-8")) for name, path in recipe.packaged().items()
+    ]
+    if common.json:
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    width = max((len(each["name"]) for each in found), default=0)
+    for each in found:
+        takes = f" (takes {each['takes']})" if each["takes"] else ""
+        print(f"{each['name']:{width}}  {each['about']}{takes}")
+
+
+def _about(name: str, text: str) -> dict[str, str]:
+    """Return name, first comment line, and what the comment `takes:` says."""
+    comments = [line[1:].strip() for line in text.splitlines() if line.startswith("#")]
+    comments = [line for line in comments if line and not line.startswith("yaml-language-server")]
+    takes = [line[6:].strip() for line in comments if line.startswith("takes:")]
+    about = [line for line in comments if not line.startswith("takes:")]
+    return {"name": name, "about": "".join(about[:1]), "takes": "".join(takes[:1])}

@@ -1,0 +1,138 @@
+"""Train a recipe's tokenizer, or show what one does with a text."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nlpkit.commands._options import Common, RecipeName, shared
+from nlpkit.errors import DataError, FileError, UsageError
+
+if TYPE_CHECKING:
+    from nlpkit.recipe import Resolved
+
+_FIRST = 20
+_IDS = ("bos_id", "eos_id", "unk_id", "pad_id")
+
+command = typer.Typer(no_args_is_help=True)
+
+Out = Annotated[
+    str | None,
+    typer.Option("--out", metavar="DIR", help="where it goes; default tokenizer/ of the run"),
+]
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="a saved tokenizer")]
+Text = Annotated[str | None, typer.Argument(metavar="TEXT|-", help="a text; - reads stdin")]
+
+
+@command.command("train")
+@shared("overrides", "json", "quiet")
+def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
+    """Train the tokenizer of RECIPE on its data.train and print the directory it is in.
+
+    A run whose directory holds a tokenizer/ uses that one.
+    """
+    from nlpkit import registry
+
+    resolved = common.load(recipe)
+    section = resolved.recipe.tokenizer
+    if section is None or section.kind is None:
+        raise UsageError("tokenizer: only one with a kind can be trained, this recipe names a path")
+    directory = Path(out).expanduser() if out else resolved.path(resolved.recipe.out) / "tokenizer"
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise FileError(f"{directory}: is there already; remove it, or give --out another name")
+    texts = _Texts(resolved)
+    tokenizer = registry.load("tokenizers", section.kind).Tokenizer.train(texts, section.config)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    # It appears whole or not at all.
+    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".tokenizer-") as draft:
+        tokenizer.save(Path(draft) / "made")
+        os.replace(Path(draft) / "made", directory)
+    if not common.quiet:
+        size = f"{tokenizer.vocab_size:,} tokens"
+        print(f"tokenizer: {section.kind}, {size}, from {texts.said}", file=sys.stderr)
+    common.result(
+        str(directory),
+        path=str(directory),
+        kind=section.kind,
+        vocab_size=tokenizer.vocab_size,
+        documents=texts.counts.documents,
+        bad=texts.counts.bad,
+    )
+
+
+class _Texts:
+    """The texts of `data.train` without what is held out; `counts` afterwards what was read."""
+
+    def __init__(self, resolved: "Resolved"):
+        from nlpkit.data import corpus
+
+        self._corpus = corpus
+        self._resolved = resolved
+        self.counts = corpus.Counts()
+
+    def __iter__(self) -> Iterator[str]:
+        config = self._resolved.recipe.data
+        part: Any = "train" if config.valid_fraction else "all"
+        with tempfile.TemporaryDirectory() as spool:
+            inputs, _ = self._corpus.resolve(config, self._resolved.base, Path(spool))
+            documents = self._corpus.documents(inputs, config, self.counts, part=part)
+            yield from (document.text for document in documents)
+
+    @property
+    def said(self) -> str:
+        """Return the counts in words."""
+        skipped = f", {self.counts.bad:,} malformed rows skipped" if self.counts.bad else ""
+        return f"{self.counts.documents:,} documents{skipped}"
+
+
+@command.command("show")
+@shared("json")
+def show(directory: Directory, common: Common, text: Text = None) -> None:
+    """Print the tokens of TEXT, one a line: id, tab, token.
+
+    Without TEXT: kind, size, special tokens and the first entries of the vocabulary.
+    """
+    from nlpkit.tokenizers import _load
+
+    kind, tokenizer = _load.load(directory)
+    if text == "-":
+        text = _stdin()
+    if text is None:
+        _show_tokenizer(kind, tokenizer, common)
+        return
+    ids = tokenizer.encode(text)
+    tokens = [tokenizer.token(token_id) for token_id in ids]
+    lines = [f"{token_id}\t{_visible(token)}" for token_id, token in zip(ids, tokens, strict=True)]
+    if lines or common.json:
+        common.result("\n".join(lines), text=text, ids=ids, tokens=tokens)
+
+
+def _stdin() -> str:
+    raw = sys.stdin.buffer.read()
+    try:
+        return raw.decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"stdin: byte {error.start} is not UTF-8") from error
+
+
+def _show_tokenizer(kind: str, tokenizer: Any, common: Common) -> None:
+    ids = {name: getattr(tokenizer, name) for name in _IDS}
+    first = [tokenizer.token(token_id) for token_id in range(min(_FIRST, tokenizer.vocab_size))]
+    special = [
+        f"{name}\t{'none' if token_id is None else f'{token_id} {tokenizer.token(token_id)}'}"
+        for name, token_id in ids.items()
+    ]
+    lines = [f"kind\t{kind}", f"vocab_size\t{tokenizer.vocab_size}", *special]
+    lines += [f"{token_id}\t{_visible(token)}" for token_id, token in enumerate(first)]
+    common.result(
+        "\n".join(lines), kind=kind, vocab_size=tokenizer.vocab_size, **ids, first_tokens=first
+    )
+
+
+def _visible(token: str) -> str:
+    """Return the token on one line, control characters escaped."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in token)

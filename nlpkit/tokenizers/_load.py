@@ -1,0 +1,28 @@
+"""Opens a saved tokenizer of whatever kind it is; free of torch."""
+
+from pathlib import Path
+from typing import Any
+
+from nlpkit import registry
+from nlpkit.errors import FileError
+
+_FILES = ("tokenizer.json", "vocab.txt")
+
+
+def load(directory: str | Path) -> tuple[str, Any]:
+    """Return kind and `Tokenizer` of a directory (or of its file); raise `FileError`.
+
+    The first kind whose `Tokenizer.load` takes the files: each refuses those of another.
+    """
+    path = Path(directory)
+    if not path.exists():
+        raise FileError(f"{path}: no such directory; expected a tokenizer's")
+    if path.is_dir() and not any((path / name).is_file() for name in _FILES):
+        raise FileError(f"{path}: no tokenizer here, neither {' nor '.join(_FILES)}")
+    refused = []
+    for kind in registry.names("tokenizers"):
+        try:
+            return kind, registry.load("tokenizers", kind).Tokenizer.load(path)
+        except FileError as error:
+            refused.append(f"{kind}: {error}")
+    raise FileError(f"{path}: no known kind of tokenizer: {'; '.join(refused)}")
