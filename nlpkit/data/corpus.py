@@ -34,7 +34,7 @@ def _as_source(value: Any) -> Any:
         return {"files": [value]}
     if isinstance(value, (dict, Source)):
         return value
-    raise PydanticCustomError("source", "needs a path, a glob or {{files: [...], weight: ...}}")
+    raise PydanticCustomError("source", "needs a path, a glob or {files: [...], weight: ...}")
 
 
 def _as_key(value: Any) -> Any:

@@ -63,7 +63,9 @@ class TokenStore:
         self._ids: np.ndarray | None = np.memmap(
             self.path / "tokens.bin", np.dtype(meta["dtype"]), mode="r"
         )
-        self._offsets: np.ndarray | None = np.load(self.path / "offsets.npy", mmap_mode="r")
+        self._offsets: np.ndarray | None = np.lib.format.open_memmap(
+            self.path / "offsets.npy", mode="r"
+        )
         self._documents: int = meta["documents"]
         expected = (self._documents + 1,), 0, self.tokens
         if (self._offsets.shape, self._offsets[0], self._offsets[-1]) != expected:
