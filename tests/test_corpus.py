@@ -166,6 +166,16 @@ def test_resolve_directory_says_how_to_name_its_files(tmp_path, here):
         resolve(Config(train="data/*"), None, tmp_path)
 
 
+def test_resolve_dangling_link_or_impossible_name_is_a_file_error(tmp_path, here):
+    (here / "a.txt").symlink_to("nowhere")
+    with pytest.raises(FileError, match=r"^a.txt: no such file$"):
+        resolve(Config(train="a.txt"), None, tmp_path)
+    with pytest.raises(FileError, match="name too long"):
+        resolve(Config(train="a" * 300), None, tmp_path)
+    with pytest.raises(FileError, match="no such file"):
+        resolve(Config(train="a\0.txt"), None, tmp_path)
+
+
 def test_resolve_name_with_glob_characters_is_taken_literally_first(tmp_path, here):
     write(here / "a[1].txt", "literal")
     write(here / "a1.txt", "other")

@@ -465,6 +465,7 @@ def test_cache_directory_unwritable_falls_back_and_says_so(tmp_path, monkeypatch
         cache_directory(None, tmp_path / "file/run", Watch())
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc")
 def test_cache_directory_full_disk_falls_back(tmp_path, monkeypatch):
     monkeypatch.setenv("NLPKIT_CACHE", str(tmp_path / "full"))
     real = os.fsync

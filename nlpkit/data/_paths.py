@@ -50,9 +50,11 @@ def find(pattern: str, base: Path | None) -> list[tuple[Path, str]]:
     only_folders = False
     for folder in folders:
         literal = folder / name
-        if literal.is_dir():
+        with file_errors(pattern):
+            is_folder, is_there = literal.is_dir(), os.path.lexists(literal)
+        if is_folder:
             raise FileError(f"{pattern}: is a directory, not a file; name its files: {pattern}/*")
-        if literal.exists():
+        if is_there:
             hits = [name]
         else:
             every = sorted(glob.glob(name, root_dir=folder, recursive=True))
@@ -84,9 +86,10 @@ def text_file(path: Path, name: str, form: str) -> TextFile:
     return TextFile(str(path), name, form, zipped)
 
 
-def is_stream(path: Path) -> bool:
+def is_stream(path: Path, name: str) -> bool:
     """Return whether `path` can be read only once (a pipe, a terminal, a process substitution)."""
-    mode = path.stat().st_mode
+    with file_errors(name):
+        mode = path.stat().st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode)
 
 

@@ -52,7 +52,7 @@ class Source(FrozenConfig):
         Field(min_length=1, description="paths or globs; - is stdin"),
         BeforeValidator(_as_list, json_schema_input_type=str | list[Name]),
     ]
-    weight: float = Field(1.0, gt=0, description="how often it is drawn, against the others")
+    weight: float = Field(1.0, gt=0, description="how often an epoch has each of its documents")
     format: Format | None = Field(None, description="as data.format, for these files")
 
 
@@ -138,7 +138,7 @@ def resolve(
                     continue
                 for path, name in _paths.find(pattern, base):
                     _once(str(path.resolve()), pattern, seen)
-                    if _paths.is_stream(path):
+                    if _paths.is_stream(path, name):
                         files.append(_paths.spool(path, name, spool, form, should_stop))
                     else:
                         files.append(_paths.text_file(path, name, form))
