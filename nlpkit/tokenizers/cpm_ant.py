@@ -71,16 +71,19 @@ class _Pieces(dict[str, tuple[int, ...]]):
         """Return the ids of the greedy longest match, `<unk>` for a character in no token."""
         if len(word) > _LONGEST_WORD:
             return (self._unk_id,)
-        vocabulary, length = self._vocabulary, len(word)
+        vocabulary, unk, length = self._vocabulary, self._unk_id, len(word)
         if word in vocabulary:
             return (vocabulary[word],)
+        # Half of all words: worth a line.
+        if length == 2:
+            return (vocabulary.get(word[0], unk), vocabulary.get(word[1], unk))
         ids = []
         start = 0
         while start < length:
             stop = min(start + self._longest_token, length)
             while stop > start + 1 and word[start:stop] not in vocabulary:
                 stop -= 1
-            ids.append(vocabulary.get(word[start:stop], self._unk_id))
+            ids.append(vocabulary.get(word[start:stop], unk))
             start = stop
         return tuple(ids)
 
