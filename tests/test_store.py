@@ -658,18 +658,34 @@ def test_store_parts_share_the_documents(tmp_path, here):
     assert valid.counts.held_out == len(train) > 0
 
 
-def test_store_part_without_documents_is_an_error(tmp_path, here):
-    (here / "a.txt").write_text("only\n")
-    with pytest.raises(DataError, match=r"^a.txt: valid_fraction 0.001 of 1 documents holds out n"):
-        build(tmp_path, "a.txt", valid_fraction=0.001, part="valid")
-    with pytest.raises(DataError, match="leaves none to train on"):
-        build(tmp_path, "a.txt", valid_fraction=0.999, part="train")
-
-
-def corpus_of(tmp_path, entries):
-    config = Config(train=entries)
+def corpus_of(tmp_path, entries, part="all", **settings):
+    config = Config(train=entries, **settings)
     train, _ = resolve(config, None, tmp_path)
-    return build_corpus(train, config, PLAIN, drop_unknown=False, cache_dir=tmp_path / "cache")
+    return build_corpus(
+        train, config, PLAIN, drop_unknown=False, cache_dir=tmp_path / "cache", part=part
+    )
+
+
+def test_corpus_part_without_documents_is_an_error(tmp_path, here):
+    (here / "a.txt").write_text("only\n")
+    (here / "b.txt").write_text("other\n")
+    with pytest.raises(DataError, match=r"^a.txt: valid_fraction 0.001 of 1 documents holds out n"):
+        corpus_of(tmp_path, "a.txt", "valid", valid_fraction=0.001)
+    with pytest.raises(
+        DataError, match=r"^data.train: valid_fraction 0.999 of 2 docu.*to train on"
+    ):
+        corpus_of(tmp_path, ["a.txt", "b.txt"], "train", valid_fraction=0.999)
+
+
+def test_corpus_source_with_nothing_held_out_is_an_empty_store(tmp_path, here):
+    (here / "a.txt").write_text("only\n")
+    (here / "b.txt").write_text("".join(f"text {i}\n" for i in range(500)))
+    held = corpus_of(tmp_path, ["a.txt", "b.txt"], "valid", valid_fraction=0.05)
+    assert [len(s) for s in held.stores] == [0, len(held)]
+    assert held.stores[0].lengths.tolist() == []
+    assert held.stores[0].unigram_entropy() == 0
+    assert (held.source_of(0), held.source_of(len(held) - 1)) == (1, 1)
+    assert PLAIN.decode(held.document(0)).startswith("text ")
 
 
 def test_corpus_numbers_documents_through(tmp_path, here):

@@ -11,6 +11,7 @@ import numpy as np
 from nlpkit.data import _build, _cache
 from nlpkit.data._build import Watch, Work
 from nlpkit.data._rows import Counts
+from nlpkit.data.corpus import Config, Part
 from nlpkit.errors import DataError
 
 # Part of every key: change it when the same text would give another store.
@@ -42,11 +43,12 @@ def key(work: Work, memory: Path, watch: Watch) -> str:
 def fill(folder: Path, room: Path, work: Work, name: str, watch: Watch) -> None:
     """Write the three files of the store whose key is `name`; raise `DataError` if it is empty."""
     built = _build.build(work, folder, room, watch)
-    if not built.documents:
-        total = Counts()
-        for counts in built.file_counts:
-            total.add(counts)
-        raise DataError(f"{work.files[0].name}: {_nothing_left(work, total)}")
+    total = Counts()
+    for counts in built.file_counts:
+        total.add(counts)
+    # One source of several may hold nothing out: that is for the mixture to judge.
+    if not built.documents and not total.held_out:
+        raise DataError(f"{work.files[0].name}: {nothing_left(work.config, work.part, total)}")
     meta = {
         "version": VERSION,
         "key": name,
@@ -68,16 +70,17 @@ def fill(folder: Path, room: Path, work: Work, name: str, watch: Watch) -> None:
         (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
 
-def _nothing_left(work: Work, counts: Counts) -> str:
+def nothing_left(config: Config, part: Part, counts: Counts) -> str:
+    """Return why nothing that was read became a document with tokens."""
     if counts.tokenless:
         return f"no tokens: all {counts.tokenless} documents consist of unknown characters"
     if counts.held_out:
-        share = work.config.valid_fraction
-        what = "holds out none" if work.part == "valid" else "leaves none to train on"
-        return f"valid_fraction {share} of {counts.held_out} documents {what}"
+        what = "holds out none" if part == "valid" else "leaves none to train on"
+        return f"valid_fraction {config.valid_fraction} of {counts.held_out} documents {what}"
     return f"no documents; {counts.bad} malformed: {counts.first_bad[0]}"
 
 
 def _entropy(histogram: np.ndarray) -> float:
-    share = histogram[histogram > 0] / histogram.sum()
+    seen = histogram[histogram > 0]
+    share = seen / seen.sum()
     return float(max(0.0, -math.fsum(share * np.log(share))))

@@ -23,7 +23,7 @@ from nlpkit.data._build import Tokenizer, Watch, Work
 from nlpkit.data._lines import TextFile
 from nlpkit.data._rows import Bad, Counts, rows_of
 from nlpkit.data.corpus import Config, Input, Part
-from nlpkit.errors import FileError
+from nlpkit.errors import DataError, FileError
 
 
 class TokenStore:
@@ -60,8 +60,12 @@ class TokenStore:
         self.tokens: int = meta["tokens"]
         self._entropy: float = meta["unigram_entropy"]
         self._sha256: dict[str, str] = meta["sha256"]
-        self._ids: np.ndarray | None = np.memmap(
-            self.path / "tokens.bin", np.dtype(meta["dtype"]), mode="r"
+        dtype = np.dtype(meta["dtype"])
+        # An empty file cannot be mapped.
+        self._ids: np.ndarray | None = (
+            np.memmap(self.path / "tokens.bin", dtype, mode="r")
+            if self.tokens
+            else np.zeros(0, dtype)
         )
         self._offsets: np.ndarray | None = np.lib.format.open_memmap(
             self.path / "offsets.npy", mode="r"
@@ -200,7 +204,10 @@ def build_corpus(
     part: Part = "all",
     watch: Watch | None = None,
 ) -> Corpus:
-    """Return the corpus of a mixture, a store for each input; arguments as for `build`."""
+    """Return the corpus of a mixture, a store for each input; arguments and errors as for `build`.
+
+    An input may be without documents where `part` leaves it none, but not all of them.
+    """
     parts = []
     for entry in inputs:
         store = build(
@@ -213,7 +220,11 @@ def build_corpus(
             watch=watch,
         )
         parts.append((store, entry.weight))
-    return Corpus(parts)
+    corpus = Corpus(parts)
+    if not len(corpus):
+        name = inputs[0].files[0].name if len(inputs) == 1 else "data.train"
+        raise DataError(f"{name}: {_fill.nothing_left(config, part, corpus.counts)}")
+    return corpus
 
 
 def build(
@@ -230,8 +241,9 @@ def build(
 
     `drop_unknown` leaves unknown tokens out, counted. `part` takes the share that
     `config.valid_fraction` leaves for training or holds out. Raise `DataError` at the first
-    malformed row in file order (`file:line: what`), or if no document is left; `FileError` when a
+    malformed row in file order (`file:line: what`), or if there is no document; `FileError` when a
     file or the cache cannot be read or written. A damaged store is built again, which is noted.
+    Only a store of a `part` may be empty.
     """
     watch = watch or Watch()
     files = tuple(files)
