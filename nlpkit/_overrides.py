@@ -1,5 +1,6 @@
 """`--set section.key=value`: a change to a recipe from the command line."""
 
+from dataclasses import replace
 from typing import Any
 
 from nlpkit import _yaml
@@ -43,4 +44,4 @@ def apply(document: Document, override: str, order: int) -> list[Problem]:
     for old in [old for old in document.places if old[: len(path)] == path]:
         del document.places[old]
     document.places |= {path + inner: place for inner, place in given.places.items()}
-    return given.problems
+    return [replace(each, path=dotted((*path, each.path))) for each in given.problems]

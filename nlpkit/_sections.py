@@ -5,6 +5,7 @@ comparison of two recipes ask it.
 """
 
 import re
+from copy import copy
 from typing import Annotated, Any, ClassVar, get_args
 
 from pydantic import (
@@ -35,16 +36,22 @@ def fixed_config(section: str) -> type[FrozenConfig]:
     return registry.load(*FIXED[section]).Config
 
 
+def part_config(folder: str, name: str) -> type[FrozenConfig]:
+    """Return the `Config` of the part `name` of `folder`; raise `UsageError`."""
+    if not re.fullmatch(r"\w+(\.\w+)*", name):
+        raise UsageError(f"no {name!r}; known: {', '.join(registry.names(folder))}")
+    config = getattr(registry.load(folder, name), "Config", None)
+    if not (isinstance(config, type) and issubclass(config, FrozenConfig)):
+        raise UsageError(f"the module {name!r} has no `class Config(FrozenConfig)`")
+    return config
+
+
 def _name_in(folder: str) -> AfterValidator:
     def check(name: str) -> str:
-        if not re.fullmatch(r"\w+(\.\w+)*", name):
-            raise ValueError(f"no {name!r}; known: {', '.join(registry.names(folder))}")
         try:
-            config = getattr(registry.load(folder, name), "Config", None)
+            part_config(folder, name)
         except UsageError as error:
             raise ValueError(str(error)) from error
-        if not (isinstance(config, type) and issubclass(config, FrozenConfig)):
-            raise ValueError(f"the module {name!r} has no `class Config(FrozenConfig)`")
         return name
 
     return AfterValidator(check)
@@ -66,7 +73,7 @@ class Part(FrozenConfig):
         """Return the `Config` of the part that the section `value` names, if there is one."""
         name = value.get(cls.KEY)
         try:
-            return registry.load(cls.FOLDER, name).Config if isinstance(name, str) else None
+            return part_config(cls.FOLDER, name) if isinstance(name, str) else None
         except UsageError:
             return None
 
@@ -84,7 +91,7 @@ class Part(FrozenConfig):
         name = info.data.get(cls.KEY)
         if name is None or isinstance(value, BaseModel):
             return value
-        return registry.load(cls.FOLDER, name).Config.model_validate(value)
+        return part_config(cls.FOLDER, name).model_validate(value)
 
     @model_serializer(mode="plain")
     def _flat(self, info: SerializationInfo) -> dict[str, Any]:
@@ -119,7 +126,7 @@ class Tokenizer(Part):
     KEY = "kind"
     path: str | None = Field(None, min_length=1, description="directory of a finished tokenizer")
     kind: Annotated[str, _name_in("tokenizers")] | None = Field(
-        None, validate_default=True, description="kind of tokenizer to train on data.train"
+        None, validate_default=True, description="tokenizer to train on data.train"
     )
     config: Any = None
 
@@ -183,7 +190,11 @@ def _fields(config: type[FrozenConfig], value: dict[str, Any]) -> dict[str, Fiel
     if not issubclass(config, Part):
         return dict(config.model_fields)
     chosen = config.config_of(value)
-    return config.own() | (chosen.model_fields if chosen else {})
+    own = config.own()
+    key = copy(own[config.KEY])
+    key.description = f"{key.description}: {', '.join(registry.names(config.FOLDER))}"
+    own[config.KEY] = key
+    return own | (chosen.model_fields if chosen else {})
 
 
 def _configs(annotation: Any) -> list[type[FrozenConfig]]:

@@ -232,7 +232,9 @@ def _mark(event: yaml.Event) -> tuple[int, int]:
 
 
 def _syntax_error(error: yaml.MarkedYAMLError) -> tuple[tuple[int, int], str]:
-    mark = error.problem_mark or error.context_mark
+    # A quote, alias or key that goes wrong: where it starts, not where that was noticed.
+    scanning = (error.context or "").startswith("while scanning")
+    mark = (error.context_mark if scanning else None) or error.problem_mark
     assert mark is not None
     said = ", ".join(part for part in (error.context, error.problem) if part)
     for pattern, advice in _SYNTAX:
@@ -258,6 +260,13 @@ class _Dumper(yaml.SafeDumper):
     """Quotes whatever YAML 1.1 or `read` would not take for text."""
 
 
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    # PyYAML writes U+0085 and U+2028 as they are and reads them as ends of lines.
+    style = None if text.isprintable() else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
 
 

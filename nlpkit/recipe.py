@@ -48,7 +48,7 @@ class Recipe(FrozenConfig):
     )
     init_from: str | None = Field(None, min_length=1, description="checkpoint to start from")
     model: Model | None = Field(
-        None, validate_default=True, description="model: family and sizes; or set init_from"
+        None, validate_default=True, description="family and sizes; not needed with init_from"
     )
     tokenizer: Tokenizer | None = Field(
         None, validate_default=True, description="kind: NAME to train one, or path: DIR"
@@ -96,8 +96,10 @@ class Recipe(FrozenConfig):
     @field_validator("objective", mode="before")
     @classmethod
     def _as_tuple(cls, value: Any) -> Any:
-        if value is None or value == []:
+        if value is None:
             raise PydanticCustomError("missing", "missing")
+        if value == []:
+            raise ValueError("must have at least 1 entry")
         return tuple(value) if isinstance(value, list | tuple) else (value,)
 
     @field_serializer("objective")

@@ -21,8 +21,8 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def _device(name: str) -> str:
-    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
-        raise typer.BadParameter(f"{name!r} is none of auto, cpu, cuda, cuda:1, mps")
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise typer.BadParameter(f"{name!r} is none of auto, cpu, cuda, cuda:1")
     return name
 
 
@@ -57,7 +57,7 @@ Set = Annotated[
 Out = Annotated[str | None, typer.Option("--out", metavar="DIR", help="where the result goes")]
 Device = Annotated[
     str,
-    typer.Option("--device", metavar="NAME", callback=_device, help="auto, cpu, cuda, cuda:1, mps"),
+    typer.Option("--device", metavar="NAME", callback=_device, help="auto, cpu, cuda, cuda:1"),
 ]
 Resume = Annotated[
     str,

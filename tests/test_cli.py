@@ -1,0 +1,375 @@
+"""The command line: exit codes, what is on stdout and stderr, pipes, and the small verbs."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from nlpkit import __version__, cli, errors, registry
+from nlpkit.commands import _options
+from nlpkit.commands._options import Common, MaxTime, RecipeName, shared
+from nlpkit.recipe import packaged
+
+RECIPE = """\
+# A recipe of the tests
+name: x
+model: {family: cpm_ant}
+tokenizer: {kind: cpm_ant, vocab_size: 40}
+data: {train: a.txt}
+objective: {name: cpm_ant}
+train: {steps: 3, warmup_steps: 1}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("r.yaml").write_text(RECIPE)
+    Path("a.txt").write_text("春天来了\n花开了\n春天的花开了\n", encoding="utf-8")
+    return tmp_path
+
+
+def nlpkit(*arguments, **more):
+    return subprocess.run(
+        [sys.executable, "-m", "nlpkit", *arguments],
+        **{"capture_output": True, "text": True, "encoding": "utf-8", **more},
+    )
+
+
+def verb(monkeypatch, function):
+    """Make `function` the verb `recipes`."""
+    module = registry.load("commands", "recipes")
+    monkeypatch.setattr(module, "command", function)
+
+
+def raising(error):
+    @shared()
+    def command(common: Common) -> None:
+        """Fail."""
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (errors.UsageError("no"), 2, "nlpkit: no\n"),
+        (errors.RecipeError(["r:1:1: a", "r:2:1: b"]), 2, "r:1:1: a\nr:2:1: b\n"),
+        (errors.DataError("d:3: bad"), 3, "nlpkit: d:3: bad\n"),
+        (errors.FileError("f"), 4, "nlpkit: f\n"),
+        (errors.DivergedError("nan"), 5, "nlpkit: nan\n"),
+        (errors.TryAgain("in use"), 75, "nlpkit: in use\n"),
+        (errors.Stopped("saved", 15), 143, "nlpkit: saved\n"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "d/f"),
+            4,
+            "d/f: no space left on device",
+        ),
+        (PermissionError(13, "Permission denied", "d"), 4, "nlpkit: d: permission denied\n"),
+        (RuntimeError("x: No space left on device (os error 28)"), 4, "nlpkit: x: No space left"),
+        (KeyboardInterrupt(), 130, "nlpkit: interrupted\n"),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), 141, ""),
+        (MemoryError(), 2, "nlpkit: out of memory: lower train.tokens_per_batch"),
+        (type("OutOfMemoryError", (RuntimeError,), {})("CUDA"), 2, "nlpkit: out of memory: lower"),
+        (typer.BadParameter("bad"), 2, "Error: Invalid value: bad\n"),
+        (typer.Exit(7), 7, ""),
+    ],
+)
+def test_cli_error_gives_its_exit_code_and_no_traceback(error, code, said, monkeypatch, capsys):
+    verb(monkeypatch, raising(error))
+    assert cli.run(["recipes"]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert (err == "") == (said == "")
+    assert "Traceback" not in err
+
+
+def test_cli_bug_gives_1_and_a_traceback(monkeypatch, capsys):
+    verb(monkeypatch, raising(ZeroDivisionError("oops")))
+    assert cli.run(["recipes"]) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.endswith("nlpkit: this is a bug of nlpkit; please report it with the lines above\n")
+
+
+def test_cli_traceback_option_shows_where_an_error_of_the_user_was_raised(monkeypatch, capsys):
+    verb(monkeypatch, raising(errors.DataError("d:3: bad")))
+    assert cli.run(["recipes", "--traceback"]) == 3
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.endswith("nlpkit: d:3: bad\n")
+
+
+def test_cli_on_several_processes_tells_a_usage_error_once(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "1")
+    verb(monkeypatch, raising(errors.RecipeError(["r:1:1: a"])))
+    assert cli.run(["recipes"]) == 2
+    assert capsys.readouterr().err == ""
+    verb(monkeypatch, raising(errors.FileError("f")))
+    assert cli.run(["recipes"]) == 4
+    assert capsys.readouterr().err == "nlpkit: process 1: f\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "Usage: nlpkit"),
+        (["recipe"], "No such command 'recipe'. Did you mean 'recipes'?"),
+        (["recipes", "--jsn"], "No such option: --jsn"),
+        (["tokenizer", "train"], "Missing argument"),
+        (["tokenizer", "train", "r.yaml", "--set"], "requires an argument"),
+        (["recipes", "a", "b"], "Got unexpected extra argument"),
+    ],
+)
+def test_cli_wrong_usage_gives_2_on_stderr(arguments, said, capsys):
+    assert cli.run(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_cli_help_is_plain_and_has_verbs_and_exit_codes(columns):
+    done = nlpkit("--help", env={**os.environ, "COLUMNS": columns, "NO_COLOR": "1"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.isascii()
+    assert "\x1b" not in done.stdout
+    assert all(len(line) <= int(columns) for line in done.stdout.splitlines())
+    for name in registry.names("commands"):
+        assert f"\n  {name} " in done.stdout
+    for code in (0, 1, 2, 3, 4, 5, 75, 130):
+        assert f"{code}" in done.stdout
+    assert "\n     75  try again" in done.stdout
+
+
+def test_cli_version_is_printed(capsys):
+    assert cli.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"nlpkit {__version__}\n"
+
+
+def test_cli_every_verb_has_help_and_takes_traceback(capsys):
+    for name in registry.names("commands"):
+        command = registry.load("commands", name).command
+        if not isinstance(command, typer.Typer):
+            assert cli.run([name, "--help"]) == 0
+            assert "--traceback" in capsys.readouterr().out
+
+
+def test_cli_help_imports_nothing_heavy():
+    program = (
+        "import sys\nfrom nlpkit import cli\n"
+        "sys.argv[1:] = ['--help']\n"
+        "try: cli.main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'numpy', 'tokenizers', 'pydantic', 'rich.console'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    before = os.times()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    after = os.times()
+    assert set(json.loads(done.stderr.replace("'", '"'))) <= {"pydantic"}  # typer's own, since 0.26
+    used = after.children_user + after.children_system
+    assert used - before.children_user - before.children_system < 0.3
+
+
+def test_cli_bad_recipe_gives_2_an_empty_stdout_and_each_mistake_on_its_line(folder):
+    Path("r.yaml").write_text(RECIPE.replace("steps: 3", "stepz: 3").replace("x\n", "x/y\n"))
+    done = nlpkit("tokenizer", "train", "r.yaml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert [line.split(": ")[0] for line in done.stderr.splitlines()] == [
+        *("r.yaml:2:7", "r.yaml:7:1", "r.yaml:7:9")
+    ]
+
+
+def test_cli_missing_recipe_gives_4(folder):
+    done = nlpkit("tokenizer", "train", "cpm_amt")
+    said = "nlpkit: cpm_amt: no such recipe, did you mean the packaged recipe cpm_ant?\n"
+    assert (done.returncode, done.stdout, done.stderr) == (4, "", said)
+
+
+def test_cli_reader_that_goes_away_gives_141_and_silence(folder):
+    with subprocess.Popen(
+        [sys.executable, "-m", "nlpkit", "recipes", "schema"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 141
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_cli_stdout_on_a_full_disk_gives_4():
+    with open("/dev/full", "w") as full:
+        done = nlpkit(
+            "recipes", "schema", capture_output=False, stdout=full, stderr=subprocess.PIPE
+        )
+    assert done.returncode == 4
+    assert done.stderr.endswith("no space left on device\n")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_cli_writes_utf8_in_every_locale(folder):
+    nlpkit("tokenizer", "train", "r.yaml", "--out", "t")
+    env = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
+    done = nlpkit("tokenizer", "show", "t", "花", env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split("\t")[1] == "花\n"
+
+
+def test_recipes_lists_name_first_comment_and_duration(capsys):
+    assert cli.run(["recipes"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(packaged())
+    assert cli.run(["recipes", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in found] == list(packaged())
+    assert all(each["about"] for each in found)
+
+
+def test_recipes_prints_one_word_for_word_and_the_schema(capsys):
+    assert cli.run(["recipes", "cpm_ant"]) == 0
+    assert capsys.readouterr().out == packaged()["cpm_ant"].read_text(encoding="utf-8")
+    assert cli.run(["recipes", "schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "nlpkit recipe"
+
+
+def test_tokenizer_train_writes_a_directory_and_prints_it(folder, capsys):
+    assert cli.run(["tokenizer", "train", "r.yaml", "--set", "out=run"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "run/tokenizer\n"
+    size = registry.load("tokenizers", "cpm_ant").Tokenizer.load("run/tokenizer").vocab_size
+    assert err == f"tokenizer: cpm_ant, {size} tokens, from 3 documents\n"
+    assert sorted(path.name for path in Path("run").iterdir()) == ["tokenizer"]
+
+
+def test_tokenizer_train_leaves_an_existing_directory_alone(folder, capsys):
+    Path("t").mkdir()
+    assert cli.run(["tokenizer", "train", "r.yaml", "--out", "t", "-q", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert json.loads(out)["documents"] == 3
+    before = Path("t/vocab.txt").read_bytes()
+    assert cli.run(["tokenizer", "train", "r.yaml", "--out", "t"]) == 4
+    assert capsys.readouterr().err == (
+        "nlpkit: t: is there already; remove it, or give --out another name\n"
+    )
+    assert Path("t/vocab.txt").read_bytes() == before
+
+
+def test_tokenizer_train_of_a_finished_tokenizer_is_refused(folder, capsys):
+    assert cli.run(["tokenizer", "train", "r.yaml", "--set", "tokenizer={path: t}"]) == 2
+    assert "only one with a kind can be trained" in capsys.readouterr().err
+
+
+def test_tokenizer_train_on_a_bad_row_gives_3_and_no_directory(folder, capsys):
+    Path("a.jsonl").write_text('{"text": "好"}\n{"text": 3}\n', encoding="utf-8")
+    arguments = ["tokenizer", "train", "r.yaml", "--set", "data.train=a.jsonl", "--out", "t"]
+    assert cli.run(arguments) == 3
+    assert capsys.readouterr().err.startswith("nlpkit: a.jsonl:2: ")
+    assert not Path("t").exists()
+
+
+@pytest.mark.parametrize("kind", registry.names("tokenizers"))
+def test_tokenizer_show_gives_ids_and_tokens(kind, folder, capsys):
+    module = registry.load("tokenizers", kind)
+    section = f"tokenizer={{kind: {kind}, vocab_size: 300}}"
+    assert cli.run(["tokenizer", "train", "r.yaml", "--out", "t", "--set", section]) == 0
+    capsys.readouterr()
+    tokenizer = module.Tokenizer.load("t")
+    ids = tokenizer.encode("春天")
+    assert cli.run(["tokenizer", "show", "t", "春天"]) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert lines == [[str(i), tokenizer.token(i)] for i in ids]
+    assert cli.run(["tokenizer", "show", "t", "春天", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["text"], found["ids"]) == ("春天", ids)
+    assert cli.run(["tokenizer", "show", "t"]) == 0
+    said = dict(line.split("\t", 1) for line in capsys.readouterr().out.splitlines())
+    assert (said["kind"], said["vocab_size"]) == (kind, str(tokenizer.vocab_size))
+    assert said["0"] == tokenizer.token(0)
+
+
+def test_tokenizer_show_reads_stdin(folder):
+    nlpkit("tokenizer", "train", "r.yaml", "--out", "t")
+    given = nlpkit("tokenizer", "show", "t", "-", input="花开了\n")
+    assert given.stdout == nlpkit("tokenizer", "show", "t", "花开了").stdout != ""
+    empty = nlpkit("tokenizer", "show", "t", "-", input="")
+    assert (empty.returncode, empty.stdout) == (0, "")
+    broken = nlpkit("tokenizer", "show", "t", "-", input=b"a\xff", text=False, encoding=None)
+    assert (broken.returncode, broken.stderr) == (3, b"nlpkit: stdin: byte 1 is not UTF-8\n")
+
+
+def test_tokenizer_show_of_no_tokenizer_gives_4(folder, capsys):
+    assert cli.run(["tokenizer", "show", "nowhere"]) == 4
+    assert capsys.readouterr().err == (
+        "nlpkit: nowhere: no such directory; expected a tokenizer's\n"
+    )
+    assert cli.run(["tokenizer", "show", "."]) == 4
+    assert capsys.readouterr().err == (
+        "nlpkit: .: no tokenizer here, neither tokenizer.json nor vocab.txt\n"
+    )
+
+
+def test_options_reach_the_verb_as_one_object(folder, monkeypatch, capsys):
+    seen = []
+
+    @shared()
+    def command(recipe: RecipeName, common: Common, max_time: MaxTime = None) -> None:
+        """Look."""
+        seen.append((common, common.load(recipe), max_time))
+        common.result("text", path="p")
+
+    verb(monkeypatch, command)
+    line = "recipes r.yaml --set train.steps=5 --set train.lr=1 --out 010 --device cuda:1"
+    line += " --resume never --dry-run --json -v --max-time 1h30m"
+    assert cli.run(line.split()) == 0
+    [(common, resolved, max_time)] = seen
+    assert (common.device, common.resume, common.dry_run) == ("cuda:1", "never", True)
+    assert (common.verbosity, max_time) == (2, "1h30m")
+    assert (resolved.recipe.train.steps, resolved.recipe.out) == (5, "010")
+    assert resolved.origin["out"] == "command line"
+    assert capsys.readouterr().out == '{"path": "p"}\n'
+    assert cli.run(["recipes", "r.yaml"]) == 0
+    assert capsys.readouterr().out == "text\n"
+    assert seen[1][0] == Common()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--device", "gpu"], "'gpu' is none of auto, cpu, cuda, cuda:1"),
+        (["--max-time", "soon"], "'soon' is no time such as 90s, 50m or 1h30m"),
+        (["-q", "-v"], "-q and -v exclude each other"),
+    ],
+)
+def test_options_out_of_range_give_2(options, said, monkeypatch, capsys):
+    @shared()
+    def command(common: Common, max_time: MaxTime = None) -> None:
+        """Never run."""
+        raise AssertionError
+
+    verb(monkeypatch, command)
+    assert cli.run(["recipes", *options]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [("90s", 90), ("50m", 3000), ("1h30m", 5400), ("2d", 172800), ("45", 45), ("0.5h", 1800)],
+)
+def test_options_time_is_read_in_seconds(written, value):
+    assert _options.seconds(written) == value
+
+
+@pytest.mark.parametrize("written", ["", "0", "0s", "m", "5x", "-5m", "5m x", "1e3"])
+def test_options_time_that_is_none_is_refused(written):
+    with pytest.raises(typer.BadParameter):
+        _options.seconds(written)
