@@ -24,11 +24,11 @@ def made_up_texts() -> list[str]:
     """Return 150 lines of words with Zipf frequencies, many of them ties, and rare characters."""
     random_ = random.Random(0)
     syllables = [first + vowel for first in "ktmznplr" for vowel in "aeiou"]
-    words = ["".join(random_.choices(syllables, k=random_.randint(1, 4))) for _ in range(500)]
+    words = ["".join(random_.choices(syllables, k=random_.randint(1, 4))) for _ in range(700)]
     words += ["北京", "上海", "人民", "的", "Süß", "café", "1984", "北京大学"]
     weights = [1 / rank for rank in range(1, len(words) + 1)]
     return [
-        " ".join(random_.choices(words, weights[::-1], k=30)) + f", {chr(0x3400 + line)}x."
+        " ".join(random_.choices(words, weights, k=60)) + f", {chr(0x3400 + line)}x."
         for line in range(150)
     ]
 
