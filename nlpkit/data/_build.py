@@ -27,7 +27,7 @@ from nlpkit.errors import DataError
 # A range takes a second or so: short enough to share work evenly, long against its overhead.
 RANGE_BYTES = 4 << 20
 # Below this, starting processes costs more than they save.
-_ALONE_BYTES = 8 << 20
+_ALONE_BYTES = 16 << 20
 _BATCH_CHARACTERS = 1 << 18
 _BATCH_DOCUMENTS = 1 << 12
 _BLOCK_TOKENS = 1 << 20
