@@ -6,7 +6,7 @@ comparison of two recipes ask it.
 
 import re
 from copy import copy
-from typing import Annotated, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -62,6 +62,9 @@ class Part(FrozenConfig):
 
     FOLDER: ClassVar[str]
     KEY: ClassVar[str]
+    if TYPE_CHECKING:
+        # Each part declares it after its own settings, because fields are checked in order.
+        config: Any
 
     @classmethod
     def own(cls) -> dict[str, FieldInfo]:

@@ -431,6 +431,16 @@ def test_load_finds_files_before_packaged_names(tmp_path, monkeypatch):
     assert found.base.resolve() == tmp_path
 
 
+def test_packaged_recipes_of_a_wheel_are_those_inside_the_package(tmp_path, monkeypatch):
+    folder = tmp_path / "_shipped" / "recipes"
+    (folder / "claims").mkdir(parents=True)
+    (folder / "mine.yaml").write_text(GOOD)
+    (folder / "claims" / "sop.yaml").write_text(GOOD)
+    monkeypatch.setattr(recipe, "_PACKAGE", tmp_path)
+    assert list(packaged()) == ["claims/sop", "mine"]
+    assert load("claims/sop").base == folder / "claims"
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

@@ -22,20 +22,23 @@ def command(common: Common, name: Name = None) -> None:
     """
     import json
 
-    from nlpkit import recipe
+    from nlpkit import recipe, registry
+    from nlpkit.errors import UsageError
 
     if name == "schema":
         from nlpkit._schema import schema
 
         print(json.dumps(schema(), indent=2, ensure_ascii=False))
         return
+    packaged = recipe.packaged()
     if name is not None:
-        text = recipe.find(name).read_text(encoding="utf-8")
+        if name not in packaged:
+            near = registry.suggest(name, packaged) or f"; known: {', '.join(packaged)}"
+            raise UsageError(f"no packaged recipe {name!r}{near}")
+        text = packaged[name].read_text(encoding="utf-8")
         print(json.dumps({"name": name, "text": text}) if common.json else text.rstrip("\n"))
         return
-    found = [
-        _about(name, path.read_text(encoding="utf-8")) for name, path in recipe.packaged().items()
-    ]
+    found = [_about(name, path.read_text(encoding="utf-8")) for name, path in packaged.items()]
     if common.json:
         print(json.dumps(found, ensure_ascii=False))
         return
