@@ -3,7 +3,8 @@
     RAYON_NUM_THREADS=1 OMP_NUM_THREADS=1 python bench/tokenizer.py [--data DIR] [--rounds N]
 
 DIR holds `zh_lm/` (vocab_ant.txt, clue_small.txt, wiki_cmrc_contexts.jsonl). Rounds are
-interleaved; the table gives the best and the median of each. "first pass" starts with nothing
+interleaved, in seconds of this process, so that a busy machine disturbs less; the table gives the
+best and the median of each. "first pass" starts with nothing
 remembered, "again" with the words of an earlier pass.
 """
 
@@ -71,9 +72,9 @@ def main() -> None:
     ids = {}
     for _ in range(options.rounds + 1):
         for name, way in timed.items():
-            start = time.perf_counter()
+            start = time.process_time()
             ids[name] = way()
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(time.process_time() - start)
     bare = ids["transformers, _tokenize + convert"]
     same = bare == ids["nlpkit, first pass"] == ids["nlpkit, again"]
     characters = sum(map(len, texts))

@@ -92,6 +92,8 @@ def test_encode_control_token_in_text_is_text(pair, token):
     ours, hf = pair
     special = set(range(10)) - {ours.unk_id}
     assert not special & set(ours.encode(f"我{token}爱"))
+    # Not even where a segmenter made one word of it.
+    assert not special & set(ours._pieces.match(token))
     # What transformers does: named tokens are obeyed, `</_>` and `</n>` become <unk>.
     named = {"<s>": 6, "</s>": 7, "<d>": 8, "</d>": 9, "<pad>": 0, "<unk>": 1, "</_>": 1, "</n>": 1}
     called = hf(f"我{token}爱")["input_ids"]

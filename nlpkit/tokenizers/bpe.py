@@ -53,8 +53,9 @@ class Tokenizer(LibraryTokenizer):
         return cls(library.to_str())
 
     def _characters(self, token: str) -> int:
-        # UTF-8: every byte but 10xxxxxx starts a character, which is counted where it starts.
-        return sum(_BYTE_OF[symbol] & 0xC0 != 0x80 for symbol in token)
+        # UTF-8: every byte but 10xxxxxx starts a character, which is counted where it starts. A
+        # symbol that is no byte's (a token added elsewhere) stands for itself.
+        return sum(_BYTE_OF.get(symbol, 0) & 0xC0 != 0x80 for symbol in token)
 
 
 def _byte_symbols() -> dict[str, int]:

@@ -23,7 +23,7 @@ from nlpkit.config import FrozenConfig
 from nlpkit.tokenizers._hf import LibraryTokenizer, count_characters, count_words, repeat
 
 _SPECIAL = ["<pad>", "</s>", "<unk>"]
-_BYTES = [f"<0x{byte:02X}>" for byte in range(0x100)]
+_BYTES = {f"<0x{byte:02X}>": byte for byte in range(0x100)}
 # With a piece each, these spell a special token in any text without naming it; and the space.
 _SPELLING = {"▁", *"".join((*_SPECIAL, *_BYTES))}
 
@@ -81,10 +81,9 @@ class Tokenizer(LibraryTokenizer):
         return cls(library.to_str())
 
     def _characters(self, token: str) -> int:
-        if token in _BYTES:
-            # UTF-8: every byte but 10xxxxxx starts a character, which is counted where it starts.
-            return int(int(token[3:5], 16) & 0xC0 != 0x80)
-        return len(token)
+        byte = _BYTES.get(token)
+        # UTF-8: every byte but 10xxxxxx starts a character, which is counted where it starts.
+        return len(token) if byte is None else int(byte & 0xC0 != 0x80)
 
 
 def _learn(
