@@ -1,4 +1,4 @@
-"""The folder is the registry: the name in a recipe is the name of the file (or folder) that does it.
+"""The folder is the registry: a name in a recipe is the name of the file, or folder, that does it.
 
 Names that start with `_` are shared helpers. A dotted name is any importable module with the same
 contents, so that an experiment needs no fork.

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from nlpkit import recipe
 from nlpkit.errors import FileError, TryAgain, UsageError
 from nlpkit.train import checkpoint
@@ -82,15 +80,15 @@ class RunDirectory:
         path = self.path / RECIPE
         if not path.exists():
             return []
-        try:
-            before = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError) as error:
-            raise FileError(f"{path}: cannot be read: {error}") from error
-        changed = recipe.changed(before, resolved.dump())
+        before, now = recipe.load(str(path)).dump(), resolved.dump()
+        changed = recipe.changed(before, now)
         if changed and not allow_change:
             raise UsageError(
                 f"{self.path} was started under other settings:\n"
-                + "\n".join(f"  {line}" for line in changed)
+                + "\n".join(
+                    f"  {key}: {_value(before, key)} then, {_value(now, key)} now"
+                    for key in changed
+                )
                 + "\ngive --out another directory, or --allow-change to go on with the new ones"
             )
         return changed
@@ -102,3 +100,13 @@ class RunDirectory:
             return None
         path = checkpoint.pointed(self.path, "latest")
         return path if path and (path / checkpoint.MANIFEST).is_file() else None
+
+
+def _value(data: Any, key: str) -> str:
+    """Return the value at a dotted key as JSON, or `not set`."""
+    for step in key.split("."):
+        inside = data.get(step) if isinstance(data, dict) else data
+        if isinstance(data, list):
+            inside = data[int(step)] if int(step) < len(data) else None
+        data = inside
+    return "not set" if data is None else json.dumps(data, ensure_ascii=False)

@@ -1,7 +1,7 @@
 """CPM-Ant against transformers: logits, losses and gradients with the same weights.
 
 What transformers' own forward can express (its prompt, everything context) goes through it; masks,
-spans and other prompts go through its encoder layers with our mask and bias, one document at a time.
+spans and other prompts go through its encoder layers with our mask and bias, one by one.
 """
 
 import json

@@ -58,7 +58,7 @@ def fill(folder: Path, room: Path, work: Work, name: str, watch: Watch) -> None:
         "dtype": work.dtype.str,
         "documents": built.documents,
         "tokens": built.tokens,
-        "unigram_entropy": _entropy(built.histogram),
+        "unigram_entropy": entropy(built.histogram),
         "files": [
             [file.name, dataclasses.asdict(counts)]
             for file, counts in zip(work.files, built.file_counts, strict=True)
@@ -80,7 +80,7 @@ def nothing_left(config: Config, part: Part, counts: Counts) -> str:
     return f"no documents; {counts.bad} malformed: {counts.first_bad[0]}"
 
 
-def _entropy(histogram: np.ndarray) -> float:
+def entropy(histogram: np.ndarray) -> float:
     seen = histogram[histogram > 0]
     share = seen / seen.sum()
     return float(max(0.0, -math.fsum(share * np.log(share))))

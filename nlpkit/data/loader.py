@@ -33,8 +33,7 @@ class Step:
 class Examples:
     """The pieces of a corpus as finished examples, found by number.
 
-    `corpus` has `document(i)`, `lengths` and, for mixtures, `weights` (D,) per document;
-    `objective` is bound (see `objectives/_contract.py`).
+    `corpus` is a `store.Corpus`; `objective` is bound (see `objectives/_contract.py`).
     """
 
     def __init__(self, corpus: Any, objective: Any, seed: int, split: int = TRAIN):
@@ -42,6 +41,8 @@ class Examples:
         self.pieces = objective.pieces(corpus.lengths)
         self.sizes = objective.length(self.pieces.stop - self.pieces.start)  # (I,) tokens
         self.token_field = next(n for n, f in objective.fields.items() if f.per == "token")
+        source = np.searchsorted(corpus.starts, self.pieces.document, side="right") - 1
+        self.weights = corpus.weights[source]  # (I,) how often an epoch has each piece
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -50,20 +51,16 @@ class Examples:
         """Return random numbers that depend on the seed, the split and `key` alone."""
         return np.random.Generator(np.random.PCG64([self.seed, self.split, *key]))
 
-    def epoch(self, epoch: int, weights: np.ndarray | None = None) -> np.ndarray:
+    def epoch(self, epoch: int) -> np.ndarray:
         """Return the epoch's items in random order; item = occurrence * len(self) + piece.
 
         A piece of weight w occurs floor(w) times and once more with probability w - floor(w).
         """
         rng = self.generator(epoch)
-        if weights is None:
-            items = np.arange(len(self))
-        else:
-            times = np.floor(weights + rng.random(len(self))).astype(np.int64)
-            piece = np.repeat(np.arange(len(self)), times)
-            first = np.repeat(np.cumsum(times) - times, times)
-            items = (np.arange(len(piece)) - first) * len(self) + piece
-        return rng.permutation(items)
+        times = np.floor(self.weights + rng.random(len(self))).astype(np.int64)
+        piece = np.repeat(np.arange(len(self)), times)
+        first = np.repeat(np.cumsum(times) - times, times)
+        return rng.permutation((np.arange(len(piece)) - first) * len(self) + piece)
 
     def make(self, item: int, epoch: int) -> dict[str, np.ndarray]:
         """Return the example of `item` in `epoch`."""
@@ -89,23 +86,21 @@ class Stream:
         *,
         budget: int,
         batches_per_step: int,
-        start: Position = Position(),
+        start: Position | None = None,
         rank: int = 0,
         world_size: int = 1,
     ):
         self.examples, self.budget, self.batches_per_step = examples, budget, batches_per_step
         self.rank, self.world_size = rank, world_size
-        self.start = start
-        self.weights = getattr(examples.corpus, "weights", None)
+        self.start = start = start or Position()
         self._plans: dict[int, Bins] = {}
         self._firsts: list[int] = [-start.bin]  # number of the first bin of start.epoch + k
 
     def plan(self, epoch: int) -> Bins:
         """Return the bins of `epoch`; the last two epochs asked for are kept."""
         if epoch not in self._plans:
-            weights = None if self.weights is None else self.weights[self.examples.pieces.document]
-            items = self.examples.epoch(epoch, weights)
-            sizes = self.examples.sizes[items % max(len(self.examples), 1)]
+            items = self.examples.epoch(epoch)
+            sizes = self.examples.sizes[items % len(self.examples)]
             self._plans = {e: b for e, b in self._plans.items() if e == epoch - 1}
             self._plans[epoch] = plan_bins(
                 items, sizes, self.budget, self.examples.generator(epoch, 0, 0, 1)

@@ -108,6 +108,10 @@ class TokenStore:
         """Return the entropy of the token frequencies, nats per token."""
         return self._entropy
 
+    def histogram(self) -> np.ndarray:
+        """Return how often each id occurs, (largest id + 1,) int64; reads every token."""
+        return np.bincount(np.asarray(self._opened(self._ids)))
+
     def verify(self) -> None:
         """Compare the hashes of all bytes with those of the build; raise `FileError`."""
         for name, expected in self._sha256.items():
@@ -167,6 +171,17 @@ class Corpus:
         """Return the ids of a document, (T,), a read-only view of its file."""
         source = self.source_of(index)
         return self.stores[source].document(index - self._starts[source])
+
+    def unigram_entropy(self) -> float:
+        """Return the entropy of the token frequencies of all stores together, nats per token.
+
+        Reads every token.
+        """
+        histograms = [store.histogram() for store in self.stores]
+        total = np.zeros(max(map(len, histograms)), np.int64)
+        for histogram in histograms:
+            total[: len(histogram)] += histogram
+        return _fill.entropy(total)
 
     @property
     def counts(self) -> Counts:

@@ -15,9 +15,7 @@ CHUNK = 512  # targets whose logits exist together: 512 x 30,000 x 4 bytes = 60 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         each = torch.empty(len(targets), dtype=torch.float32, device=hidden.device)
         needs_grad = any(ctx.needs_input_grad[:2])
         compute = weight.to(hidden.dtype)
@@ -42,7 +40,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return each.sum(dtype=torch.float64).float(), each
 
     @staticmethod
-    def backward(ctx: Any, scale: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, scale: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None]:
         hidden_grad, weight_grad = ctx.saved_tensors
         return hidden_grad * scale.to(hidden_grad.dtype), weight_grad * scale, None
 

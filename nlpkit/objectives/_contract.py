@@ -51,6 +51,7 @@ class Objective(Protocol):
     inputs: tuple[str, ...]  # the fields that are arguments of the model's `forward`
     parts: tuple[str, ...]  # what is reported apart
     drop_unknown: bool  # whether unknown tokens are left out of the documents
+    needs: tuple[str, ...]  # settings that the model's `Config` must have
 
     def pieces(self, lengths: np.ndarray) -> Pieces:
         """Return the spans of documents of these `lengths` (D,) that become examples."""

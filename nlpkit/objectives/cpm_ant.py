@@ -52,6 +52,7 @@ class Objective:
         "task": Field(np.int64, per="sequence"),  # 0 infilling, 1 generation: index into `parts`
     }
     drop_unknown = True
+    needs = ("prompt_length", "prompts")
 
     def __init__(self, config: Config, tokenizer: Any, model_config: Any):
         """Bind the settings; `model_config` gives `prompt_length` and `prompts`.

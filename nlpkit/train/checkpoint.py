@@ -35,6 +35,11 @@ def _directory(run: Path) -> Path:
     return run / "checkpoints"
 
 
+def place(run: Path, step: int) -> Path:
+    """Return where the checkpoint of `step` lies, or would lie."""
+    return _directory(run) / f"step-{step:08d}"
+
+
 def found(run: Path) -> list[Checkpoint]:
     """Return the run's checkpoints, newest step first; unfinished ones do not count."""
     paths = [p for p in _directory(run).glob("step-*") if (p / MANIFEST).is_file()]
@@ -61,15 +66,22 @@ def damage(path: Path) -> str | None:
 def newest_good(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
     """Return the newest undamaged checkpoint; `say` what was wrong with newer ones.
 
+    These are put aside as `damaged-step-…`, so that the run can save those steps again.
+
     Raises:
         FileError: there are checkpoints and all are damaged.
     """
     checkpoints = found(run)
+    bad: list[Path] = []
     for checkpoint in checkpoints:
         problem = damage(checkpoint.path)
         if problem is None:
+            for path in bad:
+                with naming_the_path(path):
+                    path.rename(path.with_name(f"damaged-{path.name}"))
             return checkpoint
         say(f"{checkpoint.path} is damaged ({problem}); going back to the one before it")
+        bad.append(checkpoint.path)
     if checkpoints:
         raise FileError(
             f"{_directory(run)}: all {len(checkpoints)} checkpoints are damaged; "
@@ -84,9 +96,9 @@ def save(run: Path, step: int, write: Callable[[Path], None]) -> Path:
     Raises:
         FileError: no space or no permission; whatever was there before is still there.
     """
-    place = _directory(run) / f"step-{step:08d}"
-    draft = place.with_name(f".{place.name}.{os.getpid()}")
-    with naming_the_path(place):
+    target = place(run, step)
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    with naming_the_path(target):
         remove_drafts(run)
         draft.mkdir(parents=True)
         try:
@@ -99,15 +111,13 @@ def save(run: Path, step: int, write: Callable[[Path], None]) -> Path:
             (draft / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1))
             sync(draft / MANIFEST)
             sync(draft)
-            if place.exists():  # the same step saved again, after its twin was found damaged
-                shutil.rmtree(place)
-            draft.rename(place)
-            sync(place.parent)
+            draft.rename(target)
+            sync(target.parent)
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
-        point(run, "latest", place)
-    return place
+        point(run, "latest", target)
+    return target
 
 
 def prune(run: Path, keep: int) -> None:
@@ -129,11 +139,11 @@ def remove_drafts(run: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def point(run: Path, name: str, place: Path) -> None:
-    """Make the pointer `checkpoints/NAME` lead to `place`, in one rename."""
+def point(run: Path, name: str, target: Path) -> None:
+    """Make the pointer `checkpoints/NAME` lead to `target`, in one rename."""
     link, draft = _directory(run) / name, _directory(run) / f".{name}.{os.getpid()}"
     draft.unlink(missing_ok=True)
-    draft.symlink_to(place.name)
+    draft.symlink_to(target.name)
     draft.replace(link)
     sync(link.parent)
 

@@ -11,6 +11,7 @@ from torch import nn
 from nlpkit.data.loader import Examples, held_out_batches
 from nlpkit.objectives._contract import IGNORE
 from nlpkit.train.loop import sums, to_device
+from nlpkit.train.signals import StopFlag
 
 
 class HeldOut:
@@ -24,8 +25,13 @@ class HeldOut:
         self.bins, self.batch = held_out_batches(examples, budget)
         self.characters = characters
 
-    def evaluate(self, training: nn.Module, accelerator: Accelerator) -> dict[str, Any]:
-        """Return loss (nats a target), perplexity, bits a character, and losses by part."""
+    def evaluate(
+        self, training: nn.Module, accelerator: Accelerator, stop: StopFlag
+    ) -> dict[str, Any] | None:
+        """Return loss (nats a target), perplexity, bits a character, and losses by part.
+
+        None when `stop` was raised meanwhile (asked only where one process decides for itself).
+        """
         training.eval()
         names = self.examples.objective.parts
         total = dict.fromkeys(names, 0.0)
@@ -35,6 +41,8 @@ class HeldOut:
         with torch.no_grad():
             # Every process makes the same number of forward passes: FSDP gathers weights in them.
             for first in range(0, len(self.bins), world):
+                if world == 1 and stop.raised:
+                    return None
                 index = first + rank
                 batch = self.batch(min(index, len(self.bins) - 1))
                 loss = training(to_device(batch, accelerator.device))

@@ -5,6 +5,7 @@ stdout is never touched.
 """
 
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -91,11 +92,11 @@ def _duration(seconds: float) -> str:
 class Metrics:
     """`metrics.jsonl`: one object a step or an evaluation, in order, each line whole."""
 
-    def __init__(self, path: Path, last_step: int):
+    def __init__(self, path: Path, last_step: int, evaluated_step: int):
         """Open for appending after `last_step`; what a killed run wrote beyond it is taken back."""
         self.path = path
         with naming_the_path(path):
-            kept = [line for line in _lines(path) if _step(line) <= last_step]
+            kept = [line for line in _lines(path) if _order(line) <= (last_step, evaluated_step)]
             draft = path.with_name(f".{path.name}")
             draft.write_text("".join(kept), encoding="utf-8")
             sync(draft)
@@ -119,8 +120,10 @@ def _lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
 
 
-def _step(line: str) -> float:
+def _order(line: str) -> tuple[float, float]:
+    """Return the step of a record, and again if it is an evaluation (which follows the step)."""
     try:
-        return json.loads(line)["step"]
+        record = json.loads(line)
+        return record["step"], record["step"] if "held_out" in record else 0
     except (ValueError, KeyError, TypeError):
-        return float("inf")  # the half line of a killed write
+        return math.inf, 0  # the half line of a killed write

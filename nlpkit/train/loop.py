@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ class State:
     best_loss: float = math.inf
     best_step: int = 0
     evaluations_without_gain: int = 0
-    finished: bool = False
+    evaluated_step: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values; infinity is written as null."""
@@ -56,7 +56,8 @@ class State:
 class Job:
     """The pieces of one training run; `save(state)` writes a checkpoint of what was last stepped.
 
-    `training(batch)` returns a `Loss`; `evaluate()` returns the held-out figures with their `loss`.
+    `training(batch)` returns a `Loss`; `evaluate()` the held-out figures with their `loss`, or None
+    when it was stopped.
     """
 
     accelerator: Accelerator
@@ -65,7 +66,7 @@ class Job:
     settings: Config
     seed: int
     steps: Callable[[State], Iterator[Step]]
-    evaluate: Callable[[], dict[str, Any]] | None
+    evaluate: Callable[[], dict[str, Any] | None] | None
     save: Callable[[State, bool], None]
     log: Log
     metrics: Metrics | None
@@ -73,46 +74,80 @@ class Job:
 
 
 def train(job: Job, state: State) -> State:
-    """Train until `settings.steps` (or until patience ends); return the last state.
+    """Train until `settings.steps`, or until patience ends; return the last state.
 
     Raises:
-        Stopped: a signal came; the last whole step is saved.
+        Stopped, TryAgain: a signal came, the time is up; the last whole step is saved.
         DivergedError: loss or gradient is not finite; that step was not taken.
     """
     settings = job.settings
     speed = _Speed()
     with job.log.live(settings.steps, state.step):
+        # A run stopped in the middle of an evaluation starts with it.
+        _finish_step(job, state)
         for step in job.steps(state):
+            if is_over(state, settings):
+                break
             record = _take_step(job, state, step)
-            if record is None:  # a signal came before the step was done
-                job.save(state, False)
-                raise job.stop.stopped(f"saved at step {state.step}; the same command goes on")
-            speed.add(step_tokens=record["tokens"] - state.tokens)
-            state.step += 1
-            state.tokens = record["tokens"]
-            state.position = step.after
-            _report(job, state, record, speed)
-            if settings.eval_every and state.step % settings.eval_every == 0:
-                improved = _evaluate(job, state)
-                if improved or state.finished:
-                    job.save(state, improved)
-                if state.finished:
-                    break
-            if state.step % settings.save_every == 0:
-                job.save(state, False)
-    state.finished = True
-    if job.evaluate and not (settings.eval_every and state.step % settings.eval_every == 0):
-        job.save(state, _evaluate(job, state))
-    job.save(state, False)
+            if record is None:
+                _leave(job, state)
+            else:
+                _count(state, record, step, speed)
+                _report(job, state, record, speed)
+                _finish_step(job, state)
     return state
+
+
+def _count(state: State, record: dict[str, Any], step: Step, speed: "_Speed") -> None:
+    speed.add(record["tokens"] - state.tokens)
+    state.step, state.tokens, state.position = record["step"], record["tokens"], step.after
+
+
+def _finish_step(job: Job, state: State) -> None:
+    """Evaluate and save if it is time to."""
+    improved = False
+    if _evaluation_is_due(job, state):
+        figures = job.evaluate() if job.evaluate else None
+        if figures is None:
+            _leave(job, state)
+        else:
+            improved = _note_evaluation(job, state, figures)
+    ended = is_over(state, job.settings)
+    if state.step and (ended or improved or state.step % job.settings.save_every == 0):
+        job.save(state, improved)
+
+
+def _leave(job: Job, state: State) -> NoReturn:
+    """Save the last whole step and end the program."""
+    if not state.step:
+        raise job.stop.ending("nothing was trained yet")
+    job.save(state, False)
+    raise job.stop.ending(f"saved at step {state.step}; the same command goes on from there")
+
+
+def is_over(state: State, settings: Config) -> bool:
+    """Return whether all steps are done, or patience is."""
+    tired = settings.patience and state.evaluations_without_gain >= settings.patience
+    return state.step >= settings.steps or bool(tired)
+
+
+def _evaluation_is_due(job: Job, state: State) -> bool:
+    if job.evaluate is None or state.evaluated_step == state.step:
+        return False
+    every = job.settings.eval_every
+    return state.step == job.settings.steps or bool(every and state.step % every == 0)
 
 
 def _take_step(job: Job, state: State, step: Step) -> dict[str, Any] | None:
     """Compute and apply one step; return its record, or None (nothing applied) on a signal."""
     accelerator, settings, number = job.accelerator, job.settings, state.step + 1
-    tokens = sum(batch.tokens for batch in step.batches)
     count, tokens, stopping = sums(
-        accelerator, [sum(b.count for b in step.batches), tokens, job.stop.signal is not None]
+        accelerator,
+        [
+            sum(batch.count for batch in step.batches),
+            sum(batch.tokens for batch in step.batches),
+            job.stop.raised,
+        ],
     )
     if stopping:
         return None
@@ -124,16 +159,14 @@ def _take_step(job: Job, state: State, step: Step) -> dict[str, Any] | None:
     for index, batch in enumerate(step.batches):
         last = index == len(step.batches) - 1
         _backward(job, batch, count, parts, last)
-        if job.stop.signal is not None and accelerator.num_processes == 1 and not last:
+        if job.stop.raised and accelerator.num_processes == 1 and not last:
             job.optimizer.zero_grad()
             return None
-    norm = float(
-        accelerator.clip_grad_norm_(job.training.parameters(), settings.clip or math.inf)
-    )
+    norm = float(accelerator.clip_grad_norm_(job.training.parameters(), settings.clip or math.inf))
     names = sorted(parts)
     flat = sums(accelerator, [x for name in names for x in parts[name]])
-    sums = {name: (flat[2 * i], flat[2 * i + 1]) for i, name in enumerate(names)}
-    loss = sum(s for s, _ in sums.values()) / count
+    losses = {name: (flat[2 * i], flat[2 * i + 1]) for i, name in enumerate(names)}
+    loss = math.fsum(total for total, _ in losses.values()) / count
     if not (math.isfinite(loss) and math.isfinite(norm)):
         what = f"loss {loss}" if not math.isfinite(loss) else f"gradient norm {norm}"
         raise DivergedError(f"step {number}: {what} is not finite; this step was not taken")
@@ -147,7 +180,7 @@ def _take_step(job: Job, state: State, step: Step) -> dict[str, Any] | None:
         "tokens": state.tokens + int(tokens),
         "targets": int(count),
         "loss": loss,
-        "losses": {name: s / n if n else None for name, (s, n) in sums.items()},
+        "losses": {name: total / n if n else None for name, (total, n) in losses.items()},
         "lr": lr,
         "grad_norm": norm,
     }
@@ -176,19 +209,14 @@ def _backward(
             run()
 
 
-def _evaluate(job: Job, state: State) -> bool:
-    """Evaluate, log, note the best and whether patience is over; return whether it is the best."""
-    assert job.evaluate is not None
-    figures = job.evaluate()
+def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
+    """Log the held-out figures; return whether they are the best so far."""
+    state.evaluated_step = state.step
     improved = figures["loss"] < state.best_loss
+    state.evaluations_without_gain += 1
     if improved:
-        state.best_loss, state.best_step, state.evaluations_without_gain = (
-            figures["loss"],
-            state.step,
-            0,
-        )
-    else:
-        state.evaluations_without_gain += 1
+        state.best_loss, state.best_step = figures["loss"], state.step
+        state.evaluations_without_gain = 0
     if job.metrics:
         job.metrics.write({"step": state.step, "tokens": state.tokens, "held_out": figures})
     apart = "  ".join(f"{name} {value:.4f}" for name, value in figures["losses"].items())
@@ -197,10 +225,10 @@ def _evaluate(job: Job, state: State) -> bool:
         f"perplexity {figures['perplexity']:.2f}  "
         f"bits/character {figures['bits_per_character']:.3f}{'  best' if improved else ''}"
     )
-    patience = job.settings.patience
-    if patience and state.evaluations_without_gain >= patience:
-        job.log.say(f"no gain in {patience} evaluations: stopping early at step {state.step}")
-        state.finished = True
+    if is_over(state, job.settings) and state.step < job.settings.steps:
+        job.log.say(
+            f"no gain in {job.settings.patience} evaluations: stopping early at step {state.step}"
+        )
     return improved
 
 
@@ -214,6 +242,7 @@ class _Speed:
         self.rate = 0.0
 
     def add(self, step_tokens: int) -> None:
+        """Note a step of so many tokens that ends now."""
         now = time.perf_counter()
         self.seconds, self.last = now - self.last, now
         current = step_tokens / self.seconds

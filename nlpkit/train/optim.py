@@ -21,7 +21,9 @@ def lr_factor(step: int, settings: Config) -> float:
     if settings.schedule == "noam":
         return math.sqrt(warmup / step)
     progress = (step - warmup) / max(1, settings.steps - warmup)
-    shape = 1 - progress if settings.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
+    shape = (
+        1 - progress if settings.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
+    )
     low = settings.min_lr_ratio
     return low + (1 - low) * shape
 

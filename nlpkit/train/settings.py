@@ -1,13 +1,13 @@
 """The `train:` section of a recipe. Importable without torch."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from nlpkit.config import FrozenConfig
 
 # Settings that cannot change what is computed; a run may go on with other values.
-FREE = {"free": True}
+FREE: dict[str, Any] = {"free": True}
 
 
 class Config(FrozenConfig):
@@ -38,7 +38,9 @@ class Config(FrozenConfig):
         "auto", description="compute type; auto asks the machine which is faster"
     )
     eval_every: int | None = Field(None, gt=0, description="steps between evaluations")
-    save_every: int = Field(200, gt=0, description="steps between checkpoints", json_schema_extra=FREE)
+    save_every: int = Field(
+        200, gt=0, description="steps between checkpoints", json_schema_extra=FREE
+    )
     keep: int = Field(2, gt=0, description="newest checkpoints kept", json_schema_extra=FREE)
     patience: int | None = Field(
         None, gt=0, description="stop after so many evaluations without a better loss"
@@ -61,9 +63,7 @@ class Config(FrozenConfig):
                 f"tokens_per_batch {self.tokens_per_batch}"
             )
         if self.warmup_steps > self.steps:
-            raise ValueError(
-                f"warmup_steps: {self.warmup_steps} is more than steps {self.steps}"
-            )
+            raise ValueError(f"warmup_steps: {self.warmup_steps} is more than steps {self.steps}")
         if self.schedule == "noam" and not self.warmup_steps:
             raise ValueError("schedule: noam needs warmup_steps of at least 1")
         if self.patience and not self.eval_every:

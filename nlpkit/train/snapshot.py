@@ -24,18 +24,18 @@ _PREFIX = "model."  # of run.Training
 
 def weights(training: nn.Module) -> dict[str, Tensor]:
     """Return the model's parameters, whole and on the CPU (empty on the other processes)."""
-    state = get_model_state_dict(training, options=_FULL)
+    state: dict[str, Any] = get_model_state_dict(training, options=_FULL)
     return {name.removeprefix(_PREFIX): tensor for name, tensor in state.items()}
 
 
 def moments(training: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return Adam's moments and step counts as `exp_avg:NAME` and so on."""
-    state = get_optimizer_state_dict(training, optimizer, options=_FULL)["state"]
-    flat: dict[str, Tensor] = {}
-    for name, entry in state.items():
-        for kind in _MOMENTS:
-            flat[f"{kind}:{name.removeprefix(_PREFIX)}"] = entry[kind]  # type: ignore[index]
-    return flat
+    state: Any = get_optimizer_state_dict(training, optimizer, options=_FULL)
+    return {
+        f"{kind}:{name.removeprefix(_PREFIX)}": entry[kind]
+        for name, entry in state["state"].items()
+        for kind in _MOMENTS
+    }
 
 
 def restore(
@@ -49,10 +49,10 @@ def restore(
     Raises:
         KeyError: a tensor is missing.
     """
-    named = {_PREFIX + name: tensor for name, tensor in weights.items()}
+    named: Any = {_PREFIX + name: tensor for name, tensor in weights.items()}
     set_model_state_dict(training, named, options=_FULL)
     # A fresh optimizer's own state dict gives the structure; its values are replaced.
-    state: dict[str, Any] = dict(get_optimizer_state_dict(training, optimizer, options=_FULL))
+    state: Any = get_optimizer_state_dict(training, optimizer, options=_FULL)
     for name, entry in state["state"].items():
         for kind in _MOMENTS:
             entry[kind] = moments[f"{kind}:{name.removeprefix(_PREFIX)}"]

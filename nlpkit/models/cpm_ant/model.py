@@ -21,6 +21,8 @@ from nlpkit.attention.layout import Layout
 from nlpkit.models._loss import linear_cross_entropy
 from nlpkit.models.cpm_ant import Config
 
+ATTENTION_KIND = "cpm_ant"
+
 
 def compute_dtype(parameter: Tensor) -> torch.dtype:
     """Return the type in which linear layers compute now: autocast's, or the parameter's own."""
@@ -132,7 +134,7 @@ class Model(nn.Module):
         """
         config = self.config
         attend = attention.prepare(
-            "cpm_ant",
+            ATTENTION_KIND,
             Layout.of(lengths, input_ids.device),
             fields={"segment": segment, "position": position, "context": context},
             table=self.position_bias,
@@ -163,6 +165,21 @@ class Model(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """Return (M, V) for hidden states (M, C)."""
         return F.linear(hidden, self.token_embedding)
+
+
+def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
+    """Return the multiplications and additions of one training step on a pack.
+
+    Forward once and backward twice that; attention counted as 2/3 of the full square, which is
+    what CPM-Ant's mask leaves on average.
+    """
+    inner = config.num_heads * config.width_per_head
+    weights = config.num_layers * config.hidden_size * (4 * inner + 3 * config.intermediate_size)
+    tokens = sum(lengths)
+    square = sum(length**2 for length in lengths) * 2 / 3
+    attention_products = config.num_layers * 2 * square * inner
+    projection = targets * vocab_size * config.hidden_size
+    return 3 * 2 * (tokens * weights + attention_products + projection)
 
 
 # How parameters are called here and in transformers' CpmAntForCausalLM.
@@ -218,9 +235,7 @@ def prompt_blocks(config: Config) -> list[int]:
     return [place[block] for block in range(config.prompt_types)]
 
 
-def to_hf(
-    config: Config, state: Mapping[str, Tensor]
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def to_hf(config: Config, state: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return `config.json` and tensors of transformers' CpmAntForCausalLM for a state dict."""
     blocks = prompt_blocks(config)
     words = state["token_embedding"]

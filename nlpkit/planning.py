@@ -1,0 +1,213 @@
+"""A run before it costs anything: what would be trained on what, how long, in how much memory."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nlpkit import attention, build
+from nlpkit.attention.layout import Layout
+from nlpkit.data.corpus import Counts
+from nlpkit.data.loader import Stream
+from nlpkit.data.pack import Batch
+from nlpkit.data.store import Corpus, Watch
+from nlpkit.objectives._contract import IGNORE
+from nlpkit.recipe import Resolved
+from nlpkit.train import machine
+from nlpkit.train.log import Log
+from nlpkit.train.loop import to_device
+from nlpkit.train.optim import adamw
+
+PROBE_BATCHES = 3
+
+
+@dataclass
+class Plan:
+    """The parts of a run that has not begun."""
+
+    resolved: Resolved
+    part: build.ModelPart
+    data: build.Data
+    stream: Stream
+    device: torch.device
+
+    @property
+    def first(self) -> Batch:
+        """The first batch that the run would train on."""
+        return self.stream[0].batches[0]
+
+
+def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
+    """Return the parts of the run; tokenises the text (into the cache), trains nothing."""
+    part = build.model_part(resolved)
+    data = build.build_data(resolved, part, run_path, Watch(note=log.detail))
+    settings = resolved.recipe.train
+    stream = Stream(
+        data.examples,
+        budget=settings.batch_budget,
+        batches_per_step=settings.batches_per_step,
+    )
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return Plan(resolved, part, data, stream, torch.device(device))
+
+
+def describe(plan: Plan) -> dict[str, Any]:
+    """Return what the run would be, without anything that differs from one time to the next."""
+    data, settings, stream = plan.data, plan.resolved.recipe.train, plan.stream
+    bins = stream.plan(0)
+    sizes = data.examples.sizes[bins.items % len(data.examples)]
+    epoch_tokens = int(sizes.sum())
+    steps_per_epoch = len(bins) / settings.batches_per_step
+    first = plan.first
+    vocab_size = data.tokenizer.vocab_size
+    module = plan.part.module()
+    with torch.device("meta"):
+        model = module.Model(plan.part.config, vocab_size)
+    parameters = sum(p.numel() for p in model.parameters())
+    return {
+        "data": {
+            "train": _corpus(data.train) | {"examples": len(data.examples)},
+            "dropped": data.examples.pieces.dropped,
+            "held_out": _held_out(data),
+            "vocabulary": vocab_size,
+        },
+        "packing": {
+            "tokens_per_batch": settings.batch_budget,
+            "batches_per_step": settings.batches_per_step,
+            "tokens_per_epoch": epoch_tokens,
+            "steps_per_epoch": round(steps_per_epoch, 2),
+            "epochs": round(settings.steps / steps_per_epoch, 2),
+            "fill": round(epoch_tokens / (len(bins) * settings.batch_budget), 4),
+            "share_of_tokens_with_loss": round(_target_share(plan), 4),
+        },
+        "model": {
+            "family": plan.part.family,
+            "parameters": parameters,
+            # float32 weights and gradients, and Adam's two moments
+            "state_bytes": 16 * parameters,
+            "flops_per_step": float(
+                module.flops(plan.part.config, vocab_size, first.lengths, first.count)
+                * settings.batches_per_step
+            ),
+        },
+        "settings": plan.resolved.dump(),
+    }
+
+
+def _held_out(data: build.Data) -> dict[str, Any] | None:
+    if data.valid is None or data.held_out is None:
+        return None
+    entropy = round(data.valid.unigram_entropy(), 4)
+    return _corpus(data.valid) | {"examples": len(data.held_out), "unigram_entropy": entropy}
+
+
+def _corpus(corpus: Corpus) -> dict[str, Any]:
+    counts: Counts = corpus.counts
+    return {
+        "documents": len(corpus),
+        "tokens": corpus.tokens,
+        "characters": counts.characters,
+        "unknown_tokens": counts.unknown,
+        "skipped_rows": counts.bad,
+        "first_skipped": [str(bad) for bad in counts.first_bad],
+        "empty": counts.empty,
+    }
+
+
+def _target_share(plan: Plan, batches: int = 16) -> float:
+    """Return targets over tokens in the first batches of the run."""
+    tokens = targets = 0
+    for number in range(batches):
+        epoch, index = plan.stream.locate(number)
+        batch = plan.data.examples.batch(plan.stream.plan(epoch)[index], epoch)
+        tokens, targets = tokens + batch.tokens, targets + batch.count
+    return targets / tokens
+
+
+def probe(plan: Plan) -> dict[str, Any]:
+    """Time a few real batches, the fullest of the first step among them; return the estimate."""
+    settings = plan.resolved.recipe.train
+    precision, reason = machine.choose_precision(settings.precision, plan.device)
+    machine.keep_freed_memory()
+    torch.manual_seed(plan.resolved.recipe.seed)
+    model = build.build_model(
+        plan.part, plan.data.tokenizer.vocab_size, plan.resolved.recipe.attention.backend
+    ).to(plan.device)
+    optimizer = adamw(model, settings)
+    batch = to_device(plan.first, plan.device)
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    seconds = []
+    for _ in range(PROBE_BATCHES):
+        start = time.perf_counter()
+        with torch.autocast(plan.device.type, dtype, enabled=dtype is torch.bfloat16):
+            loss = plan.data.objective.loss(model, batch.fields, batch.lengths)
+        (loss.total / loss.count).backward()
+        if plan.device.type == "cuda":
+            torch.cuda.synchronize(plan.device)
+        seconds.append(time.perf_counter() - start)
+    start = time.perf_counter()
+    optimizer.step()
+    update = time.perf_counter() - start
+    step = min(seconds) * settings.batches_per_step + update
+    return {
+        "precision": f"{precision} ({reason})",
+        "attention": str(getattr(model, "attention_choice", "")),
+        "seconds_per_step": step,
+        "tokens_per_second": settings.tokens_per_step / step,
+        "hours": step * settings.steps / 3600,
+        "peak_memory_bytes": machine.peak_memory(plan.device),
+    }
+
+
+def table_of_batch(plan: Plan) -> Iterator[str]:
+    """Yield the first batch as tab-separated lines, a token a line, a blank line between."""
+    batch, tokenizer = plan.first, plan.data.tokenizer
+    names = [n for n, f in plan.data.objective.fields.items() if f.per == "token"]
+    yield "\t".join(["sequence", "token", *names, "target"])
+    start = 0
+    for number, length in enumerate(batch.lengths):
+        for row in range(start, start + length):
+            values = [batch.fields[name][row].item() for name in names]
+            token = _shown(tokenizer, batch.fields["input_ids"][row])
+            label = batch.fields["labels"][row]
+            target = "" if label == IGNORE else _shown(tokenizer, label)
+            yield "\t".join([str(number), token, *map(str, values), target])
+        yield ""
+        start += length
+
+
+def _shown(tokenizer: Any, token: int) -> str:
+    size = tokenizer.vocab_size
+    text = tokenizer.token(int(token)) if token < size else f"[prompt {int(token) - size}]"
+    return text.encode("unicode_escape").decode() if not text.isprintable() else text
+
+
+def draw_mask(plan: Plan, path: Path) -> None:
+    """Draw who sees whom in the first batch: the whole pack, and its shortest sequence.
+
+    Raises:
+        UsageError: matplotlib is not installed.
+    """
+    from nlpkit.plots import mask_figure
+
+    batch = to_device(plan.first, torch.device("cpu"))
+    layout = Layout.of(batch.lengths, "cpu")
+    mask = attention.dense_mask(plan.part.module().ATTENTION_KIND, layout, batch.fields)
+    words = [_shown(plan.data.tokenizer, token) for token in batch.fields["input_ids"]]
+    mask_figure(mask.numpy(), layout.spans, words, path)
+
+
+def dry_run(resolved: Resolved, run_path: Path, device: str, log: Log) -> dict[str, Any]:
+    """Check everything and build the first batch; return the plan's description."""
+    plan = make(resolved, run_path, device, log)
+    description = describe(plan)
+    batch = plan.first
+    log.say(
+        f"recipe, data and objective are in order: the first batch has {len(batch.lengths)} "
+        f"sequences, {batch.tokens:,} tokens, {batch.count:,} targets"
+    )
+    return description
