@@ -3,7 +3,9 @@
 import ast
 import gzip
 import hashlib
+import importlib.util
 import json
+import random
 import re
 import subprocess
 import sys
@@ -266,3 +268,35 @@ def test_readme_table_gives_sizes_and_digests_of_every_file():
     for name, stated in table.items():
         data = (ZH / name).read_bytes()
         assert stated == (len(data), data.count(b"\n"), hashlib.sha256(data).hexdigest()), name
+
+
+@pytest.fixture(scope="module")
+def grammar():
+    spec = importlib.util.spec_from_file_location("zh_grammar", ZH / "grammar.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_grammar_deals_every_alternative_once_before_any_twice(grammar):
+    writer = grammar.Grammar(grammar.read_rules(["[a]\nx\ny\nz\n"]), random.Random(0))
+    dealt = [writer.write("a") for _ in range(9)]
+    assert [sorted(dealt[i : i + 3]) for i in (0, 3, 6)] == [["x", "y", "z"]] * 3
+
+
+def test_grammar_remembers_values_columns_and_results(grammar):
+    rules = "[s]\n{!n=#7-7}{f=fruit}{f.1}{n}×3={=n*3}，{=n/2}\n[fruit]\n梨|个\n"
+    writer = grammar.Grammar(grammar.read_rules([rules]), random.Random(0))
+    assert writer.write("s") == "梨个7×3=21，3.5"
+
+
+def test_grammar_gives_two_people_of_one_text_different_names(grammar):
+    rules = grammar.read_rules(["[s]\n{a=name}{b=name}\n[name]\n甲\n乙\n"])
+    writer = grammar.Grammar(rules, random.Random(0))
+    assert {writer.write("s") for _ in range(50)} == {"甲乙", "乙甲"}
+
+
+def test_grammar_with_an_unknown_symbol_names_it(grammar):
+    writer = grammar.Grammar(grammar.read_rules(["[s]\n{nobody}\n"]), random.Random(0))
+    with pytest.raises(KeyError, match="nobody"):
+        writer.write("s")
