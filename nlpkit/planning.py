@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from nlpkit import attention, build
 from nlpkit.attention.layout import Layout
 from nlpkit.data.corpus import Counts
-from nlpkit.data.loader import Stream
+from nlpkit.data.loader import Stream, fill
 from nlpkit.data.pack import Batch
 from nlpkit.data.store import Corpus, Watch
 from nlpkit.objectives._contract import IGNORE
@@ -59,9 +60,10 @@ def describe(plan: Plan) -> dict[str, Any]:
     """Return what the run would be, without anything that differs from one time to the next."""
     data, settings, stream = plan.data, plan.resolved.recipe.train, plan.stream
     bins = stream.plan(0)
-    sizes = data.examples.sizes[bins.items % len(data.examples)]
-    epoch_tokens = int(sizes.sum())
-    steps_per_epoch = len(bins) / settings.batches_per_step
+    filled = fill(bins, data.examples.sizes, settings.batch_budget)
+    of_epoch = np.concatenate([bins.items, bins.rest]) % len(data.examples)
+    epoch_tokens = int(data.examples.sizes[of_epoch].sum())
+    steps_per_epoch = epoch_tokens / (filled * settings.tokens_per_step)
     first = plan.first
     vocab_size = data.tokenizer.vocab_size
     module = plan.part.module()
@@ -81,7 +83,7 @@ def describe(plan: Plan) -> dict[str, Any]:
             "tokens_per_epoch": epoch_tokens,
             "steps_per_epoch": round(steps_per_epoch, 2),
             "epochs": round(settings.steps / steps_per_epoch, 2),
-            "fill": round(epoch_tokens / (len(bins) * settings.batch_budget), 4),
+            "fill": round(filled, 4),
             "share_of_tokens_with_loss": round(_target_share(plan), 4),
         },
         "model": {

@@ -149,15 +149,24 @@ def make_accelerator(
     if device not in ("auto", "cpu"):
         os.environ["ACCELERATE_TORCH_DEVICE"] = device
     machine.keep_freed_memory()
-    kind = torch.device("cpu" if device == "cpu" or not torch.cuda.is_available() else "cuda")
+    # Without an accelerator accelerate must be told, or several processes would not find together.
+    on_cpu = device == "cpu" or not torch.accelerator.is_available()
+    kind = torch.device("cpu") if on_cpu else torch.accelerator.current_accelerator()
+    assert kind is not None
     decided = directory.status().get("precision")
     if decided is not None and resolved.recipe.train.precision in ("auto", decided):
         precision, reason = decided, "as this run began"
     else:
         precision, reason = machine.choose_precision(resolved.recipe.train.precision, kind)
     accelerator = Accelerator(
-        cpu=device == "cpu", mixed_precision="no" if precision == "fp32" else precision
+        cpu=on_cpu, mixed_precision="no" if precision == "fp32" else precision
     )
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if launched != accelerator.num_processes:
+        raise UsageError(
+            f"{launched} processes were launched and {accelerator.num_processes} found together; "
+            "check the launcher's options and --device"
+        )
     if accelerator.is_main_process:
         directory.set_status(precision=precision)
     else:

@@ -29,11 +29,11 @@ def weights(training: nn.Module) -> dict[str, Tensor]:
 
 
 def moments(training: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return Adam's moments and step counts as `exp_avg:NAME` and so on."""
+    """Return Adam's moments and step counts as `exp_avg:NAME` and so on (likewise)."""
     state: Any = get_optimizer_state_dict(training, optimizer, options=_FULL)
     return {
         f"{kind}:{name.removeprefix(_PREFIX)}": entry[kind]
-        for name, entry in state["state"].items()
+        for name, entry in state.get("state", {}).items()
         for kind in _MOMENTS
     }
 

@@ -1,0 +1,256 @@
+"""`pretrain` and `plan` in real processes: streams, exit codes, signals, several processes."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import _tiny
+
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
+    """A recipe, its finished run and what the command printed on stdout."""
+    folder = tmp_path_factory.mktemp("done 目录")
+    path = _tiny.write(folder)
+    result = _tiny.command("pretrain", path, "--out", folder / "run")
+    assert result.returncode == 0, result.stderr
+    return path, folder / "run", result.stdout
+
+
+def _start(*arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "nlpkit", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | _ENVIRONMENT,
+    )
+
+
+def _wait_for_step(run: Path, step: int, seconds: float = 60) -> None:
+    """Wait until `metrics.jsonl` has the record of `step`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        path = run / "metrics.jsonl"
+        if path.exists() and f'{{"step": {step},' in path.read_text(encoding="utf-8"):
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"step {step} did not come")
+
+
+def test_stdout_is_the_checkpoint_alone(done) -> None:
+    _, run, stdout = done
+    assert stdout == f"{run}/checkpoints/step-00000012\n"
+
+
+def test_finished_run_says_so_without_torch(done) -> None:
+    path, run, stdout = done
+    before = {p: p.stat().st_mtime_ns for p in run.rglob("*") if p.name != "lock"}
+    code = (
+        "import sys; from nlpkit.cli import run; code = run(sys.argv[1:]);"
+        "print([m for m in ('torch', 'transformers', 'accelerate') if m in sys.modules]);"
+        "sys.exit(code)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, "pretrain", str(path), "--out", str(run)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0
+    assert result.stdout == stdout + "[]\n"
+    assert "is finished; nothing to do" in result.stderr
+    assert before == {p: p.stat().st_mtime_ns for p in run.rglob("*") if p.name != "lock"}
+
+
+def test_quiet_says_nothing_and_json_is_one_object(done) -> None:
+    path, run, stdout = done
+    result = _tiny.command("pretrain", path, "--out", run, "-q", "--json")
+    assert result.stderr == ""
+    assert json.loads(result.stdout) == {"checkpoint": stdout.strip()}
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
+)
+def test_signal_saves_leaves_and_the_same_command_goes_on(
+    done, tmp_path: Path, number: int, code: int
+) -> None:
+    path, _, _ = done
+    run = tmp_path / "run"
+    # long enough for the signal to arrive in the middle
+    process = _start("pretrain", path, "--out", run, "--set", "train.steps=100000")
+    _wait_for_step(run, 6)
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == code, stderr
+    assert stdout == ""
+    name = signal.Signals(number).name
+    assert f"nlpkit: stopped by {name}; saved at step" in stderr
+    assert "Traceback" not in stderr
+    again = _tiny.command("pretrain", path, "--out", run, "--set", "train.steps=100000",
+                          "--max-time", "3s")  # fmt: skip
+    assert "going on from" in again.stderr
+    assert again.returncode == 75
+    assert "the time is up; saved at step" in again.stderr
+
+
+def test_killed_run_goes_on_with_the_metrics_of_an_uninterrupted_one(done, tmp_path: Path) -> None:
+    path, whole, _ = done
+    for step in (2, 9):  # before the first save, and between two
+        process = _start("pretrain", path, "--out", tmp_path)
+        _wait_for_step(tmp_path, step)
+        process.kill()
+        process.communicate()
+    result = _tiny.command("pretrain", path, "--out", tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert _tiny.metrics(tmp_path) == _tiny.metrics(whole)
+
+
+def test_second_process_on_a_run_leaves_at_once_naming_the_first(done, tmp_path: Path) -> None:
+    path, _, _ = done
+    process = _start("pretrain", path, "--out", tmp_path, "--set", "train.steps=100000")
+    _wait_for_step(tmp_path, 1)
+    result = _tiny.command("pretrain", path, "--out", tmp_path)
+    process.kill()
+    process.communicate()
+    assert result.returncode == 75
+    assert f"is in use by process {process.pid} on " in result.stderr
+
+
+def test_changed_recipe_is_exit_2_and_allow_change_goes_on(done, tmp_path: Path) -> None:
+    path, _, _ = done
+    assert (
+        _tiny.command("pretrain", path, "--out", tmp_path, "--set", "train.steps=4").returncode == 0
+    )
+    refused = _tiny.command("pretrain", path, "--out", tmp_path, "--set", "train.steps=6")
+    assert refused.returncode == 2
+    assert "train.steps: 4 then, 6 now" in refused.stderr
+    accepted = _tiny.command(
+        "pretrain", path, "--out", tmp_path, "--set", "train.steps=6", "--allow-change"
+    )
+    assert accepted.returncode == 0, accepted.stderr
+    assert accepted.stdout.endswith("step-00000006\n")
+
+
+def test_dry_run_checks_and_writes_no_run(done, tmp_path: Path) -> None:
+    path, _, _ = done
+    result = _tiny.command("pretrain", path, "--out", tmp_path / "run", "--dry-run")
+    assert result.returncode == 0, result.stderr
+    assert "the first batch has" in result.stderr
+    assert result.stdout == ""
+    assert not (tmp_path / "run").exists()
+
+
+def test_error_in_data_names_file_and_line(done, tmp_path: Path) -> None:
+    path, _, _ = done
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"text": "天地人山水花"}\n{"text": 3}\n', encoding="utf-8")
+    result = _tiny.command(
+        "pretrain", path, "--out", tmp_path / "r", "--set", f"data.train=[{bad}]"
+    )
+    assert result.returncode == 3
+    assert result.stderr.splitlines()[-1].startswith(f"nlpkit: {bad}:2: ")
+    assert result.stdout == ""
+
+
+def test_plan_json_is_stable_and_complete(done) -> None:
+    path, _, _ = done
+    first = _tiny.command("plan", path, "--json", "--no-probe", "-q")
+    second = _tiny.command("plan", path, "--json", "--no-probe", "-q")
+    assert first.returncode == 0, first.stderr
+    assert first.stdout == second.stdout
+    plan = json.loads(first.stdout)
+    assert plan["packing"]["fill"] > 0.9
+    assert 0.3 < plan["packing"]["share_of_tokens_with_loss"] < 0.7
+    assert plan["data"]["train"]["documents"] == 120
+    assert plan["settings"]["train"]["steps"] == 12
+    assert plan["origin"]["train.steps"].endswith("tiny.yaml:8")
+    assert plan["origin"]["train.beta1"] == "default"
+
+
+def test_plan_for_people_has_settings_with_their_origin_and_an_estimate(done) -> None:
+    path, _, _ = done
+    result = _tiny.command("plan", path, "--set", "seed=5")
+    assert result.returncode == 0, result.stderr
+    lines = {line.split()[0]: line.split()[1:] for line in result.stdout.splitlines() if line}
+    assert lines["seed"] == ["5", "command", "line"]
+    assert float(lines["estimate.seconds_per_step"][0]) > 0
+    assert lines["model.parameters"] == ["14,304"] or int(
+        lines["model.parameters"][0].replace(",", "")
+    )
+
+
+def test_plan_batch_decodes_the_first_batch(done) -> None:
+    path, _, _ = done
+    result = _tiny.command("plan", path, "--batch", "-q")
+    header, *rows = [line.split("\t") for line in result.stdout.splitlines() if line]
+    assert header[:2] == ["sequence", "token"]
+    assert header[-1] == "target"
+    column = {name: i for i, name in enumerate(header)}
+    predicted = [
+        (row, following) for row, following in itertools.pairwise(rows) if row[column["target"]]
+    ]
+    assert predicted
+    for row, following in predicted:  # the target is the next token, and that one is hidden
+        assert row[column["target"]] == following[column["token"]]
+        assert following[column["context"]] == "False"
+
+
+def test_plan_into_head_is_quiet(done) -> None:
+    path, _, _ = done
+    result = subprocess.run(
+        f"{sys.executable} -m nlpkit plan '{path}' --batch -q | head -1",
+        shell=True, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert result.stdout.startswith("sequence\ttoken")
+    assert result.stderr == ""
+
+
+def test_plan_draws_the_mask(done, tmp_path: Path) -> None:
+    path, _, _ = done
+    picture = tmp_path / "mask.png"
+    result = _tiny.command("plan", path, "--mask", picture, "--no-probe")
+    assert result.returncode == 0, result.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+_LAUNCHERS = {
+    # On a machine without a GPU, too, accelerate starts several processes only with --multi_gpu.
+    "accelerate": (
+        *("accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"),
+        *("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"),
+        *("--num_cpu_threads_per_process", "1", "--main_process_port", "0"),
+    ),
+    "torchrun": ("torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"),
+}
+
+
+@pytest.mark.parametrize("launcher", _LAUNCHERS)
+def test_two_processes_give_the_losses_of_one(done, tmp_path: Path, launcher: str) -> None:
+    path, _, _ = done
+    sets = ["--set", "model.dropout=0.0"]
+    one = _tiny.command("pretrain", path, "--out", tmp_path / "one", *sets)
+    assert one.returncode == 0, one.stderr
+    start = [sys.executable, "-m", *_LAUNCHERS[launcher], "-m", "nlpkit"]
+    verb = ["pretrain", str(path), "--out", str(tmp_path / "two"), *sets]
+    two = subprocess.run(
+        [*start, *verb],
+        capture_output=True, text=True, check=False, timeout=180, env=os.environ | _ENVIRONMENT,
+    )  # fmt: skip
+    assert two.returncode == 0, two.stderr
+    assert two.stdout == f"{tmp_path}/two/checkpoints/step-00000012\n"
+    assert "processes: 2" in two.stderr
+    first, second = _tiny.metrics(tmp_path / "one"), _tiny.metrics(tmp_path / "two")
+    assert len(first) == len(second)
+    for ours, theirs in zip(first, second, strict=True):
+        ours, theirs = ours.get("held_out", ours), theirs.get("held_out", theirs)
+        assert theirs["loss"] == pytest.approx(ours["loss"], abs=1e-4)
+        assert theirs["targets"] == ours["targets"]

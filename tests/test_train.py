@@ -1,0 +1,212 @@
+"""The loop: what it computes, and that a stopped run goes on as if it had not been stopped."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from nlpkit.errors import DivergedError, NlpkitError, Stopped, UsageError
+from nlpkit.train import checkpoint
+from tests import _tiny
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A recipe and the directory of its run that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    path = _tiny.write(folder)
+    _tiny.pretrain(path, folder / "run")
+    return path, folder / "run"
+
+
+def _tensors(checkpoint_path: Path) -> dict[str, torch.Tensor]:
+    weights = load_file(checkpoint_path / "model.safetensors")
+    return weights | load_file(checkpoint_path / "optimizer.safetensors")
+
+
+def _same_bits(first: Path, second: Path) -> bool:
+    ours, theirs = _tensors(first), _tensors(second)
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[n], theirs[n]) for n in ours)
+
+
+def test_run_directory_holds_what_the_specification_says(whole) -> None:
+    _, run = whole
+    records = _tiny.metrics(run)
+    assert [r["step"] for r in records if "loss" in r] == list(range(1, 13))
+    assert [r["step"] for r in records if "held_out" in r] == [5, 10, 12]
+    assert {"tokens", "targets", "losses", "lr", "grad_norm"} <= records[0].keys()
+    assert records[0]["losses"].keys() == {"infilling", "generation"}
+    final = checkpoint.pointed(run, "latest")
+    assert final is not None
+    assert final.name == "step-00000012"
+    assert checkpoint.damage(final) is None
+    assert len(checkpoint.found(run)) <= 3  # keep: 2, and the best
+    assert json.loads((run / "run.json").read_text())["finished"] is True
+
+
+def test_loss_falls_and_best_is_where_it_was_lowest(whole) -> None:
+    _, run = whole
+    held_out = {r["step"]: r["held_out"]["loss"] for r in _tiny.metrics(run) if "held_out" in r}
+    assert held_out[12] < held_out[5] < math.log(200)
+    best = checkpoint.pointed(run, "best")
+    assert best is not None
+    assert int(best.name[5:]) == min(held_out, key=held_out.__getitem__)
+
+
+def test_checkpoint_opens_in_transformers(whole) -> None:
+    _, run = whole
+    place = checkpoint.pointed(run, "latest")
+    model = AutoModelForCausalLM.from_pretrained(place)
+    tokenizer = AutoTokenizer.from_pretrained(place)
+    assert type(model).__name__ == "CpmAntForCausalLM"
+    ids = tokenizer("天地人山水", return_tensors="pt")["input_ids"]
+    assert model(ids).logits.shape == (1, ids.shape[1], model.config.vocab_size)
+    assert len(tokenizer) == model.config.vocab_size
+
+
+# The flag is read about three times a step; evaluations read it once a batch.
+@pytest.mark.parametrize("reads", [[2], [8], [12, 12], [19], [22, 9, 11], [28], [35, 40]])
+def test_stopped_run_goes_on_bit_for_bit(whole, tmp_path: Path, reads: list[int]) -> None:
+    path, run = whole
+    place = _tiny.pretrain_with_stops(path, tmp_path / "run", reads)
+    assert _tiny.metrics(tmp_path / "run") == _tiny.metrics(run)
+    assert _same_bits(place, checkpoint.pointed(run, "latest"))
+
+
+def test_stop_saves_the_last_whole_step_and_says_so(whole, tmp_path: Path) -> None:
+    path, _ = whole
+    with pytest.raises(NlpkitError, match=r"saved at step \d+; the same command goes on"):
+        _tiny.pretrain(path, tmp_path, stop=_tiny.StopAfter(20))
+    latest = checkpoint.pointed(tmp_path, "latest")
+    assert latest is not None
+    last = max(r["step"] for r in _tiny.metrics(tmp_path))
+    assert latest.name == f"step-{last:08d}"
+
+
+def test_workers_do_not_change_the_run(whole, tmp_path: Path) -> None:
+    path, run = whole
+    place = _tiny.pretrain(path, tmp_path, "train.workers=2")
+    assert _tiny.metrics(tmp_path) == _tiny.metrics(run)
+    assert _same_bits(place, checkpoint.pointed(run, "latest"))
+
+
+def test_metrics_written_after_the_last_save_are_taken_back(whole, tmp_path: Path) -> None:
+    path, run = whole
+    with pytest.raises(NlpkitError):
+        _tiny.pretrain(path, tmp_path, stop=_tiny.StopAfter(20))
+    with open(tmp_path / "metrics.jsonl", "a") as file:  # as kill -9 leaves it
+        file.write('{"step": 11, "tokens": 1, "loss": 99.0}\n{"step": 12, "tok')
+    _tiny.pretrain(path, tmp_path)
+    assert _tiny.metrics(tmp_path) == _tiny.metrics(run)
+
+
+def test_accumulated_batches_equal_one_batch(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path)
+    common = ("train.steps=1", "model.dropout=0.0", "train.warmup_steps=1", "train.clip=null")
+    # Bins are planned for the budget, so that a step of one big bin has other sequences; here
+    # both budgets take the whole corpus in one step.
+    _tiny.pretrain(path, tmp_path / "a", *common, "train.tokens_per_step=16384",
+                   "train.tokens_per_batch=16384")  # fmt: skip
+    _tiny.pretrain(path, tmp_path / "b", *common, "train.tokens_per_step=16384",
+                   "train.tokens_per_batch=256")  # fmt: skip
+    one, many = _tiny.metrics(tmp_path / "a")[0], _tiny.metrics(tmp_path / "b")[0]
+    assert one["loss"] == pytest.approx(many["loss"], abs=0.05)
+
+
+def test_early_stopping_ends_the_run(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path)
+    sets = ("train.lr=1.0e-9", "train.eval_every=1", "train.patience=2", "model.dropout=0.0")
+    _tiny.pretrain(path, tmp_path / "run", *sets, "train.steps=12")
+    steps = [r["step"] for r in _tiny.metrics(tmp_path / "run") if "loss" in r]
+    assert len(steps) < 12
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["finished"] is True
+
+
+def test_diverged_run_stops_at_the_step_and_keeps_the_last_good_state(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path)
+    sets = ("train.clip=null", "train.schedule=constant", "train.warmup_steps=0")
+    with pytest.raises(DivergedError, match=r"step \d+: .* not finite; this step was not taken"):
+        _tiny.pretrain(path, tmp_path / "run", "train.lr=1.0e+30", *sets)
+    for found in checkpoint.found(tmp_path / "run"):
+        tensors = load_file(found.path / "model.safetensors")
+        assert all(t.isfinite().all() for t in tensors.values())
+
+
+def test_changed_recipe_is_refused_with_each_key_and_both_values(whole, tmp_path: Path) -> None:
+    path, _ = whole
+    with pytest.raises(NlpkitError):
+        _tiny.pretrain(path, tmp_path, stop=_tiny.StopAfter(20))
+    with pytest.raises(UsageError) as error:
+        _tiny.pretrain(path, tmp_path, "train.lr=0.5", "seed=7")
+    assert "train.lr: 0.01 then, 0.5 now" in str(error.value)
+    assert "seed: 1 then, 7 now" in str(error.value)
+    _tiny.pretrain(path, tmp_path, "train.save_every=3")  # cannot matter
+
+
+def test_changed_data_are_refused(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path)
+    with pytest.raises(NlpkitError):
+        _tiny.pretrain(path, tmp_path / "run", stop=_tiny.StopAfter(20))
+    with open(tmp_path / "train.txt", "a", encoding="utf-8") as file:
+        file.write("天地人山水花鸟\n")
+    with pytest.raises(UsageError, match="other data or with another tokenizer"):
+        _tiny.pretrain(path, tmp_path / "run")
+
+
+def test_damaged_newest_checkpoint_gives_way_to_the_one_before(whole, tmp_path: Path) -> None:
+    path, run = whole
+    with pytest.raises(NlpkitError):
+        _tiny.pretrain(path, tmp_path, stop=_tiny.StopAfter(40))
+    newest, before = checkpoint.found(tmp_path)[:2]
+    weights = newest.path / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
+    warnings: list[str] = []
+    assert checkpoint.newest_good(tmp_path, warnings.append) == before
+    assert "model.safetensors has changed since it was written" in warnings[0]
+    place = _tiny.pretrain(path, tmp_path)
+    assert _tiny.metrics(tmp_path) == _tiny.metrics(run)
+    assert _same_bits(place, checkpoint.pointed(run, "latest"))
+
+
+def test_all_damaged_is_an_error_and_never_a_fresh_start(whole, tmp_path: Path) -> None:
+    path, _ = whole
+    with pytest.raises(NlpkitError):
+        _tiny.pretrain(path, tmp_path, stop=_tiny.StopAfter(40))
+    for found in checkpoint.found(tmp_path):
+        (found.path / "optimizer.safetensors").unlink()
+    with pytest.raises(NlpkitError, match="checkpoints are damaged"):
+        _tiny.pretrain(path, tmp_path)
+
+
+def test_init_from_starts_with_those_weights(whole, tmp_path: Path) -> None:
+    path, run = whole
+    start = checkpoint.pointed(run, "latest")
+    text = path.read_text(encoding="utf-8")
+    head, _, tail = text.partition("model: {")
+    without_model = head + f"init_from: {start}\n" + tail[tail.index("}\n") + 2 :]
+    without_model = without_model.replace(
+        "tokenizer: {kind: cpm_ant, vocab_size: 200, min_frequency: 1}\n", ""
+    )
+    other = tmp_path / "more.yaml"
+    other.write_text(without_model, encoding="utf-8")
+    # a step so small that nothing moves: what comes out is what went in
+    _tiny.pretrain(other, tmp_path / "run", "train.lr=1.0e-30", "train.weight_decay=0.0")
+    first, last = _tensors(start), _tensors(checkpoint.pointed(tmp_path / "run", "latest"))
+    assert torch.equal(
+        first["cpmant.input_embedding.weight"], last["cpmant.input_embedding.weight"]
+    )
+
+
+def test_stop_error_is_named_after_its_signal() -> None:
+    flag = _tiny.StopFlag()
+    flag.signal = 15
+    error = flag.ending("saved")
+    assert isinstance(error, Stopped)
+    assert error.exit_code == 143
+    assert str(error) == "stopped by SIGTERM; saved"
