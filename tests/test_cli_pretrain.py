@@ -229,7 +229,7 @@ _LAUNCHERS = {
         *("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"),
         *("--num_cpu_threads_per_process", "1", "--main_process_port", "0"),
     ),
-    "torchrun": ("torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"),
+    "torchrun": ("torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
 }
 
 
