@@ -1,0 +1,24 @@
+"""What the variable-length kernels for GPUs cannot do, whichever library they come from."""
+
+from __future__ import annotations
+
+import torch
+
+from nlpkit.attention import Request
+
+
+def refuses(request: Request) -> str | None:
+    """Return why a kernel with boundaries but without masks and biases cannot do this, or None."""
+    if request.table is not None:
+        return "learned bias"
+    if not (request.kind.FULL or request.kind.CAUSAL):
+        return "a mask that is neither full nor causal"
+    if request.device.type != "cuda":
+        return f"made for CUDA, not for {request.device.type}"
+    if request.dtype not in (torch.float16, torch.bfloat16):
+        return f"made for float16 and bfloat16, not for {str(request.dtype).removeprefix('torch.')}"
+    if request.head_dim % 8 or request.head_dim > 256:
+        return f"head width {request.head_dim} is not a multiple of 8 up to 256"
+    if torch.cuda.get_device_capability(request.device) < (8, 0):
+        return "needs an Ampere GPU or newer"
+    return None

@@ -1,0 +1,45 @@
+"""The `flash-attn` package (Dao 2023, FlashAttention-2, arXiv:2307.08691), variable lengths."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from nlpkit.attention import Request
+from nlpkit.attention.backends import _unbiased
+
+
+def refuses(request: Request) -> str | None:
+    """Return why flash-attn cannot do this, or None."""
+    if reason := _unbiased.refuses(request):
+        return reason
+    if importlib.util.find_spec("flash_attn") is None:
+        return "flash-attn is not installed (pip install nlpkit[flash])"
+    return None
+
+
+def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Return attention by one kernel for the whole pack."""
+    from flash_attn import flash_attn_varlen_func
+
+    bounds, longest = request.layout.cu_seqlens, request.layout.max_length
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return flash_attn_varlen_func(
+            q,
+            k,
+            v,
+            bounds,
+            bounds,
+            longest,
+            longest,
+            dropout_p=request.dropout,
+            softmax_scale=request.scale,
+            causal=request.kind.CAUSAL,
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+        )
+
+    return attend

@@ -1,0 +1,64 @@
+"""FlexAttention (Dong et al. 2024, arXiv:2412.05496): any mask and bias in one compiled kernel.
+
+Tiles in which nothing is visible (other documents, the future) are skipped by the block mask.
+Compiled on CUDA; on CPU it runs uncompiled and only forward, slowly: a check of the arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from nlpkit.attention import Request
+
+
+def refuses(request: Request) -> str | None:
+    """Return why FlexAttention cannot do this, or None."""
+    if request.dropout:
+        return "dropout on the probabilities"
+    if request.device.type == "cuda":
+        return "head width below 16" if request.head_dim < 16 else None
+    if request.device.type != "cpu":
+        return f"made for CUDA, not for {request.device.type}"
+    return "no backward pass on CPU" if request.training else None
+
+
+@cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function)
+
+
+def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Return attention over the whole pack as one sequence with a block mask."""
+    on_gpu = request.device.type == "cuda"
+    attention: Callable[..., Tensor] = _compiled(flex_attention) if on_gpu else flex_attention
+    table = request.table
+
+    def visible(_batch: Tensor, _head: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return request.visible(q, k)
+
+    def biased(score: Tensor, _batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        assert table is not None
+        return score + table[request.bias_index(q, k), head]
+
+    total = request.layout.total
+    blocks = (_compiled(create_block_mask) if on_gpu else create_block_mask)(
+        visible, None, None, total, total, device=request.device
+    )
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        heads_first = [x.transpose(0, 1)[None] for x in (q, k, v)]  # (1, H, N, D)
+        out = attention(
+            *heads_first,
+            score_mod=None if table is None else biased,
+            block_mask=blocks,
+            scale=request.scale,
+        )
+        return out[0].transpose(0, 1)
+
+    return attend

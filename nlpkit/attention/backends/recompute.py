@@ -1,0 +1,199 @@
+"""Attention for CPUs that keeps no probabilities and computes little more than what is visible.
+
+As in FlashAttention (Dao et al. 2022, arXiv:2205.14135, alg. 4) forward keeps q, k, v, out and the
+logsumexp of each row, and backward makes the probabilities again. What a tile is differs: see
+`_tiles.py`. Bias and mask are gathered once a step for all tiles; backward adds the gradients of all
+layers in buffers of the same shape, which are scattered into the table's gradient once.
+
+N packed tokens, M tokens with padding, H heads, D width of a head; a group has G documents of L
+tokens, a tile R of its rows and E of its keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from nlpkit.attention import Request
+from nlpkit.attention.backends._tiles import Tile, Tiling
+
+# Powers of 2 throughout: torch's exp2 takes a third of the time of exp or softmax on CPUs.
+_LOG2E = math.log2(math.e)
+_HALF = (torch.bfloat16, torch.float16)
+# As measured: few rows skip more of the mask, many feed the matrix product better.
+_ROWS = 128
+_ROWS_HALF = 256
+
+
+def refuses(request: Request) -> str | None:
+    """Return why this request cannot be done, or None."""
+    if request.device.type != "cpu":
+        return "made for CPUs"
+    if request.dropout:
+        return "dropout on the probabilities"
+    return None
+
+
+def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Return attention over the visible tiles; differentiable once."""
+    shared = _Shared(request)
+    collected = None if request.table is None else _Collect.apply(request.table, shared)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return _Attention.apply(q, k, v, collected, shared)
+
+    return attend
+
+
+class _Shared:
+    """What the layers share: the tiling, the bias of each tile and its gradient, scratch space."""
+
+    def __init__(self, request: Request):
+        self.heads, self.scale = request.heads, request.scale
+        self.exact = torch.promote_types(request.dtype, torch.float32)
+        self.tiling = Tiling(request, _ROWS_HALF if request.dtype in _HALF else _ROWS)
+        table = request.table
+        columns = None if table is None else table.detach().T.to(self.exact) * _LOG2E  # (H, rows)
+        self.tiles = [(tile, self._bias(tile, columns)) for tile in self.tiling.tiles]
+        self._bias_grads: dict[Tile, Tensor] = {}
+        self._graph_task = -1
+        self._scratch: dict[str, Tensor] = {}
+
+    def _bias(self, tile: Tile, columns: Tensor | None) -> Tensor | None:
+        """Return what is added to the scores, in units of log 2, (H or 1, G * R * E), or None."""
+        if tile.bias_rows is not None and columns is not None:
+            bias = columns.gather(1, tile.bias_rows.expand(len(columns), -1))
+        elif tile.hidden is not None:
+            bias = torch.zeros(1, len(tile.hidden), dtype=self.exact)
+        else:
+            return None
+        return bias if tile.hidden is None else bias.masked_fill_(tile.hidden, -torch.inf)
+
+    def product(self, name: str, a: Tensor, b: Tensor) -> Tensor:
+        """Return `a @ b` in float32 or float64, in the space `name`."""
+        out = self._space(name, a, b)
+        return out.copy_(torch.bmm(a, b)) if a.dtype in _HALF else torch.bmm(a, b, out=out)
+
+    def scores(self, bias: Tensor | None, q: Tensor, k: Tensor) -> Tensor:
+        """Return the scores of a tile, bias and mask added, in units of log 2, (H * G, R, E)."""
+        scale = self.scale * _LOG2E
+        if bias is None or len(bias) < self.heads:
+            scores = self.product("scores", q, k.mT).mul_(scale)
+            if bias is not None:
+                scores.view(self.heads, -1).add_(bias)
+            return scores
+        bias = bias.view(len(q), q.shape[1], k.shape[1])
+        if q.dtype in _HALF:
+            scores = self.product("scores", q, k.mT)
+            return torch.add(bias, scores, alpha=scale, out=scores)
+        return torch.baddbmm(bias, q, k.mT, alpha=scale, out=self._space("scores", q, k.mT))
+
+    def _space(self, name: str, a: Tensor, b: Tensor) -> Tensor:
+        """Return room for `a @ b`; it is the same memory for all tiles and layers."""
+        shape = a.shape[0], a.shape[1], b.shape[2]
+        size = math.prod(shape)
+        space = self._scratch.get(name)
+        if space is None or len(space) < size:
+            space = self._scratch[name] = torch.empty(size, dtype=self.exact)
+        return space[:size].view(shape)
+
+    def start_backward(self) -> None:
+        """Forget what an earlier backward pass left that never reached the table."""
+        task = torch._C._current_graph_task_id()
+        if task != self._graph_task:
+            self._graph_task, self._bias_grads = task, {}
+
+    def add_bias_grad(self, tile: Tile, grad: Tensor) -> None:
+        """Add the gradient of a tile's bias, (H * G, R, E), to that of the other layers."""
+        flat = grad.view(self.heads, -1)
+        if tile in self._bias_grads:
+            self._bias_grads[tile].add_(flat)
+        else:
+            self._bias_grads[tile] = flat.clone()
+
+    def table_grad(self, table: Tensor) -> Tensor:
+        """Return the gradient of the table, (rows, H), and empty the buffers."""
+        grad = torch.zeros(table.shape[1], table.shape[0], dtype=self.exact)
+        for tile, part in self._bias_grads.items():
+            assert tile.bias_rows is not None
+            grad.scatter_add_(1, tile.bias_rows.expand(len(grad), -1), part)
+        self._bias_grads = {}
+        return grad.T.to(table.dtype)
+
+
+class _Collect(torch.autograd.Function):
+    """Returns a scalar that ties the layers to the table, whose values are already gathered.
+
+    Autograd calls backward when every layer has added its part to the buffers. These do not pass
+    through autograd, which would make one for each layer.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, shared: _Shared) -> Tensor:
+        ctx.shared, ctx.table = shared, table.detach()
+        return table.new_zeros(())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.shared.table_grad(ctx.table), None
+
+
+class _Attention(torch.autograd.Function):
+    """One layer; the letters are those of Dao et al. 2022, alg. 4 (S, P, dP, dS)."""
+
+    @staticmethod
+    @torch.autocast("cpu", enabled=False)
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, collected: Tensor | None, shared: _Shared
+    ) -> Tensor:
+        tiling = shared.tiling
+        Q, K, V = tiling.pack(q), tiling.pack(k), tiling.pack(v)  # (M * H, D)
+        out = torch.empty_like(Q)
+        lse = torch.empty(len(Q), 1, dtype=shared.exact)
+        for tile, bias in shared.tiles:
+            S = shared.scores(bias, tile.of_rows(Q), tile.of_keys(K))
+            largest = S.amax(-1, keepdim=True)
+            P = S.sub_(largest).exp2_()
+            total = P.sum(-1, keepdim=True)
+            torch.div(torch.bmm(P.to(V.dtype), tile.of_keys(V)), total, out=tile.of_rows(out))
+            torch.add(largest, total.log2_(), out=tile.of_rows(lse))
+        if tiling.blind is not None:
+            out.masked_fill_(tiling.blind, 0)
+        ctx.shared = shared
+        ctx.save_for_backward(Q, K, V, lse, out)
+        return tiling.unpack(out)
+
+    @staticmethod
+    @once_differentiable
+    @torch.autocast("cpu", enabled=False)
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        shared: _Shared = ctx.shared
+        Q, K, V, lse, out = ctx.saved_tensors
+        dO = shared.tiling.pack(grad)
+        if shared.tiling.blind is not None:
+            dO.masked_fill_(shared.tiling.blind, 0)
+        delta = (dO.to(shared.exact) * out).sum(-1, keepdim=True)  # (M * H, 1)
+        dQ = torch.empty_like(Q)
+        dK, dV = torch.zeros(2, *Q.shape, dtype=shared.exact)
+        shared.start_backward()
+        for tile, bias in shared.tiles:
+            tile_Q, tile_dO, tile_K = tile.of_rows(Q), tile.of_rows(dO), tile.of_keys(K)
+            P = shared.scores(bias, tile_Q, tile_K).sub_(tile.of_rows(lse)).exp2_()
+            dP = shared.product("gradient", tile_dO, tile.of_keys(V).mT)
+            dS = dP.sub_(tile.of_rows(delta)).mul_(P)
+            if ctx.needs_input_grad[3]:
+                shared.add_bias_grad(tile, dS)
+            P, dS = P.to(Q.dtype), dS.to(Q.dtype)
+            tile.of_keys(dV).add_(torch.bmm(P.mT, tile_dO))
+            tile.of_keys(dK).add_(torch.bmm(dS.mT, tile_Q), alpha=shared.scale)
+            torch.mul(torch.bmm(dS, tile_K), shared.scale, out=tile.of_rows(dQ))
+        reached = grad.new_zeros(()) if ctx.needs_input_grad[3] else None
+        unpacked = [shared.tiling.unpack(x.to(grad.dtype)) for x in (dQ, dK, dV)]
+        return *unpacked, reached, None

@@ -1,0 +1,37 @@
+"""The formula, dense over the whole pack, in float32: what every other backend is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nlpkit.attention import Request
+
+
+def refuses(request: Request) -> str | None:
+    """Return None: the reference does everything, slowly, in O(N^2) memory."""
+    return None
+
+
+def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Return attention by the formula; a row that sees nothing gives zeros."""
+    index = torch.arange(request.layout.total, device=request.device)
+    queries, keys = index[:, None], index[None, :]
+    visible = request.visible(queries, keys)  # (N, N)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        exact = torch.promote_types(q.dtype, torch.float32)
+        scores = torch.einsum("qhd,khd->hqk", q.to(exact), k.to(exact)) * request.scale
+        if request.table is not None:
+            bias = request.table[request.bias_index(queries, keys)]  # (N, N, H)
+            scores = scores + bias.permute(2, 0, 1)
+        scores = scores.masked_fill(~visible, torch.finfo(exact).min)
+        # The second product makes zeros of a row that sees nothing.
+        weights = torch.softmax(scores, dim=-1) * visible
+        weights = F.dropout(weights, request.dropout)
+        return torch.einsum("hqk,khd->qhd", weights, v.to(exact)).to(q.dtype)
+
+    return attend

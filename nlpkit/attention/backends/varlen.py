@@ -1,0 +1,42 @@
+"""torch's own variable-length flash attention, `torch.nn.attention.varlen`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+from torch import Tensor
+
+from nlpkit.attention import Request
+from nlpkit.attention.backends import _unbiased
+
+
+def refuses(request: Request) -> str | None:
+    """Return why torch's kernel cannot do this, or None."""
+    if reason := _unbiased.refuses(request):
+        return reason
+    if request.dropout:
+        return "dropout on the probabilities"
+    from torch.nn.attention.varlen import varlen_attn
+
+    if not {"scale", "window_size"} <= inspect.signature(varlen_attn).parameters.keys():
+        return "this torch's varlen_attn takes neither a scale nor a window; a newer torch does"
+    return None
+
+
+def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Return attention by one kernel for the whole pack."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    bounds, longest = request.layout.cu_seqlens, request.layout.max_length
+    # Keys to the left and to the right of a query; -1 is no limit.
+    window = (-1, 0) if request.kind.CAUSAL else (-1, -1)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = varlen_attn(
+            q, k, v, bounds, bounds, longest, longest, scale=request.scale, window_size=window
+        )
+        assert isinstance(out, Tensor)  # a pair only where the logsumexp is asked for
+        return out
+
+    return attend

@@ -1,0 +1,55 @@
+"""Where the sequences of a pack begin and end (N packed tokens, S sequences)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+
+class Layout:
+    """The boundaries of a pack, on the host as integers and on the device as tensors.
+
+    The host keeps its own copy because a loop over documents must not wait for a GPU.
+    """
+
+    def __init__(self, lengths: tuple[int, ...], device: torch.device):
+        self.lengths = lengths
+        self.device = device
+        self.starts = (0, *accumulate(lengths))  # S + 1 host integers
+        self.total = self.starts[-1]
+        self.max_length = max(lengths)
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], device: torch.device | str = "cpu") -> Layout:
+        """Return the layout of sequences of these lengths, each at least 1, in this order."""
+        sizes = tuple(int(length) for length in lengths)
+        if not sizes or min(sizes) < 1:
+            raise ValueError(f"a pack needs sequences of at least one token; got lengths {sizes}")
+        return cls(sizes, torch.device(device))
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """First and one past the last index of each sequence."""
+        return list(zip(self.starts[:-1], self.starts[1:], strict=True))
+
+    @cached_property
+    def cu_seqlens(self) -> Tensor:
+        """Cumulative lengths, (S + 1,) int32, as the variable-length kernels want them."""
+        return torch.tensor(self.starts, dtype=torch.int32, device=self.device)
+
+    @cached_property
+    def document_ids(self) -> Tensor:
+        """Which sequence each token is in, (N,) int64."""
+        sizes = torch.tensor(self.lengths, device=self.device)
+        ids = torch.arange(len(self.lengths), device=self.device)
+        return torch.repeat_interleave(ids, sizes, output_size=self.total)
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """Place of each token in its own sequence, from 0, (N,) int64."""
+        first = self.cu_seqlens[:-1].long()[self.document_ids]
+        return torch.arange(self.total, device=self.device) - first
