@@ -92,7 +92,7 @@ def test_loss_in_bfloat16_is_near_float32(m: int) -> None:
     exact = [x.detach().float().requires_grad_() for x in (hidden, weight)]
     expected, _ = _plain(*exact, targets)
     expected.backward()
-    assert float(total) == pytest.approx(float(expected), rel=5e-3)
+    assert total.item() == pytest.approx(expected.item(), rel=5e-3)
     for ours, theirs in zip((hidden, weight), exact, strict=True):
         assert ours.grad.dtype == torch.bfloat16
         assert (ours.grad.float() - theirs.grad).abs().max() < 0.02 * theirs.grad.abs().max()

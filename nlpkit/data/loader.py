@@ -1,10 +1,13 @@
 """The stream of optimizer steps: bins of an endless sequence of epochs, shared out to processes.
 
 Every example depends on (seed, epoch, piece) alone and every epoch's plan on (seed, epoch), so the
-stream is the same with any number of workers, and a position is two integers.
+stream is the same with any number of workers, and a position is two integers. Where an epoch is
+only a few bins long, what its last bin would hold goes first into the next epoch's bins, up to the
+end of a round of epochs; so an epoch's plan needs no more than those before it in its round.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,7 +15,8 @@ import numpy as np
 
 from nlpkit.data.pack import Batch, Bins, collate, plan_bins
 
-TRAIN, HELD_OUT = 0, 1  # first word of the seed, so that the two never share random numbers
+TRAIN, HELD_OUT = 0, 1  # second word of the seed, so that the two never share random numbers
+ROUND_BINS = 256  # bins in a round: its one last, half-empty bin is then at most 0.4 % of it
 
 
 class Position(NamedTuple):
@@ -43,6 +47,7 @@ class Examples:
         self.token_field = next(n for n, f in objective.fields.items() if f.per == "token")
         source = np.searchsorted(corpus.starts, self.pieces.document, side="right") - 1
         self.weights = corpus.weights[source]  # (I,) how often an epoch has each piece
+        self.occurrences = int(corpus.weights.max()) + 1  # most that an epoch has of a piece
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -55,6 +60,7 @@ class Examples:
         """Return the epoch's items in random order; item = occurrence * len(self) + piece.
 
         A piece of weight w occurs floor(w) times and once more with probability w - floor(w).
+        See `postponed` for items of other epochs.
         """
         rng = self.generator(epoch)
         times = np.floor(self.weights + rng.random(len(self))).astype(np.int64)
@@ -62,13 +68,18 @@ class Examples:
         first = np.repeat(np.cumsum(times) - times, times)
         return rng.permutation((np.arange(len(piece)) - first) * len(self) + piece)
 
+    def postponed(self, items: np.ndarray) -> np.ndarray:
+        """Return what items of an epoch are called in the plan of the next one."""
+        return items + self.occurrences * len(self)
+
     def make(self, item: int, epoch: int) -> dict[str, np.ndarray]:
-        """Return the example of `item` in `epoch`."""
+        """Return the example of `item` in the plan of `epoch`."""
         occurrence, piece = divmod(int(item), len(self))
+        late, occurrence = divmod(occurrence, self.occurrences)
         pieces = self.pieces
         ids = self.corpus.document(int(pieces.document[piece]))
         ids = ids[int(pieces.start[piece]) : int(pieces.stop[piece])]
-        return self.objective.example(ids, self.generator(epoch, piece, occurrence))
+        return self.objective.example(ids, self.generator(epoch - late, piece, occurrence))
 
     def batch(self, items: np.ndarray, epoch: int) -> Batch:
         """Return the pack of these items."""
@@ -93,19 +104,34 @@ class Stream:
         self.examples, self.budget, self.batches_per_step = examples, budget, batches_per_step
         self.rank, self.world_size = rank, world_size
         self.start = start = start or Position()
+        tokens = float((examples.sizes * examples.weights).sum())  # of an epoch, expected
+        self.round = min(ROUND_BINS, math.ceil(ROUND_BINS * budget / tokens))  # epochs
         self._plans: dict[int, Bins] = {}
         self._firsts: list[int] = [-start.bin]  # number of the first bin of start.epoch + k
 
     def plan(self, epoch: int) -> Bins:
         """Return the bins of `epoch`; the last two epochs asked for are kept."""
         if epoch not in self._plans:
-            items = self.examples.epoch(epoch)
-            sizes = self.examples.sizes[items % len(self.examples)]
-            self._plans = {e: b for e, b in self._plans.items() if e == epoch - 1}
-            self._plans[epoch] = plan_bins(
-                items, sizes, self.budget, self.examples.generator(epoch, 0, 0, 1)
-            )
+            first = epoch
+            while first % self.round and first - 1 not in self._plans:
+                first -= 1
+            for number in range(first, epoch + 1):
+                self._plan(number)
         return self._plans[epoch]
+
+    def _plan(self, epoch: int) -> None:
+        examples = self.examples
+        items = examples.epoch(epoch)
+        if epoch % self.round:
+            items = np.concatenate([examples.postponed(self._plans[epoch - 1].rest), items])
+        bins = plan_bins(
+            items,
+            examples.sizes[items % len(examples)],
+            self.budget,
+            examples.generator(epoch, 0, 0, 1),
+            leave_rest=(epoch + 1) % self.round != 0,
+        )
+        self._plans = {e: b for e, b in self._plans.items() if e == epoch - 1} | {epoch: bins}
 
     def locate(self, number: int) -> Position:
         """Return epoch and bin of the `number`-th bin counted from the start position."""
@@ -131,14 +157,19 @@ def steps(stream: Stream, count: int, workers: int) -> Iterator[Step]:
         for step in range(count):
             yield stream[step]
         return
+    import torch
     from torch.utils.data import DataLoader
 
+    # The workers inherit it; and what is wrong with it is said here, not in a worker's traceback.
+    stream.plan(stream.start.epoch)
     loader: Any = DataLoader(
         stream,  # type: ignore[arg-type]
         batch_size=None,
         sampler=range(count),
         num_workers=workers,
         prefetch_factor=2,
+        # Else it would draw from torch's global generator, and change what is drawn after it.
+        generator=torch.Generator(),
     )
     yield from loader
 
@@ -149,9 +180,9 @@ def held_out_batches(examples: Examples, budget: int) -> tuple[Bins, Callable[[i
     return bins, lambda index: examples.batch(bins[index], 0)
 
 
-def fill(bins: Bins, sizes: Mapping[int, int] | np.ndarray, budget: int) -> float:
+def fill(bins: Bins, sizes: np.ndarray, budget: int) -> float:
     """Return the share of the token budget that an epoch's batches use."""
     if not len(bins):
         return 0.0
-    used = int(np.asarray(sizes)[bins.items % len(sizes)].sum())
+    used = int(sizes[bins.items % len(sizes)].sum())
     return used / (len(bins) * budget)

@@ -2,13 +2,14 @@
 
 An epoch is planned from lengths alone, before any example is made: a seeded order of the pieces is
 cut into windows, each window is packed by best fit decreasing into bins of the token budget, bins
-that stay too empty are handed on to the next window, and the bins of a window are shuffled. So a
-plan is a pure function of (seed, epoch), and any position in it can be returned to.
+that stay too empty are handed on to the next window (and, where `data/loader.py` says so, to the
+next epoch), and the bins of a window are shuffled. So a plan is a pure function of (seed, epoch),
+and any position in it can be returned to.
 """
 
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,20 @@ import numpy as np
 from nlpkit.errors import UsageError
 
 WINDOW_BINS = 64  # bins' worth of pieces packed together
-FULL_ENOUGH = 0.985  # bins emptier than this are handed on to the next window
+FULL_ENOUGH = 0.985  # bins emptier than this are handed on to the next window,
+HANDED_ON = 2  # but no more than so many: what packs badly here packs badly there
 
 
 @dataclass(frozen=True)
 class Bins:
-    """The batches of one epoch: `items[offsets[b]:offsets[b + 1]]` share bin b."""
+    """The batches of one epoch: `items[offsets[b]:offsets[b + 1]]` share bin b.
+
+    `rest` are the items that are in none of them, left to the next epoch.
+    """
 
     items: np.ndarray  # (I,) int64
     offsets: np.ndarray  # (B + 1,) int64
+    rest: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # (R,) int64
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -78,9 +84,16 @@ def best_fit(sizes: np.ndarray, budget: int) -> list[list[int]]:
 
 
 def plan_bins(
-    items: np.ndarray, sizes: np.ndarray, budget: int, rng: np.random.Generator | None
+    items: np.ndarray,
+    sizes: np.ndarray,
+    budget: int,
+    rng: np.random.Generator | None,
+    *,
+    leave_rest: bool = False,
 ) -> Bins:
     """Pack `items` (I,) of `sizes` (I,) tokens, in this order; `rng` shuffles bins in a window.
+
+    With `leave_rest` the emptiest bins at the end stay unpacked, as `rest`; never the only one.
 
     Raises:
         UsageError: an item is larger than the budget.
@@ -93,23 +106,29 @@ def plan_bins(
     packed: list[np.ndarray] = []
     carried = np.empty(0, np.int64)  # indices into `items`
     ends = _window_ends(sizes, budget)
-    for number, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):
+    for start, stop in zip([0, *ends], ends, strict=False):
         window = np.concatenate([carried, np.arange(start, stop)])
         bins = [window[chosen] for chosen in best_fit(sizes[window], budget)]
         carried = np.empty(0, np.int64)
-        if number < len(ends) - 1:
-            full = [b for b in bins if sizes[b].sum() >= FULL_ENOUGH * budget]
-            # A window may pack badly (few, long pieces): then its bins stay as they are.
-            if len(full) >= len(bins) - 2:
-                rest = [b for b in bins if sizes[b].sum() < FULL_ENOUGH * budget]
-                carried = np.concatenate([carried, *rest])
-                bins = full
+        if stop < len(sizes) or leave_rest:
+            bins, carried = _hand_on(bins, sizes, budget)
         if rng is not None:
             rng.shuffle(bins)
         packed.extend(bins)
     counts = np.array([len(b) for b in packed], np.int64)
     order = np.concatenate(packed) if packed else np.empty(0, np.int64)
-    return Bins(items[order], np.concatenate([[0], np.cumsum(counts)]))
+    return Bins(items[order], np.concatenate([[0], np.cumsum(counts)]), items[carried])
+
+
+def _hand_on(
+    bins: list[np.ndarray], sizes: np.ndarray, budget: int
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return the bins to keep, at least one, and the contents of the others: the emptiest."""
+    fullest_first = sorted(bins, key=lambda b: -sizes[b].sum())
+    keep = max(1, len(bins) - HANDED_ON)
+    while keep < len(bins) and sizes[fullest_first[keep]].sum() >= FULL_ENOUGH * budget:
+        keep += 1
+    return fullest_first[:keep], np.concatenate([np.empty(0, np.int64), *fullest_first[keep:]])
 
 
 def _window_ends(sizes: np.ndarray, budget: int) -> list[int]:

@@ -111,17 +111,17 @@ class Objective:
         input_ids[prompt + 1 : -1] = ids
         input_ids[-1] = self.eos_id
 
-        segment = np.full(prompt + size, (INFILLING_SEGMENT, GENERATION_SEGMENT)[task])
+        segment = np.full(prompt + size, (INFILLING_SEGMENT, GENERATION_SEGMENT)[task], np.int64)
         segment[:prompt] = PROMPT_SEGMENT
-        labels = np.full(prompt + size, IGNORE)
+        labels = np.full(prompt + size, IGNORE, np.int64)
         labels[:-1] = np.where(context[1:], IGNORE, input_ids[1:])
         return {
             "input_ids": input_ids,
             "segment": segment,
-            "position": np.arange(prompt + size),
+            "position": np.arange(prompt + size, dtype=np.int64),
             "context": context,
             "labels": labels,
-            "task": np.array(task),
+            "task": np.array(task, np.int64),
         }
 
     def count(self, batch: Mapping[str, np.ndarray]) -> int:
