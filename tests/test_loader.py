@@ -160,9 +160,9 @@ def test_stream_of_two_processes_is_that_of_one() -> None:
         assert all(map(_same, together, step.batches))
 
 
-@pytest.mark.parametrize("budget", [BUDGET, 4096])
+@pytest.mark.parametrize("budget", [BUDGET, 8192])
 def test_epoch_has_every_piece_once(budget: int) -> None:
-    # 4096: the corpus is less than a batch, so that nothing is handed on.
+    # 8192: the corpus is less than a batch, so that nothing is handed on.
     stream = _stream(budget=budget)
     everything = Counter({(piece, 0): 1 for piece in range(len(stream.examples))})
     for epoch in range(4):

@@ -1,0 +1,148 @@
+"""Learning rates by hand and from Vaswani et al. 2017; AdamW against torch's plain loop."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from nlpkit.train.optim import adamw, lr_factor
+from nlpkit.train.settings import Config
+
+SCHEDULES = ["constant", "linear", "cosine", "noam"]
+
+
+def _config(**settings) -> Config:
+    return Config(**({"steps": 100, "warmup_steps": 20, "schedule": "linear"} | settings))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_lr_factor_rises_linearly_to_one_at_the_end_of_the_warmup(schedule: str) -> None:
+    config = _config(schedule=schedule, min_lr_ratio=0.25)
+    factors = [lr_factor(step, config) for step in range(1, 101)]
+    # Steps count from 1, so that the first one already learns.
+    assert factors[:4] == [1 / 20, 2 / 20, 3 / 20, 4 / 20]
+    assert factors[18] == 19 / 20
+    assert factors[19] == 1.0 == max(factors)
+    falling = factors[19:]
+    if schedule == "constant":
+        assert set(falling) == {1.0}
+    else:
+        assert all(a > b for a, b in itertools.pairwise(falling))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        # (40 - 20) / 80 = 1/4 of the way: linear 1 - 1/4, cosine (1 + cos 45°) / 2.
+        ("constant", {40: 1.0, 60: 1.0, 100: 1.0}),
+        ("linear", {40: 0.75, 60: 0.5, 80: 0.25, 100: 0.0}),
+        ("cosine", {40: (1 + math.sqrt(0.5)) / 2, 60: 0.5, 80: (1 - math.sqrt(0.5)) / 2, 100: 0.0}),
+        ("noam", {80: 0.5, 45: 2 / 3, 20: 1.0}),
+    ],
+)
+def test_lr_factor_by_hand(schedule: str, expected: dict[int, float]) -> None:
+    config = _config(schedule=schedule)
+    assert {s: lr_factor(s, config) for s in expected} == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_lr_factor_ends_at_the_smallest_ratio(schedule: str) -> None:
+    config = _config(schedule=schedule, min_lr_ratio=0.1)
+    assert lr_factor(100, config) == pytest.approx(0.1, abs=1e-15)
+    assert lr_factor(99, config) > 0.1
+    assert lr_factor(60, config) == pytest.approx(0.55)  # 0.1 + 0.9 / 2
+
+
+@pytest.mark.parametrize("d_model", [512, 4096])
+def test_lr_factor_noam_is_vaswanis_up_to_a_constant(d_model: int) -> None:
+    # Vaswani et al. 2017, eq. 3: d_model^-0.5 * min(step^-0.5, step * warmup^-1.5)
+    warmup = 4000
+    config = Config(steps=100_000, warmup_steps=warmup, schedule="noam")
+    ratios = {
+        d_model**-0.5 * min(step**-0.5, step * warmup**-1.5) / lr_factor(step, config)
+        for step in (1, 2, 777, 3999, 4000, 4001, 20_000, 100_000)
+    }
+    assert max(ratios) == pytest.approx(min(ratios), rel=1e-12)
+    assert max(ratios) == pytest.approx((d_model * warmup) ** -0.5, rel=1e-12)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_lr_factor_warmup_of_one_step_starts_at_the_peak(schedule: str) -> None:
+    assert lr_factor(1, _config(schedule=schedule, warmup_steps=1)) == 1.0
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_lr_factor_without_warmup_starts_below_the_peak_by_one_step(schedule: str) -> None:
+    config = _config(schedule=schedule, warmup_steps=0, steps=4)
+    first = {"constant": 1.0, "linear": 0.75, "cosine": (1 + math.sqrt(0.5)) / 2}[schedule]
+    assert lr_factor(1, config) == pytest.approx(first)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_lr_factor_all_warmup_ends_at_the_peak(schedule: str) -> None:
+    config = _config(schedule=schedule, warmup_steps=100)
+    assert [lr_factor(50, config), lr_factor(100, config)] == [0.5, 1.0]
+
+
+def _net() -> nn.Module:
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, 2))
+    net[3].weight.requires_grad_(False)
+    return net
+
+
+def test_adamw_decays_matrices_and_not_vectors() -> None:
+    net = _net()
+    optimizer = adamw(net, _config(weight_decay=0.3, lr=0.5))
+    decay = {id(p): g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
+    trained = {name: decay.get(id(p)) for name, p in net.named_parameters()}
+    assert trained == {
+        "0.weight": 0.3, "1.weight": 0.3, "1.bias": 0.0, "2.weight": 0.0, "2.bias": 0.0,
+        "3.weight": None, "3.bias": 0.0,
+    }  # fmt: skip
+    before = {name: p.detach().clone() for name, p in net.named_parameters()}
+    for p in net.parameters():
+        p.grad = torch.zeros_like(p) if p.requires_grad else None
+    optimizer.step()
+    for name, p in net.named_parameters():
+        # Without a gradient only the decay acts, once the learning rate: 1 - 0.5 * 0.3.
+        torch.testing.assert_close(p.detach(), before[name] * (0.85 if trained[name] else 1.0))
+
+
+def test_adamw_uses_the_recipes_settings() -> None:
+    optimizer = adamw(_net(), _config(lr=0.02, beta1=0.8, beta2=0.95, adam_eps=1e-5))
+    for group in optimizer.param_groups:
+        assert (group["lr"], group["betas"], group["eps"]) == (0.02, (0.8, 0.95), 1e-5)
+
+
+def test_adamw_of_matrices_alone_has_no_empty_group() -> None:
+    optimizer = adamw(nn.Linear(3, 3, bias=False), _config())
+    assert [len(group["params"]) for group in optimizer.param_groups] == [1]
+
+
+def test_adamw_equals_torchs_unfused_loop() -> None:
+    nets = [_net(), _net()]
+    config = _config(lr=0.05, weight_decay=0.1, beta1=0.8, beta2=0.9, adam_eps=1e-6)
+    ours = adamw(nets[0], config)
+    plain = [p for p in nets[1].parameters() if p.requires_grad]
+    theirs = torch.optim.AdamW(
+        [
+            {"params": [p for p in plain if p.ndim == 2], "weight_decay": 0.1},
+            {"params": [p for p in plain if p.ndim == 1], "weight_decay": 0.0},
+        ],
+        lr=0.05, betas=(0.8, 0.9), eps=1e-6, fused=False, foreach=False,
+    )  # fmt: skip
+    for step in range(1, 11):
+        words = torch.randint(0, 11, (16,))
+        target = torch.randn(16, 2)
+        for net, optimizer in zip(nets, (ours, theirs), strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = 0.05 * lr_factor(step, config)
+            optimizer.zero_grad()
+            (net(words) - target).square().mean().backward()
+            optimizer.step()
+    for one, other in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        # Ten steps in float32, summed in another order.
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
