@@ -1,0 +1,282 @@
+"""The architecture as docs/design.md says it: who imports whom, who needs torch, what parts have."""
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+import nlpkit
+from nlpkit import registry
+from nlpkit.config import FrozenConfig
+from nlpkit.objectives import _contract
+
+ROOT = Path(nlpkit.__file__).parent
+DESIGN = ROOT.parent / "docs" / "design.md"
+HEAVY = ("torch", "transformers", "accelerate")
+CONFIGURED = ("objectives", "models", "tokenizers", "attention/kinds")
+
+
+def _sources() -> dict[str, str]:
+    """Return the text of every module by its path without suffix, such as `data/pack`."""
+    files = sorted(ROOT.rglob("*.py"))
+    assert len(files) > 50
+    return {
+        str(f.relative_to(ROOT).with_suffix("").as_posix()): f.read_text("utf-8") for f in files
+    }
+
+
+SOURCES = _sources()
+
+
+def _levels() -> dict[str, int]:
+    """Return the level of each pattern in the table of docs/design.md."""
+    found = {}
+    for level, cell in re.findall(r"^\| (\d) \| (.+) \|$", DESIGN.read_text("utf-8"), re.M):
+        # What stands in brackets is about modules, and no list of them.
+        for pattern in re.findall(r"`([^`]+)`", re.sub(r"\(.*?\)", "", cell)):
+            found[pattern] = int(level)
+    return found
+
+
+LEVELS = _levels()
+
+
+def _level(module: str) -> int:
+    (level,) = {n for pattern, n in LEVELS.items() if fnmatch(module, pattern)}
+    return level
+
+
+def _imports(module: str, text: str) -> Iterator[str]:
+    """Yield the modules of nlpkit that are imported anywhere in a source."""
+    for node in ast.walk(ast.parse(text)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{module}: relative import"
+            # `from nlpkit.data import corpus` is of a module, `from nlpkit.run import Run` is not.
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            path = name.split(".")
+            if path[0] == "nlpkit":
+                yield _module_of("/".join(path[1:]))
+
+
+def _module_of(path: str) -> str:
+    """Return the module that a dotted name with slashes is, or is in."""
+    while path:
+        for module in (path, f"{path}/__init__"):
+            if module in SOURCES:
+                return module
+        path = path.rpartition("/")[0]
+    return "__init__"
+
+
+def _wrong_imports(sources: dict[str, str]) -> list[str]:
+    wrong = []
+    for module, text in sources.items():
+        for imported in _imports(module, text):
+            here, there = _level(module), _level(imported)
+            package, other = module.split("/")[0], imported.split("/")[0]
+            across = here == there and "/" in module and "/" in imported and package != other
+            if there > here or across:
+                wrong.append(f"{module} ({here}) imports {imported} ({there})")
+    return wrong
+
+
+def test_layers_every_module_has_one_level() -> None:
+    for module in SOURCES:
+        assert 0 <= _level(module) <= 8, module
+    for pattern in LEVELS:
+        assert any(fnmatch(module, pattern) for module in SOURCES), f"no module is {pattern}"
+
+
+def test_layers_imports_go_downwards() -> None:
+    assert _wrong_imports(SOURCES) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "is_wrong"),
+    [
+        ("data/pack", "from nlpkit.train.loop import train", True),
+        ("data/pack", "def f():\n    import nlpkit.run", True),
+        ("data/pack", "from nlpkit import run", True),
+        ("config", "from nlpkit.recipe import load", True),
+        ("objectives/cpm_ant", "from nlpkit.models.cpm_ant.model import Model", True),
+        ("data/store", "from nlpkit import tokenizers", True),
+        ("models/cpm_ant/model", "from nlpkit.attention.layout import Layout", False),
+        ("data/store", "from nlpkit.data import corpus", False),
+        ("run", "from nlpkit import __version__, build", False),
+    ],
+)
+def test_layers_check_tells_wrong_from_right(module: str, line: str, is_wrong: bool) -> None:
+    assert bool(_wrong_imports({module: line})) == is_wrong
+
+
+def _free_of_torch() -> list[str]:
+    """Return the modules that docs/design.md lists as free of torch."""
+    text = DESIGN.read_text("utf-8")
+    (listed,) = re.findall(r"^Free of torch.*?: (.+?)\n\n", text, re.M | re.S)
+    patterns = re.findall(r"`([^`]+)`", re.sub(r"\(.*?\)", "", listed))
+    assert "data/*" in patterns
+    assert "everything at levels 0–2" in listed
+    return [
+        module
+        for module in SOURCES
+        if _level(module) <= 2
+        or any(fnmatch(module, pattern) for pattern in patterns if pattern != "__init__")
+        or (module.startswith("models/") and module.endswith("/__init__"))
+    ]
+
+
+def test_layers_light_modules_import_nothing_heavy() -> None:
+    modules = [
+        f"nlpkit.{m.replace('/', '.')}".removesuffix(".__init__")
+        for m in _free_of_torch()
+        if not m.endswith("__main__")
+    ]
+    assert {"nlpkit", "nlpkit.recipe", "nlpkit.models.cpm_ant", "nlpkit.data.loader"} <= {*modules}
+    assert "nlpkit.run" not in modules
+    program = (
+        "import importlib, sys\n"
+        f"for name in {modules!r}:\n"
+        "    importlib.import_module(name)\n"
+        f"    heavy = [h for h in {HEAVY!r} if h in sys.modules]\n"
+        "    assert not heavy, f'{name} imports {heavy}'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("folder", CONFIGURED)
+def test_layers_each_light_part_alone_imports_nothing_heavy(folder: str) -> None:
+    # As a recipe loads it: by the registry, with nothing imported before.
+    program = (
+        "import sys\n"
+        "from nlpkit import registry\n"
+        f"for name in registry.names({folder!r}):\n"
+        f"    registry.load({folder!r}, name).Config\n"
+        f"print([h for h in {HEAVY!r} if h in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_files_have_at_most_400_lines() -> None:
+    assert {m: n for m, text in SOURCES.items() if (n := text.count("\n")) > 400} == {}
+
+
+def test_only_the_command_line_and_the_log_print() -> None:
+    speaks = ("cli", "commands/*", "train/log")
+    found = [
+        f"{module}:{node.lineno}"
+        for module, text in SOURCES.items()
+        if not any(fnmatch(module, pattern) for pattern in speaks)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
+    ]
+    assert found == []
+
+
+def _parts(*folders: str) -> list[tuple[str, str]]:
+    found = [(folder, name) for folder in folders for name in registry.names(folder)]
+    assert {folder for folder, _ in found} == {*folders}
+    return found
+
+
+def _public(cls: type) -> set[str]:
+    """Return the attributes and methods that a protocol asks for."""
+    methods = {n for n, v in vars(cls).items() if inspect.isfunction(v) and n[0] != "_"}
+    return methods | set(cls.__annotations__)
+
+
+def _assert_has(part: object, names: set[str]) -> None:
+    missing = sorted(name for name in names if not hasattr(part, name))
+    assert not missing, f"{part} has no {', '.join(missing)}"
+
+
+@pytest.mark.parametrize(("folder", "name"), _parts(*CONFIGURED))
+def test_config_of_every_part_is_strict_and_described(folder: str, name: str) -> None:
+    config = registry.load(folder, name).Config
+    assert issubclass(config, FrozenConfig)
+    assert config.model_config["extra"] == "forbid"
+    assert config.model_config["frozen"]
+    assert config.model_config["strict"]
+    undescribed = [n for n, field in config.model_fields.items() if not field.description]
+    assert not undescribed
+
+
+@pytest.mark.parametrize(("folder", "name"), _parts("objectives"))
+def test_objective_offers_its_contract(folder: str, name: str) -> None:
+    objective = registry.load(folder, name).Objective
+    wanted = _public(_contract.Objective)
+    assert {"pieces", "length", "example", "count", "loss", "fields", "needs"} <= wanted
+    _assert_has(objective, wanted)
+    assert list(inspect.signature(objective).parameters) == ["config", "tokenizer", "model_config"]
+    assert all(isinstance(f, _contract.Field) for f in objective.fields.values())
+    assert {f.per for f in objective.fields.values()} <= {"token", "sequence"}
+    assert {*objective.inputs, "labels"} <= {*objective.fields}
+    for method in ("pieces", "length", "example", "count", "loss"):
+        ours, theirs = (
+            inspect.signature(getattr(o, method)) for o in (objective, _contract.Objective)
+        )
+        assert list(ours.parameters) == list(theirs.parameters)
+
+
+@pytest.mark.parametrize(("folder", "name"), _parts("models"))
+def test_model_offers_its_contract(folder: str, name: str) -> None:
+    family = registry.load(folder, name)
+    assert isinstance(family.MODEL_TYPE, str)
+    module = registry.load(folder, f"nlpkit.models.{name}.model")
+    _assert_has(module, {"Model", "to_hf", "from_hf", "flops"})
+    assert module.ATTENTION_KIND in registry.names("attention/kinds")
+    _assert_has(module.Model, {"forward", "token_loss", "logits"})
+    parameters = list(inspect.signature(module.Model).parameters)
+    assert parameters == ["config", "vocab_size", "backend"]
+    parameters = list(inspect.signature(module.Model.token_loss).parameters)
+    assert parameters == ["self", "hidden", "index", "targets"]
+
+
+@pytest.mark.parametrize(("folder", "name"), _parts("tokenizers"))
+def test_tokenizer_offers_its_contract(folder: str, name: str) -> None:
+    tokenizer = registry.load(folder, name).Tokenizer
+    names = {"train", "load", "save", "encode", "encode_batch", "decode", "token"}
+    names |= {"token_characters", "fingerprint", "vocab_size"}
+    _assert_has(tokenizer, names)
+    ids = ("bos_id", "eos_id", "unk_id", "pad_id")
+    # Set by the class or by its constructor.
+    source = "".join(
+        inspect.getsource(c) for c in tokenizer.__mro__ if c.__module__[:6] == "nlpkit"
+    )
+    assert all(hasattr(tokenizer, n) or re.search(rf"self\.{n}\b", source) for n in ids)
+
+
+@pytest.mark.parametrize(("folder", "name"), _parts("attention/kinds"))
+def test_attention_kind_offers_its_contract(folder: str, name: str) -> None:
+    kind = registry.load(folder, name)
+    assert isinstance(kind.FIELDS, tuple)
+    assert {*kind.OPTIONAL} <= {*kind.FIELDS}
+    assert all(type(flag) is bool for flag in (kind.CAUSAL, kind.FULL, kind.BIAS))
+    assert not (kind.CAUSAL and kind.FULL)
+    assert kind.LEADING is None or kind.LEADING in kind.FIELDS
+    assert list(inspect.signature(kind.mask).parameters) == ["fields", "q", "k"]
+    if kind.BIAS:
+        parameters = list(inspect.signature(kind.bias_index).parameters)
+        assert parameters == ["config", "fields", "q", "k"]
+        assert kind.rows(kind.Config()) > 0
+        assert isinstance(kind.constants(kind.Config()), dict)
+
+
+@pytest.mark.parametrize(("folder", "name"), _parts("attention/backends"))
+def test_attention_backend_offers_its_contract(folder: str, name: str) -> None:
+    backend = registry.load(folder, name)
+    for function in (backend.refuses, backend.prepare):
+        assert list(inspect.signature(function).parameters) == ["request"]
