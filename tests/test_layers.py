@@ -1,4 +1,4 @@
-"""The architecture as docs/design.md says it: who imports whom, who needs torch, what parts have."""
+"""The architecture of docs/design.md: who imports whom, who needs torch, what parts offer."""
 
 import ast
 import inspect
