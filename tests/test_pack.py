@@ -1,6 +1,7 @@
 """Packing by lengths alone: every item once, no bin over the budget, hardly any room left."""
 
 import json
+import math
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -101,6 +102,13 @@ def test_plan_bins_are_in_random_order() -> None:
     assert correlation(_plan(sizes, 1024, None)) < -0.4
     # Standard deviation 1 / sqrt(120 - 1) each, so 0.02 for the mean of 20.
     assert abs(np.mean([correlation(_plan(sizes, 1024, seed)) for seed in range(20)])) < 0.08
+
+
+def test_plan_hands_half_empty_bins_on_to_the_next_window() -> None:
+    sizes = np.random.default_rng(1).integers(1, 100, 20_000)  # 15 windows
+    full = np.array([sizes[b].sum() for b in _contents(_plan(sizes, 1000))]) >= FULL_ENOUGH * 1000
+    assert (~full).sum() <= 2
+    assert len(full) <= math.ceil(sizes.sum() / 1000) + 1
 
 
 def test_plan_keeps_to_the_order_of_the_items_window_by_window() -> None:
