@@ -133,8 +133,8 @@ def _target_share(plan: Plan, batches: int = 16) -> float:
 def probe(plan: Plan) -> dict[str, Any]:
     """Time a few real batches, the fullest of the first step among them; return the estimate."""
     settings = plan.resolved.recipe.train
+    machine.tune_memory()
     precision, reason = machine.choose_precision(settings.precision, plan.device)
-    machine.keep_freed_memory()
     torch.manual_seed(plan.resolved.recipe.seed)
     model = build.build_model(
         plan.part, plan.data.tokenizer.vocab_size, plan.resolved.recipe.attention.backend

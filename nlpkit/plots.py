@@ -26,6 +26,35 @@ def _pyplot() -> Any:
     return plt
 
 
+def loss_figure(
+    steps: list[dict[str, Any]], held_out: list[dict[str, Any]], entropy: float, path: Path
+) -> None:
+    """Draw the training loss of every step and the held-out loss, from records of metrics.jsonl.
+
+    `entropy` is the unigram entropy of the held-out text, in nats a token.
+    """
+    plt = _pyplot()
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    axes.plot(
+        [r["step"] for r in steps], [r["loss"] for r in steps], color="#9db7d5", lw=1, label="train"
+    )
+    for name, style in (("loss", "-"), ("infilling", ":"), ("generation", "--")):
+        values = [
+            r["held_out"][name] if name == "loss" else r["held_out"]["losses"][name]
+            for r in held_out
+        ]
+        label = "held out" if name == "loss" else f"held out, {name}"
+        axes.plot([r["step"] for r in held_out], values, style, color="#123c73", label=label)
+    axes.axhline(entropy, color="#b3541e", lw=1, label="unigram entropy of the held-out text")
+    axes.set_xlabel("step")
+    axes.set_ylabel("nats / token")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    with naming_the_path(path):
+        figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
 def mask_figure(
     mask: np.ndarray, spans: list[tuple[int, int]], tokens: list[str], path: Path
 ) -> None:

@@ -148,7 +148,7 @@ def make_accelerator(
     """Return the accelerator in the run's precision, which is decided once, at its first start."""
     if device not in ("auto", "cpu"):
         os.environ["ACCELERATE_TORCH_DEVICE"] = device
-    machine.keep_freed_memory()
+    machine.tune_memory()
     # Without an accelerator accelerate must be told, or several processes would not find together.
     on_cpu = device == "cpu" or not torch.accelerator.is_available()
     kind = torch.device("cpu") if on_cpu else torch.accelerator.current_accelerator()
@@ -273,6 +273,7 @@ def _begin(run: Run) -> None:
         processes=run.accelerator.num_processes,
         seed=run.resolved.recipe.seed,
         data=run.data.fingerprint,
+        held_out_unigram_entropy=run.data.valid and run.data.valid.unigram_entropy(),
     )
 
 

@@ -1,0 +1,307 @@
+"""Our training step against the plain way to train CPM-Ant with transformers' modules.
+
+    python bench/train_step.py [--rounds 5] [--layers 12] [--hidden 256] [--max-length 512]
+
+Every subject runs in a process of its own (so that peak memory is its own) and they take turns,
+round by round: in each round all see the same documents, in a different order of subjects. The
+plain way: transformers' encoder layers, a right-padded batch of documents in random order, dense
+mask and bias (looked up once a step), logits for every position, AdamW. Ours: packed, attention
+document by document, logits on targets only.
+
+Prints a table on stdout: real tokens a second (padding does not count), peak memory, share of what
+the machine's matrix products reach.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import resource
+import statistics
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from nlpkit.data.corpus import Config as DataConfig
+from nlpkit.data.corpus import Counts, documents, resolve
+from nlpkit.data.pack import collate, plan_bins
+from nlpkit.models.cpm_ant import Config
+from nlpkit.models.cpm_ant.model import Model, flops
+from nlpkit.objectives import cpm_ant as objective_file
+from nlpkit.tokenizers import cpm_ant as tokenizer_file
+from nlpkit.train.loop import to_device
+from nlpkit.train.machine import tune_memory
+from nlpkit.train.optim import adamw
+from nlpkit.train.settings import Config as TrainConfig
+
+ROOT = Path(__file__).parent.parent
+BUDGET = 4096  # tokens of one of our batches
+SUBJECTS = ("plain fp32", "ours fp32", "plain bf16", "ours bf16")
+TRAIN = TrainConfig(steps=1000, lr=1e-3, warmup_steps=10)
+
+
+def main() -> None:
+    arguments = _arguments()
+    tokenizer, ids = _text(arguments)
+    rounds = _rounds(arguments, tokenizer, ids)
+    workers = {name: _Worker(name, arguments, tokenizer.vocab_size) for name in arguments.subjects}
+    seconds: dict[str, list[float]] = {name: [] for name in workers}
+    for number, examples in enumerate(rounds):
+        for name in np.random.default_rng(number).permutation(list(workers)):
+            spent = workers[name].step(examples)
+            if number:  # the first round warms up
+                seconds[name].append(spent)
+    memory = {name: worker.finish() for name, worker in workers.items()}
+    _print(arguments, tokenizer.vocab_size, rounds[1:], seconds, memory)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--documents", type=int, default=48, help="in each round")
+    parser.add_argument("--batch", type=int, default=16, help="documents in a plain batch")
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--max-length", type=int, default=512)
+    parser.add_argument("--vocabulary", type=int, default=8000)
+    parser.add_argument("--data", nargs="*", default=[str(ROOT / "data/zh/train/*.jsonl")])
+    parser.add_argument("--subjects", nargs="*", default=list(SUBJECTS))
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    return parser.parse_args()
+
+
+def model_config(arguments: argparse.Namespace) -> Config:
+    """Return the model; width of the feed-forward layer and heads as CPM-Ant's proportions."""
+    return Config(
+        hidden_size=arguments.hidden,
+        num_layers=arguments.layers,
+        num_heads=arguments.hidden // 32,
+        intermediate_size=arguments.hidden * 5 // 2,
+    )
+
+
+def _text(arguments: argparse.Namespace) -> tuple[Any, list[np.ndarray]]:
+    config = DataConfig.model_validate({"train": arguments.data})
+    inputs, _ = resolve(config, None, Path("/tmp"))
+    texts = [document.text for document in documents(inputs, config, Counts())]
+    tokenizer = tokenizer_file.Tokenizer.train(
+        texts, tokenizer_file.Config(vocab_size=arguments.vocabulary)
+    )
+    return tokenizer, [np.array(ids) for ids in tokenizer.encode_batch(texts) if len(ids) >= 16]
+
+
+def _rounds(
+    arguments: argparse.Namespace, tokenizer: Any, ids: list[np.ndarray]
+) -> list[list[dict[str, np.ndarray]]]:
+    """Return the examples of each round, in random order."""
+    objective = objective_file.Objective(
+        objective_file.Config(max_length=arguments.max_length, min_piece=16),
+        tokenizer,
+        model_config(arguments),
+    )
+    rng = np.random.default_rng(0)
+    order = rng.permutation(len(ids))
+    rounds = []
+    for number in range(arguments.rounds + 1):
+        chosen = order[number * arguments.documents : (number + 1) * arguments.documents]
+        rounds.append([objective.example(ids[i][: objective.max_piece], rng) for i in chosen])
+    return rounds
+
+
+class _Worker:
+    """A subject in a process of its own."""
+
+    def __init__(self, name: str, arguments: argparse.Namespace, vocab_size: int):
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, name, arguments, vocab_size))
+        self.process.start()
+        self.pipe.recv()  # ready
+
+    def step(self, examples: list[dict[str, np.ndarray]]) -> float:
+        """Return the seconds that training on these examples took."""
+        self.pipe.send(examples)
+        return self.pipe.recv()
+
+    def finish(self) -> float:
+        """End the process; return its peak memory in bytes, without what it had at the start."""
+        self.pipe.send(None)
+        peak = self.pipe.recv()
+        self.process.join()
+        return peak
+
+
+def _serve(pipe: Any, name: str, arguments: argparse.Namespace, vocab_size: int) -> None:
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(0)
+    kind, precision = name.split()
+    subject = (_Ours if kind == "ours" else _Plain)(arguments, vocab_size)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    pipe.send("ready")
+    while (examples := pipe.recv()) is not None:
+        start = time.perf_counter()
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            subject.train(examples)
+        pipe.send(time.perf_counter() - start)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    pipe.send((after - before) * 1024)
+
+
+class _Ours:
+    """What `nlpkit pretrain` does with these examples."""
+
+    def __init__(self, arguments: argparse.Namespace, vocab_size: int):
+        tune_memory()
+        self.model = Model(model_config(arguments), vocab_size)
+        self.optimizer = adamw(self.model, TRAIN)
+        self.inputs = objective_file.Objective.inputs
+
+    def train(self, examples: list[dict[str, np.ndarray]]) -> None:
+        sizes = np.array([len(example["input_ids"]) for example in examples])
+        bins = plan_bins(np.arange(len(examples)), sizes, BUDGET, None)
+        for index in range(len(bins)):
+            batch = collate([examples[i] for i in bins[index]], "input_ids")
+            fields = to_device(batch, torch.device("cpu")).fields
+            hidden = self.model(batch.lengths, **{name: fields[name] for name in self.inputs})
+            rows = (fields["labels"] >= 0).nonzero().squeeze(1)
+            total, _ = self.model.token_loss(hidden, rows, fields["labels"][rows])
+            (total / len(rows)).backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+
+class _Plain:
+    """transformers' modules, used as one would."""
+
+    def __init__(self, arguments: argparse.Namespace, vocab_size: int):
+        from transformers import CpmAntConfig, CpmAntForCausalLM
+
+        config = model_config(arguments)
+        self.model = CpmAntForCausalLM(
+            CpmAntConfig(
+                vocab_size=vocab_size,
+                hidden_size=config.hidden_size,
+                num_attention_heads=config.num_heads,
+                dim_head=config.width_per_head,
+                dim_ff=config.intermediate_size,
+                num_hidden_layers=config.num_layers,
+            )
+        )
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self.batch = arguments.batch
+
+    def train(self, examples: list[dict[str, np.ndarray]]) -> None:
+        for start in range(0, len(examples), self.batch):
+            self._step(examples[start : start + self.batch])
+
+    def _step(self, examples: list[dict[str, np.ndarray]]) -> None:
+        longest = max(len(example["input_ids"]) for example in examples)
+
+        def padded(name: str, value: int) -> torch.Tensor:
+            rows = [
+                np.pad(e[name], (0, longest - len(e[name])), constant_values=value)
+                for e in examples
+            ]
+            return torch.from_numpy(np.stack(rows))
+
+        ids, segment, context = padded("input_ids", 0), padded("segment", 0), padded("context", 0)
+        labels = padded("labels", -100)
+        sizes = torch.tensor([len(example["input_ids"]) for example in examples])
+        real = torch.arange(longest)[None] < sizes[:, None]
+        place = torch.arange(longest)
+        mask = context[:, None, :] | (~context[:, :, None] & (place[None, :] <= place[:, None]))
+        mask = mask & real[:, None, :]
+        body = self.model.cpmant
+        position = place.repeat(len(examples), 1)
+        bias = body.position_bias(position, position, segment, segment)
+        hidden = body.input_embedding(ids) + body.segment_embedding(segment)
+        hidden, _, _ = body.encoder(hidden, mask, bias)
+        logits = self.model.lm_head(hidden)
+        loss = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def _peak(dtype: torch.dtype, threads: int) -> float:
+    """Return the best rate of a large matrix product, FLOP/s."""
+    torch.set_num_threads(threads)
+    a = torch.randn(2048, 2048, dtype=dtype)
+    best = float("inf")
+    for _ in range(6):
+        start = time.perf_counter()
+        a @ a
+        best = min(best, time.perf_counter() - start)
+    return 2 * 2048**3 / best
+
+
+def _print(
+    arguments: argparse.Namespace,
+    vocab_size: int,
+    rounds: list[list[dict[str, np.ndarray]]],
+    seconds: dict[str, list[float]],
+    memory: dict[str, float],
+) -> None:
+    tokens = [sum(len(e["input_ids"]) for e in examples) for examples in rounds]
+    work = [
+        flops(
+            model_config(arguments), vocab_size, [len(e["input_ids"]) for e in examples],
+            sum(int((e["labels"] >= 0).sum()) for e in examples),
+        )
+        for examples in rounds
+    ]  # fmt: skip
+    peaks = {
+        "fp32": _peak(torch.float32, arguments.threads),
+        "bf16": _peak(torch.bfloat16, arguments.threads),
+    }
+    base = next(iter(seconds))
+    lengths = [len(e["input_ids"]) for examples in rounds for e in examples]
+    print(
+        f"{arguments.layers} layers x {arguments.hidden}, max_length {arguments.max_length}, "
+        f"vocabulary {vocab_size}, sequences of {min(lengths)}..{max(lengths)} tokens "
+        f"(mean {np.mean(lengths):.0f}), {len(rounds)} rounds of {arguments.documents} documents"
+    )
+    print(f"{date.today()}, {platform.machine()} {_cpu()}, {arguments.threads} threads, "
+          f"torch {torch.__version__}; matrix products reach "
+          + ", ".join(f"{name} {peak / 1e9:.0f} GFLOP/s" for name, peak in peaks.items()))  # fmt: skip
+    print()
+    print(
+        "| | real tokens/s, median (best) | ratio of medians | peak memory | ratio | GEMM share |"
+    )
+    print("|---|---|---|---|---|---|")
+    result = {}
+    for name, spent in seconds.items():
+        rates = [t / s for t, s in zip(tokens, spent, strict=True)]
+        ratio = statistics.median(b / s for b, s in zip(seconds[base], spent, strict=True))
+        share = max(w / s for w, s in zip(work, spent, strict=True)) / peaks[name.split()[1]]
+        print(
+            f"| {name} | {statistics.median(rates):,.0f} ({max(rates):,.0f}) | {ratio:.2f} | "
+            f"{memory[name] / 2**20:,.0f} MiB | {memory[name] / memory[base]:.2f} | {share:.0%} |"
+        )
+        result[name] = {"tokens_per_second": rates, "memory_bytes": memory[name]}
+    if os.environ.get("NLPKIT_BENCH_JSON"):
+        Path(os.environ["NLPKIT_BENCH_JSON"]).write_text(json.dumps(result), encoding="utf-8")
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), ""
+    )
+
+
+if __name__ == "__main__":
+    main()
