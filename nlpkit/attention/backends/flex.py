@@ -36,7 +36,7 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Return attention over the whole pack as one sequence with a block mask."""
     on_gpu = request.device.type == "cuda"
-    attention: Callable[..., Tensor] = _compiled(flex_attention) if on_gpu else flex_attention
+    run: Any = _compiled(flex_attention) if on_gpu else flex_attention
     table = request.table
 
     def visible(_batch: Tensor, _head: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         heads_first = [x.transpose(0, 1)[None] for x in (q, k, v)]  # (1, H, N, D)
-        out = attention(
+        out = run(
             *heads_first,
             score_mod=None if table is None else biased,
             block_mask=blocks,

@@ -2,8 +2,8 @@
 
 As in FlashAttention (Dao et al. 2022, arXiv:2205.14135, alg. 4) forward keeps q, k, v, out and the
 logsumexp of each row, and backward makes the probabilities again. What a tile is differs: see
-`_tiles.py`. Bias and mask are gathered once a step for all tiles; backward adds the gradients of all
-layers in buffers of the same shape, which are scattered into the table's gradient once.
+`_tiles.py`. Bias and mask are gathered once a step for all tiles; backward adds the gradients of
+all layers in buffers of the same shape, which are scattered into the table's gradient once.
 
 N packed tokens, M tokens with padding, H heads, D width of a head; a group has G documents of L
 tokens, a tile R of its rows and E of its keys.
@@ -166,34 +166,40 @@ class _Attention(torch.autograd.Function):
         if tiling.blind is not None:
             out.masked_fill_(tiling.blind, 0)
         ctx.shared = shared
+        out = tiling.unpack(out)  # (N, H, D); what comes after attention keeps it anyway
         ctx.save_for_backward(Q, K, V, lse, out)
-        return tiling.unpack(out)
+        return out
 
     @staticmethod
     @once_differentiable
-    @torch.autocast("cpu", enabled=False)
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (grad,) = grads
-        shared: _Shared = ctx.shared
-        Q, K, V, lse, out = ctx.saved_tensors
-        dO = shared.tiling.pack(grad)
-        if shared.tiling.blind is not None:
-            dO.masked_fill_(shared.tiling.blind, 0)
-        delta = (dO.to(shared.exact) * out).sum(-1, keepdim=True)  # (M * H, 1)
-        dQ = torch.empty_like(Q)
-        dK, dV = torch.zeros(2, *Q.shape, dtype=shared.exact)
-        shared.start_backward()
-        for tile, bias in shared.tiles:
-            tile_Q, tile_dO, tile_K = tile.of_rows(Q), tile.of_rows(dO), tile.of_keys(K)
-            P = shared.scores(bias, tile_Q, tile_K).sub_(tile.of_rows(lse)).exp2_()
-            dP = shared.product("gradient", tile_dO, tile.of_keys(V).mT)
-            dS = dP.sub_(tile.of_rows(delta)).mul_(P)
-            if ctx.needs_input_grad[3]:
-                shared.add_bias_grad(tile, dS)
-            P, dS = P.to(Q.dtype), dS.to(Q.dtype)
-            tile.of_keys(dV).add_(torch.bmm(P.mT, tile_dO))
-            tile.of_keys(dK).add_(torch.bmm(dS.mT, tile_Q), alpha=shared.scale)
-            torch.mul(torch.bmm(dS, tile_K), shared.scale, out=tile.of_rows(dQ))
-        reached = grad.new_zeros(()) if ctx.needs_input_grad[3] else None
-        unpacked = [shared.tiling.unpack(x.to(grad.dtype)) for x in (dQ, dK, dV)]
-        return *unpacked, reached, None
+        with torch.autocast("cpu", enabled=False):
+            return _backward(ctx, grads[0])
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    shared: _Shared = ctx.shared
+    Q, K, V, lse, out = ctx.saved_tensors  # (M * H, D) three times, (M * H, 1), (N, H, D)
+    tiling = shared.tiling
+    dO = tiling.pack(grad)
+    delta = tiling.pack((grad.to(shared.exact) * out).sum(-1, keepdim=True))  # (M * H, 1)
+    if tiling.blind is not None:
+        dO.masked_fill_(tiling.blind, 0)
+        delta.masked_fill_(tiling.blind, 0)
+    dQ = torch.empty_like(Q)
+    dK, dV = torch.zeros(2, *Q.shape, dtype=shared.exact)
+    shared.start_backward()
+    for tile, bias in shared.tiles:
+        tile_Q, tile_dO, tile_K = tile.of_rows(Q), tile.of_rows(dO), tile.of_keys(K)
+        P = shared.scores(bias, tile_Q, tile_K).sub_(tile.of_rows(lse)).exp2_()
+        dP = shared.product("gradient", tile_dO, tile.of_keys(V).mT)
+        dS = dP.sub_(tile.of_rows(delta)).mul_(P)
+        if ctx.needs_input_grad[3]:
+            shared.add_bias_grad(tile, dS)
+        P, dS = P.to(Q.dtype), dS.to(Q.dtype)
+        tile.of_keys(dV).add_(torch.bmm(P.mT, tile_dO))
+        tile.of_keys(dK).add_(torch.bmm(dS.mT, tile_Q), alpha=shared.scale)
+        torch.mul(torch.bmm(dS, tile_K), shared.scale, out=tile.of_rows(dQ))
+    reached = grad.new_zeros(()) if ctx.needs_input_grad[3] else None
+    unpacked = [tiling.unpack(x.to(grad.dtype)) for x in (dQ, dK, dV)]
+    return *unpacked, reached, None

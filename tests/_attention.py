@@ -1,0 +1,70 @@
+"""Packs, fields and a short way to `attention.prepare` for the tests of attention."""
+
+import torch
+
+from nlpkit import attention, registry
+from nlpkit.attention.kinds import cpm_ant
+from nlpkit.attention.layout import Layout
+
+HEADS, WIDTH = 3, 8
+SETTINGS = {"num_buckets": 16, "max_distance": 40, "segment_types": 4}
+KINDS = registry.names("attention/kinds")
+ON_CPU = ["sdpa", "recompute", "tiled"]
+# Against the reference, which is float32 inside: rounding of inputs to bfloat16 is the same for
+# both, so what is left is bfloat16 products and outputs (2^-8 relative, sums of a few).
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 3e-2}
+PACKS = {
+    "ragged": [5, 1, 17, 2, 33, 9],
+    "one document": [37],
+    "one token": [1],
+    "equal": [12, 12, 12],
+    "many": [1 + 7 * i % 11 for i in range(40)],
+    "long": [300, 30, 150, 1, 290],
+}
+
+
+def fields_of(lengths, contexts="mixed", seed=0):
+    """Prompt of 2 in segment 0, text in segment 1 or 2; targets drawn by `contexts`."""
+    rng = torch.Generator().manual_seed(seed)
+    total = sum(lengths)
+    position = torch.cat([torch.arange(n) for n in lengths])
+    text = torch.cat([torch.full((n,), 1 + i % 2) for i, n in enumerate(lengths)])
+    context = {
+        "mixed": torch.rand(total, generator=rng) < 0.5,
+        "all": torch.ones(total, dtype=torch.bool),
+        "none": torch.zeros(total, dtype=torch.bool),
+        "tail": position < torch.cat([torch.full((n,), n // 2) for n in lengths]),
+    }[contexts]
+    return {
+        "context": context,
+        "segment": torch.where(position < 2, 0, text),
+        "position": position,
+        "span": None,
+    }
+
+
+def inputs(total, dtype=torch.float32, device="cpu", seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    shape = (4, total, HEADS, WIDTH)
+    q, k, v, grad = torch.randn(shape, generator=rng).to(device=device, dtype=dtype)
+    table = torch.randn(cpm_ant.rows(cpm_ant.Config(**SETTINGS)), HEADS, generator=rng)
+    qkv = [x.clone().requires_grad_() for x in (q, k, v)]
+    return qkv, table.to(device).requires_grad_(), grad
+
+
+def prepare(kind, backend, lengths, fields, table, dtype, device="cpu", **options):
+    biased = kind == "cpm_ant"
+    options = {"training": True} | options
+    return attention.prepare(
+        kind,
+        Layout.of(lengths, device),
+        fields={k: None if v is None else v.to(device) for k, v in fields.items()},
+        table=table if biased else None,
+        settings=SETTINGS if biased else None,
+        heads=HEADS,
+        head_dim=WIDTH,
+        dtype=dtype,
+        device=device,
+        backend=backend,
+        **options,
+    )

@@ -1,0 +1,234 @@
+"""CPM-Ant's attention against `transformers`, the choice of a backend, layouts and masks."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from nlpkit import attention, registry
+from nlpkit.attention.backends import flash, flex, recompute, varlen
+from nlpkit.attention.kinds import cpm_ant
+from nlpkit.attention.layout import Layout
+from nlpkit.errors import Unsupported, UsageError
+from tests._attention import HEADS, KINDS, ON_CPU, SETTINGS, WIDTH, fields_of, inputs, prepare
+
+# --- against transformers --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_buckets", "max_distance"), [(512, 2048), (32, 128), (16, 40), (64, 1000), (10, 7)]
+)
+def test_cpm_ant_bucket_equals_transformers(num_buckets, max_distance):
+    from transformers.models.cpmant.modeling_cpmant import CpmAntSegmentPositionEmbedding
+
+    config = SimpleNamespace(
+        num_attention_heads=1,
+        position_bias_num_buckets=num_buckets,
+        position_bias_max_distance=max_distance,
+        segment_types=2,
+    )
+    theirs = CpmAntSegmentPositionEmbedding(config)._position_bucket
+    distance = torch.arange(-5000, 5001, dtype=torch.int32)
+    expected = theirs(distance, num_buckets=num_buckets, max_distance=max_distance)
+    assert torch.equal(cpm_ant.bucket(distance.long(), num_buckets, max_distance), expected.long())
+    # And through the table of constants, which clamps the distance.
+    settings = {"num_buckets": num_buckets, "max_distance": max_distance, "segment_types": 2}
+    config = cpm_ant.Config(**settings)
+    position = torch.arange(5001)
+    fields = {"position": position, "segment": torch.zeros(5001, dtype=torch.long)}
+    fields |= cpm_ant.constants(config)
+    forward = cpm_ant.bias_index(config, fields, torch.zeros(1, dtype=torch.long), position)
+    backward = cpm_ant.bias_index(config, fields, position, torch.zeros(1, dtype=torch.long))
+    assert torch.equal(forward, expected[5000:].long())
+    assert torch.equal(backward.flip(0), expected[:5001].long())
+
+
+@pytest.mark.parametrize("backend", ["reference", *ON_CPU])
+def test_cpm_ant_attention_equals_transformers(backend):
+    from transformers.models.cpmant import modeling_cpmant as theirs
+    from transformers.models.cpmant.configuration_cpmant import CpmAntConfig
+
+    torch.manual_seed(0)
+    config = CpmAntConfig(
+        hidden_size=24,
+        num_attention_heads=HEADS,
+        dim_head=WIDTH,
+        segment_types=SETTINGS["segment_types"],
+        position_bias_num_buckets=SETTINGS["num_buckets"],
+        position_bias_max_distance=SETTINGS["max_distance"],
+        prompt_length=2,
+        dropout_p=0.0,
+    )
+    length = 60
+    fields = fields_of([length])
+    embedding = theirs.CpmAntSegmentPositionEmbedding(config)
+    torch.nn.init.normal_(embedding.relative_attention_bias)
+    layer = theirs.CpmAntAttention(config)
+    position, segment = fields["position"][None], fields["segment"][None]
+    bias = embedding(position, position, segment, segment)
+    mask = theirs.CpmAntModel._prepare_attention_mask(
+        SimpleNamespace(prompt_length=2),
+        torch.zeros(1, length),
+        torch.zeros(1, length, dtype=torch.long),
+        fields["context"][None],
+        torch.tensor([length]),
+    )
+    assert torch.equal(attention.dense_mask("cpm_ant", Layout.of([length]), fields), mask[0])
+    hidden = torch.randn(1, length, 24)
+    expected, _ = layer(hidden, hidden, mask, bias)
+
+    projections = layer.project_q, layer.project_k, layer.project_v
+    qkv = [project(hidden[0]).view(length, HEADS, WIDTH) for project in projections]
+    table = embedding.relative_attention_bias
+    attend = prepare("cpm_ant", backend, [length], fields, table, torch.float32)
+    got = layer.attention_out(attend(*qkv).reshape(length, -1))
+    torch.testing.assert_close(got, expected[0], atol=1e-5, rtol=0)
+    grad = torch.randn_like(got)
+    torch.testing.assert_close(
+        torch.autograd.grad(got, table, grad)[0],
+        torch.autograd.grad(expected[0], table, grad)[0],
+        atol=1e-5,
+        rtol=0,
+    )
+
+
+# --- choice, refusals, mistakes --------------------------------------------------------------
+
+
+def _request(name="causal", **changes):
+    table = torch.zeros(32, HEADS) if name == "cpm_ant" else None
+    facts = {
+        "kind": registry.load("attention/kinds", name),
+        "config": None,
+        "layout": Layout.of([3, 4]),
+        "fields": {},
+        "table": table,
+        "heads": HEADS,
+        "head_dim": 64,
+        "dtype": torch.bfloat16,
+        "device": torch.device("cuda"),
+        "training": True,
+        "dropout": 0.0,
+        "scale": 0.125,
+    }
+    return attention.Request(**(facts | changes))
+
+
+@pytest.mark.parametrize("backend", [flash, varlen])
+def test_attention_gpu_kernels_refuse_with_the_reason(backend, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert backend.refuses(_request("cpm_ant")) == "learned bias"
+    cpu = _request(device=torch.device("cpu"))
+    assert backend.refuses(cpu) == "made for CUDA, not for cpu"
+    wide = _request(dtype=torch.float32)
+    assert backend.refuses(wide) == "made for float16 and bfloat16, not for float32"
+    odd = _request(head_dim=20)
+    assert backend.refuses(odd) == "head width 20 is not a multiple of 8 up to 256"
+    assert backend.refuses(_request()) == "needs an Ampere GPU or newer"
+    masked = _request(kind=SimpleNamespace(FULL=False, CAUSAL=False))
+    assert backend.refuses(masked) == "a mask that is neither full nor causal"
+
+
+def test_attention_on_ampere_flash_wants_its_package_and_varlen_no_dropout(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    monkeypatch.setattr(flash.importlib.util, "find_spec", lambda name: None)
+    assert flash.refuses(_request()) == "flash-attn is not installed (pip install nlpkit[flash])"
+    assert varlen.refuses(_request()) is None
+    assert varlen.refuses(_request(dropout=0.1)) == "dropout on the probabilities"
+
+
+def test_attention_flex_and_recompute_refuse_with_the_reason():
+    cpu = torch.device("cpu")
+    assert flex.refuses(_request(device=cpu)) == "no backward pass on CPU"
+    assert flex.refuses(_request(device=cpu, training=False)) is None
+    assert flex.refuses(_request(head_dim=8)) == "head width below 16"
+    assert flex.refuses(_request("cpm_ant")) is None
+    assert recompute.refuses(_request()) == "made for CPUs"
+    assert recompute.refuses(_request(device=cpu, dropout=0.1)) == "dropout on the probabilities"
+
+
+def test_attention_auto_names_its_choice_and_what_refused():
+    _, table, _ = inputs(1)
+    fields = fields_of([1])
+    chosen = prepare("cpm_ant", "auto", [1], fields, table, torch.float32)
+    assert (chosen.backend, chosen.reason) == ("recompute", "recompute")
+    chosen = prepare("cpm_ant", "auto", [1], fields, table, torch.float32, dropout=0.1)
+    assert chosen.backend == "sdpa"
+    assert chosen.reason == "sdpa (recompute refused: dropout on the probabilities)"
+
+
+def test_attention_named_backend_that_cannot_is_an_error():
+    _, table, _ = inputs(1)
+    with pytest.raises(Unsupported, match=r"flex cannot do kind full: no backward pass on CPU"):
+        prepare("full", "flex", [1], {}, table, torch.float32)
+    with pytest.raises(UsageError, match=r"no 'recompite', did you mean recompute\?"):
+        prepare("full", "recompite", [1], {}, table, torch.float32)
+
+
+def test_attention_wrong_fields_or_table_are_errors():
+    _, table, _ = inputs(1)
+    fields = fields_of([1])
+    left = {k: fields[k] for k in ("position", "segment")}
+    with pytest.raises(ValueError, match="needs the field 'context'; given: position, segment"):
+        prepare("cpm_ant", "auto", [1], left, table, torch.float32)
+    with pytest.raises(
+        ValueError, match=r"'context' must be \(2,\), one value a token; got \(1,\)"
+    ):
+        prepare("cpm_ant", "auto", [2], fields, table, torch.float32)
+    with pytest.raises(ValueError, match=r"needs a bias table \(32, 3\); got \(31, 3\)"):
+        prepare("cpm_ant", "auto", [1], fields, table[1:], torch.float32)
+    with pytest.raises(
+        ValueError, match="max_distance: 16 must be larger than num_buckets // 4 = 16"
+    ):
+        cpm_ant.Config(num_buckets=64, max_distance=16)
+
+
+# --- layout and masks ------------------------------------------------------------------------
+
+
+def test_layout_of_lengths_has_boundaries_ids_and_positions():
+    layout = Layout.of([2, 1, 3])
+    assert (layout.total, layout.max_length, layout.lengths) == (6, 3, (2, 1, 3))
+    assert layout.spans == [(0, 2), (2, 3), (3, 6)]
+    assert layout.cu_seqlens.dtype == torch.int32
+    assert layout.cu_seqlens.tolist() == [0, 2, 3, 6]
+    assert layout.document_ids.tolist() == [0, 0, 1, 2, 2, 2]
+    assert layout.positions.tolist() == [0, 1, 0, 0, 1, 2]
+    for wrong in ([], [3, 0]):
+        with pytest.raises(ValueError, match="at least one token"):
+            Layout.of(wrong)
+
+
+def test_dense_mask_two_documents_equals_drawing():
+    # Document 1: context, target, context; document 2: two targets. Rows are queries.
+    fields = {
+        "context": torch.tensor([1, 0, 1, 0, 0]),
+        "segment": torch.zeros(5, dtype=torch.long),
+        "position": torch.tensor([0, 1, 2, 0, 1]),
+    }
+    drawing = ["x.x..", "xxx..", "x.x..", "...x.", "...xx"]
+    mask = attention.dense_mask("cpm_ant", Layout.of([3, 2]), fields)
+    assert ["".join("x" if seen else "." for seen in row) for row in mask.tolist()] == drawing
+    causal = attention.dense_mask("causal", Layout.of([2, 1]), {})
+    assert causal.tolist() == [[True, False, False], [True, True, False], [False, False, True]]
+
+
+def test_attention_every_file_of_the_folders_keeps_the_contract():
+    for name in KINDS:
+        kind = registry.load("attention/kinds", name)
+        assert not (kind.CAUSAL and kind.FULL)
+        assert set(kind.OPTIONAL) <= set(kind.FIELDS)
+        assert kind.LEADING is None or kind.LEADING in kind.FIELDS
+        assert kind.BIAS == hasattr(kind, "bias_index") == hasattr(kind, "rows")
+        lengths = [4, 3]
+        mask = attention.dense_mask(name, Layout.of(lengths), fields_of(lengths))
+        assert mask.shape == (7, 7)
+        assert not mask[:4, 4:].any()
+        assert not mask[4:, :4].any()
+        if kind.CAUSAL or kind.FULL:  # what the flags promise to the kernels
+            block = torch.ones(4, 4, dtype=torch.bool)
+            assert torch.equal(mask[:4, :4], block.tril() if kind.CAUSAL else block)
+    for name in registry.names("attention/backends"):
+        backend = registry.load("attention/backends", name)
+        assert callable(backend.refuses)
+        assert callable(backend.prepare)
