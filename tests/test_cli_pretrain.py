@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from nlpkit.train import checkpoint
 from tests import _tiny
 
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
@@ -95,11 +96,20 @@ def test_signal_saves_leaves_and_the_same_command_goes_on(
     name = signal.Signals(number).name
     assert f"nlpkit: stopped by {name}; saved at step" in stderr
     assert "Traceback" not in stderr
-    again = _tiny.command("pretrain", path, "--out", run, "--set", "train.steps=100000",
-                          "--max-time", "3s")  # fmt: skip
-    assert "going on from" in again.stderr
-    assert again.returncode == 75
-    assert "the time is up; saved at step" in again.stderr
+    saved = checkpoint.newest_good(run, lambda line: None)
+    assert saved is not None
+    assert saved.step == max(record["step"] for record in _tiny.metrics(run))
+
+
+def test_time_limit_saves_and_is_exit_75_and_the_same_command_goes_on(done, tmp_path: Path) -> None:
+    path, _, _ = done
+    command = ("pretrain", path, "--out", tmp_path, "--set", "train.steps=100000")
+    for start in ("step 1/", "going on from"):
+        result = _tiny.command(*command, "--max-time", "8s")
+        assert result.returncode == 75, result.stderr
+        assert start in result.stderr
+        assert "nlpkit: the time is up; saved at step" in result.stderr
+        assert result.stdout == ""
 
 
 def test_killed_run_goes_on_with_the_metrics_of_an_uninterrupted_one(done, tmp_path: Path) -> None:
@@ -228,6 +238,13 @@ _LAUNCHERS = {
         *("accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"),
         *("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"),
         *("--num_cpu_threads_per_process", "1", "--main_process_port", "0"),
+    ),
+    "fsdp": (
+        *("accelerate.commands.launch", "--use_fsdp", "--fsdp_version", "2"),
+        *("--fsdp_auto_wrap_policy", "NO_WRAP", "--fsdp_state_dict_type", "FULL_STATE_DICT"),
+        *("--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"),
+        *("--dynamo_backend", "no", "--num_cpu_threads_per_process", "1"),
+        *("--main_process_port", "0"),
     ),
     "torchrun": ("torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
 }
