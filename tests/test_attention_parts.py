@@ -152,6 +152,10 @@ def test_attention_auto_names_its_choice_and_what_refused():
     fields = fields_of([1])
     chosen = prepare("cpm_ant", "auto", [1], fields, table, torch.float32)
     assert (chosen.backend, chosen.reason) == ("recompute", "recompute")
+    chosen = prepare("causal", "auto", [1], fields, table, torch.float32)
+    assert (chosen.backend, chosen.reason) == ("sdpa", "sdpa")
+    chosen = prepare("causal", "auto", [1], fields, table, torch.bfloat16)
+    assert (chosen.backend, chosen.reason) == ("recompute", "recompute")
     chosen = prepare("cpm_ant", "auto", [1], fields, table, torch.float32, dropout=0.1)
     assert chosen.backend == "sdpa"
     assert chosen.reason == "sdpa (recompute refused: dropout on the probabilities)"

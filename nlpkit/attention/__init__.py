@@ -30,13 +30,6 @@ if TYPE_CHECKING:  # the kinds, which live below, are free of torch
 
     from nlpkit.attention.layout import Layout
 
-# The order of trial for `auto`, fastest first as measured (`bench/attention.py`).
-_ORDER = {
-    "cuda": ("flash", "varlen", "flex", "sdpa", "reference"),
-    "cpu": ("recompute", "sdpa", "reference"),
-}
-_ELSEWHERE = ("sdpa", "reference")
-
 
 @dataclass(frozen=True)
 class Request:
@@ -123,7 +116,7 @@ def prepare(
             raise Unsupported(f"attention backend {backend} cannot do kind {kind}: {reason}")
         return Attend(backend, f"{backend} (asked for)", chosen.prepare(request))
     refused = []
-    for name in _ORDER.get(request.device.type, _ELSEWHERE):
+    for name in _order(request):
         chosen = registry.load("attention/backends", name)
         if reason := chosen.refuses(request):
             refused.append(f"{name} refused: {reason}")
@@ -143,6 +136,19 @@ def dense_mask(kind: str, layout: Layout, fields: Mapping[str, Tensor | None]) -
     ids = layout.document_ids
     q, k = index[:, None], index[None, :]
     return module.mask(given, q, k) & (ids[q] == ids[k])
+
+
+def _order(request: Request) -> tuple[str, ...]:
+    """Return the backends in the order of trial; on CPU as measured by `bench/attention.py`."""
+    if request.device.type == "cuda":
+        return "flash", "varlen", "flex", "sdpa", "reference"
+    if request.device.type != "cpu":
+        return "sdpa", "reference"
+    # In float32 torch's own kernel is as good where it needs no mask of ours.
+    plain = request.table is None and (request.kind.FULL or request.kind.CAUSAL)
+    if plain and request.dtype.itemsize > 2:
+        return "sdpa", "recompute", "reference"
+    return "recompute", "sdpa", "reference"
 
 
 def _read(
