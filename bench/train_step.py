@@ -271,9 +271,9 @@ def _print(
         f"vocabulary {vocab_size}, sequences of {min(lengths)}..{max(lengths)} tokens "
         f"(mean {np.mean(lengths):.0f}), {len(rounds)} rounds of {arguments.documents} documents"
     )
-    print(f"{date.today()}, {platform.machine()} {_cpu()}, {arguments.threads} threads, "
-          f"torch {torch.__version__}; matrix products reach "
-          + ", ".join(f"{name} {peak / 1e9:.0f} GFLOP/s" for name, peak in peaks.items()))  # fmt: skip
+    reached = ", ".join(f"{name} {peak / 1e9:.0f} GFLOP/s" for name, peak in peaks.items())
+    print(f"{date.today()}, {platform.machine()} {_cpu()}, {arguments.threads} threads,")
+    print(f"torch {torch.__version__}; matrix products reach {reached}")
     print()
     print(
         "| | real tokens/s, median (best) | ratio of medians | peak memory | ratio | GEMM share |"

@@ -315,10 +315,10 @@ def announce(run: Run, state: State) -> None:
         f"vocabulary {data.tokenizer.vocab_size:,}"
     )
     counts = data.train.counts
+    left_out = ", ".join(f"{n:,} {name}" for name, n in _left_out(data).items() if n) or "nothing"
     log.say(
-        f"data: {len(data.train):,} documents, {data.train.tokens:,} tokens, "
-        f"{len(data.examples):,} examples; left out: "
-        + ", ".join(f"{n} {v:,}" for n, v in _left_out(data).items())
+        f"text: {len(data.train):,} documents, {data.train.tokens:,} tokens, "
+        f"{len(data.examples):,} examples; left out: {left_out}"
     )
     for bad in counts.first_bad:
         log.warn(f"skipped {bad}")
@@ -333,9 +333,14 @@ def announce(run: Run, state: State) -> None:
 
 def _left_out(data: build.Data) -> dict[str, int]:
     """Return what of the training text is not trained on, by reason."""
-    counts = data.train.counts
-    names = ("bad", "empty", "held_out", "unknown", "tokenless")
-    return {name: getattr(counts, name) for name in names} | data.examples.pieces.dropped
+    counts, pieces = data.train.counts, data.examples.pieces
+    return {
+        "malformed rows": counts.bad,
+        "empty texts": counts.empty,
+        "documents held out": counts.held_out,
+        "unknown tokens": counts.unknown,
+        "documents without known tokens": counts.tokenless,
+    } | {name.replace("_", " "): number for name, number in pieces.dropped.items()}
 
 
 def conclude(run: Run, state: State, held_out: HeldOut | None) -> None:
