@@ -54,7 +54,7 @@ def tune_memory() -> None:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_THRESHOLD, ctypes.c_int(1 << 30))
+        libc.mallopt(_M_MMAP_THRESHOLD, ctypes.c_int(1 << 25))  # the most that glibc takes
         libc.mallopt(_M_TRIM_THRESHOLD, ctypes.c_int(-1))
 
 
