@@ -38,10 +38,10 @@ class Config(FrozenConfig):
     max_distance: int = Field(2048, gt=1, description="distance from which all share one bucket")
     norm_eps: float = Field(1e-6, gt=0, description="epsilon of the RMS norms")
     dropout: float = Field(0.0, ge=0, lt=1, description="on attention, feed-forward and residuals")
-    init: Literal["folded", "small"] = Field(
-        "folded",
-        description="initial weights: `folded` is the original's (1/sqrt(dim_in)), "
-        "`small` is N(0, 0.02) with residual outputs scaled by 1/sqrt(2 layers)",
+    init: Literal["scaled", "folded"] = Field(
+        "scaled",
+        description="initial weights: `scaled` keeps every layer's output at a like size and "
+        "trains best at small sizes (docs/cpm_ant.md); `folded` is the original's",
     )
 
     @model_validator(mode="after")

@@ -94,19 +94,24 @@ class Model(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the initial weights from torch's current generator; see `Config.init`."""
+        """Draw the initial weights from torch's current generator.
+
+        `folded` is the original's, its run-time factors folded in: 1/sqrt(dim_in) for linear
+        layers, 0.02/sqrt(C) for tables, 1 for the bias. `scaled` draws tables from 1/sqrt(C), so
+        that tokens are not drowned by what the first layers add, the bias from 0.02, and divides
+        what is added to the residual stream by sqrt(2 layers) (Radford et al. 2019, sec. 2.3).
+        """
         config = self.config
         folded = config.init == "folded"
-        table_std = 0.02 / math.sqrt(config.hidden_size) if folded else 0.02
+        width = config.hidden_size
         for table in (self.token_embedding, self.prompt_embedding, self.segment_embedding):
-            nn.init.normal_(table, std=table_std)
+            nn.init.normal_(table, std=(0.02 if folded else 1.0) / math.sqrt(width))
         nn.init.normal_(self.position_bias, std=1.0 if folded else 0.02)
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear):
-                std = 1 / math.sqrt(module.in_features) if folded else 0.02
-                if not folded and name.endswith(("out", "down")):
-                    std /= math.sqrt(2 * config.num_layers)
-                nn.init.normal_(module.weight, std=std)
+                adds = name.endswith(("out", "down")) and not folded
+                depth = 2 * config.num_layers if adds else 1
+                nn.init.normal_(module.weight, std=1 / math.sqrt(module.in_features * depth))
 
     def embed(self, input_ids: Tensor, segment: Tensor) -> Tensor:
         """Return (N, C); ids from `vocab_size` on are soft prompts."""
