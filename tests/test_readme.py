@@ -1,0 +1,81 @@
+"""What the README says is so: its commands run, its tables are the code's."""
+
+import gzip
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nlpkit import recipe, registry
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+_CONSOLE = [
+    line.removeprefix("$ ")
+    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("$ nlpkit")
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder with the text files that the README names."""
+    place = tmp_path_factory.mktemp("user")
+    (place / "my/texts").mkdir(parents=True)
+    text = "春天到了，花开了，鸟儿在树上唱歌，孩子们在草地上放风筝，大家都很高兴。\n" * 40
+    (place / "my/texts/a.txt.gz").write_bytes(gzip.compress(text.encode()))
+    (place / "more.jsonl").write_text('{"text": "夏天的夜里星星很亮，我们坐在院子里听奶奶讲故事，风吹过来很凉快。"}\n' * 20, encoding="utf-8")  # fmt: skip  # noqa: E501
+    return place
+
+
+@pytest.mark.parametrize("line", _CONSOLE)
+def test_readme_command_runs(folder: Path, line: str) -> None:
+    if "pretrain" in line and "--dry-run" not in line:
+        line += " --dry-run"  # the training itself: test_cli_pretrain
+    elif "plan" in line and "--" not in line:
+        line += " --no-probe"
+    shell = f'nlpkit() {{ "{sys.executable}" -m nlpkit "$@"; }}; set -o pipefail; {line}'
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "NLPKIT_CACHE": str(folder / "cache")}
+    result = subprocess.run(
+        ["bash", "-c", shell],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    # 141: what `| head` does to the one that writes
+    assert result.returncode in ((0, 141) if "head" in line else (0,)), result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_table_of_families_and_objectives_is_the_codes() -> None:
+    objectives = registry.names("objectives")
+    rows = ["| family | " + " | ".join(f"`{name}`" for name in objectives) + " |"]
+    rows.append("|---|" + "---|" * len(objectives))
+    for family in registry.names("models"):
+        settings = registry.load("models", family).Config.model_fields
+        fits = [
+            "yes" if set(registry.load("objectives", name).Objective.needs) <= set(settings) else ""
+            for name in objectives
+        ]
+        rows.append(f"| `{family}` | " + " | ".join(fits) + " |")
+    assert "\n".join(rows) in README
+
+
+@pytest.mark.parametrize("what", ["attention/backends", "tokenizers"])
+def test_lists_of_parts_are_the_codes(what: str) -> None:
+    assert ", ".join(f"`{name}`" for name in registry.names(what)) in README
+
+
+def test_every_packaged_recipe_loads_and_says_what_it_takes() -> None:
+    for name, path in recipe.packaged().items():
+        recipe.load(name)
+        first, second = path.read_text(encoding="utf-8").splitlines()[:2]
+        assert first.startswith("# ")
+        assert second.startswith("# takes: ")
+
+
+def test_files_that_the_readme_links_to_exist() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / target).exists(), target
