@@ -159,11 +159,11 @@ def test_resolve_no_match_names_pattern_and_folders(tmp_path, here):
 
 
 def test_resolve_directory_says_how_to_name_its_files(tmp_path, here):
-    write(here / "data/sub/a.txt", "a")
-    with pytest.raises(FileError, match=r"^data: is a directory, not a file.*data/\*$"):
-        resolve(Config(train="data"), None, tmp_path)
-    with pytest.raises(FileError, match=r"no file matches 'data/\*', only directories do"):
-        resolve(Config(train="data/*"), None, tmp_path)
+    write(here / "texts/sub/a.txt", "a")
+    with pytest.raises(FileError, match=r"^texts: is a directory, not a file.*texts/\*$"):
+        resolve(Config(train="texts"), None, tmp_path)
+    with pytest.raises(FileError, match=r"no file matches 'texts/\*', only directories do"):
+        resolve(Config(train="texts/*"), None, tmp_path)
 
 
 def test_resolve_dangling_link_or_impossible_name_is_a_file_error(tmp_path, here):

@@ -26,9 +26,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's folder with the text files that the README names."""
     place = tmp_path_factory.mktemp("user")
     (place / "my/texts").mkdir(parents=True)
-    text = "春天到了，花开了，鸟儿在树上唱歌，孩子们在草地上放风筝，大家都很高兴。\n" * 40
-    (place / "my/texts/a.txt.gz").write_bytes(gzip.compress(text.encode()))
-    (place / "more.jsonl").write_text('{"text": "夏天的夜里星星很亮，我们坐在院子里听奶奶讲故事，风吹过来很凉快。"}\n' * 20, encoding="utf-8")  # fmt: skip  # noqa: E501
+    lines = [
+        f"春天第{n}天，花开了，鸟儿在树上唱歌，孩子们在草地上放风筝，很高兴。" for n in range(400)
+    ]
+    (place / "my/texts/a.txt.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    line = '{"text": "夏天的夜里星星很亮，我们坐在院子里听奶奶讲故事，风吹过来很凉快。"}\n'
+    (place / "more.jsonl").write_text(line * 20, encoding="utf-8")
     return place
 
 
