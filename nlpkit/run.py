@@ -1,72 +1,29 @@
 """Joins the parts: recipe -> corpus -> tokenizer -> objective -> packer -> model -> loss -> trainer
 -> checkpoint. READ FIRST.
 
-`build` makes the parts, `train/loop` drives them; this file puts a run together, starts it where
-it stopped, and writes its checkpoints.
+`build` makes the parts, `saving` starts a run where it stopped, `train/loop` drives it.
 """
 
-import json
 import os
-import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from accelerate import Accelerator
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import nn
+from accelerate import Accelerator, PartialState
 
-from nlpkit import __version__, build
+from nlpkit import build
 from nlpkit.data.loader import Step, Stream, steps
-from nlpkit.data.pack import Batch
 from nlpkit.data.store import Watch
-from nlpkit.errors import DivergedError, FileError, UsageError
-from nlpkit.models import _hf
-from nlpkit.objectives._contract import Loss
+from nlpkit.errors import DivergedError, UsageError
 from nlpkit.recipe import Resolved
-from nlpkit.rundir import METRICS, RECIPE, RunDirectory
-from nlpkit.train import checkpoint, machine, snapshot
+from nlpkit.rundir import METRICS, RunDirectory
+from nlpkit.saving import Run, Training, from_first, restore, save
+from nlpkit.train import checkpoint, machine
 from nlpkit.train.evaluate import HeldOut
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, State, train
 from nlpkit.train.optim import adamw
 from nlpkit.train.signals import StopFlag
-
-
-class Training(nn.Module):
-    """Model and objective as one module, so that what wraps it (DDP, FSDP, autocast) sees the
-    loss."""
-
-    def __init__(self, model: nn.Module, objective: Any):
-        super().__init__()
-        self.model = model
-        self.objective = objective
-
-    def forward(self, batch: Batch) -> Loss:
-        return self.objective.loss(self.model, batch.fields, batch.lengths)
-
-
-@dataclass
-class Run:
-    """A run with its parts, ready to train."""
-
-    resolved: Resolved
-    directory: RunDirectory
-    part: build.ModelPart
-    data: build.Data
-    accelerator: Accelerator
-    training: nn.Module
-    optimizer: Any
-    log: Log
-    stop: StopFlag
-
-    @property
-    def bare(self) -> Training:
-        """The training module without what accelerate wrapped around it."""
-        return self.accelerator.unwrap_model(self.training)
 
 
 def pretrain(
@@ -153,25 +110,28 @@ def make_accelerator(
     on_cpu = device == "cpu" or not torch.accelerator.is_available()
     kind = torch.device("cpu") if on_cpu else torch.accelerator.current_accelerator()
     assert kind is not None
-    decided = directory.status().get("precision")
-    if decided is not None and resolved.recipe.train.precision in ("auto", decided):
-        precision, reason = decided, "as this run began"
-    else:
-        precision, reason = machine.choose_precision(resolved.recipe.train.precision, kind)
+    processes = PartialState(cpu=on_cpu)
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if launched != processes.num_processes:
+        raise UsageError(
+            f"{launched} processes were launched and {processes.num_processes} found together; "
+            "check the launcher's options and --device"
+        )
+    if not processes.is_main_process:
+        log.verbosity = -1  # one voice is enough
+
+    def decide() -> tuple[str, str]:
+        asked, before = resolved.recipe.train.precision, directory.status().get("precision")
+        if before is not None and asked in ("auto", before):
+            return before, "as this run began"
+        decided = machine.choose_precision(asked, kind)
+        directory.set_status(precision=decided[0])
+        return decided
+
+    precision, reason = from_first(processes, decide)
     accelerator = Accelerator(
         cpu=on_cpu, mixed_precision="no" if precision == "fp32" else precision
     )
-    launched = int(os.environ.get("WORLD_SIZE", "1"))
-    if launched != accelerator.num_processes:
-        raise UsageError(
-            f"{launched} processes were launched and {accelerator.num_processes} found together; "
-            "check the launcher's options and --device"
-        )
-    if accelerator.is_main_process:
-        directory.set_status(precision=precision)
-    else:
-        log.verbosity = -1  # one voice is enough
-    accelerator.wait_for_everyone()
     log.say(f"precision: {precision} ({reason})")
     if resolved.recipe.train.deterministic:
         torch.use_deterministic_algorithms(True, warn_only=accelerator.device.type != "cpu")
@@ -203,107 +163,9 @@ def prepare(
         data = build.build_data(resolved, part, directory.path, watch)
     torch.manual_seed(resolved.recipe.seed)
     model = build.build_model(part, data.tokenizer.vocab_size, resolved.recipe.attention.backend)
-    training: nn.Module = Training(model, data.objective)
-    training, optimizer = accelerator.prepare(training, adamw(training, settings))
-    return Run(
-        resolved, directory, part, data, accelerator, training, optimizer.optimizer, log, stop
-    )
-
-
-def restore(run: Run, resume: str) -> State:
-    """Return the state to go on from: that of the newest good checkpoint, or a new one."""
-    path = run.directory.path
-    if resume == "auto":
-        found = checkpoint.newest_good(path, run.log.warn)
-    elif resume == "never":
-        if checkpoint.found(path):
-            raise UsageError(f"{path} holds checkpoints of a run; give --out another directory")
-        found = None
-    else:
-        found = _named_checkpoint(run, Path(resume))
-    if found is None:
-        if run.accelerator.is_main_process:
-            _begin(run)
-        run.accelerator.wait_for_everyone()
-        return State()
-    saved = json.loads((found.path / checkpoint.TRAINING).read_text(encoding="utf-8"))
-    if saved["data"] != run.data.fingerprint:
-        raise UsageError(
-            f"{path} was trained on other data or with another tokenizer: their content has "
-            "changed since it began; put it back, or give --out another directory"
-        )
-    _, weights = run.part.module().from_hf(*_hf.read(found.path))
-    try:
-        moments = load_file(found.path / checkpoint.MOMENTS)
-    except (SafetensorError, OSError) as error:
-        raise FileError(f"{found.path / checkpoint.MOMENTS}: {error}") from error
-    snapshot.restore(run.training, run.optimizer, weights, moments)
-    state = State.from_json(saved["state"])
-    run.log.say(f"going on from {found.path} (step {state.step})")
-    return state
-
-
-def _named_checkpoint(run: Run, path: Path) -> checkpoint.Checkpoint:
-    problem = checkpoint.damage(path)
-    if problem:
-        raise FileError(f"{path}: not a good checkpoint: {problem}")
-    step = json.loads((path / checkpoint.TRAINING).read_text(encoding="utf-8"))["state"]["step"]
-    newer = [c for c in checkpoint.found(run.directory.path) if c.step > step]
-    if newer:
-        raise UsageError(
-            f"{run.directory.path} holds newer checkpoints (step {newer[0].step}); "
-            "give --out another directory to branch off"
-        )
-    return checkpoint.Checkpoint(path.resolve(), step)
-
-
-def _begin(run: Run) -> None:
-    """Write what a new run directory holds before its first step."""
-    path = run.directory.path
-    run.data.tokenizer.save(path / build.TOKENIZER)
-    with checkpoint.naming_the_path(path / RECIPE):
-        (path / RECIPE).write_text(run.resolved.to_yaml(), encoding="utf-8")
-    run.directory.set_status(
-        finished=False,
-        nlpkit=__version__,
-        torch=torch.__version__,
-        python=platform.python_version(),
-        machine=platform.machine(),
-        threads=torch.get_num_threads(),
-        processes=run.accelerator.num_processes,
-        seed=run.resolved.recipe.seed,
-        data=run.data.fingerprint,
-        held_out_unigram_entropy=run.data.valid and run.data.valid.unigram_entropy(),
-    )
-
-
-def save(run: Run, state: State, best: bool) -> None:
-    """Write the checkpoint of `state.step`, unless it is there; point `best` to it if it is."""
-    path = run.directory.path
-    there = {c.step: c for c in checkpoint.found(path)}.get(state.step)
-    if there is None:
-        weights = snapshot.weights(run.training)
-        moments = snapshot.moments(run.training, run.optimizer)
-        if run.accelerator.is_main_process:
-            _write(run, state, weights, moments)
-    if run.accelerator.is_main_process:
-        if best:
-            checkpoint.point(path, "best", checkpoint.place(path, state.step))
-        checkpoint.prune(path, run.resolved.recipe.train.keep)
-    run.accelerator.wait_for_everyone()
-
-
-def _write(run: Run, state: State, weights: dict[str, Any], moments: dict[str, Any]) -> None:
-    def write(directory: Path) -> None:
-        _hf.write(directory, *run.part.module().to_hf(run.part.config, weights))
-        run.data.tokenizer.save(directory)
-        save_file({k: v.contiguous() for k, v in moments.items()}, directory / checkpoint.MOMENTS)
-        content = {"state": state.to_json(), "data": run.data.fingerprint, "nlpkit": __version__}
-        text = json.dumps(content, indent=1)
-        (directory / checkpoint.TRAINING).write_text(text + "\n", encoding="utf-8")
-
-    place = checkpoint.save(run.directory.path, state.step, write)
-    run.log.detail(f"saved {place}")
+    bare = Training(model, data.objective)
+    training, optimizer = accelerator.prepare(bare, adamw(bare, settings))
+    return Run(resolved, directory, part, data, accelerator, training, optimizer.optimizer, log)
 
 
 def announce(run: Run, state: State) -> None:

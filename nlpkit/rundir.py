@@ -91,7 +91,19 @@ class RunDirectory:
                 )
                 + "\ngive --out another directory, or --allow-change to go on with the new ones"
             )
+        if changed and process_rank() == 0:
+            self.write_recipe(resolved)
+            self.set_status(finished=False)
         return changed
+
+    def write_recipe(self, resolved: recipe.Resolved) -> None:
+        """Write `recipe.yaml`: every setting, defaults written out."""
+        path = self.path / RECIPE
+        with checkpoint.naming_the_path(path):
+            draft = path.with_name(f".{RECIPE}")
+            draft.write_text(resolved.to_yaml(), encoding="utf-8")
+            checkpoint.sync(draft)
+            draft.replace(path)
 
     def finished(self) -> Path | None:
         """Return the final checkpoint of a finished run, or None."""

@@ -18,11 +18,11 @@ def command(
     Prints the directory of the final checkpoint; transformers opens it. The same command run again
     goes on from the newest checkpoint, or says that the run is finished.
     """
+    resolved = common.load(recipe)  # first: a mistake in it is said before anything is imported
     from nlpkit.rundir import RunDirectory
     from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
 
-    resolved = common.load(recipe)
     log = Log(common.verbosity)
     directory = RunDirectory(Path(resolved.recipe.out).expanduser())
     limit = None if max_time is None else seconds(max_time)

@@ -95,6 +95,7 @@ def train(job: Job, state: State) -> State:
                 _count(state, record, step, speed)
                 _report(job, state, record, speed)
                 _finish_step(job, state)
+                speed.start()  # evaluating and saving are not a step's time
     return state
 
 
@@ -220,11 +221,10 @@ def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
     if job.metrics:
         job.metrics.write({"step": state.step, "tokens": state.tokens, "held_out": figures})
     apart = "  ".join(f"{name} {value:.4f}" for name, value in figures["losses"].items())
-    job.log.say(
-        f"held-out at step {state.step}: loss {figures['loss']:.4f} ({apart})  "
-        f"perplexity {figures['perplexity']:.2f}  "
-        f"bits/character {figures['bits_per_character']:.3f}{'  best' if improved else ''}"
-    )
+    news = f"loss {figures['loss']:.4f} ({apart})  perplexity {figures['perplexity']:.2f}"
+    if figures["bits_per_character"] is not None:
+        news += f"  bits/character {figures['bits_per_character']:.3f}"
+    job.log.say(f"held-out at step {state.step}: {news}{'  best' if improved else ''}")
     if is_over(state, job.settings) and state.step < job.settings.steps:
         job.log.say(
             f"no gain in {job.settings.patience} evaluations: stopping early at step {state.step}"
@@ -236,15 +236,17 @@ class _Speed:
     """Tokens a second, smoothed over the last steps."""
 
     def __init__(self) -> None:
-        self.last = time.perf_counter()
-        self.started = self.last
+        self.start()
         self.seconds = 0.0
         self.rate = 0.0
 
+    def start(self) -> None:
+        """Begin to measure a step."""
+        self.began = time.perf_counter()
+
     def add(self, step_tokens: int) -> None:
         """Note a step of so many tokens that ends now."""
-        now = time.perf_counter()
-        self.seconds, self.last = now - self.last, now
+        self.seconds = time.perf_counter() - self.began
         current = step_tokens / self.seconds
         self.rate = current if not self.rate else 0.9 * self.rate + 0.1 * current
 
@@ -256,7 +258,7 @@ def _report(job: Job, state: State, record: dict[str, Any], speed: _Speed) -> No
             record
             | {
                 "seconds": round(speed.seconds, 4),
-                "tokens_per_second": round(record["targets"] and speed.rate, 1),
+                "tokens_per_second": round(speed.rate, 1),
                 "memory_bytes": peak_memory(job.accelerator.device),
             }
         )

@@ -1,0 +1,173 @@
+"""A run's state, in memory and on disk: what is saved at a step, and how a run goes on from it."""
+
+import json
+import platform
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from accelerate import Accelerator, PartialState
+from accelerate.utils import broadcast_object_list
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from nlpkit import __version__, build
+from nlpkit.data.pack import Batch
+from nlpkit.errors import FileError, UsageError
+from nlpkit.models import _hf
+from nlpkit.objectives._contract import Loss
+from nlpkit.recipe import Resolved
+from nlpkit.rundir import RunDirectory
+from nlpkit.train import checkpoint, snapshot
+from nlpkit.train.log import Log
+from nlpkit.train.loop import State
+
+T = TypeVar("T")
+
+
+class Training(nn.Module):
+    """Model and objective as one module, so that what wraps it (DDP, FSDP, autocast) sees the
+    loss."""
+
+    def __init__(self, model: nn.Module, objective: Any):
+        super().__init__()
+        self.model = model
+        self.objective = objective
+
+    def forward(self, batch: Batch) -> Loss:
+        return self.objective.loss(self.model, batch.fields, batch.lengths)
+
+
+@dataclass
+class Run:
+    """A run with its parts, ready to train."""
+
+    resolved: Resolved
+    directory: RunDirectory
+    part: build.ModelPart
+    data: build.Data
+    accelerator: Accelerator
+    training: nn.Module
+    optimizer: Any
+    log: Log
+
+    @property
+    def bare(self) -> Training:
+        """The training module without what accelerate wrapped around it."""
+        return self.accelerator.unwrap_model(self.training)
+
+
+def from_first(processes: PartialState, answer: Callable[[], T]) -> T:
+    """Return what `answer` gives in the first process, in all of them."""
+    found = [answer() if processes.is_main_process else None]
+    if processes.num_processes > 1:
+        broadcast_object_list(found)
+    return found[0]  # type: ignore[return-value]
+
+
+def restore(run: Run, resume: str) -> State:
+    """Return the state to go on from: that of the newest good checkpoint, or a new one."""
+    path = run.directory.path
+    found = from_first(PartialState(), lambda: _checkpoint_to_resume(run, resume))
+    if found is None:
+        if run.accelerator.is_main_process:
+            _begin(run)
+        run.accelerator.wait_for_everyone()
+        return State()
+    saved = json.loads((found.path / checkpoint.TRAINING).read_text(encoding="utf-8"))
+    if saved["data"] != run.data.fingerprint:
+        raise UsageError(
+            f"{path} was trained on other data or with another tokenizer: their content has "
+            "changed since it began; put it back, or give --out another directory"
+        )
+    _, weights = run.part.module().from_hf(*_hf.read(found.path))
+    try:
+        moments = load_file(found.path / checkpoint.MOMENTS)
+    except (SafetensorError, OSError) as error:
+        raise FileError(f"{found.path / checkpoint.MOMENTS}: {error}") from error
+    snapshot.restore(run.training, run.optimizer, weights, moments)
+    state = State.from_json(saved["state"])
+    run.log.say(f"going on from {found.path} (step {state.step})")
+    return state
+
+
+def _checkpoint_to_resume(run: Run, resume: str) -> checkpoint.Checkpoint | None:
+    path = run.directory.path
+    if resume == "auto":
+        return checkpoint.newest_good(path, run.log.warn)
+    if resume != "never":
+        return _named_checkpoint(run, Path(resume))
+    if checkpoint.found(path):
+        raise UsageError(f"{path} holds checkpoints of a run; give --out another directory")
+    return None
+
+
+def _named_checkpoint(run: Run, path: Path) -> checkpoint.Checkpoint:
+    problem = checkpoint.damage(path)
+    if problem:
+        raise FileError(f"{path}: not a good checkpoint: {problem}")
+    step = json.loads((path / checkpoint.TRAINING).read_text(encoding="utf-8"))["state"]["step"]
+    newer = [c for c in checkpoint.found(run.directory.path) if c.step > step]
+    if newer:
+        raise UsageError(
+            f"{run.directory.path} holds newer checkpoints (step {newer[0].step}); "
+            "give --out another directory to branch off"
+        )
+    return checkpoint.Checkpoint(path.resolve(), step)
+
+
+def _begin(run: Run) -> None:
+    """Write what a new run directory holds before its first step."""
+    path = run.directory.path
+    draft = path / f".{build.TOKENIZER}"
+    shutil.rmtree(draft, ignore_errors=True)
+    run.data.tokenizer.save(draft)
+    if not (path / build.TOKENIZER).is_dir():  # there after `nlpkit tokenizer train`
+        draft.rename(path / build.TOKENIZER)
+    shutil.rmtree(draft, ignore_errors=True)
+    run.directory.write_recipe(run.resolved)
+    run.directory.set_status(
+        finished=False,
+        nlpkit=__version__,
+        torch=torch.__version__,
+        python=platform.python_version(),
+        machine=platform.machine(),
+        threads=torch.get_num_threads(),
+        processes=run.accelerator.num_processes,
+        seed=run.resolved.recipe.seed,
+        data=run.data.fingerprint,
+        held_out_unigram_entropy=run.data.valid and run.data.valid.unigram_entropy(),
+    )
+
+
+def save(run: Run, state: State, best: bool) -> None:
+    """Write the checkpoint of `state.step`, unless it is there; point `best` to it if it is."""
+    path = run.directory.path
+    there = {c.step: c for c in checkpoint.found(path)}.get(state.step)
+    if there is None:
+        weights = snapshot.weights(run.training)
+        moments = snapshot.moments(run.training, run.optimizer)
+        if run.accelerator.is_main_process:
+            _write(run, state, weights, moments)
+    if run.accelerator.is_main_process:
+        if best:
+            checkpoint.point(path, "best", checkpoint.place(path, state.step))
+        checkpoint.prune(path, run.resolved.recipe.train.keep)
+    run.accelerator.wait_for_everyone()
+
+
+def _write(run: Run, state: State, weights: dict[str, Any], moments: dict[str, Any]) -> None:
+    def write(directory: Path) -> None:
+        _hf.write(directory, *run.part.module().to_hf(run.part.config, weights))
+        run.data.tokenizer.save(directory)
+        save_file({k: v.contiguous() for k, v in moments.items()}, directory / checkpoint.MOMENTS)
+        content = {"state": state.to_json(), "data": run.data.fingerprint, "nlpkit": __version__}
+        text = json.dumps(content, indent=1)
+        (directory / checkpoint.TRAINING).write_text(text + "\n", encoding="utf-8")
+
+    place = checkpoint.save(run.directory.path, state.step, write)
+    run.log.detail(f"saved {place}")
