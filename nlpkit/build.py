@@ -129,8 +129,8 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, watch: Watch
     for name, made in (("data.train", examples), ("data.valid", held_out)):
         if made is not None and not len(made):
             raise DataError(
-                f"{name}: {len(made.corpus):,} documents and no example: "
-                f"{json.dumps(made.pieces.dropped)}"
+                f"{name}: {len(made.corpus):,} documents and no example; left out: "
+                + ", ".join(f"{n:,} {what}" for what, n in made.pieces.dropped.items())
             )
     return Data(tokenizer, objective, train, valid, examples, held_out)
 

@@ -78,7 +78,8 @@ class RunDirectory:
             UsageError: settings that matter differ, and `allow_change` was not given.
         """
         path = self.path / RECIPE
-        if not path.exists():
+        # A start that failed before its first checkpoint binds nobody.
+        if not path.exists() or not checkpoint.found(self.path):
             return []
         before, now = recipe.load(str(path)).dump(), resolved.dump()
         changed = recipe.changed(before, now)

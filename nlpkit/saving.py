@@ -122,13 +122,6 @@ def _named_checkpoint(run: Run, path: Path) -> checkpoint.Checkpoint:
 
 def _begin(run: Run) -> None:
     """Write what a new run directory holds before its first step."""
-    path = run.directory.path
-    draft = path / f".{build.TOKENIZER}"
-    shutil.rmtree(draft, ignore_errors=True)
-    run.data.tokenizer.save(draft)
-    if not (path / build.TOKENIZER).is_dir():  # there after `nlpkit tokenizer train`
-        draft.rename(path / build.TOKENIZER)
-    shutil.rmtree(draft, ignore_errors=True)
     run.directory.write_recipe(run.resolved)
     run.directory.set_status(
         finished=False,
@@ -160,6 +153,22 @@ def save(run: Run, state: State, best: bool) -> None:
     run.accelerator.wait_for_everyone()
 
 
+def _keep_tokenizer(run: Run) -> None:
+    """Save the tokenizer in the run directory, whole, if it is not there already.
+
+    With the first checkpoint, not before: a start that failed must leave no tokenizer that another
+    try, under other settings, would take for its own.
+    """
+    place = run.directory.path / build.TOKENIZER
+    if place.is_dir():
+        return
+    draft = place.with_name(f".{place.name}")
+    with checkpoint.naming_the_path(place):
+        shutil.rmtree(draft, ignore_errors=True)
+        run.data.tokenizer.save(draft)
+        draft.rename(place)
+
+
 def _write(run: Run, state: State, weights: dict[str, Any], moments: dict[str, Any]) -> None:
     def write(directory: Path) -> None:
         _hf.write(directory, *run.part.module().to_hf(run.part.config, weights))
@@ -169,5 +178,6 @@ def _write(run: Run, state: State, weights: dict[str, Any], moments: dict[str, A
         text = json.dumps(content, indent=1)
         (directory / checkpoint.TRAINING).write_text(text + "\n", encoding="utf-8")
 
+    _keep_tokenizer(run)
     place = checkpoint.save(run.directory.path, state.step, write)
     run.log.detail(f"saved {place}")

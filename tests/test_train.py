@@ -147,6 +147,23 @@ def test_changed_recipe_is_refused_with_each_key_and_both_values(whole, tmp_path
     _tiny.pretrain(path, tmp_path, "train.save_every=3")  # cannot matter
 
 
+def test_start_that_failed_before_a_checkpoint_binds_nobody(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path)
+    with pytest.raises(UsageError, match="does not fit in a batch"):
+        _tiny.pretrain(path, tmp_path / "run", "train.tokens_per_batch=32")
+    assert not (tmp_path / "run" / "tokenizer").exists()
+    place = _tiny.pretrain(path, tmp_path / "run", "tokenizer.vocab_size=50")
+    assert len((place / "vocab.txt").read_text(encoding="utf-8").splitlines()) == 50
+
+
+def test_allowed_change_is_kept_for_the_next_time(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path)
+    _tiny.pretrain(path, tmp_path / "run", "train.steps=4")
+    _tiny.pretrain(path, tmp_path / "run", "train.steps=6", allow_change=True)
+    _tiny.pretrain(path, tmp_path / "run", "train.steps=6")
+    assert [r["step"] for r in _tiny.metrics(tmp_path / "run") if "loss" in r] == [1, 2, 3, 4, 5, 6]
+
+
 def test_changed_data_are_refused(tmp_path: Path) -> None:
     path = _tiny.write(tmp_path)
     with pytest.raises(NlpkitError):
