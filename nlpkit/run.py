@@ -60,7 +60,10 @@ def pretrain(
             rank=accelerator.process_index,
             world_size=accelerator.num_processes,
         )
-        return steps(source, settings.steps - state.step, settings.workers)
+        for number, step in enumerate(steps(source, settings.steps - state.step, settings.workers)):
+            if number == 1:  # chosen in the first step
+                log.say(f"attention: {run.bare.model.attention_choice}")
+            yield step
 
     is_main = accelerator.is_main_process
     job = Job(
