@@ -10,6 +10,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nlpkit.errors import DivergedError, NlpkitError, Stopped, UsageError
+from nlpkit.models import _hf
+from nlpkit.models.cpm_ant.model import Model, from_hf
 from nlpkit.train import checkpoint
 from tests import _tiny
 
@@ -57,15 +59,27 @@ def test_loss_falls_and_best_is_where_it_was_lowest(whole) -> None:
     assert int(best.name[5:]) == min(held_out, key=held_out.__getitem__)
 
 
-def test_checkpoint_opens_in_transformers(whole) -> None:
+def test_checkpoint_opens_in_transformers_with_our_logits(whole) -> None:
     _, run = whole
     place = checkpoint.pointed(run, "latest")
-    model = AutoModelForCausalLM.from_pretrained(place)
+    theirs = AutoModelForCausalLM.from_pretrained(place)
     tokenizer = AutoTokenizer.from_pretrained(place)
-    assert type(model).__name__ == "CpmAntForCausalLM"
-    ids = tokenizer("天地人山水", return_tensors="pt")["input_ids"]
-    assert model(ids).logits.shape == (1, ids.shape[1], model.config.vocab_size)
-    assert len(tokenizer) == model.config.vocab_size
+    assert type(theirs).__name__ == "CpmAntForCausalLM"
+    assert len(tokenizer) == theirs.config.vocab_size
+    ids = tokenizer("天地人山水花鸟鱼虫春夏秋冬", return_tensors="pt")["input_ids"]
+
+    config, state = from_hf(*_hf.read(place))
+    ours = Model(config, theirs.config.vocab_size).eval()
+    ours.load_state_dict(state)
+    length, vocab = config.prompt_length, theirs.config.vocab_size
+    prompt = vocab + config.prompts.generation * length + torch.arange(length)
+    tokens = torch.cat([prompt, ids[0]])
+    segment = torch.tensor([0] * length + [2] * ids.shape[1])
+    everything = torch.ones(len(tokens), dtype=torch.bool)
+    hidden = ours((len(tokens),), tokens, segment, torch.arange(len(tokens)), everything)
+    with torch.no_grad():
+        expected = theirs(ids).logits[0]
+    torch.testing.assert_close(ours.logits(hidden)[length:], expected, atol=1e-5, rtol=0)
 
 
 # The flag is read about three times a step; evaluations read it once a batch.
