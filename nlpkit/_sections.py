@@ -123,7 +123,11 @@ class Objective(Part):
 
 
 class Tokenizer(Part):
-    """A tokenizer trained on `data.train` (`kind`), or a finished one (`path`)."""
+    """A tokenizer trained on `data.train` (`kind`), or a finished one (`path`).
+
+    With `init_from` it must begin with that checkpoint's tokens: one of a kind is that checkpoint's
+    tokenizer grown on `data.train` to `vocab_size`.
+    """
 
     FOLDER = "tokenizers"
     KEY = "kind"

@@ -3,6 +3,7 @@
 Used by `run` to train and by `planning` to say what training would do.
 """
 
+import contextlib
 import hashlib
 import json
 from dataclasses import dataclass
@@ -13,13 +14,14 @@ from torch import nn
 
 from nlpkit import registry
 from nlpkit.data import corpus, store
-from nlpkit.data._cache import content_hash
+from nlpkit.data._cache import content_hash, publish, scratch
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Corpus, Watch
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.models import _hf
 from nlpkit.recipe import Resolved
-from nlpkit.tokenizers import _load
+from nlpkit.tokenizers import _grow, _load
+from nlpkit.train import checkpoint
 
 TOKENIZER = "tokenizer"  # where a run keeps its own
 
@@ -49,47 +51,70 @@ class ModelPart:
 
     family: str
     config: Any
-    start: dict[str, Any] | None  # weights of `init_from`
+    start: dict[str, Any] | None  # weights of `init_from`, until `build_model` takes them
+    source: Path | None = None  # the checkpoint whose sizes and tokenizer these are
 
     def module(self) -> Any:
         """Return `models/FAMILY/model.py`."""
         return registry.load("models", f"nlpkit.models.{self.family}.model")
 
 
-def model_part(resolved: Resolved) -> ModelPart:
-    """Return the family and sizes that the recipe, or its `init_from`, names; reads weights."""
+def model_part(resolved: Resolved, run_path: Path | None = None) -> ModelPart:
+    """Return the family and sizes that the recipe, or its `init_from`, names.
+
+    Reads the weights of `init_from`, unless the run has checkpoints of its own: these have the
+    sizes, too, and `init_from` is not needed again.
+    """
     recipe = resolved.recipe
     if recipe.init_from is None:
         assert recipe.model is not None  # the recipe's own check
         return ModelPart(recipe.model.family, recipe.model.config, None)
-    directory = resolved.path(recipe.init_from)
-    settings, tensors = _hf.read(directory)
+    own = _own_checkpoint(run_path) if run_path else None
+    directory = own[0] if own else _start(resolved.path(recipe.init_from))
+    settings, tensors = own[1] if own else _hf.read(directory)
     family, _ = _hf.family_of(settings, directory)
-    part = ModelPart(family, None, None)
+    part = ModelPart(family, None, None, directory)
     try:
-        config, state = part.module().from_hf(settings, tensors)
+        part.config, state = part.module().from_hf(settings, tensors)
     except KeyError as error:
         raise FileError(f"{directory}: {error} is missing from config.json or weights") from error
-    if recipe.model is not None and recipe.model.config != config:
-        differ = [k for k, v in config if getattr(recipe.model.config, k, None) != v]
+    part.start = None if own else state
+    if recipe.model is not None and recipe.model.config != part.config:
+        differ = [k for k, v in part.config if getattr(recipe.model.config, k, None) != v]
         raise UsageError(
             f"init_from: {directory} has other {', '.join(differ)} than the section model; "
             "remove the section"
         )
-    return ModelPart(family, config, state)
+    return part
+
+
+def _own_checkpoint(run_path: Path) -> tuple[Path, tuple[dict[str, Any], dict[str, Any]]] | None:
+    """Return the run's newest readable checkpoint; when none is, `saving` says what is wrong."""
+    for found in checkpoint.found(run_path):
+        with contextlib.suppress(FileError):
+            return found.path, _hf.read(found.path)
+    return None
+
+
+def _start(directory: Path) -> Path:
+    """Return the directory of `init_from`; `latest` may move on while it is read."""
+    if not (directory / "config.json").is_file() and checkpoint.pointed(directory, "latest"):
+        raise UsageError(
+            f"init_from: {directory} is a run; name its checkpoint: {directory}/checkpoints/latest"
+        )
+    return directory.resolve()
 
 
 def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
-    """Return the model, with fresh weights (drawn from torch's generator) or `init_from`'s."""
-    model = part.module().Model(part.config, vocab_size, backend)
+    """Return the model, with fresh weights (drawn from torch's generator) or `init_from`'s.
+
+    The rows of tokens that `init_from` has not are drawn: see `models/_rows.py`.
+    """
+    module = part.module()
+    model = module.Model(part.config, vocab_size, backend)
     if part.start is not None:
-        rows = len(part.start["token_embedding"])
-        if rows != vocab_size:
-            raise UsageError(
-                f"init_from: that model has {rows} tokens and the tokenizer {vocab_size}; "
-                "use the tokenizer that lies beside the model"
-            )
-        model.load_state_dict(part.start)
+        model.load_state_dict(module.grow(part.start, vocab_size))
+        part.start = None
     return model
 
 
@@ -105,7 +130,7 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, watch: Watch
     train_inputs, valid_inputs = corpus.resolve(config, resolved.base, cache, watch.should_stop)
     held_out_share = bool(config.valid_fraction)
     train_part: Any = "train" if held_out_share else "all"
-    tokenizer = build_tokenizer(resolved, train_inputs, train_part, run_path, cache, watch)
+    tokenizer = build_tokenizer(resolved, part, train_inputs, train_part, run_path, cache, watch)
     objective = bind_objective(resolved, tokenizer, part)
 
     def build(inputs: Any, which: Any) -> Corpus:
@@ -162,21 +187,65 @@ def bind_objective(resolved: Resolved, tokenizer: Any, part: ModelPart) -> Any:
 
 def build_tokenizer(
     resolved: Resolved,
+    part: ModelPart,
     inputs: list[corpus.Input],
     which: corpus.Part,
     run_path: Path,
     cache: Path,
     watch: Watch,
 ) -> Any:
-    """Return the run's own tokenizer if it has one, else the recipe's: loaded, or trained now."""
+    """Return the run's own tokenizer if it has one, else the recipe's: loaded, or trained now.
+
+    With `init_from`, one of a kind is that checkpoint's tokenizer grown on the text.
+
+    Raises:
+        UsageError: it does not begin with the tokens of `init_from`.
+    """
     own = run_path / TOKENIZER
     section = resolved.recipe.tokenizer
+    old = _load.load(part.source) if part.source and _load.is_there(part.source) else None
     if own.is_dir():
-        return _load.load(own)[1]
-    named = section.path if section else resolved.recipe.init_from
-    if section is None or section.kind is None:
-        assert named is not None  # the recipe's own check
-        return _load.load(resolved.path(named))[1]
+        tokenizer = _load.load(own)[1]
+    elif section is None:
+        assert part.source is not None  # the recipe's own check
+        tokenizer = _load.load(part.source)[1]
+    elif section.path is not None:
+        tokenizer = _load.load(resolved.path(section.path))[1]
+    elif part.source is not None and old is None:
+        raise UsageError(f"tokenizer.kind: {part.source} has no tokenizer to grow; give a path")
+    else:
+        tokenizer = _trained(resolved, old, inputs, which, cache, watch)
+    if part.source is not None:
+        _check_rows(part, old, tokenizer)
+    return tokenizer
+
+
+def _check_rows(part: ModelPart, old: tuple[str, Any] | None, tokenizer: Any) -> None:
+    """Raise `UsageError` unless row r of the checkpoint is token r of the tokenizer."""
+    if old is not None:
+        _grow.check(old[1], tokenizer, str(part.source))
+    size = old[1].vocab_size if old else tokenizer.vocab_size
+    rows = len(part.start["token_embedding"]) if part.start is not None else size
+    if rows != size:
+        whose = "the one beside it" if old else "the recipe's"
+        raise UsageError(
+            f"init_from: the model in {part.source} has {rows} tokens and {whose}, the tokenizer, "
+            f"{size}; use the tokenizer that belongs to the model"
+        )
+
+
+def _trained(
+    resolved: Resolved,
+    old: tuple[str, Any] | None,
+    inputs: list[corpus.Input],
+    which: corpus.Part,
+    cache: Path,
+    watch: Watch,
+) -> Any:
+    """Return the tokenizer that the text gives, or `old` (kind, tokenizer) grown on it."""
+    section = resolved.recipe.tokenizer
+    assert section is not None
+    assert section.kind is not None
     key = {
         "kind": section.kind,
         "config": section.config.model_dump(),
@@ -187,7 +256,7 @@ def build_tokenizer(
         ],
         "data": resolved.recipe.data.model_dump(include={"text_key", "line_break", "on_error"}),
         "part": [which, resolved.recipe.data.valid_fraction],
-    }
+    } | ({"grown from": old[1].fingerprint()} if old else {})
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
     place = cache / "tokenizers" / digest
     if place.is_dir():
@@ -196,16 +265,20 @@ def build_tokenizer(
     documents = corpus.documents(
         inputs, resolved.recipe.data, counts, part=which, should_stop=watch.should_stop
     )
-    module = registry.load("tokenizers", section.kind)
-    tokenizer = module.Tokenizer.train((d.text for d in documents), section.config)
-    draft = place.with_name(f".{place.name}.{id(tokenizer)}")
-    tokenizer.save(draft)
-    try:
-        draft.rename(place)
-    except OSError:  # another process trained the same one meanwhile
-        watch.note(f"tokenizer: {place} was there already")
+    texts = (document.text for document in documents)
+    if old is None:
+        module = registry.load("tokenizers", section.kind)
+        tokenizer = module.Tokenizer.train(texts, section.config)
+    else:
+        tokenizer = _grow.grown(old[1], old[0], section.kind, texts, section.config.model_dump())
+    with scratch(place.parent) as room:
+        tokenizer.save(room / "tokenizer")
+        publish(room / "tokenizer", place, place.is_dir)
+    how = (
+        f", {tokenizer.vocab_size - old[1].vocab_size:,} of them new, grown" if old else " trained"
+    )
     watch.note(
-        f"tokenizer: {section.kind}, {tokenizer.vocab_size:,} tokens trained on "
+        f"tokenizer: {section.kind}, {tokenizer.vocab_size:,} tokens{how} on "
         f"{counts.documents:,} documents"
     )
     return tokenizer

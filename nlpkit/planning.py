@@ -43,7 +43,7 @@ class Plan:
 
 def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
     """Return the parts of the run; tokenises the text (into the cache), trains nothing."""
-    part = build.model_part(resolved)
+    part = build.model_part(resolved, run_path)
     data = build.build_data(resolved, part, run_path, Watch(note=log.detail))
     settings = resolved.recipe.train
     stream = Stream(

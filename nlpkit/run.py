@@ -161,7 +161,7 @@ def prepare(
             "train.tokens_per_batch so that they can"
         )
     watch = Watch(note=log.say, should_stop=stop.check)
-    part = build.model_part(resolved)
+    part = build.model_part(resolved, directory.path)
     with accelerator.main_process_first():  # the others find it in the cache
         data = build.build_data(resolved, part, directory.path, watch)
     torch.manual_seed(resolved.recipe.seed)

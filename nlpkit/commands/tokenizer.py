@@ -33,9 +33,11 @@ Text = Annotated[str | None, typer.Argument(metavar="TEXT|-", help="a text; - re
 def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
     """Train the tokenizer of RECIPE on its data.train and print the directory it is in.
 
-    A run whose directory holds a tokenizer/ uses that one.
+    A run whose directory holds a tokenizer/ uses that one. With init_from, it is that checkpoint's
+    tokenizer, grown.
     """
     from nlpkit import registry
+    from nlpkit.tokenizers import _grow, _load
 
     resolved = common.load(recipe)
     section = resolved.recipe.tokenizer
@@ -45,7 +47,13 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileError(f"{directory}: is there already; remove it, or give --out another name")
     texts = _Texts(resolved)
-    tokenizer = registry.load("tokenizers", section.kind).Tokenizer.train(texts, section.config)
+    start = resolved.recipe.init_from
+    if start is None:
+        tokenizer = registry.load("tokenizers", section.kind).Tokenizer.train(texts, section.config)
+    else:
+        old_kind, old = _load.load(resolved.path(start))
+        settings = section.config.model_dump()
+        tokenizer = _grow.grown(old, old_kind, section.kind, texts, settings)
     directory.parent.mkdir(parents=True, exist_ok=True)
     # It appears whole or not at all.
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".tokenizer-") as draft:

@@ -9,6 +9,11 @@ from nlpkit.errors import FileError
 _FILES = ("tokenizer.json", "vocab.txt")
 
 
+def is_there(directory: Path) -> bool:
+    """Return whether a directory holds a tokenizer's file, good or not."""
+    return any((directory / name).is_file() for name in _FILES)
+
+
 def load(directory: str | Path) -> tuple[str, Any]:
     """Return kind and `Tokenizer` of a directory (or of its file); raise `FileError`.
 
@@ -17,7 +22,7 @@ def load(directory: str | Path) -> tuple[str, Any]:
     path = Path(directory)
     if not path.exists():
         raise FileError(f"{path}: no such directory; expected a tokenizer's")
-    if path.is_dir() and not any((path / name).is_file() for name in _FILES):
+    if path.is_dir() and not is_there(path):
         raise FileError(f"{path}: no tokenizer here, neither {' nor '.join(_FILES)}")
     refused = []
     for kind in registry.names("tokenizers"):

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from nlpkit import attention
 from nlpkit.attention.layout import Layout
 from nlpkit.models._loss import linear_cross_entropy
+from nlpkit.models._rows import more_rows
 from nlpkit.models.cpm_ant import Config
 
 ATTENTION_KIND = "cpm_ant"
@@ -240,6 +241,11 @@ def prompt_blocks(config: Config) -> list[int]:
     return [place[block] for block in range(config.prompt_types)]
 
 
+def grow(state: Mapping[str, Tensor], vocab_size: int) -> dict[str, Tensor]:
+    """Return a state dict for `vocab_size` tokens: new rows of the one table, the rest as it is."""
+    return {**state, "token_embedding": more_rows(state["token_embedding"], vocab_size)}
+
+
 def to_hf(config: Config, state: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return `config.json` and tensors of transformers' CpmAntForCausalLM for a state dict."""
     blocks = prompt_blocks(config)
@@ -280,6 +286,8 @@ def from_hf(
     if "prompts" in notes:
         sizes["prompts"] = notes["prompts"]
     config = Config(head_dim=settings["dim_head"], **sizes)
+    if config.hidden_size == config.num_heads * config.width_per_head:
+        config = config.model_copy(update={"head_dim": None})  # as a recipe leaves it
     blocks = notes.get("prompt_blocks") or prompt_blocks(config)
     table = tensors["cpmant.input_embedding.weight"]
     vocab_size = settings["vocab_size"]
