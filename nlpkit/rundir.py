@@ -43,18 +43,17 @@ class RunDirectory:
             return
         with checkpoint.naming_the_path(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            file = open(self.path / LOCK, "a+", encoding="utf-8")  # noqa: SIM115
+            file = open(self.path / LOCK, "a+b", buffering=0)  # noqa: SIM115
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 file.seek(0)
-                owner = file.read().strip() or "another process"
+                owner = file.read().decode().strip() or "another process"
                 raise TryAgain(f"{self.path} is in use by {owner}") from error
             with checkpoint.naming_the_path(self.path / LOCK):
                 file.truncate(0)
-                file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-                file.flush()
+                file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
             yield
 
     def status(self) -> dict[str, Any]:

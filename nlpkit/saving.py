@@ -91,6 +91,8 @@ def restore(run: Run, resume: str) -> State:
         raise FileError(f"{found.path / checkpoint.MOMENTS}: {error}") from error
     snapshot.restore(run.training, run.optimizer, weights, moments)
     state = State.from_json(saved["state"])
+    if run.accelerator.is_main_process:
+        _point(run, found, state)
     run.log.say(f"going on from {found.path} (step {state.step})")
     return state
 
@@ -118,6 +120,15 @@ def _named_checkpoint(run: Run, path: Path) -> checkpoint.Checkpoint:
             "give --out another directory to branch off"
         )
     return checkpoint.Checkpoint(path.resolve(), step)
+
+
+def _point(run: Run, found: checkpoint.Checkpoint, state: State) -> None:
+    """Let the pointers lead where they should: a kill may have come just before they were set."""
+    path = run.directory.path
+    if found.path.resolve().parent == checkpoint.place(path, 0).resolve().parent:
+        checkpoint.point(path, "latest", found.path)
+        if state.best_step == found.step:
+            checkpoint.point(path, "best", found.path)
 
 
 def _begin(run: Run) -> None:

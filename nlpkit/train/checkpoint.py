@@ -126,7 +126,8 @@ def prune(run: Path, keep: int) -> None:
     for checkpoint in found(run)[keep:]:
         if checkpoint.path.name != (best.name if best else None):
             # Without its manifest it is no checkpoint: a kill in the middle leaves no half one.
-            (checkpoint.path / MANIFEST).unlink()
+            with naming_the_path(checkpoint.path):
+                (checkpoint.path / MANIFEST).unlink()
             shutil.rmtree(checkpoint.path, ignore_errors=True)
 
 
@@ -142,10 +143,11 @@ def remove_drafts(run: Path) -> None:
 def point(run: Path, name: str, target: Path) -> None:
     """Make the pointer `checkpoints/NAME` lead to `target`, in one rename."""
     link, draft = _directory(run) / name, _directory(run) / f".{name}.{os.getpid()}"
-    draft.unlink(missing_ok=True)
-    draft.symlink_to(target.name)
-    draft.replace(link)
-    sync(link.parent)
+    with naming_the_path(link):
+        draft.unlink(missing_ok=True)
+        draft.symlink_to(target.name)
+        draft.replace(link)
+        sync(link.parent)
 
 
 def pointed(run: Path, name: str) -> Path | None:

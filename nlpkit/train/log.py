@@ -101,13 +101,15 @@ class Metrics:
             draft.write_text("".join(kept), encoding="utf-8")
             sync(draft)
             draft.replace(path)
-            self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
+            # Unbuffered: what could not be written is not tried again at `close`.
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append one record."""
         with naming_the_path(self.path):
-            self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
-            self._file.flush()
+            line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
+            while line:
+                line = line[self._file.write(line) :]
 
     def close(self) -> None:
         """Close the file."""

@@ -1,0 +1,253 @@
+"""Faults on demand: the N-th operation on a disk fails or kills; and processes that start at once.
+
+`python -m tests._faults` imports torch once and forks a child for each command line on its stdin,
+so that a real process running `nlpkit.cli.run` costs a fraction of a second.
+"""
+
+import builtins
+import contextlib
+import errno
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+ENOSPC, EIO, KILL = "ENOSPC", "EIO", "KILL"
+
+
+class Disk:
+    """Counts what is done to files below `root`; operation number `at` fails as `how` says.
+
+    ENOSPC on a file that is opened is the kernel's own: what is opened is /dev/full.
+    """
+
+    def __init__(self, root: Path, at: int | None = None, how: str = ENOSPC):
+        self.root = os.path.realpath(root)
+        self.at = at
+        self.how = how
+        self.seen: list[str] = []
+
+    def hit(self, operation: str, path: Any) -> bool:
+        """Note an operation; return whether it is to fail (if it is to kill, it has)."""
+        if isinstance(path, int):
+            path = os.readlink(f"/proc/self/fd/{path}")
+        path = os.path.abspath(os.fspath(path))
+        if not path.startswith(self.root + os.sep):
+            return False
+        self.seen.append(f"{operation} {os.path.relpath(path, self.root)}")
+        return len(self.seen) == self.at
+
+    def fail(self, path: Any) -> None:
+        """Kill this process, or raise the error."""
+        if self.how == KILL:
+            os.kill(os.getpid(), signal.SIGKILL)
+        number = getattr(errno, self.how)
+        raise OSError(number, os.strerror(number), None if isinstance(path, int) else str(path))
+
+    @contextmanager
+    def armed(self) -> Iterator["Disk"]:
+        """Replace the functions that change files while open."""
+        from safetensors import torch as safetensors
+
+        from nlpkit import saving
+        from nlpkit.models import _hf
+
+        with contextlib.ExitStack() as stack:
+            for name in ("fsync", "rename", "replace", "mkdir", "symlink", "unlink", "rmdir"):
+                # a symlink's second argument is the file that appears
+                which = 1 if name == "symlink" else 0
+                # no power is cut here: what fsync does, beyond failing, would only take time
+                real = _nothing if name == "fsync" else getattr(os, name)
+                wrapped = self._before(name, real, which)
+                stack.enter_context(mock.patch.object(os, name, wrapped))
+            for module in (builtins, io):
+                stack.enter_context(mock.patch.object(module, "open", self._open(module.open)))
+            for module in (saving, _hf):
+                save_file = self._save_file(safetensors.save_file)
+                stack.enter_context(mock.patch.object(module, "save_file", save_file))
+            yield self
+
+    def _before(self, name: str, real: Any, which: int) -> Any:
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            path = arguments[which]
+            folder = options.get("dir_fd")
+            if folder is not None:
+                path = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), path)
+            # Rubbish that cannot be removed is no error, but a kill may come there, too.
+            removes = folder is not None or name == "rmdir"
+            idle = (removes and self.how != KILL) or (name == "mkdir" and os.path.isdir(path))
+            if not idle and self.hit(name, path):
+                self.fail(arguments[which])
+            return real(*arguments, **options)
+
+        return wrapped
+
+    def _open(self, real: Any) -> Any:
+        def wrapped(path: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+            writes = not isinstance(path, int) and set(mode) & set("wax+")
+            if writes and self.hit("open", path):
+                real(path, mode, *arguments, **options).close()
+                if self.how == ENOSPC:
+                    return real("/dev/full", mode.replace("a", "w"), *arguments, **options)
+                self.fail(path)
+            return real(path, mode, *arguments, **options)
+
+        return wrapped
+
+    def _save_file(self, real: Any) -> Any:
+        def wrapped(tensors: Any, path: Any, **options: Any) -> None:
+            from safetensors import SafetensorError
+
+            if self.hit("save_file", path):
+                real(tensors, path, **options)
+                os.truncate(path, os.path.getsize(path) // 2)
+                if self.how == KILL:
+                    self.fail(path)
+                number = getattr(errno, self.how)
+                raise SafetensorError(
+                    f"Error while serializing: I/O error: {os.strerror(number)} (os error {number})"
+                )
+            real(tensors, path, **options)
+
+        return wrapped
+
+
+def _nothing(handle: int) -> None:
+    pass
+
+
+@dataclass
+class Ended:
+    """How a process ended: its exit code (negative: the signal that killed it), and its output."""
+
+    code: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+class Server:
+    """Starts processes of the command line by forking one that has imported everything."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests._faults"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[1],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.stdin.close()  # type: ignore[union-attr]
+        self._process.wait()
+
+    def run(
+        self,
+        *arguments: object,
+        signals: dict[float, int] | None = None,
+        when: tuple[Path, str] | None = None,
+        disk: tuple[Path, int, str] | None = None,
+    ) -> Ended:
+        """Run a command line to its end.
+
+        `signals` (seconds -> number) are sent so long after the start or, with `when` = (file,
+        text), after the file holds that text. `disk` = (root, at, how) arms a `Disk`.
+        """
+        order = {
+            "arguments": [str(a) for a in arguments],
+            "signals": sorted((signals or {}).items()),
+            "when": when and [str(when[0]), when[1]],
+            "disk": disk and [str(disk[0]), *disk[1:]],
+            "cache": os.environ["NLPKIT_CACHE"],
+        }
+        self._process.stdin.write(json.dumps(order) + "\n")  # type: ignore[union-attr]
+        self._process.stdin.flush()  # type: ignore[union-attr]
+        answer = self._process.stdout.readline()  # type: ignore[union-attr]
+        assert answer, "the server of processes has died"
+        return Ended(**json.loads(answer))
+
+
+def _child(order: dict[str, Any], stdout: int, stderr: int) -> None:
+    """Be the command line, its streams in two files."""
+    from nlpkit import cli
+
+    os.setpgid(0, 0)
+    os.environ["NLPKIT_CACHE"] = order["cache"]
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(stdout, 1)
+    os.dup2(stderr, 2)
+    sys.argv = ["nlpkit", *order["arguments"]]
+    try:
+        if order["disk"]:
+            root, at, how = order["disk"]
+            with Disk(Path(root), at, how).armed():
+                cli.main()
+        else:
+            cli.main()
+    except SystemExit as ended:
+        sys.stdout.flush()
+        os._exit(ended.code or 0)  # type: ignore[arg-type]
+
+
+def _serve(order: dict[str, Any]) -> Ended:
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        began = time.monotonic()
+        child = os.fork()
+        if child == 0:
+            try:
+                _child(order, stdout.fileno(), stderr.fileno())
+            finally:
+                os._exit(99)
+        if order["when"]:
+            path, text = Path(order["when"][0]), order["when"][1]
+            if text == "":
+                stderr_has = path.exists
+            else:
+
+                def stderr_has() -> bool:
+                    return path.exists() and text in path.read_text(errors="replace")
+
+            while (
+                not stderr_has()
+                and os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+            ):
+                time.sleep(0.002)
+        reference = time.monotonic()
+        for seconds, number in order["signals"]:
+            time.sleep(max(0.0, reference + seconds - time.monotonic()))
+            os.kill(child, number)  # an ended child is not reaped yet: this is no other process
+        status = os.waitpid(child, 0)[1]
+        seconds = time.monotonic() - began
+        texts = []
+        for file in (stdout, stderr):
+            file.seek(0)
+            texts.append(file.read().decode("utf-8", "replace"))
+        return Ended(os.waitstatus_to_exitcode(status), *texts, seconds)
+
+
+def _main() -> None:
+    import nlpkit.run
+    from tests import _tiny  # noqa: F401 - so that a child imports nothing
+
+    assert nlpkit.run
+    for line in sys.stdin:
+        print(json.dumps(vars(_serve(json.loads(line)))), flush=True)
+
+
+if __name__ == "__main__":
+    _main()
