@@ -1,10 +1,14 @@
 """Pictures for people. matplotlib is an optional extra and only imported here."""
 
+import math
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from nlpkit._svg import MARKERS, PALETTE, Chart, Line, span
 from nlpkit.errors import Unsupported
 from nlpkit.train.checkpoint import naming_the_path
 
@@ -17,6 +21,7 @@ def _pyplot() -> Any:
     except ImportError as error:
         raise Unsupported("drawing needs matplotlib: pip install 'nlpkit[plot]'") from error
     matplotlib.use("Agg")
+    matplotlib.rcParams["text.parse_math"] = False  # a `$` in a run's name is no formula
     import matplotlib.pyplot as plt
 
     # The first that is installed; tokens are often Chinese.
@@ -26,33 +31,65 @@ def _pyplot() -> Any:
     return plt
 
 
-def loss_figure(
-    steps: list[dict[str, Any]], held_out: list[dict[str, Any]], entropy: float, path: Path
-) -> None:
-    """Draw the training loss of every step and the held-out loss, from records of metrics.jsonl.
-
-    `entropy` is the unigram entropy of the held-out text, in nats a token.
-    """
+def charts_figure(charts: Sequence[Chart], labels: Sequence[str], heading: str, path: Path) -> None:
+    """Draw the charts of a report, two in a row, with a legend of the runs' `labels`."""
     plt = _pyplot()
-    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
-    axes.plot(
-        [r["step"] for r in steps], [r["loss"] for r in steps], color="#9db7d5", lw=1, label="train"
+    rows = math.ceil(len(charts) / 2)
+    figure, grid = plt.subplots(
+        rows, 2, figsize=(11, 3.1 * rows + 0.6), layout="constrained", squeeze=False
     )
-    for name, style in (("loss", "-"), ("infilling", ":"), ("generation", "--")):
-        values = [
-            r["held_out"][name] if name == "loss" else r["held_out"]["losses"][name]
-            for r in held_out
-        ]
-        label = "held out" if name == "loss" else f"held out, {name}"
-        axes.plot([r["step"] for r in held_out], values, style, color="#123c73", label=label)
-    axes.axhline(entropy, color="#b3541e", lw=1, label="unigram entropy of the held-out text")
-    axes.set_xlabel("step")
-    axes.set_ylabel("nats / token")
-    axes.grid(alpha=0.3)
-    axes.legend()
+    for axes in grid.flat[len(charts) :]:
+        axes.set_visible(False)
+    for axes, chart in zip(grid.flat, charts, strict=False):
+        for line in chart.lines:
+            _curve(axes, line)
+        for name, value, number in chart.levels:
+            axes.axhline(value, color=_colour(number), lw=1, ls=":", label=name)
+        axes.set_title(f"{chart.title}, {chart.unit}", loc="left", fontsize=10)
+        axes.set_xlabel("step")
+        axes.set_yscale("log" if chart.logarithmic else "linear")
+        axes.set_ylim(*span(chart)[2:])
+        axes.grid(alpha=0.3)
+    figure.suptitle(f"{heading} (thin: training, thick: held out)")
+    # matplotlib leaves names out that begin with `_`
+    handles = [
+        plt.Line2D([], [], color=_colour(n), ls=_dash(n), label=f" {each}")
+        for n, each in enumerate(labels)
+    ]
+    if len(labels) > 1:
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(labels)))
+    else:
+        for axes in grid.flat[: len(charts)]:
+            if len(axes.get_lines()) > 1:
+                axes.legend(fontsize=8)
     with naming_the_path(path):
-        figure.savefig(path, dpi=120)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            figure.savefig(draft, dpi=120, format="png", metadata={"Software": None})
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
     plt.close(figure)
+
+
+def _colour(number: int) -> str:
+    return PALETTE[number % len(PALETTE)][0]
+
+
+def _dash(number: int) -> str:
+    return ("-", "--", ":", "-.")[number // len(PALETTE) % 4]
+
+
+def _curve(axes: Any, line: Line) -> None:
+    width, alpha, marker = (2.2, 1.0, "o") if line.strong else (1.0, 0.65, "")
+    if np.isfinite(line.y).sum() == 1 or len(line.y) > MARKERS:
+        marker = "o" if np.isfinite(line.y).sum() == 1 else ""
+    axes.plot(
+        line.x, line.y, color=_colour(line.number), ls=_dash(line.number), lw=width, alpha=alpha,
+        marker=marker, ms=4, label=line.name,
+    )  # fmt: skip
+    if line.low is not None and line.high is not None:
+        axes.fill_between(line.x, line.low, line.high, color=_colour(line.number), alpha=0.2, lw=0)
 
 
 def mask_figure(

@@ -1,0 +1,242 @@
+"""What a run directory tells without torch: settings, status, metrics, the hashes of its weights.
+
+Reads recipe.yaml, run.json, metrics.jsonl and the checkpoints' manifests of a run that is finished,
+goes on or was killed; changes nothing and takes no lock.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nlpkit import _yaml
+from nlpkit._places import dotted
+from nlpkit.errors import FileError
+from nlpkit.recipe import flatten
+from nlpkit.rundir import METRICS, RECIPE, RunDirectory
+from nlpkit.train import checkpoint
+
+COLUMNS = (
+    "step", "tokens", "targets", "loss", "lr", "grad_norm", "tokens_per_second", "memory_bytes",
+)  # fmt: skip
+WEIGHTS = "model.safetensors"
+# What the receipt hashes, and what two runs must share, bit for bit, to be called the same.
+ORDER, RESULT = ("step", "tokens", "targets"), ("step", "loss", "lr", "grad_norm")
+_IDENTITY = ("name", "out")
+
+
+@dataclass(frozen=True)
+class History:
+    """A run as its files tell it.
+
+    `columns`: each of COLUMNS, (S,) for the S recorded steps; `parts`: the loss of each part of the
+    objective, (S,), NaN where a step had no target of it; `evaluations`: step -> held-out figures;
+    `settings`: dotted key -> value as JSON; `weights`: step of a checkpoint -> SHA-256 of its
+    weights; `half_lines`: lines at the end of metrics.jsonl that are not whole (0 or 1).
+    """
+
+    label: str
+    path: Path
+    status: dict[str, Any]
+    settings: dict[str, str]
+    columns: dict[str, np.ndarray]
+    parts: dict[str, np.ndarray]
+    evaluations: dict[int, dict[str, Any]]
+    weights: dict[int, str]
+    half_lines: int
+
+    @property
+    def last_step(self) -> int:
+        """The last step that metrics.jsonl knows of."""
+        return max([0, *self.columns["step"][-1:].astype(int).tolist(), *self.evaluations])
+
+    @property
+    def best(self) -> tuple[int, float] | None:
+        """Step and held-out loss of the best evaluation, or None without one."""
+        losses = {step: figures["loss"] for step, figures in self.evaluations.items()}
+        return min(losses.items(), key=lambda item: (item[1], item[0])) if losses else None
+
+    def settings_hash(self) -> str:
+        """Return the SHA-256 of all settings but the run's name and directory."""
+        told = {k: v for k, v in self.settings.items() if k not in _IDENTITY}
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+    def hashes(self, columns: tuple[str, ...], steps: Iterable[int]) -> dict[int, str]:
+        """Return, for each of `steps` that was recorded, the SHA-256 of all records up to it.
+
+        Hashed are the columns' rows as little-endian float64, so another machine finds the same.
+        """
+        rows = np.stack([self.columns[name] for name in columns], axis=1).astype("<f8")
+        digest, done, found = hashlib.sha256(), 0, {}
+        ends = {int(step): index + 1 for index, step in enumerate(self.columns["step"])}
+        for step in sorted({*steps} & ends.keys()):
+            digest.update(rows[done : ends[step]].tobytes())
+            done = ends[step]
+            found[step] = digest.hexdigest()
+        return found
+
+
+def first_difference(
+    one: History, other: History, columns: tuple[str, ...]
+) -> tuple[int | None, int]:
+    """Return the first step that both recorded and in which `columns` differ (None: nowhere), and
+    the number of steps that both recorded."""
+    steps, a, b = np.intersect1d(one.columns["step"], other.columns["step"], return_indices=True)
+    differs = np.zeros(len(steps), bool)
+    for name in columns:
+        x, y = one.columns[name][a], other.columns[name][b]
+        differs |= (x != y) & ~(np.isnan(x) & np.isnan(y))
+    return (int(steps[differs.argmax()]) if differs.any() else None), len(steps)
+
+
+def read(path: Path, label: str) -> History:
+    """Return the history of a run directory.
+
+    Raises:
+        FileError: it is no run directory, has made no step yet, or holds what cannot be read.
+    """
+    if not path.is_dir():
+        raise FileError(f"{path}: no such run directory")
+    if not (path / RECIPE).is_file():
+        raise FileError(f"{path}: not a run directory: it has no {RECIPE}")
+    records, half_lines = _records(path / METRICS)
+    if not records:
+        raise FileError(f"{path}: nothing to report yet: no step is in {METRICS}")
+    status = RunDirectory(path).status()
+    if not isinstance(status, dict):
+        raise FileError(f"{path / 'run.json'}: not a JSON object")
+    where = path / METRICS
+    taken = [record for record in records if "held_out" not in record]
+    names = sorted({name for record in taken for name in _losses(record)})
+    return History(
+        label=label,
+        path=path,
+        status=status,
+        settings=_settings(path / RECIPE),
+        columns={name: _column(where, records, taken, name) for name in COLUMNS},
+        parts={
+            name: _column(where, records, [_losses(record) for record in taken], name)
+            for name in names
+        },
+        evaluations=_evaluations(where, records),
+        weights=_weights(path),
+        half_lines=half_lines,
+    )
+
+
+def _records(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """Return the records of metrics.jsonl, and whether (0 or 1) a half line ends it."""
+    try:
+        *lines, rest = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return [], 0
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read: {error.strerror}") from error
+    half = 0
+    if rest:
+        if _is_record(rest):
+            lines.append(rest)
+        else:
+            half = 1
+    try:  # all at once is several times as fast as one by one
+        records = json.loads(b"[" + b",".join(lines) + b"]")
+    except ValueError:
+        records = []
+    if len(records) != len(lines) or not all(type(record) is dict for record in records):
+        number = next((n for n, line in enumerate(lines, 1) if not _is_record(line)), 1)
+        raise FileError(f"{path}:{number}: not a JSON object: the line is damaged")
+    previous = 0
+    for number, record in enumerate(records, 1):
+        step = record.get("step")
+        if type(step) is not int or step < previous:
+            raise FileError(f"{path}:{number}: `step` is {step!r}, expected {previous} or more")
+        previous = step
+    return records, half
+
+
+def _is_record(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
+def _losses(record: dict[str, Any]) -> dict[str, Any]:
+    losses = record.get("losses")
+    return losses if isinstance(losses, dict) else {}
+
+
+def _column(
+    path: Path, records: list[dict[str, Any]], chosen: list[dict[str, Any]], name: str
+) -> np.ndarray:
+    """Return a column (S,); NaN where a record does not have it."""
+    try:
+        return np.array([record.get(name) for record in chosen], dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        both = [_losses(record) | record for record in records]
+        number = next((n for n, each in enumerate(both, 1) if not _numeric(each, name)), 1)
+        raise FileError(f"{path}:{number}: `{name}` is not a number") from error
+
+
+def _numeric(record: dict[str, Any], name: str) -> bool:
+    return isinstance(record.get(name), int | float | None)
+
+
+def _evaluations(path: Path, records: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    found = {}
+    for number, record in enumerate(records, 1):
+        if "held_out" not in record:
+            continue
+        figures = record["held_out"]
+        whole = isinstance(figures, dict) and isinstance(figures.get("loss"), int | float)
+        if not whole or not all(
+            _numeric(values, name)
+            for values, names in (
+                (figures, ("perplexity", "bits_per_character")),
+                (_losses(figures), tuple(_losses(figures))),
+            )
+            for name in names
+        ):
+            raise FileError(f"{path}:{number}: `held_out` is not a set of figures with a `loss`")
+        found[record["step"]] = figures
+    return found
+
+
+def _settings(path: Path) -> dict[str, str]:
+    """Return every setting as JSON, by its dotted key.
+
+    Not checked against today's parts: a run of an older nlpkit has its report, too.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read: {error.strerror}") from error
+    data = _yaml.read(_yaml.decode(raw, str(path)), str(path)).data
+    if not isinstance(data, dict):
+        raise FileError(f"{path}: not a recipe: expected settings (`key: value`)")
+    found = {}
+    for place in flatten(data):
+        value: Any = data
+        for key in place:
+            value = value[key]
+        found[dotted(place)] = json.dumps(value, ensure_ascii=False)
+    return found
+
+
+def _weights(path: Path) -> dict[int, str]:
+    """Return the SHA-256 of each checkpoint's weights, as its manifest says, by step."""
+    found = {}
+    for each in reversed(checkpoint.found(path)):
+        manifest = each.path / checkpoint.MANIFEST
+        try:
+            files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+            found[each.step] = str(files[WEIGHTS]["sha256"])
+        except FileNotFoundError:
+            continue  # a running run has just removed this one
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise FileError(f"{manifest}: cannot be read: {error}") from error
+    return found

@@ -1,0 +1,290 @@
+"""The report's HTML: facts, charts, tables; every word from a file is escaped."""
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from nlpkit import __version__, _svg
+from nlpkit._history import ORDER, RESULT, History, first_difference
+from nlpkit._page_style import SCRIPT, STYLE
+from nlpkit._svg import Chart
+
+_LAST = 20  # evaluations in a table; the others are in the chart
+_NONE = "–"
+_SHOWN = 16  # hexadecimal digits of a hash: 64 bits
+Cell = str | tuple[str, str]  # text, or text and its class
+
+
+def heading(told: Sequence[History]) -> str:
+    """Return the report's title."""
+    names = ", ".join(history.label for history in told)
+    return f"Run {names}" if len(told) == 1 else f"{len(told)} runs: {names}"
+
+
+def render(told: Sequence[History], charts: Sequence[Chart]) -> str:
+    """Return the page."""
+    title = escape(heading(told))
+    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    # Nothing is fetched, and no script runs but ours, even if an escape were forgotten.
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    colours = f"{_svg.style(False)}\n@media screen and (prefers-color-scheme:dark){{"
+    sections = [_facts(told), _figures(told, charts), _evaluations(told)]
+    if len(told) > 1:
+        sections += [_differences(told), _partings(told)]
+    sections += [_receipt(told), _recipe(told)]
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{title}</title>\n<style>{STYLE}{_svg.SHAPES}{colours}{_svg.style(True)}}}"
+        f"</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
+        + "\n".join(sections)
+        + f"\n</main>\n<footer>nlpkit {__version__}</footer>\n"
+        f'<script type="application/json" id="curves">{_data(charts)}</script>\n'
+        f"<script>{SCRIPT}</script>\n</body>\n</html>\n"
+    )
+
+
+def _section(name: str, *content: str) -> str:
+    return f"<section>\n<h2>{escape(name)}</h2>\n" + "\n".join(content) + "\n</section>"
+
+
+def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """Return a table whose first column names the rows, in a box that scrolls sideways."""
+
+    def cell(content: Cell, tag: str) -> str:
+        text, kind = (content, "") if isinstance(content, str) else content
+        scope = ' scope="row"' if tag == "th" else ""
+        look = f' class="{kind}"' if kind else ""
+        return f"<{tag}{scope}{look}>{escape(text)}</{tag}>"
+
+    columns = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    body = "\n".join(
+        "<tr>" + cell(row[0], "th") + "".join(cell(c, "td") for c in row[1:]) + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}"><table>'
+        f"<caption>{escape(caption)}</caption>\n<thead><tr>{columns}</tr></thead>\n"
+        f"<tbody>\n{body}\n</tbody></table></div>"
+    )
+
+
+def _loss(value: Any) -> str:
+    return _NONE if value is None or math.isnan(value) else f"{value:.4f}"
+
+
+def _facts(told: Sequence[History]) -> str:
+    columns = [_facts_of(history) for history in told]
+    names = dict.fromkeys(name for facts in columns for name in facts)
+    rows = [[name, *[facts.get(name, _NONE) for facts in columns]] for name in names]
+    return _section("The runs" if len(told) > 1 else "The run", _table(
+        "Facts, as run.json, recipe.yaml and metrics.jsonl have them",
+        ["", *[history.label for history in told]], rows,
+    ))  # fmt: skip
+
+
+def _facts_of(history: History) -> dict[str, str]:
+    columns, status = history.columns, dict(history.status)
+    finished = status.pop("finished", None)
+    for told_elsewhere in ("step", "data"):
+        status.pop(told_elsewhere, None)
+    entropy = status.pop("held_out_unigram_entropy", None)
+    facts = {
+        "directory": str(history.path),
+        "state": "finished" if finished else "not finished",
+        "steps": f"{history.last_step:,} of {history.settings.get('train.steps', '?')} planned",
+    }
+    if len(columns["step"]):
+        speed, memory = columns["tokens_per_second"], columns["memory_bytes"]
+        facts["tokens"] = f"{columns['tokens'][-1]:,.0f}"
+        facts["last training loss"] = f"{_loss(columns['loss'][-1])} nats/token"
+        if np.isfinite(speed).any():
+            facts["median speed"] = f"{np.nanmedian(speed):,.0f} tokens/s"
+        if np.isfinite(memory).any():
+            facts["peak memory"] = f"{np.nanmax(memory) / 2**20:,.0f} MiB"
+    if history.best:
+        step, loss = history.best
+        facts["best held-out loss"] = f"{_loss(loss)} nats/token at step {step:,}"
+    if isinstance(entropy, int | float):
+        facts["unigram entropy of the held-out text"] = f"{_loss(entropy)} nats/token"
+    for key, value in status.items():
+        facts[key] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if history.half_lines:
+        facts["left out"] = f"{history.half_lines} half-written line at the end of metrics.jsonl"
+    return facts
+
+
+def _figures(told: Sequence[History], charts: Sequence[Chart]) -> str:
+    legend = "".join(
+        f'<li><svg class="chart" viewBox="0 0 28 8" width="28" height="8" aria-hidden="true">'
+        f'<path class="strong {_svg.classes(number)}" d="M0 4H28"/></svg>{escape(h.label)}</li>'
+        for number, h in enumerate(told)
+    )
+    note = "Thin: training. Thick: held out."
+    if any(chart.levels for chart in charts):
+        note += " Dotted across: the unigram entropy of the held-out text, what a model reaches that knows how often each token comes and nothing else."  # noqa: E501
+    if any(line.low is not None for chart in charts for line in chart.lines):
+        note += (
+            f" Curves of more than {_svg.LIMIT:,} points are the means of {_svg.BUCKETS} equal "
+            "stretches, in the band of their smallest and largest values."
+        )
+    figures = [
+        f"<figure>\n<figcaption>{escape(chart.title)} <span>{escape(chart.unit)}</span>"
+        f'</figcaption>\n{_drawing(chart)}\n<p class="read"></p>\n</figure>'
+        for chart in charts
+        if chart.lines
+    ]
+    missing = [chart.title for chart in charts if not chart.lines]
+    left = [f"<p>Not recorded: {escape(', '.join(missing))}.</p>"] if missing else []
+    return _section(
+        "Curves", f'<ul class="legend">{legend}</ul>', f"<p>{note}</p>",
+        '<div class="charts">', *figures, "</div>", *left,
+    )  # fmt: skip
+
+
+def _drawing(chart: Chart) -> str:
+    x0, x1, *_ = _svg.span(chart)
+    return _svg.draw(chart, f' data-key="{escape(chart.key)}" data-x0="{x0:g}" data-x1="{x1:g}"')
+
+
+def _data(charts: Sequence[Chart]) -> str:
+    """Return the curves as JSON for the read-outs, safe inside a script element."""
+
+    def plain(values: np.ndarray) -> list[float | None]:
+        return [float(f"{v:.6g}") if math.isfinite(v) else None for v in values.tolist()]
+
+    content = {
+        chart.key: [
+            {"name": line.name, "x": line.x.astype(int).tolist(), "y": plain(line.y)}
+            for line in chart.lines
+        ]
+        for chart in charts
+    }
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _evaluations(told: Sequence[History]) -> str:
+    tables = []
+    for history in told:
+        found = history.evaluations
+        if not found or history.best is None:
+            tables.append(f"<p>{escape(history.label)}: no held-out evaluation yet.</p>")
+            continue
+        parts = sorted({name for f in found.values() for name in (f.get("losses") or {})})
+        best = history.best[0]
+        shown = sorted({*list(found)[-_LAST:], best})
+        caption = f"{history.label}: {len(found):,} evaluations"
+        if len(shown) < len(found):
+            caption += f", of which the last {_LAST} and the best are here, all in the chart"
+        rows: list[list[Cell]] = []
+        for step in shown:
+            f = found[step]
+            values = [f["loss"], *[(f.get("losses") or {}).get(name) for name in parts]]
+            cells = [_loss(v) for v in values]
+            cells += [_figure(f.get("perplexity"), 2), _figure(f.get("bits_per_character"), 3)]
+            mark = " (best)" if step == best else ""
+            rows.append([f"{step:,}{mark}", *[(c, "best") if mark else c for c in cells]])
+        head = ["step", "loss (nats/token)", *parts, "perplexity", "bits/character"]
+        tables.append(_table(caption, head, rows))
+    return _section("Held-out evaluation", *tables)
+
+
+def _figure(value: Any, digits: int) -> str:
+    return _NONE if value is None else f"{value:,.{digits}f}"
+
+
+def differing(told: Sequence[History]) -> list[str]:
+    """Return the settings that are not the same in all runs."""
+    keys = dict.fromkeys(key for history in told for key in history.settings)
+    return [key for key in keys if len({history.settings.get(key) for history in told}) > 1]
+
+
+def _differences(told: Sequence[History]) -> str:
+    keys = differing(told)
+    if not keys:
+        return _section("Differences of the recipes", "<p>None: every setting is the same.</p>")
+    rows = [[key, *[h.settings.get(key, "not set") for h in told]] for key in keys]
+    caption = f"{len(keys)} settings differ (name and out change no result)"
+    table = _table(caption, ["setting", *[h.label for h in told]], rows)
+    return _section("Differences of the recipes", table)
+
+
+def _partings(told: Sequence[History]) -> str:
+    """Say where each run's numbers leave those of the first."""
+    rows = []
+    for other in told[1:]:
+        row = [f"{told[0].label} and {other.label}"]
+        for columns in (ORDER, RESULT):
+            step, common = first_difference(told[0], other, columns)
+            if not common:
+                row.append("no step in common")
+            elif step is None:
+                row.append(f"equal in all {common:,} common steps")
+            else:
+                row.append(f"differ from step {step:,} on")
+        rows.append(row)
+    caption = "The first step whose recorded numbers are not equal to the last bit"
+    head = ["runs", "data (tokens, targets)", "results (loss, gradient norm, learning rate)"]
+    return _section("Where they part", _table(caption, head, rows))
+
+
+def _receipt(told: Sequence[History]) -> str:
+    """Return the hashes by which two people, each with a page, find where their runs part."""
+    steps = {10**n for n in range(9)}
+    steps |= {step for h in told for step in h.weights}
+    steps |= {int(step) for h in told for step in h.columns["step"][-1:]}
+    rows: list[list[Cell]] = [
+        _row("settings but name and out", [h.settings_hash() for h in told]),
+        _row("text and tokenizer", [str(h.status.get("data") or "") for h in told]),
+    ]
+    orders, results = ([h.hashes(c, steps) for h in told] for c in (ORDER, RESULT))
+    for step in sorted(steps):
+        for name, found in (
+            ("data order", orders),
+            ("results", results),
+            ("weights", [h.weights for h in told]),
+        ):
+            if any(step in each for each in found):
+                hashes = [each.get(step, "") for each in found]
+                rows.append(_row(f"{name} to step {step:,}" if name != "weights"
+                                 else f"weights at step {step:,}", hashes))  # fmt: skip
+    note = (
+        f"SHA-256, the first {_SHOWN} digits. Two runs that are the same to the last bit have "
+        "the same hashes; the first that differs says where they part. Data order: step, tokens "
+        "and targets of every recorded step; results: its loss, learning rate and gradient norm; "
+        "weights: model.safetensors of each checkpoint that is there."
+    )
+    different = " ≠: not as in the first run." if len(told) > 1 else ""
+    table = _table("Determinism receipt", ["of", *[h.label for h in told]], rows)
+    return _section("Determinism receipt", f"<p>{note}{different}</p>", table)
+
+
+def _row(name: str, hashes: list[str]) -> list[Cell]:
+    cells: list[Cell] = [(hashes[0][:_SHOWN] or _NONE, "hash")]
+    for value in hashes[1:]:
+        differs = bool(value and hashes[0] and value != hashes[0])
+        text = value[:_SHOWN] or _NONE
+        cells.append((f"≠ {text}", "hash differs") if differs else (text, "hash"))
+    return [name, *cells]
+
+
+def _recipe(told: Sequence[History]) -> str:
+    keys = dict.fromkeys(key for history in told for key in history.settings)
+    other = set(differing(told))
+    rows: list[list[Cell]] = [
+        [key, *[(h.settings.get(key, "not set"), "differs" if key in other else "") for h in told]]
+        for key in keys
+    ]
+    table = _table(
+        "Every setting, defaults written out", ["setting", *[h.label for h in told]], rows
+    )
+    return _section("Recipe", table)

@@ -1,0 +1,32 @@
+"""Write one page about one or several runs: curves, evaluations, recipe, differences, hashes."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nlpkit.commands._options import Common, shared
+
+Runs = Annotated[list[str], typer.Argument(metavar="RUN...", help="run directories")]
+Output = Annotated[
+    str | None,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="FILE.html, or the curves alone as .svg or .png; default RUN/report.html, with "
+        "several runs report.html here",
+    ),
+]
+
+
+@shared("json")
+def command(runs: Runs, common: Common, output: Output = None) -> None:
+    """Write one page about one or several runs: curves, evaluations, recipe, differences, hashes.
+
+    The page needs no network. Runs may still be running; prints the path of the file written.
+    """
+    from nlpkit import report
+
+    path = report.write([Path(run) for run in runs], Path(output) if output is not None else None)
+    common.result(str(path), report=str(path))

@@ -1,0 +1,154 @@
+"""One or several runs as one file that opens anywhere: HTML, or their charts alone as SVG or PNG.
+
+The same runs give the same bytes: nothing in the file depends on when it was made.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nlpkit import _history, _page, _svg
+from nlpkit._history import History
+from nlpkit._svg import Chart, Line, thin
+from nlpkit.errors import UsageError
+from nlpkit.train import checkpoint
+
+ENDINGS = (".html", ".svg", ".png")
+_MIB = 2**20
+# A gradient norm that varies by more than this is drawn on a logarithmic axis.
+_WIDE = 30.0
+# What XML cannot hold, and halves of characters, which UTF-8 cannot.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+
+
+def write(runs: Sequence[Path], out: Path | None = None) -> Path:
+    """Write the report on the run directories `runs`; return the file written.
+
+    Without `out` it is `RUN/report.html`, or `report.html` here if there are several runs.
+
+    Raises:
+        FileError: a directory is no run, has made no step yet or is damaged; `out` is unwritable.
+        UsageError: the ending of `out` is none of ENDINGS; Unsupported: a PNG without matplotlib.
+    """
+    if out is None:
+        out = runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
+    ending = out.suffix.lower()
+    if ending not in ENDINGS:
+        raise UsageError(f"{out}: a report ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
+    told = [_history.read(run, label) for run, label in zip(runs, _labels(runs), strict=True)]
+    charts = make_charts(told)
+    labels = [history.label for history in told]
+    if ending == ".html":
+        _write(out, _page.render(told, charts))
+    elif ending == ".svg":
+        _write(out, _svg.sheet(charts, labels, _page.heading(told)))
+    else:
+        from nlpkit.plots import charts_figure
+
+        charts_figure(charts, labels, _page.heading(told), out)
+    return out
+
+
+def _labels(runs: Sequence[Path]) -> list[str]:
+    """Return a name for each run: its directory's, more of the path where that is not enough."""
+    names = [run.resolve().name for run in runs]
+    names = [n if names.count(n) == 1 else str(run) for n, run in zip(names, runs, strict=True)]
+    names = [_UNPRINTABLE.sub("\ufffd", name) for name in names]
+    seen: Counter[str] = Counter()
+    for index, name in enumerate(names):
+        seen[name] += 1
+        names[index] = name if seen[name] == 1 else f"{name} ({seen[name]})"
+    return names
+
+
+def _write(out: Path, text: str) -> None:
+    """Write the file whole or not at all."""
+    draft = out.with_name(f".{out.name}.{os.getpid()}")
+    with checkpoint.naming_the_path(out):
+        try:
+            draft.write_text(_UNPRINTABLE.sub("\ufffd", text), encoding="utf-8")
+            draft.replace(out)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def make_charts(told: Sequence[History]) -> list[Chart]:
+    """Return the charts of the runs: losses, whole and by part, then what the optimizer did."""
+    several = len(told) > 1
+    # Of runs with one part, that part is the whole.
+    parts = sorted({name for history in told for name in history.parts})
+    charts = [
+        Chart(
+            "loss",
+            "Loss",
+            "nats/token",
+            [line for n, history in enumerate(told) for line in _losses(history, n, None, several)],
+            levels=_entropies(told),
+        )
+    ]
+    charts += [
+        Chart(
+            f"loss.{part}",
+            f"Loss: {part}",
+            "nats/token",
+            [line for n, history in enumerate(told) for line in _losses(history, n, part, several)],
+        )
+        for part in (parts if len(parts) > 1 else ())
+    ]
+    charts += [
+        _chart(told, "lr", "Learning rate", "per step"),
+        _chart(told, "grad_norm", "Gradient norm", "before clipping"),
+        _chart(told, "tokens_per_second", "Speed", "tokens/s"),
+        _chart(told, "memory_bytes", "Peak memory", "MiB", scale=1 / _MIB),
+    ]
+    return charts
+
+
+def _losses(history: History, number: int, part: str | None, several: bool) -> list[Line]:
+    """Return the training and the held-out loss of a run, of one part or of the whole."""
+    before = f"{history.label}: " if several else ""
+    steps = history.columns["step"]
+    values = history.columns["loss"] if part is None else history.parts.get(part)
+    lines = []
+    if values is not None and len(steps):
+        lines.append(thin(f"{before}training", number, steps, values))
+    held_out = {
+        step: figures["loss"] if part is None else (figures.get("losses") or {}).get(part)
+        for step, figures in history.evaluations.items()
+    }
+    if any(value is not None for value in held_out.values()):
+        at = np.array(list(held_out), dtype=np.float64)
+        values = np.array(list(held_out.values()), dtype=np.float64)
+        lines.append(thin(f"{before}held out", number, at, values, strong=True))
+    return lines
+
+
+def _entropies(told: Sequence[History]) -> list[tuple[str, float, int]]:
+    """Return the unigram entropy of the held-out text of each run, equal ones once."""
+    found: dict[float, int] = {}
+    for number, history in enumerate(told):
+        entropy: Any = history.status.get("held_out_unigram_entropy")
+        if isinstance(entropy, int | float) and not isinstance(entropy, bool):
+            found.setdefault(float(entropy), number)
+    return [("unigram entropy", entropy, number) for entropy, number in found.items()]
+
+
+def _chart(
+    told: Sequence[History], key: str, title: str, unit: str, *, scale: float = 1.0
+) -> Chart:
+    lines = [
+        thin(history.label, number, history.columns["step"], history.columns[key] * scale)
+        for number, history in enumerate(told)
+        if np.isfinite(history.columns[key]).any()
+    ]
+    wide = False
+    if key == "grad_norm":
+        values = np.concatenate([np.zeros(0), *[line.y for line in lines]])
+        values = values[np.isfinite(values) & (values > 0)]
+        wide = bool(len(values)) and float(values.max()) > _WIDE * float(values.min())
+    return Chart(key, title, unit, lines, logarithmic=wide)
