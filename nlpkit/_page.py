@@ -230,7 +230,7 @@ def _partings(told: Sequence[History]) -> str:
             elif step is None:
                 row.append(f"equal in all {common:,} common steps")
             else:
-                row.append(f"differ from step {step:,} on")
+                row.append(f"first differ at step {step:,}")
         rows.append(row)
     caption = "The first step whose recorded numbers are not equal to the last bit"
     head = ["runs", "data (tokens, targets)", "results (loss, gradient norm, learning rate)"]
@@ -263,17 +263,17 @@ def _receipt(told: Sequence[History]) -> str:
         "and targets of every recorded step; results: its loss, learning rate and gradient norm; "
         "weights: model.safetensors of each checkpoint that is there."
     )
-    different = " ≠: not as in the first run." if len(told) > 1 else ""
+    different = " ≠: not as in the first run that has it." if len(told) > 1 else ""
     table = _table("Determinism receipt", ["of", *[h.label for h in told]], rows)
     return _section("Determinism receipt", f"<p>{note}{different}</p>", table)
 
 
 def _row(name: str, hashes: list[str]) -> list[Cell]:
-    cells: list[Cell] = [(hashes[0][:_SHOWN] or _NONE, "hash")]
-    for value in hashes[1:]:
-        differs = bool(value and hashes[0] and value != hashes[0])
+    first = next(filter(None, hashes), "")
+    cells: list[Cell] = []
+    for value in hashes:
         text = value[:_SHOWN] or _NONE
-        cells.append((f"≠ {text}", "hash differs") if differs else (text, "hash"))
+        cells.append((f"≠ {text}", "hash differs") if value not in ("", first) else (text, "hash"))
     return [name, *cells]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 LIMIT, BUCKETS = 1500, 500
 WIDTH, HEIGHT = 480, 260
-LEFT, RIGHT, TOP, BOTTOM = 52, 460, 12, 226  # of the plotted field
+LEFT, RIGHT, TOP, BOTTOM = 60, 460, 12, 226  # of the plotted field
 MARKERS = 60  # so many points of a held-out curve get a dot each
 
 # (light, dark): at least 3:1 against the page (WCAG 2.1, 1.4.11), told apart by the colour-blind.
@@ -111,7 +111,9 @@ def span(chart: Chart) -> tuple[float, float, float, float]:
     if chart.logarithmic:
         return x0, x1, y0 / 1.15, y1 * 1.15
     level = y1 - y0 <= 1e-9 * abs(y1)  # what rounding makes of a constant
-    room = (0.05 * abs(y1) or 1.0) if level else 0.04 * (y1 - y0)
+    room = 0.04 * (y1 - y0)
+    if level:
+        return x0, x1, min(0.0, 1.5 * y0), max(0.0, 1.5 * y1) or 1.0
     return x0, x1, (0.0 if 0 <= y0 < 0.25 * y1 else y0 - room), y1 + room
 
 
@@ -135,11 +137,14 @@ def _powers(low: float, high: float) -> list[float]:
 
 
 def short(values: list[float]) -> list[str]:
-    """Return numbers as an axis says them, in one unit: `0`, `10k`, `20k`; `0.001`, `0.002`."""
+    """Return numbers as an axis says them, in one unit: `0`, `10k`, `20k`; `1e-3`, `1.5e-3`."""
     largest = max(map(abs, values), default=0.0)
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if largest >= max(size, 1e4):
             return [f"{value / size:.6g}{letter}" if value else "0" for value in values]
+    if 0 < largest < 0.01:
+        power = math.floor(math.log10(largest))
+        return [f"{value / 10.0**power:.6g}e{power}" if value else "0" for value in values]
     return [f"{value:.6g}" for value in values]
 
 
