@@ -1,0 +1,161 @@
+"""Proves on this machine, in seconds, that a recipe's objective and model do what they should.
+
+`_proofs` holds the proofs of examples, masks and losses, `_run_proofs` those of batches, loop and
+checkpoints. The model is the recipe's, shrunk; text, tokenizer, objective and attention backend are
+the recipe's. Nothing is written but the token cache and a temporary directory.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from nlpkit import _proofs, _run_proofs, _sections, build, run
+from nlpkit._proofs import Subject, Verdict
+from nlpkit._run_proofs import EVAL_EVERY, SAVE_EVERY, STEPS, Bench, changed, check
+from nlpkit.errors import UsageError
+from nlpkit.recipe import Resolved
+from nlpkit.rundir import RunDirectory
+from nlpkit.train.log import QUIET, Log
+from nlpkit.train.signals import StopFlag
+
+# Settings of a model that are lowered to this where they are higher.
+SMALL = {"hidden_size": 64, "num_heads": 4, "head_dim": 16, "intermediate_size": 128,
+         "num_layers": 2}  # fmt: skip
+BUDGET = 1024  # tokens of a batch of the runs, where the recipe's is larger
+
+
+@dataclass(frozen=True)
+class Proof:
+    """One thing proven, or not: what was measured, and how long that took."""
+
+    name: str
+    passed: bool
+    figure: str
+    seconds: float
+
+
+@contextmanager
+def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Iterator[Bench]:
+    """Yield what `prove` works on; its files are removed at the end, whatever the end is.
+
+    Raises:
+        UsageError, DataError, FileError: as the run itself would.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError("selftest runs in one process; start it without a launcher")
+    with tempfile.TemporaryDirectory(prefix="nlpkit-selftest-") as name:
+        room = Path(name)
+        small, shrunk = _shrink(resolved)
+        directory = RunDirectory(room / "saved")
+        directory.path.mkdir()
+        quiet = Log(QUIET if log.verbosity < 2 else log.verbosity)
+        accelerator = run.make_accelerator(small, directory, device, quiet)
+        still = _without_dropout(small)
+        made = run.prepare(still, directory, accelerator, log, stop)
+        data, backend = made.data, resolved.recipe.attention.backend
+        precision = "bf16" if accelerator.mixed_precision == "bf16" else "fp32"
+        small = _short(small, precision, int(data.examples.sizes.max()))
+
+        def fresh() -> nn.Module:
+            torch.manual_seed(resolved.recipe.seed)
+            part = build.model_part(still)
+            model = build.build_model(part, data.tokenizer.vocab_size, backend)
+            return model.to(accelerator.device)
+
+        subject = Subject(
+            model=fresh().eval(),
+            fresh=fresh,
+            objective=data.objective,
+            tokenizer=data.tokenizer,
+            examples=data.examples,
+            device=accelerator.device,
+            seed=resolved.recipe.seed,
+            check=lambda: check(stop),
+        )
+        yield Bench(
+            made, subject, small, shrunk, room, device, precision, _attention(subject), stop
+        )
+
+
+def _attention(subject: Subject) -> str:
+    """Return the attention backend and why, after a look at some text."""
+    batch = subject.pack([subject.objective.example(t, subject.rng(0)) for t in subject.pieces(1)])
+    with torch.no_grad():
+        _proofs.look(subject, subject.model, batch)
+    return str(getattr(subject.model, "attention_choice", ""))
+
+
+def prove(bench: Bench) -> Iterator[Proof]:
+    """Yield the proofs in turn, each as soon as it is done."""
+    subject = bench.subject
+    proofs: dict[str, Callable[[], Verdict]] = {
+        "noise floor": lambda: _proofs.noise_floor(subject),
+        "no leak": lambda: _proofs.no_leak(subject),
+        "no neighbour leak": lambda: _proofs.no_neighbour_leak(subject),
+        "unmasking": lambda: _proofs.unmasking(subject),
+        "packed = alone": lambda: _proofs.packed_is_alone(subject),
+        "batches": lambda: _run_proofs.batches(bench),
+        "accumulated = one": lambda: _run_proofs.accumulated(bench),
+        "saved = reopened": lambda: _run_proofs.reopened(bench),
+        "resumed = whole": lambda: _run_proofs.resumed(bench),
+    }
+    for name, proof in proofs.items():
+        subject.check()
+        start = time.perf_counter()
+        passed, figure = proof()
+        yield Proof(name, passed, figure, time.perf_counter() - start)
+
+
+def _shrink(resolved: Resolved) -> tuple[Resolved, dict[str, tuple[Any, Any]]]:
+    """Return the recipe with a small model with fresh weights, and what was lowered."""
+    recipe = resolved.recipe
+    part = build.model_part(resolved)
+    config = part.config
+    known = {k: v for k, v in config if k in SMALL and v is not None}
+    lower = {k: min(v, SMALL[k]) for k, v in known.items()}
+    if {"hidden_size", "num_heads"} <= lower.keys():
+        width, heads = lower["hidden_size"], lower["num_heads"]
+        lower["num_heads"] = next(h for h in range(heads, 0, -1) if width % h == 0)
+    small = type(config).model_validate(config.model_dump() | lower)
+    tokenizer = recipe.tokenizer
+    if tokenizer is None:
+        tokenizer = _sections.Tokenizer(path=recipe.init_from, kind=None)
+    model = _sections.Model(family=part.family, config=small)
+    update = {"model": model, "init_from": None, "tokenizer": tokenizer}
+    lowered = {k: (known[k], v) for k, v in lower.items() if v != known[k]}
+    return replace(resolved, recipe=recipe.model_copy(update=update)), lowered
+
+
+def _without_dropout(resolved: Resolved) -> Resolved:
+    assert resolved.recipe.model is not None
+    names = [name for name, _ in resolved.recipe.model.config if name.endswith("dropout")]
+    return changed(resolved, "model", **dict.fromkeys(names, 0.0))
+
+
+def _short(resolved: Resolved, precision: str, longest: int) -> Resolved:
+    """Return the recipe with a training of a few small steps, in the precision chosen."""
+    train = resolved.recipe.train
+    budget = max(longest, min(train.batch_budget, BUDGET))
+    return changed(
+        resolved,
+        "train",
+        steps=STEPS,
+        tokens_per_batch=budget,
+        tokens_per_step=2 * budget,
+        warmup_steps=min(train.warmup_steps, STEPS // 2),
+        precision=precision,
+        eval_every=EVAL_EVERY,
+        save_every=SAVE_EVERY,
+        keep=2,
+        patience=None,
+        workers=0,
+        log_every=1,
+    )

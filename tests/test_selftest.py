@@ -1,0 +1,392 @@
+"""`nlpkit selftest`: what is sound passes every proof, each thing broken fails the proof of it."""
+
+import getpass
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+
+from nlpkit import _proofs, _run_proofs, attention, cli, recipe, selftest
+from nlpkit._run_proofs import Bench
+from nlpkit.attention.kinds import cpm_ant as kind
+from nlpkit.data import loader, pack
+from nlpkit.errors import NlpkitError, UsageError
+from nlpkit.models import _hf
+from nlpkit.objectives._contract import IGNORE, Loss
+from nlpkit.objectives.cpm_ant import Objective
+from nlpkit.train import snapshot
+from nlpkit.train.log import QUIET, Log
+from nlpkit.train.loop import State
+from nlpkit.train.signals import StopFlag
+from tests import _tiny
+
+NAMES = [
+    "noise floor", "no leak", "no neighbour leak", "unmasking", "packed = alone", "batches",
+    "accumulated = one", "saved = reopened", "resumed = whole",
+]  # fmt: skip
+TORCHS = f"torchinductor_{getpass.getuser()}"  # a cache that torch makes among temporary files
+
+
+@contextmanager
+def _bench(folder: Path, *sets: str) -> Iterator[Bench]:
+    AcceleratorState._reset_state(reset_partial_state=True)
+    resolved = recipe.load(str(_tiny.write(folder, documents=60)), sets)
+    with selftest.bench(resolved, device="cpu", log=Log(QUIET), stop=StopFlag()) as made:
+        yield made
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with _bench(tmp_path) as made:
+        yield made
+
+
+def _use(bench: Bench, cls: type[Objective]) -> None:
+    """Put an objective of `cls` in the place of the recipe's."""
+    right = bench.subject.objective
+    broken = cls(right.config, bench.subject.tokenizer, bench.run.part.config)
+    bench.subject.objective = bench.subject.examples.objective = broken
+
+
+class Unshifted(Objective):
+    """As training transformers' port does: everything is context, labels are the inputs."""
+
+    def example(self, ids, rng):
+        made = super().example(ids, rng)
+        made["labels"] = np.where(made["context"], IGNORE, made["input_ids"])
+        made["context"] = np.ones_like(made["context"])
+        return made
+
+
+class Uncovered(Objective):
+    """Labels are right but everything is context, so that the next token is seen."""
+
+    def example(self, ids, rng):
+        made = super().example(ids, rng)
+        made["context"] = np.ones_like(made["context"])
+        return made
+
+
+class Late(Objective):
+    """Labels stand one place too early."""
+
+    def example(self, ids, rng):
+        made = super().example(ids, rng)
+        made["labels"] = np.append(made["labels"][1:], IGNORE)
+        return made
+
+
+class Forgetful(Objective):
+    """Loses the first word of every piece."""
+
+    def example(self, ids, rng):
+        made = super().example(ids, rng)
+        made["input_ids"][self.prompt_length + 1] = self.eos_id
+        return made
+
+
+class Global(Objective):
+    """Draws from numpy's global generator, as if there were one process only."""
+
+    def example(self, ids, rng):
+        return super().example(ids, np.random.default_rng(np.random.randint(2**31)))
+
+
+class Mean(Objective):
+    """Returns the mean of each batch, which is not the mean of a step's targets."""
+
+    def loss(self, model, batch, lengths):
+        made = super().loss(model, batch, lengths)
+        return Loss(made.total / made.count, made.count, made.parts)
+
+
+class Miscounted(Objective):
+    """Counts a target too many."""
+
+    def count(self, batch):
+        return super().count(batch) + 1
+
+
+class Longer(Objective):
+    """Makes examples of a token more than it says."""
+
+    def length(self, pieces):
+        return super().length(pieces) - 1
+
+
+def _run_selftest(folder: Path, *options: str) -> int:
+    AcceleratorState._reset_state(reset_partial_state=True)
+    return cli.run(["selftest", str(_tiny.write(folder, documents=60)), *options])
+
+
+def test_selftest_of_a_sound_recipe_proves_everything_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    room = tmp_path / "room"
+    room.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(room))
+    monkeypatch.chdir(room)
+    assert _run_selftest(tmp_path) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[6:24].rstrip() for line in lines] == NAMES
+    assert all(line.startswith("ok  ") for line in lines)
+    assert [p.name for p in room.iterdir() if p.name != TORCHS] == []
+
+
+# The first proof finds a leak by training, the second by looking; each must on its own.
+@pytest.mark.parametrize("proof", [_proofs.no_leak, _proofs.noise_floor])
+@pytest.mark.parametrize("broken", [Unshifted, Uncovered])
+def test_selftest_of_targets_in_sight_is_a_leak(bench: Bench, broken, proof) -> None:
+    _use(bench, broken)
+    passed, figure = proof(bench.subject)
+    assert not passed, figure
+    assert "leak" in figure or "move with their own token" in figure
+
+
+def test_selftest_of_a_mask_that_shows_everything_is_a_leak(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kind, "mask", lambda fields, q, k: (q == q) & (k == k))
+    passed, figure = _proofs.no_leak(bench.subject)
+    assert not passed
+    assert " 0 move with their own" not in figure
+
+
+def test_selftest_of_a_mask_that_shows_only_later_targets_is_a_leak(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mask(fields, q, k):
+        near = fields["position"][k] - fields["position"][q]
+        return fields["context"][k] | (~fields["context"][q] & (near <= 2) & (near != 1))
+
+    monkeypatch.setattr(kind, "mask", mask)
+    assert not _proofs.no_leak(bench.subject)[0]
+
+
+def test_dependence_in_a_ring_is_told_from_an_order() -> None:
+    # 0 on 1, 1 on 2: an order. With 2 on 0 a ring; 3, on the ring, has no order either.
+    order = torch.tensor([[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 0]]).bool()
+    assert _proofs._in_rings(order) == 0
+    order[2, 0] = True
+    assert _proofs._in_rings(order) == 4
+
+
+def test_selftest_of_a_mask_that_forgets_documents_is_a_neighbour_leak(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _bench(tmp_path, "attention.backend=reference") as bench:
+        assert _proofs.no_neighbour_leak(bench.subject)[0]
+        assert _proofs.packed_is_alone(bench.subject)[0]
+        monkeypatch.setattr(
+            attention.Request, "visible", lambda self, q, k: self.kind.mask(self.fields, q, k)
+        )
+        passed, figure = _proofs.no_neighbour_leak(bench.subject)
+        assert not passed, figure
+        passed, figure = _proofs.packed_is_alone(bench.subject)
+        assert not passed, figure
+
+
+@pytest.mark.parametrize("broken", [Late, Forgetful])
+def test_selftest_of_an_example_without_its_text_is_found(bench: Bench, broken) -> None:
+    assert _proofs.unmasking(bench.subject)[0]
+    _use(bench, broken)
+    assert not _proofs.unmasking(bench.subject)[0]
+
+
+def test_selftest_of_an_objective_with_global_randomness_is_found(bench: Bench) -> None:
+    _use(bench, Global)
+    passed, figure = _run_proofs.batches(bench)
+    assert not passed
+    assert "other batches" in figure
+
+
+def _dropping(bins: pack.Bins) -> pack.Bins:
+    return replace(
+        bins, items=bins.items[:-1], offsets=np.append(bins.offsets[:-1], len(bins.items) - 1)
+    )
+
+
+def _repeating(bins: pack.Bins) -> pack.Bins:
+    items = np.append(bins.items, bins.items[0])
+    return replace(bins, items=items, offsets=np.append(bins.offsets, len(items)))
+
+
+@pytest.mark.parametrize("spoil", [_dropping, _repeating])
+def test_selftest_of_a_packer_that_drops_or_repeats_is_found(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[pack.Bins], pack.Bins]
+) -> None:
+    def plan_bins(*arguments, **options):
+        return spoil(pack.plan_bins(*arguments, **options))
+
+    monkeypatch.setattr(loader, "plan_bins", plan_bins)
+    passed, figure = _run_proofs.batches(bench)
+    assert not passed
+    assert "every piece exactly once" in figure
+
+
+def test_selftest_of_examples_longer_than_planned_is_found(bench: Bench) -> None:
+    _use(bench, Longer)
+    examples = bench.subject.examples
+    bench.subject.examples = loader.Examples(
+        examples.corpus, bench.subject.objective, examples.seed
+    )
+    passed, figure = _run_proofs.batches(bench)
+    assert not passed
+    assert "was planned as" in figure or "over 256" in figure
+
+
+@pytest.mark.parametrize(("broken", "figure"), [(Mean, "differ by"), (Miscounted, "counted as")])
+def test_selftest_of_a_loss_of_each_batch_apart_is_found(bench: Bench, broken, figure) -> None:
+    assert _run_proofs.accumulated(bench)[0]
+    _use(bench, broken)
+    passed, found = _run_proofs.accumulated(bench)
+    assert not passed
+    assert figure in found
+
+
+def test_selftest_of_a_checkpoint_with_another_weight_is_found(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = _hf.save_file
+
+    def save_file(tensors, *arguments, **options):
+        name = "cpmant.encoder.output_layernorm.weight"
+        right(tensors | {name: tensors[name] * (1 + 2**-23)}, *arguments, **options)
+
+    monkeypatch.setattr(_hf, "save_file", save_file)
+    passed, figure = _run_proofs.reopened(bench)
+    assert not passed
+    assert figure == "1 of 23 tensors differ: norm.weight"
+
+
+def test_selftest_of_a_checkpoint_without_position_in_the_data_is_found(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = State.from_json
+    monkeypatch.setattr(State, "from_json", lambda v: right(v | {"position": [0, 0]}))
+    passed, figure = _run_proofs.resumed(bench)
+    assert not passed
+    assert figure == "metrics differ from step 3 on"
+
+
+def test_selftest_of_a_checkpoint_without_moments_is_found(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = snapshot.restore
+
+    def restore(training, optimizer, weights, moments):
+        right(training, optimizer, weights, {n: m * 0 for n, m in moments.items()})
+
+    monkeypatch.setattr(snapshot, "restore", restore)
+    assert not _run_proofs.resumed(bench)[0]
+
+
+def test_shrinking_lowers_what_is_large_and_nothing_else() -> None:
+    small, lowered = selftest._shrink(recipe.load("cpm_ant"))
+    assert lowered == {
+        "hidden_size": (256, 64),
+        "num_layers": (4, 2),
+        "num_heads": (8, 4),
+        "intermediate_size": (640, 128),
+    }
+    assert small.recipe.model.config.num_buckets == 128
+    # 3 heads of 10: 4 or fewer must divide what is left of the width.
+    wide = recipe.load("cpm_ant", ["model.hidden_size=30", "model.num_heads=15"])
+    assert selftest._shrink(wide)[0].recipe.model.config.num_heads == 3
+
+
+def test_selftest_of_a_recipe_that_goes_on_from_a_model_uses_its_tokenizer(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path)
+    place = _tiny.pretrain(path, tmp_path / "run", "train.steps=4")
+    text = path.read_text(encoding="utf-8")
+    head, tail = text[: text.index("model:")], text[text.index("data:") :]
+    path.write_text(f"{head}init_from: {place}\n{tail}", encoding="utf-8")
+    AcceleratorState._reset_state(reset_partial_state=True)
+    resolved = recipe.load(str(path))
+    with selftest.bench(resolved, device="cpu", log=Log(QUIET), stop=StopFlag()) as bench:
+        assert bench.shrunk == {}
+        assert _proofs.no_leak(bench.subject)[0]
+        assert _run_proofs.reopened(bench)[0]
+
+
+def test_selftest_of_several_processes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="one process"), _bench(tmp_path):
+        pass
+
+
+def test_selftest_without_text_is_the_usual_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run_selftest(tmp_path, "--set", "data.train=[nowhere.txt]") == 4
+    told = capsys.readouterr()
+    assert "nowhere.txt" in told.err
+    assert told.out == ""
+
+
+def test_selftest_that_fails_exits_with_1_and_says_what_in_json(tmp_path: Path) -> None:
+    (tmp_path / "wrong").mkdir()
+    (tmp_path / "wrong" / "__init__.py").write_text("", encoding="utf-8")
+    (tmp_path / "wrong" / "mean.py").write_text(
+        "from nlpkit.objectives.cpm_ant import Config\n"
+        "from tests.test_selftest import Mean as Objective\n",
+        encoding="utf-8",
+    )
+    path = _tiny.write(tmp_path, documents=60)
+    path.write_text(path.read_text("utf-8").replace("name: cpm_ant,", "name: wrong.mean,"), "utf-8")
+    root = str(Path(__file__).parents[1])
+    paths = os.pathsep.join([str(tmp_path), root])
+    done = _tiny.command("selftest", path, "--json", env={"PYTHONPATH": paths}, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "nlpkit: " in done.stderr
+    told = json.loads(done.stdout)
+    assert told["passed"] is False
+    assert [p["name"] for p in told["proofs"]] == NAMES
+    assert "accumulated = one" in [p["name"] for p in told["proofs"] if not p["passed"]]
+    assert told["shrunk"] == {}
+    assert {"recipe", "device", "precision", "attention"} <= told.keys()
+
+
+def test_selftest_stopped_by_a_signal_leaves_nothing(tmp_path: Path) -> None:
+    room = tmp_path / "room"
+    room.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nlpkit", "selftest", str(_tiny.write(tmp_path, documents=60))],
+        env=os.environ | {"TMPDIR": str(room), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8",
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not any(room.glob("nlpkit-selftest-*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "stopped by SIGTERM" in told
+    assert [p.name for p in room.iterdir() if p.name != TORCHS] == []
+
+
+@pytest.mark.slow
+def test_selftest_of_the_packaged_recipe_takes_less_than_a_minute() -> None:
+    start = time.monotonic()
+    done = _tiny.command("selftest")
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - start < 60
+
+
+def test_failed_proofs_are_no_bug_with_a_traceback() -> None:
+    assert NlpkitError("a proof failed").exit_code == 1
