@@ -6,6 +6,7 @@ goes on or was killed; changes nothing and takes no lock.
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,9 @@ class History:
     def best(self) -> tuple[int, float] | None:
         """Step and held-out loss of the best evaluation, or None without one."""
         losses = {step: figures["loss"] for step, figures in self.evaluations.items()}
-        return min(losses.items(), key=lambda item: (item[1], item[0])) if losses else None
+        # NaN is worse than any number
+        ranked = sorted((math.isnan(loss), loss, step) for step, loss in losses.items())
+        return (ranked[0][2], ranked[0][1]) if ranked else None
 
     def settings_hash(self) -> str:
         """Return the SHA-256 of all settings but the run's name and directory."""

@@ -36,7 +36,7 @@ td{overflow-wrap:break-word;min-width:9ch}
 .differs{background:var(--mark)}
 @media print{.charts{grid-template-columns:1fr 1fr}figure,tr{break-inside:avoid}
 h2{break-after:avoid}.scroll{overflow:visible}.read{display:none}
-figure{border:1px solid var(--line)}body{font-size:11px}table{font-size:10px}
+figure{border:1px solid var(--line)}body{font-size:11px}table,.hash{font-size:10px}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """
 

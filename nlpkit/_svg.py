@@ -126,13 +126,14 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     return [float(f"{n * step:.12g}") for n in range(first, last + 1)]
 
 
-def _powers(low: float, high: float) -> list[float]:
-    """Return 1, 2 and 5 times powers of ten between `low` and `high`, or only these if many."""
+def powers(low: float, high: float) -> list[float]:
+    """Return at most 7 round numbers between `low` and `high` for a logarithmic axis."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1, 2, 5), (1, 3), (1,)):
         found = [m * 10.0**d for d in decades for m in factors if low <= m * 10.0**d <= high]
         if len(found) <= 7:
             break
+    found = found[:: math.ceil(len(found) / 7) or 1]
     return [float(f"{value:.12g}") for value in found]
 
 
@@ -162,8 +163,9 @@ def draw(chart: Chart, extra: str = "") -> str:
         return BOTTOM - (y - bottom) / (top - bottom) * (BOTTOM - TOP)
 
     pieces = []
-    rows = _powers(y0, y1) if chart.logarithmic else ticks(y0, y1, 6)
-    for value, text in zip(rows, short(rows), strict=True):
+    rows = powers(y0, y1) if chart.logarithmic else ticks(y0, y1, 6)
+    texts = [f"{value:g}" for value in rows] if chart.logarithmic else short(rows)
+    for value, text in zip(rows, texts, strict=True):
         h = float(up(np.float64(value)))
         pieces.append(f'<line class="grid" x1="{LEFT}" x2="{RIGHT}" y1="{h:.1f}" y2="{h:.1f}"/>')
         pieces.append(f'<text x="{LEFT - 6}" y="{h + 4:.1f}" text-anchor="end">{text}</text>')

@@ -94,7 +94,7 @@ def make_charts(told: Sequence[History]) -> list[Chart]:
     charts += [
         Chart(
             f"loss.{part}",
-            f"Loss: {part}",
+            _UNPRINTABLE.sub("\ufffd", f"Loss: {part}"),
             "nats/token",
             [line for n, history in enumerate(told) for line in _losses(history, n, part, several)],
         )

@@ -95,14 +95,14 @@ def run(tmp_path: Path) -> Path:
     return write_run(tmp_path / "byhand", 20)
 
 
-def write_run(path: Path, steps: int, every: int = 5) -> Path:
+def write_run(path: Path, steps: int, every: int = 5, spike: int = 0) -> Path:
     draw = random.Random(0)
     path.mkdir(parents=True)
     path.joinpath("recipe.yaml").write_text("name: x\nseed: 1\ntrain: {steps: 40, lr: 0.001}\n")
     path.joinpath("run.json").write_text('{"finished": false, "data": "00ff", "seed": 1}\n')
     with open(path / "metrics.jsonl", "w", encoding="utf-8") as file:
         for step in range(1, steps + 1):
-            loss = 3 + draw.random()
+            loss = 77.0 if step == spike else 3 + draw.random()
             record = {
                 "step": step, "tokens": 100 * step, "targets": 40, "loss": loss,
                 "losses": {"one": loss, "two": None if step % 2 else loss}, "lr": 1e-3,
@@ -378,14 +378,15 @@ def test_png_without_matplotlib_says_what_to_install(
 
 
 def test_long_run_is_fast_and_loses_no_spike(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "long", 100_000, every=1000)
-    change(run, 54_321, loss=77.0)
-    spent = []
-    for _ in range(2):
+    run = write_run(tmp_path / "long", 100_000, every=1000, spike=54_321)
+    for _ in range(3):  # a busy machine may be slow once
         began = time.process_time()
-        page = page_of(run, out=tmp_path / "r.html")
-        spent.append(time.process_time() - began)
-    assert min(spent) < 1.5  # 0.7 s measured, with the parsing of the page by this test
+        report.write([run], tmp_path / "r.html")
+        spent = time.process_time() - began
+        if spent < 1:
+            break
+    assert spent < 1
+    page = Page((tmp_path / "r.html").read_text("utf-8"))
     line = page.curves()["loss"][0]
     assert len(line["x"]) == 500
     losses = [
@@ -433,6 +434,37 @@ def test_ticks_are_round_numbers(
     found = _svg.ticks(low, high, 5)
     assert found == values
     assert _svg.short(found) == texts
+
+
+def test_powers_are_round_and_few() -> None:
+    assert _svg.powers(0.3, 40) == [0.5, 1, 2, 5, 10, 20]
+    assert _svg.powers(0.05, 90) == [0.1, 0.3, 1, 3, 10, 30]
+    assert _svg.powers(0.9e-9, 1.1e9) == [1e-9, 1e-6, 1e-3, 1, 1e3, 1e6, 1e9]
+
+
+def test_gradient_norm_that_explodes_is_drawn_on_a_logarithmic_axis(run: Path) -> None:
+    def drawn() -> str:
+        root = ElementTree.parse(report.write([run], run / "r.svg"))
+        charts = [e for e in root.iter() if e.get("role") == "img"]
+        (chart,) = [c for c in charts if (c[0].text or "").startswith("Gradient norm")]
+        return " ".join(e.text or "" for e in chart if e.tag.endswith("text"))
+
+    change(run, 1, grad_norm=1.0)
+    for step in range(2, 21):
+        change(run, step, grad_norm=2.0)
+    assert drawn() == "1 1.2 1.4 1.6 1.8 2 5 10 15 20 step"  # the axis is 0.96 to 2.04
+    change(run, 9, grad_norm=1000.0)
+    assert drawn() == "1 3 10 30 100 300 1000 5 10 15 20 step"
+
+
+def test_run_of_one_step_has_a_page_and_a_picture(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "new", 1)
+    page = page_of(run, out=tmp_path / "r.html")
+    assert dict(page.table("Facts"))["steps"] == "1 of 40 planned"
+    assert "new: no held-out evaluation yet." in page.texts["p"]
+    assert ("circle", "f0") in [(tag, a.get("class")) for tag, a in page.elements]
+    for ending in ("svg", "png"):
+        report.write([run], tmp_path / f"r.{ending}")
 
 
 def _luminance(colour: str) -> float:
