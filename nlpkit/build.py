@@ -53,6 +53,7 @@ class ModelPart:
     config: Any
     start: dict[str, Any] | None  # weights of `init_from`, until `build_model` takes them
     source: Path | None = None  # the checkpoint whose sizes and tokenizer these are
+    rows: int | None = None  # tokens that it has
 
     def module(self) -> Any:
         """Return `models/FAMILY/model.py`."""
@@ -78,7 +79,7 @@ def model_part(resolved: Resolved, run_path: Path | None = None) -> ModelPart:
         part.config, state = part.module().from_hf(settings, tensors)
     except KeyError as error:
         raise FileError(f"{directory}: {error} is missing from config.json or weights") from error
-    part.start = None if own else state
+    part.start, part.rows = None if own else state, len(state["token_embedding"])
     if recipe.model is not None and recipe.model.config != part.config:
         differ = [k for k, v in part.config if getattr(recipe.model.config, k, None) != v]
         raise UsageError(
@@ -225,11 +226,10 @@ def _check_rows(part: ModelPart, old: tuple[str, Any] | None, tokenizer: Any) ->
     if old is not None:
         _grow.check(old[1], tokenizer, str(part.source))
     size = old[1].vocab_size if old else tokenizer.vocab_size
-    rows = len(part.start["token_embedding"]) if part.start is not None else size
-    if rows != size:
-        whose = "the one beside it" if old else "the recipe's"
+    if part.rows != size:
+        whose = "the tokenizer beside it" if old else "the recipe's tokenizer"
         raise UsageError(
-            f"init_from: the model in {part.source} has {rows} tokens and {whose}, the tokenizer, "
+            f"init_from: the model in {part.source} has {part.rows} tokens and {whose} "
             f"{size}; use the tokenizer that belongs to the model"
         )
 

@@ -1,8 +1,8 @@
 """A run before it costs anything: what would be trained on what, how long, in how much memory."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,8 @@ from nlpkit.data.pack import Batch
 from nlpkit.data.store import Corpus, Watch
 from nlpkit.objectives._contract import IGNORE
 from nlpkit.recipe import Resolved
-from nlpkit.train import machine
 from nlpkit.train.log import Log
 from nlpkit.train.loop import to_device
-from nlpkit.train.optim import adamw
-
-PROBE_BATCHES = 3
 
 
 @dataclass
@@ -39,6 +35,13 @@ class Plan:
     def first(self) -> Batch:
         """The first batch that the run would train on."""
         return self.stream[0].batches[0]
+
+    @cached_property
+    def parameters(self) -> int:
+        """The numbers that the model learns."""
+        with torch.device("meta"):
+            model = self.part.module().Model(self.part.config, self.data.tokenizer.vocab_size)
+        return sum(p.numel() for p in model.parameters())
 
 
 def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
@@ -67,9 +70,6 @@ def describe(plan: Plan) -> dict[str, Any]:
     first = plan.first
     vocab_size = data.tokenizer.vocab_size
     module = plan.part.module()
-    with torch.device("meta"):
-        model = module.Model(plan.part.config, vocab_size)
-    parameters = sum(p.numel() for p in model.parameters())
     return {
         "data": {
             "train": _corpus(data.train) | {"examples": len(data.examples)},
@@ -88,9 +88,10 @@ def describe(plan: Plan) -> dict[str, Any]:
         },
         "model": {
             "family": plan.part.family,
-            "parameters": parameters,
+            "parameters": plan.parameters,
             # float32 weights and gradients, and Adam's two moments
-            "state_bytes": 16 * parameters,
+            "state_bytes": 16 * plan.parameters,
+            "new_tokens": vocab_size - plan.part.rows if plan.part.rows is not None else 0,
             "flops_per_step": float(
                 module.flops(plan.part.config, vocab_size, first.lengths, first.count)
                 * settings.batches_per_step
@@ -128,41 +129,6 @@ def _target_share(plan: Plan, batches: int = 16) -> float:
         batch = plan.data.examples.batch(plan.stream.plan(epoch)[index], epoch)
         tokens, targets = tokens + batch.tokens, targets + batch.count
     return targets / tokens
-
-
-def probe(plan: Plan) -> dict[str, Any]:
-    """Time a few real batches, the fullest of the first step among them; return the estimate."""
-    settings = plan.resolved.recipe.train
-    machine.tune_memory()
-    precision, reason = machine.choose_precision(settings.precision, plan.device)
-    torch.manual_seed(plan.resolved.recipe.seed)
-    model = build.build_model(
-        plan.part, plan.data.tokenizer.vocab_size, plan.resolved.recipe.attention.backend
-    ).to(plan.device)
-    optimizer = adamw(model, settings)
-    batch = to_device(plan.first, plan.device)
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    seconds = []
-    for _ in range(PROBE_BATCHES):
-        start = time.perf_counter()
-        with torch.autocast(plan.device.type, dtype, enabled=dtype is torch.bfloat16):
-            loss = plan.data.objective.loss(model, batch.fields, batch.lengths)
-        (loss.total / loss.count).backward()
-        if plan.device.type == "cuda":
-            torch.cuda.synchronize(plan.device)
-        seconds.append(time.perf_counter() - start)
-    start = time.perf_counter()
-    optimizer.step()
-    update = time.perf_counter() - start
-    step = min(seconds) * settings.batches_per_step + update
-    return {
-        "precision": f"{precision} ({reason})",
-        "attention": str(getattr(model, "attention_choice", "")),
-        "seconds_per_step": step,
-        "tokens_per_second": settings.tokens_per_step / step,
-        "hours": step * settings.steps / 3600,
-        "peak_memory_bytes": machine.peak_memory(plan.device),
-    }
 
 
 def table_of_batch(plan: Plan) -> Iterator[str]:

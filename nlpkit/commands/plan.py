@@ -1,5 +1,6 @@
 """Say what RECIPE would do: data, packing, size, memory, time; trains nothing."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from nlpkit.commands._options import Common, RecipeName, shared
+from nlpkit.errors import UsageError
 
 BatchOption = Annotated[
     bool, typer.Option("--batch", help="print the first batch instead, a token a line")
@@ -18,6 +20,7 @@ Mask = Annotated[
 NoProbe = Annotated[
     bool, typer.Option("--no-probe", help="skip the timing of a few steps (and its figures)")
 ]
+_SECTIONS = ("data", "packing", "model", "estimate")
 
 
 @shared("overrides", "device", "json", "quiet", "verbose")
@@ -30,8 +33,11 @@ def command(
 ) -> None:
     """Say what RECIPE would do: data, packing, size, memory, time; trains nothing.
 
-    With --json the keys data, packing, model and settings are the same at every call; estimate is
-    measured.
+    Memory is checked on the longest batch. Where it does not fit, the plan is printed all the same,
+    with the setting that would fit, and the exit code is 2.
+
+    With --json the keys are sorted; data, packing, model, settings and origin are the same at every
+    call, estimate is measured: docs/design.md lists the keys.
     """
     from nlpkit.train.log import Log
 
@@ -49,59 +55,88 @@ def command(
         return
     described = planning.describe(plan)
     if not no_probe:
-        described["estimate"] = planning.probe(plan)
+        from nlpkit.probing import probe
+
+        described["estimate"] = probe(plan)
     if common.json:
         described["origin"] = resolved.origin
-        common.result("", **described)
+        common.result("", **json.loads(json.dumps(described, sort_keys=True)))
     else:
         _print(described, resolved.origin)
+    estimate = described.get("estimate", {})
+    if not estimate.get("fits", True):
+        raise UsageError(f"{recipe}: {estimate['advice']}")
+    if estimate.get("advice"):
+        log.warn(f"{estimate['memory_share']:.0%} of the memory: {estimate['advice']}")
 
 
 def _print(described: dict[str, Any], origin: dict[str, str]) -> None:
-    lines: list[tuple[str, str, str]] = []
-    for section in ("data", "packing", "model", "estimate"):
-        lines += [(f"{section}.{key}", value, "") for key, value in _flat(described.get(section))]
+    """Print a line a figure, then a line a setting and where it came from; # heads a section."""
+    for section in _SECTIONS:
+        if section in described:
+            found = _flat(described[section], section)
+            rows = [(key, value, "") for key, value in found if key not in origin]
+            _print_block(section, rows)
     settings = dict(_flat(described["settings"]))
-    lines += [(key, settings.get(key, ""), origin.get(key, "")) for key in origin]
-    width = max(len(key) for key, _, _ in lines)
-    values = min(44, max(len(value) for _, value, _ in lines))
-    for number, (key, value, where) in enumerate(lines):
-        section = key.partition(".")[0]
-        if number and section != lines[number - 1][0].partition(".")[0] and "." in key:
-            print()
-        print(f"{key:<{width}}  {value:<{values}}  {where}".rstrip())
+    _print_block("settings", [(key, settings.get(key, ""), origin[key]) for key in origin])
     sys.stdout.flush()
 
 
-def _flat(data: Any, prefix: str = "") -> list[tuple[str, str]]:
-    if isinstance(data, dict):
+def _print_block(title: str, rows: list[tuple[str, Any, str]]) -> None:
+    """Print rows of key, value and origin under a title, numbers flush right before their unit."""
+    shown = [(key, *_human(key, value), where) for key, value, where in rows]
+    width = max(len(key) for key, *_ in shown)
+    digits = max([len(text) for _, text, unit, _ in shown if unit is not None], default=0)
+    cells = [
+        (key, text if unit is None else f"{text:>{digits}} {unit}".rstrip(), where)
+        for key, text, unit, where in shown
+    ]
+    # One long file name must not push every origin to the right.
+    values = min(24, max(len(text) for _, text, _ in cells))
+    print(f"{'' if title == _SECTIONS[0] else chr(10)}# {title}")
+    for key, text, where in cells:
+        print(f"{key:<{width}}  {text:<{values}}  {where}".rstrip())
+
+
+def _flat(data: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    if isinstance(data, dict) and data:
         items = list(data.items())
     elif isinstance(data, list) and data:
         items = list(enumerate(data))
     else:
-        return [(prefix, _human(prefix, data))]
+        return [(prefix, data)]
     found = []
     for key, value in items:
         found += _flat(value, f"{prefix}.{key}" if prefix else str(key))
     return found
 
 
-def _human(key: str, value: Any) -> str:
-    """Return a value as people read it."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
+def _human(key: str, value: Any) -> tuple[str, str | None]:
+    """Return a value as people read it and its unit; the unit of what is no number is None."""
+    if value is None or value == [] or value == {}:
+        return "none", None
+    if isinstance(value, bool):
+        return ("yes" if value else "no"), None
+    if not isinstance(value, int | float):
+        return str(value), None
     if key.endswith("_bytes"):
-        return f"{value / 2**20:,.0f} MiB"
+        gib = value >= 2**30
+        return f"{value / 2 ** (30 if gib else 20):,.1f}", "GiB" if gib else "MiB"
     if key.endswith("flops_per_step"):
-        return f"{value / 1e9:,.1f} GFLOP"
-    if key.endswith(("fill", "_with_loss")):
-        return f"{value:.2%}"
-    if key == "hours":
-        return (
-            f"{int(value)} h {round(value % 1 * 60):02} min"
-            if value >= 1
-            else f"{value * 60:.1f} min"
-        )
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+        return f"{value / 1e9:,.1f}", "GFLOP"
+    if key.endswith(("fill", "_with_loss", "memory_share")):
+        return f"{value:.1%}", ""
+    if key.startswith("estimate.seconds_per"):
+        return f"{value:.3f}", "s"
+    if key.endswith("_seconds"):
+        return _duration(value)
+    if key.endswith("tokens_per_second"):
+        return f"{value:,.0f}", "tokens/s"
+    return (f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"), ""
+
+
+def _duration(seconds: float) -> tuple[str, str]:
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f}", unit
+    return f"{seconds:.1f}", "s"

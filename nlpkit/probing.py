@@ -1,0 +1,289 @@
+"""What a run would cost, measured: a few real batches, the longest among them, and the disk."""
+
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nlpkit import build
+from nlpkit.data.loader import held_out_batches
+from nlpkit.data.pack import Batch
+from nlpkit.planning import Plan
+from nlpkit.train import machine, memory
+from nlpkit.train.loop import to_device
+from nlpkit.train.optim import adamw
+from nlpkit.train.settings import Config
+
+FULL = 0.8  # share of the memory above which the plan warns
+_TIMED_BATCHES, _TIMED_SECONDS = 4, 20.0
+_SAMPLE_BYTES = 1 << 25
+_STATE = 16  # bytes a parameter: float32 weight and gradient, Adam's two moments
+_SAVED = 12  # of these in a checkpoint
+
+
+@dataclass
+class Memory:
+    """What was learned about memory, as far as the probe came; bytes, a batch's in `per_token`."""
+
+    limit: int
+    state: int  # weights, gradients, moments, and the program itself
+    per_token: float | None = None
+    peak: int | None = None
+    fits: bool = True
+
+
+@dataclass
+class Times:
+    """Seconds of a batch's forward and backward pass, an update, and a token held out."""
+
+    batches: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    update: float = 0.0
+    held_out_token: float = 0.0
+
+
+class _Trial:
+    """The run's model and optimizer, to be thrown away."""
+
+    def __init__(self, plan: Plan, precision: str):
+        self.plan, self.device = plan, plan.device
+        self.settings: Config = plan.resolved.recipe.train
+        torch.manual_seed(plan.resolved.recipe.seed)
+        backend = plan.resolved.recipe.attention.backend
+        vocab_size = plan.data.tokenizer.vocab_size
+        self.model = build.build_model(plan.part, vocab_size, backend).to(plan.device)
+        self.optimizer = adamw(self.model, self.settings)
+        self.bf16 = precision == "bf16"
+
+    def _timed(self, work: Callable[[], Any]) -> float:
+        start = time.perf_counter()
+        work()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter() - start
+
+    def _loss(self, batch: Batch) -> Any:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+            return self.plan.data.objective.loss(self.model, batch.fields, batch.lengths)
+
+    def train(self, batch: Batch) -> float:
+        """Return the seconds of a forward and backward pass."""
+        self.model.train()
+        moved = to_device(batch, self.device)
+
+        def work() -> None:
+            loss = self._loss(moved)
+            (loss.total / max(1, loss.count)).backward()
+
+        return self._timed(work)
+
+    def update(self) -> float:
+        """Return the seconds of clipping and the optimizer's step."""
+
+        def work() -> None:
+            clip = self.settings.clip or float("inf")
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+        return self._timed(work)
+
+    def evaluate(self, batch: Batch) -> float:
+        """Return the seconds of a forward pass without gradients."""
+        self.model.eval()
+        moved = to_device(batch, self.device)
+        with torch.no_grad():
+            return self._timed(lambda: self._loss(moved))
+
+
+def probe(plan: Plan) -> dict[str, Any]:
+    """Return the estimate of time and memory; `fits` is False, with advice, where memory ends.
+
+    The batch with the most attention and the one with the most tokens are trained on: forward,
+    backward, optimizer step. Because a system out of memory may kill the process, parts of one are
+    tried first, and what these say would not fit is not tried.
+    """
+    settings = plan.resolved.recipe.train
+    machine.tune_memory()
+    precision, reason = machine.choose_precision(settings.precision, plan.device)
+    if settings.deterministic:
+        torch.use_deterministic_algorithms(True, warn_only=plan.device.type != "cpu")
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    memory.forget_peak(plan.device)
+    now = memory.used(plan.device)[0]
+    found = Memory(memory.limit(plan.device), now + _STATE * plan.parameters)
+    times, attention = Times(), ""
+    if found.state > found.limit:
+        found.fits = False
+    else:
+        try:
+            trial = _Trial(plan, precision)
+            _measure_memory(trial, found)
+            attention = str(getattr(trial.model, "attention_choice", ""))
+            if found.fits:
+                _measure_time(trial, times)
+                found.peak = memory.used(plan.device)[1]
+                found.fits = found.peak <= found.limit
+        except (RuntimeError, MemoryError) as error:
+            if not memory.is_shortage(error):
+                raise
+            found.fits = False
+    if found.peak is None and found.per_token is not None:
+        found.peak = int(found.state + found.per_token * longest_tokens(plan))
+    return {
+        "precision": f"{precision} ({reason})",
+        "attention": attention or None,
+        **_time_figures(plan, times),
+        **_memory_figures(plan, found),
+    }
+
+
+def longest(plan: Plan) -> list[int]:
+    """Return the bins of the first epoch with the most attention and with the most tokens."""
+    bins, sizes = plan.stream.plan(0), plan.data.examples.sizes
+    each = sizes[bins.items % len(sizes)].astype(np.float64)
+    costs = [np.add.reduceat(x, bins.offsets[:-1]) for x in (each**2, each)]
+    return sorted({int(cost.argmax()) for cost in costs})
+
+
+def longest_tokens(plan: Plan) -> int:
+    """Return the most tokens that a batch of the first epoch has."""
+    bins, sizes = plan.stream.plan(0), plan.data.examples.sizes
+    return max(int(sizes[bins[index] % len(sizes)].sum()) for index in longest(plan))
+
+
+def _measure_memory(trial: _Trial, found: Memory) -> None:
+    """Train on ever more of a longest batch, then on the longest ones, each if it should fit."""
+    plan, device = trial.plan, trial.device
+    bins, examples = plan.stream.plan(0), plan.data.examples
+    heavy = [bins[index] for index in longest(plan)]
+    # One example makes the moments, and whatever is allocated at the first use.
+    before = memory.used(device)[0]
+    first = examples.batch(heavy[0][:1], 0)
+    trial.train(first)
+    found.per_token = (memory.used(device)[1] - before) / first.tokens
+    trial.update()
+    found.state = memory.used(device)[0] + 4 * plan.parameters
+    parts = [heavy[0][: len(heavy[0]) // n] for n in (16, 4) if len(heavy[0]) >= n]
+    taken: list[float] = []
+    for items in [*parts, *heavy]:
+        batch = examples.batch(items, 0)
+        if items is heavy[0] and plan.resolved.recipe.train.batches_per_step == 1:
+            trial.optimizer.zero_grad()
+        if taken and found.state + taken[-1] * batch.tokens > found.limit:
+            found.fits = False
+            return
+        trial.train(batch)
+        taken.append((memory.used(device)[1] - found.state) / batch.tokens)
+        found.per_token = taken[-1]
+    trial.update()
+
+
+def _measure_time(trial: _Trial, times: Times) -> None:
+    plan = trial.plan
+    bins, examples = plan.stream.plan(0), plan.data.examples
+    for index in np.linspace(0, len(bins) - 1, min(_TIMED_BATCHES, len(bins))).astype(int):
+        batch = examples.batch(bins[index], 0)
+        times.batches.append(trial.train(batch))
+        times.tokens.append(batch.tokens)
+        if sum(times.batches) > _TIMED_SECONDS:
+            break
+    times.update = trial.update()
+    if plan.data.held_out is not None:
+        _, make = held_out_batches(plan.data.held_out, plan.stream.budget)
+        batch = make(0)
+        times.held_out_token = trial.evaluate(batch) / batch.tokens
+
+
+def _time_figures(plan: Plan, times: Times) -> dict[str, Any]:
+    """Return the seconds of the whole run; None where nothing was timed."""
+    names = (
+        *("seconds_per_batch", "seconds_per_update", "seconds_per_step", "tokens_per_second"),
+        *("training_seconds", "evaluation_seconds", "saving_seconds", "total_seconds"),
+    )
+    evaluations, saves = _occasions(plan)
+    counted = {"evaluations": evaluations, "checkpoints": saves}
+    if not times.batches:
+        return dict.fromkeys(names) | counted
+    settings = plan.resolved.recipe.train
+    batch = float(np.mean(times.batches))
+    step = batch * settings.batches_per_step + times.update
+    held_out = int(plan.data.held_out.sizes.sum()) if plan.data.held_out is not None else 0
+    whole = (
+        step * settings.steps,
+        times.held_out_token * held_out * evaluations,
+        _saving_seconds(Path(plan.resolved.recipe.out), _SAVED * plan.parameters) * saves,
+    )
+    tokens = float(np.mean(times.tokens)) * settings.batches_per_step
+    figures = (batch, times.update, step, tokens / step, *whole, sum(whole))
+    return dict(zip(names, figures, strict=True)) | counted
+
+
+def _occasions(plan: Plan) -> tuple[int, int]:
+    """Return the evaluations and the checkpoints, these if every evaluation is the best so far."""
+    settings = plan.resolved.recipe.train
+    last = settings.steps
+    evaluated = set()
+    if plan.data.held_out is not None:
+        evaluated = {*range(settings.eval_every or last, last, settings.eval_every or last), last}
+    saved = {*range(settings.save_every, last, settings.save_every), last}
+    return len(evaluated), len(evaluated | saved)
+
+
+def _saving_seconds(place: Path, size: int) -> float:
+    """Return how long `size` bytes take to be written, synced and hashed near `place`."""
+    place = place.expanduser().absolute()
+    while not place.is_dir():
+        place = place.parent
+    sample = os.urandom(min(size, _SAMPLE_BYTES))
+    where = place if os.access(place, os.W_OK) else None
+    with tempfile.TemporaryFile(dir=where) as file:
+        start = time.perf_counter()
+        file.write(sample)
+        file.flush()
+        os.fsync(file.fileno())
+        hashlib.sha256(sample).digest()
+        return (time.perf_counter() - start) * size / len(sample)
+
+
+def _memory_figures(plan: Plan, found: Memory) -> dict[str, Any]:
+    share = None if found.peak is None else round(found.peak / found.limit, 4)
+    return {
+        "longest_batch_tokens": longest_tokens(plan),
+        "peak_memory_bytes": found.peak,
+        "memory_limit_bytes": found.limit,
+        "memory_share": share,
+        "fits": found.fits,
+        "advice": None if found.fits and (share or 0) <= FULL else advice(plan, found),
+    }
+
+
+def advice(plan: Plan, found: Memory) -> str:
+    """Return one line: what there is, what is needed, and the setting that would fit."""
+    settings = plan.resolved.recipe.train
+    gib = 2**30
+    needed = f"about {found.peak / gib:.1f} GiB" if found.peak else "more memory"
+    head = f"the longest batch needs {needed} and there are {found.limit / gib:.1f} GiB; "
+    room = FULL * found.limit - found.state
+    fitting = int(room / found.per_token) if found.per_token and room > 0 else 0
+    most = min(fitting, settings.batch_budget - 1)
+    divisors = [n for n in range(1, most + 1) if settings.tokens_per_step % n == 0]
+    longest_example = int(plan.data.examples.sizes.max())
+    if divisors and divisors[-1] >= longest_example:
+        return head + f"set train.tokens_per_batch={divisors[-1]}"
+    objective = plan.resolved.recipe.objective[0].config
+    if divisors and divisors[-1] >= longest_example // 8 and hasattr(objective, "max_length"):
+        return head + (
+            f"set objective.max_length={divisors[-1]} and train.tokens_per_batch={divisors[-1]}"
+        )
+    return (
+        f"weights, gradients and Adam's moments take {found.state / gib:.1f} GiB and there are "
+        f"{found.limit / gib:.1f} GiB: take a smaller model or a machine with more memory"
+    )

@@ -1,0 +1,111 @@
+"""Memory: what this process has, what it may still take, and whether an error is a want of it.
+
+Linux says both in /proc and in the control groups; elsewhere physical memory is the limit. A GPU
+answers for itself.
+"""
+
+import os
+import resource
+import sys
+from pathlib import Path
+
+import torch
+
+# torch has no type of its own for a CPU allocation that failed.
+_CPU_SHORTAGE = ("can't allocate memory", "not enough memory", "Cannot allocate memory")
+
+
+def used(device: torch.device) -> tuple[int, int]:
+    """Return bytes used now, and the most since `forget_peak`: of the GPU, or of this process."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
+    status = _table(Path("/proc/self/status"))
+    if "VmHWM" in status:
+        return status["VmRSS"], status["VmHWM"]
+    scale = 1 if sys.platform == "darwin" else 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+    return peak, peak
+
+
+def forget_peak(device: torch.device) -> None:
+    """Count the peak of `used` from now on, where the system allows it."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM
+    except OSError:
+        return
+
+
+def limit(device: torch.device) -> int:
+    """Return how many bytes this process can have in all, those that it has included."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device)
+    return available() + used(device)[0]
+
+
+def available(root: Path = Path("/")) -> int:
+    """Return how many bytes this process may still take; `root` is where /proc and /sys lie.
+
+    The least of what the machine has free, what its control groups leave, and `ulimit -v`.
+    """
+    proc = root / "proc"
+    free = [
+        _table(proc / "meminfo").get("MemAvailable")
+        or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    ]
+    try:
+        groups = (proc / "self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        groups = []
+    for line in groups:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            names = "memory.max", "memory.current", "inactive_file"
+            free += _left(root / "sys/fs/cgroup", path, *names)
+        elif "memory" in controllers.split(","):
+            names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+            free += _left(root / "sys/fs/cgroup/memory", path, *names)
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY:
+        free.append(soft - _table(proc / "self/status").get("VmSize", 0))
+    return max(0, min(free))
+
+
+def _left(mount: Path, path: str, most: str, now: str, cache: str) -> list[int]:
+    """Return what a control group and each one above it leave; cached files can be given up."""
+    here = mount / path.lstrip("/")
+    found = []
+    for group in (here, *here.parents):
+        try:
+            cached = _table(group / "memory.stat").get(cache, 0)
+            taken = int((group / now).read_text()) - cached
+            found.append(int((group / most).read_text()) - taken)
+        except (OSError, ValueError):  # no such group, or its limit is `max`
+            pass
+        if group == mount:
+            break
+    return found
+
+
+def _table(path: Path) -> dict[str, int]:
+    """Return the numbers of a file of lines `name: 12 kB` or `name 12`, in bytes."""
+    table = {}
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    for line in lines:
+        name, *rest = line.replace(":", " ", 1).split()
+        if rest and rest[0].isdigit():
+            table[name] = int(rest[0]) * (1024 if rest[1:] == ["kB"] else 1)
+    return table
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Return whether an error says that there is not enough memory."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(w in str(error) for w in _CPU_SHORTAGE)

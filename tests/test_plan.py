@@ -1,0 +1,338 @@
+"""`plan`: the longest batch, memory and its advice, time, and what people and scripts read."""
+
+import json
+import re
+import resource
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from nlpkit import planning, probing, recipe
+from nlpkit.commands.plan import _human
+from nlpkit.data.pack import Bins
+from nlpkit.train import memory
+from nlpkit.train.log import QUIET, Log
+from tests import _tiny
+
+CPU = torch.device("cpu")
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _tiny.write(tmp_path_factory.mktemp("plan"))
+
+
+def _plan(path: Path, *sets: str) -> planning.Plan:
+    resolved = recipe.load(str(path), [*sets, f"out={json.dumps(str(path.parent / 'run'))}"])
+    return planning.make(resolved, path.parent / "run", "cpu", Log(QUIET))
+
+
+def test_longest_batches_are_those_of_most_attention_and_of_most_tokens() -> None:
+    # bins of (4, 4), (6), (3, 3, 3): squares 32, 36, 27; tokens 8, 6, 9. Item 7 is piece 1 again.
+    sizes = np.array([4, 4, 6, 3, 3, 3])
+    bins = Bins(np.array([0, 7, 2, 3, 4, 5]), np.array([0, 2, 3, 6]))
+    plan = SimpleNamespace(
+        stream=SimpleNamespace(plan=lambda epoch: bins),
+        data=SimpleNamespace(examples=SimpleNamespace(sizes=sizes)),
+    )
+    assert probing.longest(plan) == [1, 2]
+    assert probing.longest_tokens(plan) == 9
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        # evaluations 5, 10, 12; checkpoints 4, 8, 12 and those of evaluations
+        ({}, (3, 5)),
+        ({"eval_every": None}, (1, 3)),
+        ({"steps": 10, "save_every": 5}, (2, 2)),
+        ({"eval_every": 50, "save_every": 50}, (1, 1)),
+    ],
+)
+def test_evaluations_and_checkpoints_are_counted_as_the_loop_makes_them(
+    tiny: Path, settings: dict, expected: tuple[int, int]
+) -> None:
+    sets = [f"train.{key}={json.dumps(value)}" for key, value in settings.items()]
+    assert probing._occasions(_plan(tiny, *sets)) == expected
+
+
+def test_loop_makes_as_many_evaluations_and_no_more_checkpoints(tiny: Path, tmp_path: Path) -> None:
+    _tiny.pretrain(tiny, tmp_path / "run", "train.keep=99")
+    evaluations, checkpoints = probing._occasions(_plan(tiny))
+    assert sum("held_out" in r for r in _tiny.metrics(tmp_path / "run")) == evaluations
+    assert 3 <= len(list((tmp_path / "run/checkpoints").glob("step-*"))) <= checkpoints
+
+
+def test_estimate_adds_up(tiny: Path) -> None:
+    plan = _plan(tiny)
+    found = probing.probe(plan)
+    step = found["seconds_per_batch"] * 2 + found["seconds_per_update"]
+    assert found["seconds_per_step"] == pytest.approx(step)
+    assert found["training_seconds"] == pytest.approx(12 * step)
+    parts = ("training_seconds", "evaluation_seconds", "saving_seconds")
+    assert all(found[name] > 0 for name in parts)
+    assert found["total_seconds"] == pytest.approx(sum(found[name] for name in parts))
+    assert 0.9 * 256 < found["longest_batch_tokens"] <= 256
+    assert found["fits"] is True
+    assert found["peak_memory_bytes"] < found["memory_limit_bytes"]
+    assert found["memory_share"] < 0.8
+    assert found["advice"] is None
+
+
+def test_evaluation_time_is_a_batchs_time_for_every_held_out_token(tiny: Path) -> None:
+    plan = _plan(tiny)
+    times = probing.Times(batches=[1.0, 3.0], tokens=[200, 240], update=0.5, held_out_token=0.01)
+    figures = probing._time_figures(plan, times)
+    tokens = int(plan.data.held_out.sizes.sum())
+    assert figures["seconds_per_step"] == 2.0 * 2 + 0.5
+    assert figures["tokens_per_second"] == pytest.approx(440 / 4.5)
+    assert figures["evaluation_seconds"] == pytest.approx(0.01 * tokens * 3)
+
+
+class _Meter:
+    """Memory that rises by `per_token` bytes a token; what trials train on is noted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, limit: int, per_token: int):
+        self.now = self.peak = 100 * MIB
+        self.per_token, self.tokens, self.fail_at = per_token, [], None
+        monkeypatch.setattr(memory, "used", lambda device: (self.now, self.peak))
+        monkeypatch.setattr(memory, "limit", lambda device: limit)
+        monkeypatch.setattr(memory, "forget_peak", lambda device: None)
+        train = probing._Trial.train
+
+        def metered(trial, batch) -> float:
+            self.tokens.append(batch.tokens)
+            self.peak = max(self.peak, self.now + per_token * batch.tokens)
+            if self.peak > limit:
+                raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+            return train(trial, batch)
+
+        monkeypatch.setattr(probing._Trial, "train", metered)
+
+
+BIG = ("train.tokens_per_step=4096", "train.tokens_per_batch=4096")
+
+
+def test_batch_that_would_not_fit_is_not_tried_and_the_largest_that_fits_is_named(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 1 MiB a token, 4096 tokens; 0.8 * 1700 - 100 (and the gradients) leaves 1259: 1024 divides
+    meter = _Meter(monkeypatch, limit=1700 * MIB, per_token=MIB)
+    found = probing.probe(_plan(tiny, *BIG))
+    assert found["fits"] is False
+    assert max(meter.tokens) < 1700
+    assert found["advice"].endswith("set train.tokens_per_batch=1024")
+    assert "and there are 1.7 GiB" in found["advice"]
+    assert found["peak_memory_bytes"] == pytest.approx(4196 * MIB, rel=0.05)
+    assert found["memory_share"] > 2
+    assert found["seconds_per_step"] is None
+
+
+def test_batch_above_four_fifths_is_tried_and_advised_against(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meter = _Meter(monkeypatch, limit=4500 * MIB, per_token=MIB)
+    found = probing.probe(_plan(tiny, *BIG))
+    assert found["fits"] is True
+    assert max(meter.tokens) > 4000
+    assert found["memory_share"] == pytest.approx(4196 / 4500, rel=0.05)
+    assert found["advice"].endswith("set train.tokens_per_batch=2048")
+    assert found["seconds_per_step"] > 0
+
+
+def test_shorter_examples_are_advised_where_no_batch_holds_the_longest(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 10 MiB a token: 0.8 * 600 - 100 leaves 38 tokens of the longest example's 64: 32 divides
+    _Meter(monkeypatch, limit=600 * MIB, per_token=10 * MIB)
+    found = probing.probe(_plan(tiny, *BIG))
+    assert found["fits"] is False
+    expected = "set objective.max_length=32 and train.tokens_per_batch=32"
+    assert found["advice"].endswith(expected)
+
+
+def test_model_larger_than_memory_is_not_even_built(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meter = _Meter(monkeypatch, limit=100 * MIB, per_token=1)
+    found = probing.probe(_plan(tiny))
+    assert meter.tokens == []
+    assert found["fits"] is False
+    assert "take a smaller model or a machine with more memory" in found["advice"]
+
+
+def test_other_errors_of_the_probe_are_not_taken_for_a_want_of_memory(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(trial, batch):
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(probing._Trial, "train", broken)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        probing.probe(_plan(tiny))
+    assert memory.is_shortage(MemoryError())
+    assert memory.is_shortage(torch.OutOfMemoryError("CUDA out of memory"))
+
+
+def _machine(root: Path, available_kib: int, cgroup: str, **files: str) -> Path:
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/meminfo").write_text(f"MemTotal: 99 kB\nMemAvailable:  {available_kib} kB\n")
+    (root / "proc/self/cgroup").write_text(cgroup)
+    for name, content in files.items():
+        path = root / "sys/fs/cgroup" / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_name(path.name.replace("-", ".")).write_text(content)
+    return root
+
+
+def test_available_memory_is_the_machines_without_control_groups(tmp_path: Path) -> None:
+    assert memory.available(_machine(tmp_path, 1000, "0::/\n")) == 1000 * 1024
+
+
+def test_available_memory_heeds_the_tightest_control_group_above(tmp_path: Path) -> None:
+    files = {
+        "a__b__memory-max": "max\n",
+        "a__b__memory-current": "50\n",
+        "a__memory-max": "5000\n",
+        "a__memory-current": "1500\n",
+        # 300 of what is used are cached files, which can be given up
+        "a__memory-stat": "anon 1200\ninactive_file 300\n",
+    }
+    root = _machine(tmp_path, 1000, "0::/a/b\n", **files)
+    assert memory.available(root) == 5000 - (1500 - 300)
+
+
+def test_available_memory_heeds_version_1_control_groups(tmp_path: Path) -> None:
+    files = {
+        "memory__job__memory-limit_in_bytes": "9000\n",
+        "memory__job__memory-usage_in_bytes": "4000\n",
+    }
+    root = _machine(tmp_path, 1000, "5:cpu,cpuacct:/x\n4:memory:/job\n", **files)
+    assert memory.available(root) == 5000
+
+
+def test_used_memory_rises_with_a_tensor_and_its_peak_stays() -> None:
+    memory.forget_peak(CPU)
+    before, _ = memory.used(CPU)
+    block = torch.ones(64 * MIB // 4)
+    assert memory.used(CPU)[0] >= before + 60 * MIB
+    del block
+    assert memory.used(CPU)[1] >= before + 60 * MIB
+    assert memory.limit(CPU) > before
+
+
+def _limited(gib: float):
+    return lambda: resource.setrlimit(resource.RLIMIT_AS, (int(gib * 2**30),) * 2)
+
+
+@pytest.mark.slow
+def test_plan_under_a_limit_advises_what_then_fits(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path, documents=2000)
+    sets = ("train.tokens_per_step=65536", "model.hidden_size=512", "model.intermediate_size=1024")
+    command = ["plan", path, *(x for setting in sets for x in ("--set", setting))]
+    batch = "train.tokens_per_batch=65536"
+    refused = _tiny.command(*command, "--set", batch, preexec_fn=_limited(3))
+    assert refused.returncode == 2, refused.stderr
+    assert "estimate.fits                  no" in refused.stdout
+    assert "train.tokens_per_step" in refused.stdout  # the rest is there all the same
+    [advised] = re.findall(r"set (train\.tokens_per_batch=\d+)$", refused.stderr.strip())
+    accepted = _tiny.command(*command, "--set", advised, preexec_fn=_limited(3))
+    assert accepted.returncode == 0, accepted.stderr
+    assert re.search(r"estimate\.fits +yes", accepted.stdout)
+
+
+def _keys(data, prefix: str = "") -> set[str]:
+    found = set()
+    for key, value in data.items():
+        name = f"{prefix}{key}"
+        open_ended = name in ("settings", "origin", "data.dropped")
+        nested = isinstance(value, dict) and not open_ended
+        found |= _keys(value, name + ".") if nested else {name}
+    return found
+
+
+def test_plan_json_is_sorted_and_has_the_documented_keys(tiny: Path) -> None:
+    result = _tiny.command("plan", tiny, "--json", "-q")
+    assert result.returncode == 0, result.stderr
+    plan = json.loads(result.stdout)
+    assert result.stdout.strip() == json.dumps(plan, ensure_ascii=False, sort_keys=True)
+    text = Path("docs/design.md").read_text(encoding="utf-8").partition("<!-- plan keys")[2]
+    documented = set()
+    for names, said in re.findall(r"^\| (`.+?) \| (.*) \|$", text, re.MULTILINE):
+        sections = re.findall(r"`([\w.]+)`", names)
+        inside = set(re.findall(r"`(\w+)`", said)) - {"FILE:LINE", "default"}
+        if sections == ["settings", "origin"]:
+            documented |= set(sections)
+        else:
+            documented |= {f"{section}.{name}" for section in sections for name in inside}
+    documented -= {"data.train.unigram_entropy", "estimate.init_from", "model.init_from"}
+    assert _keys(plan) == documented
+
+
+def test_plan_for_people_is_narrow_prints_no_key_twice_and_says_units() -> None:
+    result = _tiny.command("plan", "cpm_ant", "-q")
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert [line[2:] for line in lines if line.startswith("#")] == [
+        *("data", "packing", "model", "estimate", "settings")
+    ]
+    rows = [line for line in lines if line and not line.startswith("#")]
+    keys = [line.split()[0] for line in rows]
+    assert len(keys) == len(set(keys))
+    assert max(map(len, rows)) <= 80
+    text = result.stdout
+    assert re.search(r"^data\.train\.documents +1,410$", text, re.MULTILINE)
+    assert re.search(r"^estimate\.peak_memory_bytes +[\d,.]+ [MG]iB$", text, re.MULTILINE)
+    assert re.search(r"^estimate\.total_seconds +[\d.]+ (s|min)$", text, re.MULTILINE)
+    numbers = [line for line in rows if re.match(r"data\.(train|held_out)\.\w+ +[\d,]+$", line)]
+    assert len(numbers) > 10
+    assert len({len(line) for line in numbers}) == 1  # flush right
+
+
+def test_plan_names_the_first_skipped_rows(tiny: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text(
+        '{"text": 3}\n' + '{"text": "天地人山水花鸟鱼虫春夏秋冬"}\n' * 90, encoding="utf-8"
+    )
+    sets = ("--set", f"data.train=[{bad}]", "--set", "data.on_error=skip", "--no-probe", "-q")
+    text = _tiny.command("plan", tiny, *sets).stdout
+    assert re.search(r"^data\.train\.skipped_rows +1$", text, re.MULTILINE)
+    assert re.search(rf"^data\.train\.first_skipped\.0 +{bad}:1: ", text, re.MULTILINE)
+    plan = _plan(tiny, f"data.train=[{bad}]", "data.on_error=skip")
+    [first] = planning.describe(plan)["data"]["train"]["first_skipped"]
+    assert first.startswith(f"{bad}:1: ")
+
+
+def test_plan_counts_new_tokens_of_a_grown_vocabulary(tiny: Path, tmp_path: Path) -> None:
+    place = _tiny.pretrain(tiny, tmp_path / "run", "tokenizer.vocab_size=60", "train.steps=1",
+                           "train.warmup_steps=1")  # fmt: skip
+    resolved = recipe.load(str(tiny), ["tokenizer.vocab_size=70"])
+    section = resolved.recipe.model_copy(update={"init_from": str(place), "model": None})
+    grown = replace(resolved, recipe=section)
+    plan = planning.make(grown, tmp_path / "other", "cpu", Log(QUIET))
+    assert planning.describe(plan)["model"]["new_tokens"] == 10
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("data.train.tokens", 167929, ("167,929", "")),
+        ("model.state_bytes", 3 * 2**30, ("3.0", "GiB")),
+        ("model.state_bytes", 5 * 2**20, ("5.0", "MiB")),
+        ("estimate.total_seconds", 126.0, ("2.1", "min")),
+        ("estimate.total_seconds", 59.0, ("59.0", "s")),
+        ("estimate.total_seconds", 5400.0, ("1.5", "h")),
+        ("estimate.total_seconds", 216000.0, ("2.5", "days")),
+        ("packing.fill", 0.9979, ("99.8%", "")),
+        ("estimate.fits", True, ("yes", None)),
+        ("train.lr", 0.002, ("0.002", "")),
+        ("data.train.first_skipped", [], ("none", None)),
+    ],
+)
+def test_figures_are_said_as_people_read_them(key: str, value, said) -> None:
+    assert _human(key, value) == said
