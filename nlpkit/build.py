@@ -56,8 +56,9 @@ class ModelPart:
     rows: int | None = None  # tokens that it has
 
     def module(self) -> Any:
-        """Return `models/FAMILY/model.py`."""
-        return registry.load("models", f"nlpkit.models.{self.family}.model")
+        """Return `models/FAMILY/model.py`, or that of a dotted name."""
+        package = self.family if "." in self.family else f"nlpkit.models.{self.family}"
+        return registry.load("models", f"{package}.model")
 
 
 def model_part(resolved: Resolved, run_path: Path | None = None) -> ModelPart:
@@ -75,10 +76,7 @@ def model_part(resolved: Resolved, run_path: Path | None = None) -> ModelPart:
     settings, tensors = own[1] if own else _hf.read(directory)
     family, _ = _hf.family_of(settings, directory)
     part = ModelPart(family, None, None, directory)
-    try:
-        part.config, state = part.module().from_hf(settings, tensors)
-    except KeyError as error:
-        raise FileError(f"{directory}: {error} is missing from config.json or weights") from error
+    part.config, state = _hf.converted(part.module(), directory, settings, tensors)
     part.start, part.rows = None if own else state, len(state["token_embedding"])
     if recipe.model is not None and recipe.model.config != part.config:
         differ = [k for k, v in part.config if getattr(recipe.model.config, k, None) != v]
