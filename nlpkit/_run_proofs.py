@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from nlpkit import _sections, build, run
-from nlpkit._proofs import FP32, Subject, Verdict, look
+from nlpkit import build, run
+from nlpkit._proofs import ROUNDING, Subject, Verdict, look
 from nlpkit.data.loader import Position, Step, Stream, fill, steps
 from nlpkit.errors import Stopped, TryAgain
 from nlpkit.models import _hf
@@ -52,19 +52,6 @@ def check(stop: StopFlag) -> None:
         raise stop.ending("the proofs are not finished")
 
 
-def changed(resolved: Resolved, section: str, **values: Any) -> Resolved:
-    """Return the recipe with settings of `train` or `model` changed, checked like the recipe."""
-    recipe = resolved.recipe
-    if section == "train":
-        update: Any = type(recipe.train).model_validate(recipe.train.model_dump() | values)
-    else:
-        assert recipe.model is not None  # `_shrink` put it there
-        config = recipe.model.config
-        config = type(config).model_validate(config.model_dump() | values)
-        update = _sections.Model(family=recipe.model.family, config=config)
-    return replace(resolved, recipe=recipe.model_copy(update={section: update}))
-
-
 def batches(bench: Bench) -> Verdict:
     """Compare the stream of batches with itself: with workers, from the middle, as promised."""
     examples = bench.subject.examples
@@ -75,10 +62,9 @@ def batches(bench: Bench) -> Verdict:
 
     torch.manual_seed(1)  # nothing here may depend on it, nor on numpy's
     np.random.seed(1)
-    first = list(steps(stream(), 3, 0))
+    first, workers = (list(steps(stream(), 3, count)) for count in (0, 2))
     np.random.seed(2)
     second = list(steps(stream(first[0].after), 2, 0))
-    workers = list(steps(stream(), 3, 2))
     if not all(map(_same_step, first[1:], second)):
         return False, "going on from the middle gives other batches"
     if not all(map(_same_step, first, workers)):
@@ -150,8 +136,9 @@ def accumulated(bench: Bench) -> Verdict:
     if not count == total == counted:
         return False, f"targets are counted as {count}, in parts as {total}, by loss as {counted}"
     difference = float((one - several).norm() / one.norm())
+    limit = ROUNDING[torch.float32]
     figure = f"{len(parts)} batches, {count:,} targets, gradients differ by {difference:.1g}"
-    return difference <= FP32, f"{figure} (at most {FP32:g} in fp32)"
+    return difference <= limit, f"{figure} in float32 (at most {limit:g})"
 
 
 def _gradient(bench: Bench, step: Step) -> Tensor:
@@ -162,7 +149,7 @@ def _gradient(bench: Bench, step: Step) -> Tensor:
         accelerator=bench.run.accelerator,
         training=training,
         optimizer=optimizer,
-        settings=changed(bench.small, "train", steps=1, warmup_steps=1, clip=None).recipe.train,
+        settings=bench.small.recipe.train.model_copy(update={"clip": None}),
         seed=bench.subject.seed,
         steps=lambda state: iter([step]),
         evaluate=None,
@@ -193,9 +180,8 @@ def reopened(bench: Bench) -> Verdict:
     backend = made.resolved.recipe.attention.backend
     model = build.build_model(part, made.data.tokenizer.vocab_size, backend)
     model = model.to(subject.device).eval()
-    batch = subject.pack(
-        [subject.objective.example(t, subject.rng(10, i)) for i, t in enumerate(subject.pieces(9))]
-    )
+    texts = enumerate(subject.pieces(9))
+    batch = subject.pack([subject.objective.example(t, subject.rng(10, i)) for i, t in texts])
     with torch.no_grad():
         before, after = (
             subject.model.logits(look(subject, m, batch).hidden)  # type: ignore[operator]
@@ -203,18 +189,22 @@ def reopened(bench: Bench) -> Verdict:
         )
     if not torch.equal(before, after):
         return False, f"logits differ by {float((before - after).abs().max()):.1g}"
+    figure = f"{len(kept)} tensors, {before.numel():,} logits: same bits"
     theirs, wrong = _in_transformers(place)
-    figure = f"{len(kept)} tensors and {before.numel():,} logits, and {theirs}'s tensors"
-    return not wrong, f"{figure}: {'same bits' if not wrong else 'differ: ' + ', '.join(wrong)}"
+    if wrong:
+        return False, f"{figure}; transformers' {theirs} has other {', '.join(wrong[:3])}"
+    return True, f"{figure}, also in transformers' {theirs}" if theirs else figure
 
 
 def _in_transformers(place: Path) -> tuple[str, list[str]]:
-    """Return transformers' class of the checkpoint and the tensors that it has otherwise."""
+    """Return transformers' class of the checkpoint, if it has one, and the tensors that differ."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
     settings, tensors = _hf.read(place)
-    (name,) = settings["architectures"]
+    name = settings.get("architectures", [""])[0]
+    if not hasattr(transformers, name):
+        return "", []
     opened: Any = getattr(transformers, name).from_pretrained(place, dtype=torch.float32)
     found = opened.state_dict()
     names = sorted(found.keys() | tensors.keys())
@@ -306,7 +296,5 @@ def _metrics(place: Path) -> list[dict[str, Any]]:
 
 
 def _tensors(place: Path) -> dict[str, Tensor]:
-    final = checkpoint.pointed(place, "latest")
-    assert final is not None
-    weights = load_file(final / _hf.WEIGHTS)
-    return weights | load_file(final / checkpoint.MOMENTS)
+    final = checkpoint.place(place, STEPS)
+    return load_file(final / _hf.WEIGHTS) | load_file(final / checkpoint.MOMENTS)

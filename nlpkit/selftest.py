@@ -19,7 +19,7 @@ from torch import nn
 
 from nlpkit import _proofs, _run_proofs, _sections, build, run
 from nlpkit._proofs import Subject, Verdict
-from nlpkit._run_proofs import EVAL_EVERY, SAVE_EVERY, STEPS, Bench, changed, check
+from nlpkit._run_proofs import EVAL_EVERY, SAVE_EVERY, STEPS, Bench, check
 from nlpkit.errors import UsageError
 from nlpkit.recipe import Resolved
 from nlpkit.rundir import RunDirectory
@@ -78,6 +78,7 @@ def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Itera
             examples=data.examples,
             device=accelerator.device,
             seed=resolved.recipe.seed,
+            dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
             check=lambda: check(stop),
         )
         yield Bench(
@@ -134,17 +135,30 @@ def _shrink(resolved: Resolved) -> tuple[Resolved, dict[str, tuple[Any, Any]]]:
     return replace(resolved, recipe=recipe.model_copy(update=update)), lowered
 
 
+def _changed(resolved: Resolved, section: str, **values: Any) -> Resolved:
+    """Return the recipe with settings of `train` or `model` changed, checked like the recipe."""
+    recipe = resolved.recipe
+    if section == "train":
+        update: Any = type(recipe.train).model_validate(recipe.train.model_dump() | values)
+    else:
+        assert recipe.model is not None  # `_shrink` put it there
+        config = recipe.model.config
+        config = type(config).model_validate(config.model_dump() | values)
+        update = _sections.Model(family=recipe.model.family, config=config)
+    return replace(resolved, recipe=recipe.model_copy(update={section: update}))
+
+
 def _without_dropout(resolved: Resolved) -> Resolved:
     assert resolved.recipe.model is not None
     names = [name for name, _ in resolved.recipe.model.config if name.endswith("dropout")]
-    return changed(resolved, "model", **dict.fromkeys(names, 0.0))
+    return _changed(resolved, "model", **dict.fromkeys(names, 0.0))
 
 
 def _short(resolved: Resolved, precision: str, longest: int) -> Resolved:
     """Return the recipe with a training of a few small steps, in the precision chosen."""
     train = resolved.recipe.train
     budget = max(longest, min(train.batch_budget, BUDGET))
-    return changed(
+    return _changed(
         resolved,
         "train",
         steps=STEPS,

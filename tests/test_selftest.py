@@ -155,6 +155,23 @@ def test_selftest_of_targets_in_sight_is_a_leak(bench: Bench, broken, proof) -> 
     assert "leak" in figure or "move with their own token" in figure
 
 
+def test_selftest_of_a_model_that_gives_nan_proves_nothing(bench: Bench) -> None:
+    with torch.no_grad():
+        bench.subject.model.norm.weight.fill_(torch.nan)
+    assert not _proofs.no_leak(bench.subject)[0]
+    assert not _proofs.no_neighbour_leak(bench.subject)[0]
+    assert not _proofs.packed_is_alone(bench.subject)[0]
+    right = bench.subject.fresh
+
+    def fresh():
+        model = right()
+        model.load_state_dict(bench.subject.model.state_dict())
+        return model
+
+    bench.subject.fresh = fresh
+    assert not _proofs.noise_floor(bench.subject)[0]
+
+
 def test_selftest_of_a_mask_that_shows_everything_is_a_leak(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +296,15 @@ def test_selftest_of_a_checkpoint_without_position_in_the_data_is_found(
     passed, figure = _run_proofs.resumed(bench)
     assert not passed
     assert figure == "metrics differ from step 3 on"
+
+
+@pytest.mark.parametrize("sets", [("data.valid=[]",), ("model.dropout=0.0",)])
+def test_selftest_of_a_run_without_held_out_text_or_dropout_holds(
+    tmp_path: Path, sets: tuple[str, ...]
+) -> None:
+    with _bench(tmp_path, *sets) as bench:
+        passed, figure = _run_proofs.resumed(bench)
+        assert passed, figure
 
 
 def test_selftest_of_a_checkpoint_without_moments_is_found(
