@@ -222,6 +222,7 @@ def test_receipt_of_a_repeated_run_is_the_same(runs: dict[str, Path], tmp_path: 
 
 def test_receipt_is_the_hash_of_the_records_by_hand(run: Path, tmp_path: Path) -> None:
     page = page_of(run, out=tmp_path / "r.html")
+    assert page.curves()["memory_bytes"][0]["y"] == [1.0] * 20  # 2^20 bytes are a MiB
     rows = {row[0]: row[1] for row in page.table("Determinism receipt")[1:]}
     packed = b"".join(struct.pack("<3d", n, 100 * n, 40) for n in range(1, 11))
     assert rows["data order to step 10"] == hashlib.sha256(packed).hexdigest()[:16]
@@ -232,6 +233,7 @@ def test_receipt_is_the_hash_of_the_records_by_hand(run: Path, tmp_path: Path) -
 
 
 def test_runs_that_part_in_the_middle_are_told_apart_there(run: Path, tmp_path: Path) -> None:
+    change(run, 5, grad_norm=None)  # in both: no difference
     other = shutil.copytree(run, tmp_path / "other")
     change(other, 7, loss=3.25)
     change(other, 9, targets=41)
@@ -260,6 +262,7 @@ def test_words_from_files_are_never_markup(run: Path, tmp_path: Path) -> None:
     assert page.texts["h1"] == [f"Run {evil.name}"]
     assert dict(page.table("Facts"))["machine"] == EVIL
     assert f"loss.{EVIL}" in page.curves()
+    assert not {*"<>&"} & {*page.texts["script"][0]}
     drawn = report.write([evil], tmp_path / "r.svg")
     names = {each.tag.rpartition("}")[2] for each in ElementTree.parse(drawn).iter()}
     assert not {"script", "img", "image", "a", "foreignObject"} & names
@@ -410,12 +413,12 @@ def test_long_run_is_fast_and_loses_no_spike(tmp_path: Path) -> None:
 
 def test_thin_takes_means_of_what_is_there() -> None:
     x = np.arange(1.0, 2001.0)
-    y = np.where(x <= 4, np.nan, x)
+    y = np.where(x <= 5, np.nan, x)
     line = _svg.thin("n", 0, x, y)
     assert line.low is not None
     assert line.high is not None
     assert np.isnan([line.y[0], line.low[0], line.high[0]]).all()  # 1 to 4 are missing
-    assert (line.y[1], line.low[1], line.high[1]) == (6.5, 5.0, 8.0)  # 5, 6, 7, 8
+    assert (line.y[1], line.low[1], line.high[1]) == (7.0, 6.0, 8.0)  # (5), 6, 7, 8
     assert len(_svg.thin("n", 0, x[:1500], y[:1500]).x) == 1500
 
 
