@@ -3,6 +3,7 @@
 Each file in `commands/` is a verb. Results are on stdout, everything else on stderr, all UTF-8.
 """
 
+import contextlib
 import errno
 import inspect
 import io
@@ -111,10 +112,12 @@ def run(arguments: Sequence[str]) -> int:
 
 def _say(message: str, code: int, shown: bool) -> int:
     """Print `nlpkit: message` on stderr, with the traceback if asked for; return `code`."""
-    if shown:
-        traceback.print_exc()
     rank = os.environ.get("RANK", "0")
-    print(f"nlpkit: {'' if rank == '0' else f'process {rank}: '}{message}", file=sys.stderr)
+    # Where it cannot be written, the code still says it.
+    with contextlib.suppress(OSError):
+        if shown:
+            traceback.print_exc()
+        print(f"nlpkit: {'' if rank == '0' else f'process {rank}: '}{message}", file=sys.stderr)
     return code
 
 
@@ -124,9 +127,10 @@ def _user_error(error: NlpkitError, shown: bool) -> int:
         return error.exit_code
     if not isinstance(error, RecipeError):
         return _say(str(error), error.exit_code, shown)
-    if shown:
-        traceback.print_exc()
-    print(*error.problems, sep="\n", file=sys.stderr)
+    with contextlib.suppress(OSError):
+        if shown:
+            traceback.print_exc()
+        print(*error.problems, sep="\n", file=sys.stderr)
     return error.exit_code
 
 
@@ -155,8 +159,22 @@ def _utf8(stream: Any) -> None:
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
+def _open_closed_streams() -> None:
+    """Give closed standard streams their numbers, or the next file opened would get them."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # For reading: what is written there fails, as it would on a closed one.
+            os.open(os.devnull, os.O_RDONLY)
+    # Python has none for a closed one, and prints on stdout what is for stderr.
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+
+
 def main() -> None:
     """Run the command line of this process and exit."""
+    _open_closed_streams()
     _utf8(sys.stdout)
     _utf8(sys.stderr)
     code = run(sys.argv[1:])

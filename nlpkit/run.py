@@ -125,7 +125,7 @@ def make_accelerator(
 
     def decide() -> tuple[str, str]:
         asked, before = resolved.recipe.train.precision, directory.status().get("precision")
-        if before is not None and asked in ("auto", before):
+        if before in ("fp32", "bf16") and asked in ("auto", before):
             return before, "as this run began"
         decided = machine.choose_precision(asked, kind)
         directory.set_status(precision=decided[0])

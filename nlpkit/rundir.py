@@ -60,11 +60,14 @@ class RunDirectory:
         """Return `run.json`, or an empty dict before the first step."""
         path = self.path / STATUS
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
+            status = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise FileError(f"{path}: cannot be read: {error}") from error
+        if not isinstance(status, dict):
+            raise FileError(f"{path}: is not a JSON object; remove it to go on")
+        return status
 
     def set_status(self, **values: Any) -> None:
         """Add `values` to `run.json`."""

@@ -78,19 +78,21 @@ def restore(run: Run, resume: str) -> State:
             _begin(run)
         run.accelerator.wait_for_everyone()
         return State()
-    saved = json.loads((found.path / checkpoint.TRAINING).read_text(encoding="utf-8"))
+    saved, state = _training(found.path)
     if saved["data"] != run.data.fingerprint:
         raise UsageError(
             f"{path} was trained on other data or with another tokenizer: their content has "
             "changed since it began; put it back, or give --out another directory"
         )
-    _, weights = run.part.module().from_hf(*_hf.read(found.path))
+    _, weights = _hf.converted(run.part.module(), found.path, *_hf.read(found.path))
     try:
         moments = load_file(found.path / checkpoint.MOMENTS)
     except (SafetensorError, OSError) as error:
         raise FileError(f"{found.path / checkpoint.MOMENTS}: {error}") from error
-    snapshot.restore(run.training, run.optimizer, weights, moments)
-    state = State.from_json(saved["state"])
+    try:
+        snapshot.restore(run.training, run.optimizer, weights, moments)
+    except (KeyError, RuntimeError) as error:  # missing; of another shape
+        raise FileError(f"{found.path}: is of another model than the recipe's: {error}") from error
     if run.accelerator.is_main_process:
         _point(run, found, state)
     run.log.say(f"going on from {found.path} (step {state.step})")
@@ -112,7 +114,7 @@ def _named_checkpoint(run: Run, path: Path) -> checkpoint.Checkpoint:
     problem = checkpoint.damage(path)
     if problem:
         raise FileError(f"{path}: not a good checkpoint: {problem}")
-    step = json.loads((path / checkpoint.TRAINING).read_text(encoding="utf-8"))["state"]["step"]
+    step = _training(path)[1].step
     newer = [c for c in checkpoint.found(run.directory.path) if c.step > step]
     if newer:
         raise UsageError(
@@ -120,6 +122,28 @@ def _named_checkpoint(run: Run, path: Path) -> checkpoint.Checkpoint:
             "give --out another directory to branch off"
         )
     return checkpoint.Checkpoint(path.resolve(), step)
+
+
+def _training(path: Path) -> tuple[dict[str, Any], State]:
+    """Return `training.json` of a checkpoint and the state in it."""
+    file = path / checkpoint.TRAINING
+    try:
+        saved = json.loads(file.read_text(encoding="utf-8"))
+        state = State.from_json(saved["state"])
+        if not isinstance(saved["data"], str) or not all(map(_is_number, _numbers(state))):
+            raise TypeError("a value is of the wrong type")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FileError(f"{file}: not the state of a run: {error}") from error
+    return saved, state
+
+
+def _numbers(state: State) -> list[Any]:
+    values = state.to_json()
+    return [*values.pop("position"), *(value for value in values.values() if value is not None)]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
 
 
 def _point(run: Run, found: checkpoint.Checkpoint, state: State) -> None:

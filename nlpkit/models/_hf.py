@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -34,10 +35,13 @@ def read(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     index = directory / f"{WEIGHTS}.index.json"
     shards = [WEIGHTS]
     if index.is_file():
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        if any(Path(name).name != name for name in names):
-            raise FileError(f"{index}: a shard lies outside the directory")
-        shards = sorted(names)
+        places = _read_json(index).get("weight_map")
+        if not isinstance(places, dict) or not all(isinstance(n, str) for n in places.values()):
+            raise FileError(f"{index}: needs weight_map, which names the file of each tensor")
+        shards = sorted(set(places.values()))
+        for name in shards:
+            if Path(name).name != name:
+                raise FileError(f"{index}: the shard {name!r} lies outside the directory")
     tensors: dict[str, Tensor] = {}
     for shard in shards:
         path = directory / shard
@@ -57,12 +61,46 @@ def read(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def read_settings(directory: Path) -> dict[str, Any]:
     """Return `config.json` of a checkpoint directory."""
     path = directory / "config.json"
+    if not path.is_file():
+        raise FileError(f"{path}: no such file; is this a checkpoint directory?")
+    return _read_json(path)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise FileError(f"{path}: no such file; is this a checkpoint directory?") from error
-    except (OSError, ValueError) as error:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise FileError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise FileError(f"{path}: holds {type(content).__name__}, not a JSON object")
+    return content
+
+
+def converted(
+    module: Any, directory: Path, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> tuple[Any, dict[str, Tensor]]:
+    """Return `Config` and state dict that `module.from_hf` gives, checked against each other.
+
+    Nothing is allocated that the file does not hold.
+
+    Raises:
+        FileError: a setting or tensor is missing, of a wrong type, or of another size.
+    """
+    try:
+        config, state = module.from_hf(settings, tensors)
+        with torch.device("meta"):
+            model = module.Model(config, len(state["token_embedding"]), "auto")
+        shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    except KeyError as error:
+        raise FileError(f"{directory}: {error} is missing from config.json or weights") from error
+    except (ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+        what = " ".join(str(error).split("\n")[:3])
+        raise FileError(f"{directory}/config.json: does not fit the weights: {what}") from error
+    for name, shape in shapes.items():
+        if name not in state or tuple(state[name].shape) != shape:
+            found = tuple(state[name].shape) if name in state else "missing"
+            raise FileError(f"{directory}: {name} is {found}; by config.json it is {shape}")
+    return config, state
 
 
 def family_of(settings: Mapping[str, Any], directory: Path) -> tuple[str, ModuleType]:
@@ -71,10 +109,10 @@ def family_of(settings: Mapping[str, Any], directory: Path) -> tuple[str, Module
     for name in registry.names("models"):
         module = registry.load("models", name)
         known[module.MODEL_TYPE] = (name, module)
-    found = known.get(settings.get("model_type", ""))
+    named = settings.get("model_type")
+    found = known.get(named) if isinstance(named, str) else None
     if found is None:
         raise FileError(
-            f"{directory}/config.json: model_type {settings.get('model_type')!r} is none of "
-            f"{', '.join(sorted(known))}"
+            f"{directory}/config.json: model_type {named!r} is none of {', '.join(sorted(known))}"
         )
     return found

@@ -43,22 +43,28 @@ def place(run: Path, step: int) -> Path:
 def found(run: Path) -> list[Checkpoint]:
     """Return the run's checkpoints, newest step first; unfinished ones do not count."""
     paths = [p for p in _directory(run).glob("step-*") if (p / MANIFEST).is_file()]
-    return sorted((Checkpoint(p, int(p.name[5:])) for p in paths), key=lambda c: -c.step)
+    steps = [Checkpoint(p, int(p.name[5:])) for p in paths if p.name[5:].isdecimal()]
+    return sorted(steps, key=lambda c: -c.step)
 
 
 def damage(path: Path) -> str | None:
     """Return what is wrong with the files of a checkpoint, or None when every hash is right."""
     try:
         files = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["files"]
+        for name in (TRAINING, MOMENTS):
+            if name not in files:
+                return f"{MANIFEST} does not name {name}"
         for name, entry in files.items():
             target = path / name
+            if target.name != name:
+                return f"{MANIFEST} names {name!r}, which lies elsewhere"
             if not target.is_file():
                 return f"{name} is missing"
             if target.stat().st_size != entry["bytes"]:
                 return f"{name} has {target.stat().st_size} bytes, not {entry['bytes']}"
             if _sha256(target) != entry["sha256"]:
                 return f"{name} has changed since it was written (its hash differs)"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"{MANIFEST}: {error}"
     return None
 
@@ -136,7 +142,7 @@ def remove_drafts(run: Path) -> None:
     for path in _directory(run).glob(".step-*"):
         shutil.rmtree(path, ignore_errors=True)
     for path in _directory(run).glob("step-*"):
-        if not (path / MANIFEST).exists():
+        if path.name[5:].isdecimal() and not (path / MANIFEST).exists():
             shutil.rmtree(path, ignore_errors=True)
 
 

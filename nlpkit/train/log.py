@@ -4,6 +4,8 @@ On a terminal a bar with loss, speed and time left; elsewhere time-stamped lines
 stdout is never touched.
 """
 
+import contextlib
+import io
 import json
 import math
 import sys
@@ -26,12 +28,41 @@ LINE_SECONDS = 10.0  # pace of plain progress lines
 TIME_KEYS = ("seconds", "tokens_per_second", "memory_bytes")
 
 
+class _Patient(io.TextIOBase):
+    """A stream that loses what it cannot write.
+
+    The terminal is closed, the reader of a pipe gone, the disk of a log file full: no reason to
+    lose a run. How it ends is said by the exit code, too.
+    """
+
+    encoding = "utf-8"  # as the command line makes stderr
+
+    def __init__(self, stream: IO[str]):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+
 class Log:
     """Says things on stderr; `live` shows progress while it is open."""
 
     def __init__(self, verbosity: int = NORMAL, stream: IO[str] | None = None):
         self.verbosity = verbosity
-        self.console = Console(file=stream or sys.stderr, highlight=False, soft_wrap=True)
+        patient: Any = _Patient(stream or sys.stderr)
+        self.console = Console(file=patient, highlight=False, soft_wrap=True)
         self._progress: Progress | None = None
         self._task: Any = None
         self._last_line = 0.0

@@ -286,6 +286,8 @@ def from_hf(
     if "prompts" in notes:
         sizes["prompts"] = notes["prompts"]
     config = Config(head_dim=settings["dim_head"], **sizes)
+    if config.num_layers > len(tensors):
+        raise KeyError(f"layer {config.num_layers - 1}")
     if config.hidden_size == config.num_heads * config.width_per_head:
         config = config.model_copy(update={"head_dim": None})  # as a recipe leaves it
     blocks = notes.get("prompt_blocks") or prompt_blocks(config)

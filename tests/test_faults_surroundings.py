@@ -1,0 +1,224 @@
+"""Odd surroundings of a real process: streams closed, full or gone, no home, odd places, locales;
+and malformed data through the real command line."""
+
+import gzip
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nlpkit import cli
+from nlpkit.train import checkpoint
+from tests import _tiny
+
+_SETS = (
+    "--set",
+    "train.steps=3",
+    "--set",
+    "train.warmup_steps=1",
+    "--set",
+    "train.eval_every=null",
+)
+_STEP = "checkpoints/step-00000003"
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _tiny.write(tmp_path_factory.mktemp("recipe"), documents=60)
+
+
+def _shell(line: str, **variables: str | None) -> subprocess.CompletedProcess[str]:
+    """Run a line of shell in which $NLPKIT is the command; a variable of None is unset."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "NLPKIT": f"{sys.executable} -m nlpkit"}
+    for name, value in variables.items():
+        environment.pop(name, None)
+        if value is not None:
+            environment[name] = value
+    return subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, timeout=100, check=False,
+        encoding="utf-8", env=environment,
+    )  # fmt: skip
+
+
+def _train(recipe: Path, out: Path) -> str:
+    return f"$NLPKIT pretrain '{recipe}' --out '{out}' {' '.join(_SETS)}"
+
+
+def _check_saved(run: Path) -> None:
+    assert checkpoint.damage(run / _STEP) is None
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "said"),
+    [
+        (">&-", 4, "nlpkit: stdout: bad file descriptor"),
+        (">/dev/full", 4, "nlpkit: stdout: no space left on device"),
+        pytest.param("<&- >&- 2>&-", 4, None, marks=pytest.mark.slow),
+        # a log that cannot be written is no reason to lose a run
+        ("2>/dev/full", 0, None),
+    ],
+)
+def test_surroundings_stream_closed_or_full_saves_all_the_same(
+    recipe: Path, tmp_path: Path, redirection: str, code: int, said: str | None
+) -> None:
+    result = _shell(f"{_train(recipe, tmp_path)} {redirection}")
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr
+    assert said is None or result.stderr.splitlines()[-1] == said
+    _check_saved(tmp_path)
+
+
+def test_surroundings_closed_stderr_puts_nothing_of_it_on_stdout(
+    recipe: Path, tmp_path: Path
+) -> None:
+    result = _shell(f"{_train(recipe, tmp_path)} 2>&-")
+    assert (result.returncode, result.stdout) == (0, f"{tmp_path}/{_STEP}\n")
+    wrong = _shell("$NLPKIT pretrain nope.yaml 2>&-")
+    assert (wrong.returncode, wrong.stdout) == (4, "")
+
+
+def test_surroundings_reader_of_the_log_goes_away_the_run_goes_on(
+    recipe: Path, tmp_path: Path
+) -> None:
+    result = _shell(f"{_train(recipe, tmp_path)} 2> >(head -1 >&2)")
+    assert result.returncode == 0, result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    _check_saved(tmp_path)
+
+
+def test_surroundings_terminal_is_closed_saves_and_goes_on(recipe: Path, tmp_path: Path) -> None:
+    # The kernel sends SIGHUP, and every further write to the terminal fails with EIO.
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ["OMP_NUM_THREADS"] = "1"
+        arguments = ["pretrain", str(recipe), "--out", str(tmp_path)]
+        more = ["--set", "train.steps=100000"]
+        os.execv(sys.executable, [sys.executable, "-m", "nlpkit", *arguments, *more])
+    deadline = time.monotonic() + 60
+    metrics = tmp_path / "metrics.jsonl"
+    while not (metrics.exists() and '"step": 6,' in metrics.read_text()):
+        assert time.monotonic() < deadline
+        os.set_blocking(terminal, False)
+        try:
+            os.read(terminal, 1 << 16)
+        except BlockingIOError:
+            time.sleep(0.01)
+    os.close(terminal)
+    status = os.waitpid(child, 0)[1]
+    assert os.waitstatus_to_exitcode(status) == 129
+    last = max(record["step"] for record in _tiny.metrics(tmp_path))
+    assert checkpoint.damage(checkpoint.place(tmp_path, last)) is None
+
+
+def test_surroundings_bare_environment_and_odd_names_are_no_hindrance(
+    recipe: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "with space 和中文 'é'"
+    # no home, an ASCII locale, no cache anywhere: the run directory's own takes its place
+    result = subprocess.run(
+        [sys.executable, "-m", "nlpkit", "pretrain", recipe, "--out", run, *_SETS],
+        capture_output=True, text=True, encoding="utf-8", check=False, stdin=subprocess.DEVNULL,
+        env={"LC_ALL": "C", "LANG": "C", "HOME": "/proc/nowhere", "OMP_NUM_THREADS": "1"},
+        cwd=Path(__file__).parents[1],
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == f"{run}/{_STEP}\n"
+    assert "no cache in /proc/nowhere/.cache/nlpkit" in result.stderr
+    assert (run / "cache").is_dir()
+    _check_saved(run)
+
+
+def _run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, list[str]]:
+    """Run the command line here; return its code and the lines on stderr."""
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    code = cli.run(["pretrain", *map(str, arguments), "-q", *_SETS])
+    return code, capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/nowhere/run"])
+def test_surroundings_run_directory_that_cannot_be_is_exit_4_and_named(
+    recipe: Path, tmp_path: Path, capsys, place: str
+) -> None:
+    (tmp_path / "file").write_text("x")
+    out = tmp_path / place
+    code, lines = _run(capsys, recipe, "--out", out)
+    assert code == 4
+    assert len(lines) == 1
+    assert lines[0].startswith(f"nlpkit: {out}: cannot be written: ")
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_surroundings_cache_below_a_file_gives_way_to_the_run_directory(
+    recipe: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("x")
+    monkeypatch.setenv("NLPKIT_CACHE", str(tmp_path / "file" / "cache"))
+    assert _run(capsys, recipe, "--out", tmp_path / "run") == (0, [])
+    assert (tmp_path / "run" / "cache").is_dir()
+
+
+_GOOD = ['{"text": "天地人山水花鸟鱼虫春夏秋冬日月星云风雨雪"}'.encode()] * 40
+_BAD = {
+    "half": (b'{"text": "abc', "broken JSON at column 10"),
+    "number": (b'{"text": 3}', "text"),
+    "no text": (b'{"title": "abc"}', "text"),
+    "list": (b"[1, 2]", ""),
+    "UTF-8": (b'{"text": "\xff\xfe"}', "UTF-8"),
+    "nothing": (b"null", ""),
+    "deep": (b'{"text": ' + b"[" * 100_000, ""),
+    "huge": (b'{"text": "' + b"x" * 3_000_000, ""),
+}
+
+
+@pytest.mark.parametrize("kind", _BAD)
+@pytest.mark.parametrize("line", [1, 20, 41])  # with a byte order mark, CRLF, no last newline
+def test_data_malformed_row_is_exit_3_and_names_file_and_line(
+    recipe: Path, tmp_path: Path, capsys, kind: str, line: int
+) -> None:
+    row, said = _BAD[kind]
+    rows = [*_GOOD[: line - 1], row, *_GOOD[line - 1 :]]
+    end = b"\r\n" if line == 20 else b"\n"
+    content = end.join(rows) + (b"" if line == 41 else end)
+    if line == 1:
+        content = b"\xef\xbb\xbf" + content
+    for name in ("bad.jsonl", "bad.jsonl.gz"):
+        file = tmp_path / name
+        file.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+        code, lines = _run(capsys, recipe, "--out", tmp_path / "run", "--set", f"data.train={file}")
+        assert code == 3, lines
+        assert len(lines) == 1
+        assert lines[0].startswith(f"nlpkit: {file}:{line}: ")
+        assert said in lines[0]
+        assert len(lines[0]) < 1000
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_data_malformed_on_stdin_names_its_line(recipe: Path, tmp_path: Path) -> None:
+    train = _train(recipe, tmp_path / "run")
+    good = 'for i in 1 2 3 4 5 6 7 8; do echo \'{"text": "天地人山水花鸟鱼虫春夏秋冬"}\'; done'
+    source = "'data={train: {files: \"-\", format: jsonl}}'"
+    result = _shell(f"({good}; echo '{{') | {train} --set {source}")
+    assert result.returncode == 3, result.stderr
+    assert ":9: " in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr
+    closed = _shell(f"{train} --set {source} <&-")
+    assert closed.returncode == 2, closed.stderr
+    assert closed.stderr.splitlines()[-1] == "nlpkit: data: '-' is stdin, but stdin is closed"
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n\n", b"\xef\xbb\xbf"])
+def test_data_without_a_document_is_exit_3_and_names_the_file(
+    recipe: Path, tmp_path: Path, capsys, content: bytes
+) -> None:
+    file = tmp_path / "none.txt"
+    file.write_bytes(content)
+    code, lines = _run(capsys, recipe, "--out", tmp_path / "run", "--set", f"data.train={file}")
+    assert code == 3
+    assert len(lines) == 1
+    assert lines[0].startswith(f"nlpkit: {file}")
