@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from nlpkit.selftest import Bench, Proof
 
 RecipeName = Annotated[
-    str, typer.Argument(metavar="[RECIPE]", help="a file, or the name of a packaged recipe")
+    str, typer.Argument(metavar="RECIPE", help="a file, or the name of a packaged recipe")
 ]
 
 
