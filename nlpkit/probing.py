@@ -41,7 +41,7 @@ class Memory:
 
 @dataclass
 class Times:
-    """Seconds of a batch's forward and backward pass, an update, and a token held out."""
+    """Seconds of a batch (made here if no worker does it), an update, and a token held out."""
 
     batches: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -190,8 +190,10 @@ def _measure_time(trial: _Trial, times: Times) -> None:
     plan = trial.plan
     bins, examples = plan.stream.plan(0), plan.data.examples
     for index in np.linspace(0, len(bins) - 1, min(_TIMED_BATCHES, len(bins))).astype(int):
+        start = time.perf_counter()
         batch = examples.batch(bins[index], 0)
-        times.batches.append(trial.train(batch))
+        making = 0.0 if trial.settings.workers else time.perf_counter() - start
+        times.batches.append(making + trial.train(batch))
         times.tokens.append(batch.tokens)
         if sum(times.batches) > _TIMED_SECONDS:
             break
