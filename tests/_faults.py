@@ -23,6 +23,8 @@ from typing import Any
 from unittest import mock
 
 ENOSPC, EIO, KILL = "ENOSPC", "EIO", "KILL"
+TERM, TWICE = "TERM", "TWICE"  # a signal comes at the operation, which then succeeds
+_SIGNALS = {TERM: [signal.SIGTERM], TWICE: [signal.SIGINT, signal.SIGINT]}
 
 
 class Disk:
@@ -45,6 +47,10 @@ class Disk:
         if not path.startswith(self.root + os.sep):
             return False
         self.seen.append(f"{operation} {os.path.relpath(path, self.root)}")
+        if len(self.seen) == self.at and self.how in _SIGNALS:
+            for number in _SIGNALS[self.how]:
+                os.kill(os.getpid(), number)
+            return False
         return len(self.seen) == self.at
 
     def fail(self, path: Any) -> None:

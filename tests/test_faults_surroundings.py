@@ -56,7 +56,9 @@ def _check_saved(run: Path) -> None:
     ("redirection", "code", "said"),
     [
         (">&-", 4, "nlpkit: stdout: bad file descriptor"),
-        (">/dev/full", 4, "nlpkit: stdout: no space left on device"),
+        pytest.param(
+            *(">/dev/full", 4, "nlpkit: stdout: no space left on device"), marks=pytest.mark.slow
+        ),
         pytest.param("<&- >&- 2>&-", 4, None, marks=pytest.mark.slow),
         # a log that cannot be written is no reason to lose a run
         ("2>/dev/full", 0, None),
@@ -222,3 +224,25 @@ def test_data_without_a_document_is_exit_3_and_names_the_file(
     assert code == 3
     assert len(lines) == 1
     assert lines[0].startswith(f"nlpkit: {file}")
+
+
+def test_diverged_run_is_exit_5_and_says_what_is_kept(recipe: Path, tmp_path: Path, capsys) -> None:
+    sets = ("train.lr=1.0e+30", "train.clip=null", "train.schedule=constant", "train.save_every=1")
+    words = [word for each in (*sets, "train.warmup_steps=0") for word in ("--set", each)]
+    code = cli.run(["pretrain", str(recipe), "--out", str(tmp_path), "-q", *words])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert code == 5
+    assert "is not finite; this step was not taken; the last good state is" in line
+    assert "try a lower train.lr or train.clip" in line
+
+
+def test_model_beyond_the_memory_is_exit_2_and_says_what_to_lower(
+    recipe: Path, tmp_path: Path
+) -> None:
+    sizes = "--set model.hidden_size=1048576 --set model.intermediate_size=1048576"
+    result = _shell(f"ulimit -v 16000000; {_train(recipe, tmp_path)} {sizes}")
+    assert result.returncode == 2, result.stderr
+    assert result.stderr.splitlines()[-1].startswith(
+        "nlpkit: out of memory: lower train.tokens_per_batch"
+    )
+    assert "Traceback" not in result.stderr
