@@ -13,6 +13,7 @@ from nlpkit import recipe, registry
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+CHINESE = (ROOT / "README.zh.md").read_text(encoding="utf-8")
 _CONSOLE = [
     line.removeprefix("$ ")
     for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL)
@@ -79,6 +80,17 @@ def test_every_packaged_recipe_loads_and_says_what_it_takes() -> None:
         assert second.startswith("# takes: ")
 
 
-def test_files_that_the_readme_links_to_exist() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+@pytest.mark.parametrize("text", [README, CHINESE], ids=["en", "zh"])
+def test_files_that_the_readme_links_to_exist(text: str) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (ROOT / target).exists(), target
+
+
+def test_chinese_readme_has_the_same_commands_and_verbs() -> None:
+    def commands(text: str) -> list[str]:
+        blocks = re.findall(r"```(?:console|python)\n(.*?)```", text, re.DOTALL)
+        return blocks + re.findall(r"^\| (`nlpkit .*?) \|", text, re.MULTILINE)
+
+    assert commands(CHINESE) == commands(README)
+    verbs = registry.names("commands")
+    assert all(f"`nlpkit {verb}" in CHINESE for verb in verbs)
