@@ -96,6 +96,12 @@ def restore(run: Run, resume: str) -> State:
     if run.accelerator.is_main_process:
         _point(run, found, state)
     run.log.say(f"going on from {found.path} (step {state.step})")
+    began, now = run.directory.status().get("threads"), torch.get_num_threads()
+    if began not in (None, now):
+        run.log.say(
+            f"this run began with {began} threads and has {now} now: equal to rounding, not bit "
+            "for bit"
+        )
     return state
 
 

@@ -1,8 +1,14 @@
 """What all tests share."""
 
+import os
 from pathlib import Path
 
 import pytest
+
+# Before torch is imported, for it and for every process that a test starts: runs in this process
+# and in others must round alike, and the models are too small for a second thread.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import torch
 
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -19,7 +19,7 @@ class Objective(Base):
 def test_family_and_objective_of_ones_own_train(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = tmp_path / "mylab"
+    package = tmp_path / "ownlab"
     (package / "ant").mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "backwards.py").write_text(_OBJECTIVE, encoding="utf-8")
@@ -30,8 +30,8 @@ def test_family_and_objective_of_ones_own_train(
         "from nlpkit.models.cpm_ant.model import *\n", encoding="utf-8"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    text = _tiny.RECIPE.replace("family: cpm_ant", "family: mylab.ant")
-    path = _tiny.write(tmp_path, text=text.replace("name: cpm_ant", "name: mylab.backwards"))
+    text = _tiny.RECIPE.replace("family: cpm_ant", "family: ownlab.ant")
+    path = _tiny.write(tmp_path, text=text.replace("name: cpm_ant", "name: ownlab.backwards"))
     place = _tiny.pretrain(path, tmp_path / "run", "train.steps=4")
     assert checkpoint.damage(place) is None
     assert [r["step"] for r in _tiny.metrics(tmp_path / "run") if "loss" in r] == [1, 2, 3, 4]
