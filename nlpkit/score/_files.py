@@ -1,0 +1,61 @@
+"""Lines of text files for scores: `-` is stdin, gzip is looked through, BOM and CRLF do no harm.
+
+Only `\\n` ends a line (other separators occur inside sentences). Errors name file and line.
+"""
+
+import sys
+from collections.abc import Iterator
+from io import BufferedReader
+from typing import IO, cast
+
+from nlpkit.errors import DataError, FileError
+
+_GZIP = b"\x1f\x8b"
+_MARK = "\ufeff"
+
+
+def name_of(path: str) -> str:
+    """Return what messages call the file."""
+    return "stdin" if path == "-" else path
+
+
+def read_lines(path: str, encoding: str = "utf-8") -> Iterator[str]:
+    """Yield the lines without their ends; a byte order mark at the beginning is dropped.
+
+    Raise `FileError` if the file is missing or unreadable, `DataError` with the line if it is not
+    text in `encoding` or its gzip data is damaged.
+    """
+    number = 0
+    try:
+        with _open(path) as stream:
+            for number, raw in enumerate(stream, 1):
+                line = raw.decode(encoding)
+                if number == 1:
+                    line = line.removeprefix(_MARK)
+                if line.endswith("\n"):
+                    line = line[: -2 if line.endswith("\r\n") else -1]
+                yield line
+    except UnicodeDecodeError as error:
+        place = f"{name_of(path)}:{number}"
+        raise DataError(f"{place}: not {encoding} text: {error.reason}") from error
+    except EOFError as error:
+        raise DataError(f"{name_of(path)}:{number}: the gzip file is cut short here") from error
+    except FileNotFoundError as error:
+        raise FileError(f"{name_of(path)}: no such file") from error
+    except OSError as error:
+        # gzip's own errors carry no strerror.
+        if error.errno is None:
+            raise DataError(f"{name_of(path)}:{number}: damaged gzip data: {error}") from error
+        raise FileError(f"{name_of(path)}: cannot be read: {error.strerror}") from error
+
+
+def _open(path: str) -> IO[bytes]:
+    """Return the file's bytes, decompressed if they begin as gzip's do."""
+    # A second file object on stdin's number: ours is closed after reading, stdin stays.
+    where, keep = (sys.stdin.fileno(), False) if path == "-" else (path, True)
+    stream = cast(BufferedReader, open(where, "rb", buffering=1 << 18, closefd=keep))  # noqa: SIM115
+    if stream.peek(2)[:2] != _GZIP:
+        return stream
+    import gzip
+
+    return cast(IO[bytes], gzip.open(stream, "rb"))
