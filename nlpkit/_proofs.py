@@ -62,9 +62,8 @@ class Subject:
         """Return ids of random pieces of the real text, of about so many tokens, at least 3."""
         spans, found, total = self.examples.pieces, [], 0
         for number in self.rng(1).permutation(len(spans)).tolist():
-            ids = self.examples.corpus.document(int(spans.document[number]))
-            ids = ids[int(spans.start[number]) : int(spans.stop[number])][:longest]
-            found.append(np.array(ids))
+            ids = np.array(self.examples.ids(number)[:longest])
+            found.append(ids)
             total += int(self.objective.length(np.array([len(ids)]))[0])
             if len(found) >= 3 and total >= tokens:
                 break
@@ -269,9 +268,11 @@ def unmasking(subject: Subject) -> Verdict:
 
 
 def _filled(example: dict[str, np.ndarray], shift: int) -> np.ndarray:
-    filled, labels = example["input_ids"].copy(), example["labels"]
+    labels = example["labels"]
     (places,) = np.nonzero(labels != IGNORE)
-    places = places[places + shift < len(filled)]
+    # A last label may belong behind the last input.
+    size = max([len(labels), *(places + shift + 1)])
+    filled = np.append(example["input_ids"], np.full(size - len(labels), IGNORE))
     filled[places + shift] = labels[places]
     return filled
 

@@ -19,6 +19,7 @@ from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Corpus, Watch
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.models import _hf
+from nlpkit.objectives._contract import missing
 from nlpkit.recipe import Resolved
 from nlpkit.tokenizers import _grow, _load
 from nlpkit.train import checkpoint
@@ -172,16 +173,25 @@ def bind_objective(resolved: Resolved, tokenizer: Any, part: ModelPart) -> Any:
             f"{', '.join(other.name for other in others)}; name one objective"
         )
     objective_class = registry.load("objectives", first.name).Objective
-    missing = [name for name in objective_class.needs if not hasattr(part.config, name)]
-    if missing:
+    if lacking := missing(objective_class, part.config):
         raise UsageError(
-            f"objective {first.name} needs model.{', model.'.join(missing)}; "
-            f"family {part.family} has no such setting"
+            f"objective {first.name} needs model.{', model.'.join(lacking)}; "
+            f"family {part.family} has no such setting{_suited(objective_class)}"
         )
     try:
         return objective_class(first.config, tokenizer, part.config)
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+def _suited(objective_class: Any) -> str:
+    """Return what to say of the families that have what the objective needs, at their defaults."""
+    families = [
+        name
+        for name in registry.names("models")
+        if not missing(objective_class, registry.load("models", name).Config())
+    ]
+    return f"; it trains: {', '.join(families)}" if families else ""
 
 
 def build_tokenizer(

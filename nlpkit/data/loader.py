@@ -7,7 +7,7 @@ end of a round of epochs; so an epoch's plan needs no more than those before it 
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -76,16 +76,43 @@ class Examples:
         """Return the example of `item` in the plan of `epoch`."""
         occurrence, piece = divmod(int(item), len(self))
         late, occurrence = divmod(occurrence, self.occurrences)
+        return self.objective.example(
+            self.ids(piece), self.generator(epoch - late, piece, occurrence)
+        )
+
+    def ids(self, piece: int) -> np.ndarray:
+        """Return the tokens (T,) of a piece, with those of the frame that are in its span."""
         pieces = self.pieces
-        ids = self.corpus.document(int(pieces.document[piece]))
-        ids = ids[int(pieces.start[piece]) : int(pieces.stop[piece])]
-        return self.objective.example(ids, self.generator(epoch - late, piece, occurrence))
+        place = int(pieces.document[piece]), int(pieces.start[piece]), int(pieces.stop[piece])
+        if pieces.before or pieces.after or place[2] > self.corpus.lengths[place[0]]:
+            return framed(self.corpus, *place, pieces.before, pieces.after)
+        return self.corpus.document(place[0])[place[1] : place[2]]
 
     def batch(self, items: np.ndarray, epoch: int) -> Batch:
         """Return the pack of these items."""
         batch = collate([self.make(item, epoch) for item in items], self.token_field)
         batch.count = self.objective.count(batch.fields)
         return batch
+
+
+def framed(
+    corpus: Any, document: int, start: int, stop: int, before: Sequence[int], after: Sequence[int]
+) -> np.ndarray:
+    """Return a span of documents that stand one after another, each framed by tokens, (T,).
+
+    `start` and `stop` count from the first token of the frame of `document`.
+    """
+    found: list[Any] = []
+    wanted = stop - start
+    while wanted > 0:
+        text = corpus.document(document)
+        for part in (before, text, after):
+            here = part[start : start + wanted]
+            start = max(0, start - len(part))
+            wanted -= len(here)
+            found.append(np.asarray(here, text.dtype))
+        document += 1
+    return np.concatenate(found)
 
 
 class Stream:

@@ -24,12 +24,18 @@ class Field:
 
 @dataclass(frozen=True)
 class Pieces:
-    """Spans of documents that become examples; `dropped` counts what is left out, by reason."""
+    """Spans of documents that become examples; `dropped` counts what is left out, by reason.
 
-    document: np.ndarray  # (I,) int64
+    With `before` or `after` every document is framed by these tokens: `start` and `stop` count
+    from the first of the frame. A span that goes beyond its document runs on in the next ones.
+    """
+
+    document: np.ndarray  # (I,) int64, the one in which a span starts
     start: np.ndarray  # (I,) int64
     stop: np.ndarray  # (I,) int64
     dropped: dict[str, int]
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.document)
@@ -51,7 +57,9 @@ class Objective(Protocol):
     inputs: tuple[str, ...]  # the fields that are arguments of the model's `forward`
     parts: tuple[str, ...]  # what is reported apart
     drop_unknown: bool  # whether unknown tokens are left out of the documents
-    needs: tuple[str, ...]  # settings that the model's `Config` must have
+    # What the model's `Config` must have: settings, or properties that say what the family can do
+    # (`causal`: a state sees its own token and those to its left, no other).
+    needs: tuple[str, ...]
 
     def pieces(self, lengths: np.ndarray) -> Pieces:
         """Return the spans of documents of these `lengths` (D,) that become examples."""
@@ -67,3 +75,21 @@ class Objective(Protocol):
 
     def loss(self, model: Any, batch: Mapping[str, Any], lengths: tuple[int, ...]) -> Loss:
         """Return the loss of a batch of tensors whose sequences have these `lengths`."""
+
+
+def missing(objective: type[Objective] | Objective, model_config: Any) -> list[str]:
+    """Return what the objective needs and the model's `Config` lacks, or has as False."""
+    return [name for name in objective.needs if getattr(model_config, name, False) is False]
+
+
+def check_length(max_length: int, model_config: Any) -> None:
+    """Raise `ValueError` if examples of `max_length` are longer than `model.max_positions`.
+
+    A family without that setting takes sequences of any length.
+    """
+    limit = getattr(model_config, "max_positions", None)
+    if limit is not None and max_length > limit:
+        raise ValueError(
+            f"objective.max_length: {max_length} is more than model.max_positions {limit}; "
+            "lower the one or raise the other"
+        )

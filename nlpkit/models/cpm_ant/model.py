@@ -18,17 +18,12 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.layout import Layout
+from nlpkit.models._compute import compute_dtype
 from nlpkit.models._loss import linear_cross_entropy
 from nlpkit.models._rows import more_rows
 from nlpkit.models.cpm_ant import Config
 
 ATTENTION_KIND = "cpm_ant"
-
-
-def compute_dtype(parameter: Tensor) -> torch.dtype:
-    """Return the type in which linear layers compute now: autocast's, or the parameter's own."""
-    kind = parameter.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else parameter.dtype
 
 
 class RMSNorm(nn.Module):

@@ -1,0 +1,45 @@
+"""GPT-1's settings: a post-norm decoder with learned positions (Radford et al. 2018).
+
+Defaults are the paper's. The module that computes is `model.py`, apart so that a recipe can be
+checked without torch.
+"""
+
+from pydantic import Field, model_validator
+
+from nlpkit.config import FrozenConfig
+
+MODEL_TYPE = "openai-gpt"  # transformers' name of the family, in config.json
+
+
+class Config(FrozenConfig):
+    """Sizes of a GPT-1; the vocabulary's comes from the tokenizer, feed-forward layers have 4 C."""
+
+    hidden_size: int = Field(768, gt=0, description="width of the residual stream")
+    num_layers: int = Field(12, gt=0, description="number of blocks")
+    num_heads: int = Field(12, gt=0, description="attention heads")
+    max_positions: int = Field(512, gt=0, description="learned positions: the longest sequence")
+    norm_eps: float = Field(1e-5, gt=0, description="epsilon of the layer norms")
+    embedding_dropout: float = Field(0.1, ge=0, lt=1, description="on the sum of the embeddings")
+    attention_dropout: float = Field(
+        0.1, ge=0, lt=1, description="on the attention probabilities; not every backend can"
+    )
+    residual_dropout: float = Field(
+        0.1, ge=0, lt=1, description="on what attention and feed-forward layers add"
+    )
+    init_std: float = Field(0.02, gt=0, description="of the initial weights, normal around 0")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Config":
+        if self.hidden_size % self.num_heads:
+            near = [n for n in range(1, self.hidden_size + 1) if self.hidden_size % n == 0]
+            best = min(near, key=lambda n: abs(n - self.num_heads))
+            raise ValueError(
+                f"num_heads: {self.num_heads} does not divide hidden_size {self.hidden_size}; "
+                f"try {best}"
+            )
+        return self
+
+    @property
+    def causal(self) -> bool:
+        """Return True: a state sees its own token and those to its left, no other."""
+        return True

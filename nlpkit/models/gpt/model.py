@@ -1,0 +1,225 @@
+"""GPT-1 (Radford et al. 2018) over packed sequences, in the layout of transformers' `openai-gpt`.
+
+Post-norm blocks, x = norm(x + sub(x)), learned positions that begin anew in every sequence, GELU in
+its tanh form, one table for input and output, no norm after the last block.
+N tokens of the pack, C hidden_size, H heads, D width of a head, V vocabulary.
+
+The linear layers are `nn.Linear`, (out, in), called as in transformers, whose `Conv1D` keeps them
+transposed, (in, out): `to_hf` and `from_hf` turn them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nlpkit import attention
+from nlpkit.attention.layout import Layout
+from nlpkit.models._compute import compute_dtype
+from nlpkit.models._loss import linear_cross_entropy
+from nlpkit.models._rows import more_rows
+from nlpkit.models.gpt import Config
+
+ATTENTION_KIND = "causal"
+
+
+class Attention(nn.Module):
+    """Multi-head attention of every token to itself and those before it in its sequence."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.heads = config.num_heads
+        self.c_attn = nn.Linear(config.hidden_size, 3 * config.hidden_size)  # q, k, v
+        self.c_proj = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, x: Tensor, attend: attention.Attend) -> Tensor:
+        """Return (N, C) from (N, C)."""
+        q, k, v = (part.unflatten(1, (self.heads, -1)) for part in self.c_attn(x).chunk(3, 1))
+        return self.c_proj(attend(q, k, v).flatten(1))
+
+
+class FeedForward(nn.Module):
+    """Two linear layers, 4 C wide between them."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.c_fc = nn.Linear(config.hidden_size, 4 * config.hidden_size)
+        self.c_proj = nn.Linear(4 * config.hidden_size, config.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (N, C) from (N, C)."""
+        return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+
+
+class Block(nn.Module):
+    """norm(x + attention(x)), then norm(x + feed_forward(x))."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.attn = Attention(config)
+        self.ln_1 = nn.LayerNorm(config.hidden_size, config.norm_eps)
+        self.mlp = FeedForward(config)
+        self.ln_2 = nn.LayerNorm(config.hidden_size, config.norm_eps)
+        self.dropout = config.residual_dropout
+
+    def forward(self, x: Tensor, attend: attention.Attend) -> Tensor:
+        """Return (N, C) from (N, C)."""
+        x = self.ln_1(x + F.dropout(self.attn(x, attend), self.dropout, self.training))
+        return self.ln_2(x + F.dropout(self.mlp(x), self.dropout, self.training))
+
+
+class Model(nn.Module):
+    """GPT-1 with its language-model head."""
+
+    def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
+        super().__init__()
+        width = config.hidden_size
+        self.config, self.vocab_size, self.backend = config, vocab_size, backend
+        self.token_embedding = nn.Parameter(torch.empty(vocab_size, width))
+        self.position_embedding = nn.Parameter(torch.empty(config.max_positions, width))
+        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.attention_choice = ""  # backend and reason, for the log
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw weights from N(0, init_std) with torch's current generator; biases are 0."""
+        for name, parameter in self.named_parameters():
+            if parameter.ndim >= 2:
+                nn.init.normal_(parameter, std=self.config.init_std)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def forward(self, lengths: Sequence[int], input_ids: Tensor) -> Tensor:
+        """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
+
+        Args:
+            input_ids: (N,) int64.
+
+        Raises:
+            ValueError: a sequence is longer than `max_positions`.
+        """
+        config = self.config
+        layout = Layout.of(lengths, input_ids.device)
+        if layout.max_length > config.max_positions:
+            raise ValueError(
+                f"a sequence of {layout.max_length} tokens; the model has {config.max_positions} "
+                "positions"
+            )
+        attend = attention.prepare(
+            ATTENTION_KIND,
+            layout,
+            fields={},
+            heads=config.num_heads,
+            head_dim=config.hidden_size // config.num_heads,
+            dtype=compute_dtype(self.token_embedding),
+            device=input_ids.device,
+            training=self.training,
+            dropout=config.attention_dropout,
+            backend=self.backend,
+        )
+        self.attention_choice = attend.reason
+        words = F.embedding(input_ids, self.token_embedding)
+        x = words + F.embedding(layout.positions, self.position_embedding)
+        x = F.dropout(x, config.embedding_dropout, self.training)
+        for layer in self.layers:
+            x = layer(x, attend)
+        return x
+
+    def token_loss(self, hidden: Tensor, index: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return summed cross entropy at rows `index` (M,), and each one's without gradient."""
+        return linear_cross_entropy(hidden[index], self.token_embedding, targets)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return (M, V) for hidden states (M, C)."""
+        return F.linear(hidden, self.token_embedding)
+
+
+def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
+    """Return the multiplications and additions of one training step on a pack.
+
+    Forward once and backward twice that; attention counted as half of the square, the visible part.
+    """
+    width = config.hidden_size
+    weights = config.num_layers * 12 * width**2
+    square = sum(length**2 for length in lengths) / 2
+    attention_products = config.num_layers * 2 * square * width
+    projection = targets * vocab_size * width
+    return 3 * 2 * (sum(lengths) * weights + attention_products + projection)
+
+
+# Our settings and what transformers' OpenAIGPTConfig calls them.
+_SIZES = {
+    "hidden_size": "n_embd",
+    "num_layers": "n_layer",
+    "num_heads": "n_head",
+    "max_positions": "n_positions",
+    "norm_eps": "layer_norm_epsilon",
+    "embedding_dropout": "embd_pdrop",
+    "attention_dropout": "attn_pdrop",
+    "residual_dropout": "resid_pdrop",
+    "init_std": "initializer_range",
+}
+_TABLES = {"token_embedding": "tokens_embed.weight", "position_embedding": "positions_embed.weight"}
+_TURNED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
+_KEPT = (
+    *(name.replace("weight", "bias") for name in _TURNED),
+    *("ln_1.weight", "ln_1.bias", "ln_2.weight", "ln_2.bias"),
+)
+
+
+def _names(num_layers: int) -> dict[str, tuple[str, bool]]:
+    """Return transformers' name of each of our parameters, and whether it is transposed there."""
+    names = {ours: (theirs, False) for ours, theirs in _TABLES.items()}
+    for i in range(num_layers):
+        for name in (*_TURNED, *_KEPT):
+            names[f"layers.{i}.{name}"] = f"h.{i}.{name}", name in _TURNED
+    return names
+
+
+def grow(state: Mapping[str, Tensor], vocab_size: int) -> dict[str, Tensor]:
+    """Return a state dict for `vocab_size` tokens: new rows of the one table, the rest as it is."""
+    return {**state, "token_embedding": more_rows(state["token_embedding"], vocab_size)}
+
+
+def to_hf(config: Config, state: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return `config.json` and tensors of transformers' OpenAIGPTLMHeadModel for a state dict."""
+    tensors = {}
+    for ours, (theirs, turned) in _names(config.num_layers).items():
+        tensors[f"transformer.{theirs}"] = state[ours].T if turned else state[ours]
+    tensors["lm_head.weight"] = state["token_embedding"].clone()
+    settings: dict[str, Any] = {
+        "architectures": ["OpenAIGPTLMHeadModel"],
+        "model_type": "openai-gpt",
+        "vocab_size": len(state["token_embedding"]),
+        "afn": "gelu",
+        "dtype": "float32",
+        "nlpkit": {"family": "gpt"},
+    }
+    settings.update({theirs: getattr(config, ours) for ours, theirs in _SIZES.items()})
+    return settings, tensors
+
+
+def from_hf(
+    settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> tuple[Config, dict[str, Tensor]]:
+    """Return our `Config` and state dict from transformers' `config.json` and tensors.
+
+    Raises:
+        KeyError: a tensor or a setting is missing (named).
+        ValueError: another activation than GPT-1's.
+    """
+    if settings["afn"] != "gelu":
+        raise ValueError(f"afn is {settings['afn']!r}; GPT-1 has gelu")
+    sizes = {ours: settings[theirs] for ours, theirs in _SIZES.items()}
+    dropouts = {name: float(value) for name, value in sizes.items() if name.endswith("dropout")}
+    config = Config(**(sizes | dropouts))
+    if config.num_layers > len(tensors):
+        raise KeyError(f"layer {config.num_layers - 1}")
+    # The body alone is saved without the prefix, as in the checkpoint that OpenAI's became.
+    found = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    state = {}
+    for ours, (theirs, turned) in _names(config.num_layers).items():
+        state[ours] = found[theirs].T.contiguous() if turned else found[theirs]
+    return config, state

@@ -1,0 +1,100 @@
+"""Causal language modelling: every token from those to its left (Radford et al. 2018, eq. 1).
+
+`contiguous`, as in the paper: the documents, an end token after each where the tokenizer has one,
+are one stream, cut every `max_length` tokens. Otherwise each document is cut apart, after its begin
+and end token. The first input of a piece is the last target of the piece before it, so each token
+is a target exactly once, but for the first of all (of each document), where nothing stands before.
+
+I pieces, T inputs and as many targets of an example, which is made of T + 1 tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import Field as Setting
+
+from nlpkit.config import FrozenConfig
+from nlpkit.objectives._contract import Field, Loss, Pieces, check_length
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Config(FrozenConfig):
+    """How text is cut into examples."""
+
+    max_length: int = Setting(512, ge=1, description="longest example, in tokens")
+    contiguous: bool = Setting(
+        True,
+        description="cut the text of all documents as one stream, in the order of the files; "
+        "false: an example has text of one document only",
+    )
+
+
+class Objective:
+    """Examples and loss of next-token prediction."""
+
+    parts = ("clm",)
+    inputs = ("input_ids",)
+    fields: Mapping[str, Field] = {"input_ids": Field(np.int64), "labels": Field(np.int64)}
+    drop_unknown = False
+    needs = ("causal",)
+
+    def __init__(self, config: Config, tokenizer: Any, model_config: Any):
+        """Bind the settings; `model_config` gives `max_positions`, if the family has a longest.
+
+        Raises:
+            ValueError: `max_length` is more than that.
+        """
+        check_length(config.max_length, model_config)
+        self.config = config
+        begin, end = tokenizer.bos_id, tokenizer.eos_id
+        self.before = () if config.contiguous or begin is None else (begin,)
+        self.after = () if end is None else (end,)
+
+    def pieces(self, lengths: np.ndarray) -> Pieces:
+        """Return spans of at most `max_length` + 1 tokens, each beginning with the one before."""
+        framed = np.asarray(lengths, np.int64) + len(self.before) + len(self.after)  # (D,)
+        streams = framed.sum(keepdims=True) if self.config.contiguous else framed
+        step = self.config.max_length
+        count = -(-(streams - 1).clip(0) // step)  # no piece without a target
+        stream = np.repeat(np.arange(len(count)), count)
+        first = np.cumsum(count) - count
+        start = (np.arange(len(stream)) - np.repeat(first, count)) * step
+        size = np.minimum(step + 1, streams[stream] - start)
+        document = stream
+        if self.config.contiguous:
+            ends = np.cumsum(framed)
+            document = np.searchsorted(ends, start, side="right")
+            start = start - (ends - framed)[document]
+        # A begin token is no text; without one, nothing predicts what comes first.
+        untold = 0 if self.before else len(streams)
+        alone = int((count == 0).sum())
+        dropped = {"first_tokens_without_context": untold, "documents_without_piece": alone}
+        return Pieces(document, start, start + size, dropped, self.before, self.after)
+
+    def length(self, pieces: np.ndarray) -> np.ndarray:
+        """Return the inputs of each example: its last token is a target only."""
+        return pieces - 1
+
+    def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return inputs and targets, each (T,), of a piece of T + 1 tokens."""
+        whole = ids.astype(np.int64)
+        return {"input_ids": whole[:-1], "labels": whole[1:]}
+
+    def count(self, batch: Mapping[str, np.ndarray]) -> int:
+        """Return the number of predicted tokens: all."""
+        return batch["labels"].size
+
+    def loss(self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]) -> Loss:
+        """Return cross entropy over all tokens."""
+        import torch
+
+        hidden = model(lengths, input_ids=batch["input_ids"])
+        labels = batch["labels"]
+        index = torch.arange(len(labels), device=labels.device)
+        total, each = model.token_loss(hidden, index, labels)
+        return Loss(total, len(labels), {"clm": (each.sum(), len(labels))})
