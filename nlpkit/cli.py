@@ -1,39 +1,21 @@
 """The command line: finds the verb, runs it, prints what went wrong, and exits with its code.
 
-Each file in `commands/` is a verb. Results are on stdout, everything else on stderr, all UTF-8.
+Each file in `commands/` is a verb. One with `main(arguments)` reads its own options, and starts in
+milliseconds: nothing here imports typer, which `nlpkit.verbs` needs for those with a `command`.
+Results are on stdout, everything else on stderr, all UTF-8.
 """
 
 import contextlib
 import errno
-import inspect
 import io
 import os
 import sys
-import traceback
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any, NoReturn
 
-import typer
-
-from nlpkit import __version__, registry
+from nlpkit import registry
 from nlpkit.errors import FileError, NlpkitError, RecipeError, UsageError
 
-_ABOUT = """Pretrain and fine-tune classic language models from one YAML recipe.
-
-\b
-Results are on stdout, all else on stderr. Exit codes:
-    0  done
-    1  a bug of nlpkit
-    2  usage or recipe
-    3  input data
-    4  files and disk: missing, no permission, no space
-    5  the training diverged
-   75  try again: the run directory is in use, or the time is up
-  129, 130, 143  stopped by a signal, after saving
-  141  whoever read stdout has gone
-"""
-# What click raises for a wrong command line; its home depends on typer's version.
-_WRONG_USAGE: Any = typer.BadParameter.__bases__[0]
 _BROKEN_PIPE = 141
 _INTERRUPTED = 130
 _OUT_OF_MEMORY = (
@@ -42,63 +24,12 @@ _OUT_OF_MEMORY = (
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
-        print(f"nlpkit {__version__}")
-        raise typer.Exit
-
-
-Version = Annotated[
-    bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
-]
-
-
-def _all_verbs(version: Version = False) -> None:
-    pass
-
-
-def build() -> typer.Typer:
-    """Return the command line with a command (or group of commands) for each verb."""
-    app = typer.Typer(
-        name="nlpkit",
-        help=_ABOUT,
-        rich_markup_mode=None,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        no_args_is_help=True,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback(help=_ABOUT)(_all_verbs)
-    for name in registry.names("commands"):
-        verb = registry.load("commands", name)
-        if isinstance(verb.command, typer.Typer):
-            about = inspect.cleandoc(verb.__doc__ or "")
-            app.add_typer(verb.command, name=name, help=about, short_help=_first_line(about))
-        else:
-            about = inspect.cleandoc(verb.command.__doc__ or "")
-            app.command(name, help=about, short_help=_first_line(about))(verb.command)
-    return app
-
-
-def _first_line(about: str) -> str:
-    return about.partition("\n")[0].removesuffix(".")
-
-
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; return the exit code, every error printed on stderr."""
     shown = "--traceback" in arguments
     try:
-        # Not `app()`: click's own `main` would swallow KeyboardInterrupt and a broken pipe.
-        verbs = typer.main.get_command(build())
-        with verbs.make_context("nlpkit", list(arguments)) as context:
-            verbs.invoke(context)
-        return 0
-    except typer.Exit as done:
-        return done.exit_code
-    except _WRONG_USAGE as error:
-        error.show()
-        return UsageError.exit_code
-    except (KeyboardInterrupt, typer.Abort):
+        return _run_verb(list(arguments))
+    except KeyboardInterrupt:
         return _say("interrupted", _INTERRUPTED, shown)
     except NlpkitError as error:
         return _user_error(error, shown)
@@ -110,13 +41,36 @@ def run(arguments: Sequence[str]) -> int:
         return _other_error(error, shown)
 
 
+def _run_verb(arguments: list[str]) -> int:
+    name = arguments[0] if arguments else ""
+    if name in registry.names("commands"):
+        verb = registry.load("commands", name)
+        if "main" in vars(verb):
+            verb.main(arguments[1:])
+            return 0
+    from nlpkit import verbs
+
+    return verbs.run(arguments)
+
+
+def _print_traceback() -> None:
+    import traceback
+
+    traceback.print_exc()
+
+
+def leave(error: NlpkitError) -> NoReturn:
+    """Print what went wrong and end the process, from any thread; nothing is cleaned up."""
+    os._exit(_user_error(error, False))
+
+
 def _say(message: str, code: int, shown: bool) -> int:
     """Print `nlpkit: message` on stderr, with the traceback if asked for; return `code`."""
     rank = os.environ.get("RANK", "0")
     # Where it cannot be written, the code still says it.
     with contextlib.suppress(OSError):
         if shown:
-            traceback.print_exc()
+            _print_traceback()
         print(f"nlpkit: {'' if rank == '0' else f'process {rank}: '}{message}", file=sys.stderr)
     return code
 
@@ -129,7 +83,7 @@ def _user_error(error: NlpkitError, shown: bool) -> int:
         return _say(str(error), error.exit_code, shown)
     with contextlib.suppress(OSError):
         if shown:
-            traceback.print_exc()
+            _print_traceback()
         print(*error.problems, sep="\n", file=sys.stderr)
     return error.exit_code
 
@@ -149,7 +103,7 @@ def _other_error(error: Exception, shown: bool) -> int:
         return _say(_OUT_OF_MEMORY, UsageError.exit_code, shown)
     if os.strerror(errno.ENOSPC) in text:
         return _say(text, FileError.exit_code, shown)
-    traceback.print_exc()
+    _print_traceback()
     return _say("this is a bug of nlpkit; please report it with the lines above", 1, False)
 
 

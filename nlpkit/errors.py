@@ -46,6 +46,12 @@ class DivergedError(NlpkitError):
     exit_code = 5
 
 
+class ScoreTooLow(NlpkitError):
+    """A score is below the one asked for, or undefined."""
+
+    exit_code = 6
+
+
 class TryAgain(NlpkitError):
     """Nothing is wrong, but not now: the run directory is in use, or the time is up."""
 

@@ -4,25 +4,41 @@ Names that start with `_` are shared helpers. A dotted name is any importable mo
 contents, so that an experiment needs no fork.
 """
 
-import difflib
 import importlib
+import os
 from collections.abc import Iterable
-from pathlib import Path
 from types import ModuleType
 
 from nlpkit.errors import UsageError
 
-_ROOT = Path(__file__).parent
+# Not pathlib, nor difflib before a name is wrong: `nlpkit score` starts in the time they take.
+_ROOT = os.path.dirname(__file__)
 
 
 def names(folder: str) -> list[str]:
     """Return the known names in `folder` (such as `objectives` or `attention/kinds`), sorted."""
     found = []
-    for path in (_ROOT / folder).iterdir():
-        is_part = path.suffix == ".py" or (path / "__init__.py").is_file()
-        if is_part and not path.name.startswith("_"):
-            found.append(path.stem)
+    for entry in os.listdir(os.path.join(_ROOT, folder)):
+        is_file = entry.endswith(".py")
+        if not entry.startswith("_") and (is_file or _source(folder, entry)):
+            found.append(entry.removesuffix(".py"))
     return sorted(found)
+
+
+def about(folder: str, name: str) -> str:
+    """Return the first line of a part's docstring, without importing it."""
+    import ast
+
+    with open(_source(folder, name), encoding="utf-8") as file:
+        text = ast.get_docstring(ast.parse(file.read())) or ""
+    return text.partition("\n")[0]
+
+
+def _source(folder: str, name: str) -> str:
+    """Return the path of the file that holds a part, empty if there is none."""
+    path = os.path.join(_ROOT, folder, name)
+    files = (f"{path}.py", os.path.join(path, "__init__.py"))
+    return next((file for file in files if os.path.isfile(file)), "")
 
 
 def load(folder: str, name: str) -> ModuleType:
@@ -40,5 +56,7 @@ def load(folder: str, name: str) -> ModuleType:
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """Return `, did you mean X?` when something near `word` is known, else an empty string."""
+    import difflib
+
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f", did you mean {near[0]}?" if near else ""

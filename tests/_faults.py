@@ -250,11 +250,11 @@ def _serve(order: dict[str, Any]) -> Ended:
 
 def _main() -> None:
     import nlpkit.run
-    from nlpkit import cli
+    from nlpkit import verbs
     from tests import _tiny  # noqa: F401 - so that a child imports nothing
 
     assert nlpkit.run
-    assert cli.build()  # imports every verb
+    assert verbs.build()  # imports every verb
     for line in sys.stdin:
         print(json.dumps(vars(_serve(json.loads(line)))), flush=True)
 

@@ -144,7 +144,7 @@ def test_cli_help_is_plain_and_has_verbs_and_exit_codes(columns):
     assert all(len(line) <= int(columns) for line in done.stdout.splitlines())
     for name in registry.names("commands"):
         assert f"\n  {name} " in done.stdout
-    for code in (0, 1, 2, 3, 4, 5, 75, 130):
+    for code in (0, 1, 2, 3, 4, 5, 6, 75, 130):
         assert f"{code}" in done.stdout
     assert "\n     75  try again" in done.stdout
 
@@ -156,8 +156,8 @@ def test_cli_version_is_printed(capsys):
 
 def test_cli_every_verb_has_help_and_takes_traceback(capsys):
     for name in registry.names("commands"):
-        command = registry.load("commands", name).command
-        if not isinstance(command, typer.Typer):
+        module = registry.load("commands", name)
+        if "main" not in vars(module) and not isinstance(module.command, typer.Typer):
             assert cli.run([name, "--help"]) == 0
             assert "--traceback" in capsys.readouterr().out
 

@@ -1,0 +1,103 @@
+"""The verbs as one typer application: `nlpkit --help`, and every verb that has a `command`."""
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from nlpkit import __version__, registry
+from nlpkit.errors import UsageError
+
+_ABOUT = """Pretrain and fine-tune classic language models from one YAML recipe.
+
+\b
+Results are on stdout, all else on stderr. Exit codes:
+    0  done
+    1  a bug of nlpkit
+    2  usage or recipe
+    3  input data
+    4  files and disk: missing, no permission, no space
+    5  the training diverged
+    6  a score is below --fail-under
+   75  try again: the run directory is in use, or the time is up
+  129, 130, 143  stopped by a signal, after saving
+  141  whoever read stdout has gone
+"""
+# What click raises for a wrong command line; its home depends on typer's version.
+_WRONG_USAGE: Any = typer.BadParameter.__bases__[0]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"nlpkit {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
+]
+
+
+def _all_verbs(version: Version = False) -> None:
+    pass
+
+
+def build() -> typer.Typer:
+    """Return the command line with a command (or group of commands) for each verb."""
+    app = typer.Typer(
+        name="nlpkit",
+        help=_ABOUT,
+        rich_markup_mode=None,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(help=_ABOUT)(_all_verbs)
+    for name in registry.names("commands"):
+        verb = registry.load("commands", name)
+        if "main" in vars(verb):
+            about = inspect.cleandoc(verb.__doc__ or "")
+            with_options = app.command(
+                name,
+                short_help=_first_line(about),
+                add_help_option=False,
+                context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+            )
+            with_options(_hand_over(verb.main))
+        elif isinstance(verb.command, typer.Typer):
+            about = inspect.cleandoc(verb.__doc__ or "")
+            app.add_typer(verb.command, name=name, help=about, short_help=_first_line(about))
+        else:
+            about = inspect.cleandoc(verb.command.__doc__ or "")
+            app.command(name, help=about, short_help=_first_line(about))(verb.command)
+    return app
+
+
+def _hand_over(main: Callable[[list[str]], None]) -> Callable[[typer.Context], None]:
+    def command(context: typer.Context) -> None:
+        main(context.args)
+
+    return command
+
+
+def _first_line(about: str) -> str:
+    return about.partition("\n")[0].removesuffix(".")
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; return the exit code, mistakes in its options printed on stderr."""
+    try:
+        # Not `app()`: click's own `main` would swallow KeyboardInterrupt and a broken pipe.
+        verbs = typer.main.get_command(build())
+        with verbs.make_context("nlpkit", arguments) as context:
+            verbs.invoke(context)
+        return 0
+    except typer.Exit as done:
+        return done.exit_code
+    except _WRONG_USAGE as error:
+        error.show()
+        return UsageError.exit_code
+    except typer.Abort:
+        raise KeyboardInterrupt from None
