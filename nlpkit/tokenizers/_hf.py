@@ -26,6 +26,8 @@ class LibraryTokenizer(ABC):
 
     kind: ClassVar[str]
     model: ClassVar[str]
+    files: ClassVar[tuple[str, ...]] = ("tokenizer.json",)
+    end_of_word: ClassVar[str | None] = None  # what a word's last piece ends in
     bos: ClassVar[str | None] = None
     eos: ClassVar[str | None] = None
     unk: ClassVar[str | None] = None
@@ -44,6 +46,10 @@ class LibraryTokenizer(ABC):
         found = type(self._library.model).__name__
         if found != self.model:
             raise FileError(f"{source}: holds a {found} model; kind {self.kind} has {self.model}")
+        ends = getattr(self._library.model, "end_of_word_suffix", None) or None
+        if ends != self.end_of_word:
+            wanted = self.end_of_word or "no suffix"
+            raise FileError(f"{source}: words end in {ends or 'no suffix'}, not in {wanted}")
         self._library.encode_special_tokens = True
         self._library.no_truncation()
         self._library.no_padding()

@@ -6,12 +6,16 @@ from typing import Any
 from nlpkit import registry
 from nlpkit.errors import FileError
 
-_FILES = ("tokenizer.json", "vocab.txt")
+
+def _files() -> list[str]:
+    """Return the files by any one of which a directory is known as a tokenizer's."""
+    kinds = (registry.load("tokenizers", kind) for kind in registry.names("tokenizers"))
+    return sorted({name for module in kinds for name in module.Tokenizer.files})
 
 
 def is_there(directory: Path) -> bool:
     """Return whether a directory holds a tokenizer's file, good or not."""
-    return any((directory / name).is_file() for name in _FILES)
+    return any((directory / name).is_file() for name in _files())
 
 
 def load(directory: str | Path) -> tuple[str, Any]:
@@ -23,7 +27,7 @@ def load(directory: str | Path) -> tuple[str, Any]:
     if not path.exists():
         raise FileError(f"{path}: no such directory; expected a tokenizer's")
     if path.is_dir() and not is_there(path):
-        raise FileError(f"{path}: no tokenizer here, neither {' nor '.join(_FILES)}")
+        raise FileError(f"{path}: no tokenizer here, neither {' nor '.join(_files())}")
     refused = []
     for kind in registry.names("tokenizers"):
         try:

@@ -91,6 +91,8 @@ class _Pieces(dict[str, tuple[int, ...]]):
 class Tokenizer:
     """Text ↔ ids over a list of tokens; cheap to import, to pickle and to fork."""
 
+    files = ("vocab.txt",)
+
     def __init__(self, tokens: Sequence[str], source: str = "vocabulary"):
         """Take the tokens in the order of their ids; `source` names them in a `FileError`."""
         _check(tokens, source)
