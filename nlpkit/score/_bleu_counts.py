@@ -49,11 +49,11 @@ def _more(
     grams: Callable[[list[str]], Iterable[object]],
 ) -> int:
     """Return how many of `hits` match beyond the first of their kind."""
-    repeated = [(gram, count) for gram, count in Counter(hits).items() if count > 1]
-    found = [list(grams(reference)) for reference in references]
+    repeated = {gram: count for gram, count in Counter(hits).items() if count > 1}
+    # Counted together: one `list.count` a kind would be quadratic in the length of the line.
+    counts = [Counter(filter(repeated.__contains__, grams(line))) for line in references]
     return sum(
-        min(count, max(reference.count(gram) for reference in found)) - 1
-        for gram, count in repeated
+        min(count, max(known[gram] for known in counts)) - 1 for gram, count in repeated.items()
     )
 
 
