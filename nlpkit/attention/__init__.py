@@ -16,7 +16,7 @@ A backend has `refuses(request) -> str | None` and `prepare(request) -> (q, k, v
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # the kinds, which live below, are free of torch
     import torch
     from torch import Tensor
 
+    from nlpkit.attention.cache import Cache
     from nlpkit.attention.layout import Layout
 
 
@@ -85,12 +86,16 @@ def prepare(
     dropout: float = 0.0,
     backend: str = "auto",
     scale: float | None = None,
+    cache: Cache | None = None,
 ) -> Attend:
     """Return what every layer of this step calls: `attend(q, k, v)`.
 
     What layers share (bias, mask, block mask) is made here, once, and the gradient of `table`
     (rows, H) is collected once. `scale` is 1 / sqrt(head_dim) if None; `dropout` acts on the
     probabilities, in training. Raises `Unsupported` if `backend` is named and cannot do it.
+
+    An empty `cache` keeps the keys and values of this step; one that holds sequences lets the
+    tokens of this step, the same number for each of them, attend to all of their own.
     """
     import torch
 
@@ -110,6 +115,16 @@ def prepare(
         dropout=dropout if training else 0.0,
         scale=head_dim**-0.5 if scale is None else scale,
     )
+    if cache is not None and len(cache):
+        return Attend("cache", "kept keys and values", cache.extend(request))
+    attend = _chosen(kind, request, backend)
+    if cache is not None:
+        return replace(attend, run=cache.record(request, attend.run))
+    return attend
+
+
+def _chosen(kind: str, request: Request, backend: str) -> Attend:
+    """Return the attention of the named backend, or of the first that does not refuse."""
     if backend != "auto":
         chosen = registry.load("attention/backends", backend)
         if reason := chosen.refuses(request):

@@ -16,20 +16,40 @@ class Layout:
     The host keeps its own copy because a loop over documents must not wait for a GPU.
     """
 
-    def __init__(self, lengths: tuple[int, ...], device: torch.device):
+    def __init__(
+        self, lengths: tuple[int, ...], device: torch.device, past: tuple[int, ...] | None = None
+    ):
         self.lengths = lengths
         self.device = device
+        self.past = past  # tokens that a cache holds of each sequence, before those of the pack
         self.starts = (0, *accumulate(lengths))  # S + 1 host integers
         self.total = self.starts[-1]
         self.max_length = max(lengths)
 
     @classmethod
-    def of(cls, lengths: Sequence[int], device: torch.device | str = "cpu") -> Layout:
-        """Return the layout of sequences of these lengths, each at least 1, in this order."""
+    def of(
+        cls,
+        lengths: Sequence[int],
+        device: torch.device | str = "cpu",
+        past: Sequence[int] = (),
+    ) -> Layout:
+        """Return the layout of sequences of these lengths, each at least 1, in this order.
+
+        `past`, if not empty, says how many tokens of each sequence a cache holds already.
+        """
         sizes = tuple(int(length) for length in lengths)
         if not sizes or min(sizes) < 1:
             raise ValueError(f"a pack needs sequences of at least one token; got lengths {sizes}")
-        return cls(sizes, torch.device(device))
+        if past and len(past) != len(sizes):
+            raise ValueError(f"{len(sizes)} sequences go on from {len(past)} in the cache")
+        return cls(sizes, torch.device(device), tuple(past) or None)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence, those in the cache included."""
+        if self.past is None:
+            return self.max_length
+        return max(map(sum, zip(self.past, self.lengths, strict=True)))
 
     @property
     def spans(self) -> list[tuple[int, int]]:
@@ -51,5 +71,7 @@ class Layout:
     @cached_property
     def positions(self) -> Tensor:
         """Place of each token in its own sequence, from 0, (N,) int64."""
-        first = self.cu_seqlens[:-1].long()[self.document_ids]
-        return torch.arange(self.total, device=self.device) - first
+        first = self.cu_seqlens[:-1].long()
+        if self.past is not None:
+            first = first - torch.tensor(self.past, device=self.device)
+        return torch.arange(self.total, device=self.device) - first[self.document_ids]

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit import attention
+from nlpkit.attention.cache import Cache
 from nlpkit.attention.layout import Layout
 from nlpkit.models._compute import compute_dtype
 from nlpkit.models._loss import linear_cross_entropy
@@ -124,6 +125,7 @@ class Model(nn.Module):
         segment: Tensor,
         position: Tensor,
         context: Tensor,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
 
@@ -132,6 +134,7 @@ class Model(nn.Module):
             segment: (N,) int64 in [0, segment_types).
             position: (N,) int64, from 0 in every sequence.
             context: (N,) bool; False where the token is a target.
+            cache: keys and values of what came before each sequence; takes those of this call.
         """
         config = self.config
         attend = attention.prepare(
@@ -151,6 +154,7 @@ class Model(nn.Module):
             training=self.training,
             dropout=config.dropout,
             backend=self.backend,
+            cache=cache,
         )
         self.attention_choice = attend.reason
         x = self.embed(input_ids, segment)

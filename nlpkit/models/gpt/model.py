@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit import attention
+from nlpkit.attention.cache import Cache
 from nlpkit.attention.layout import Layout
 from nlpkit.models._compute import compute_dtype
 from nlpkit.models._loss import linear_cross_entropy
@@ -91,20 +92,23 @@ class Model(nn.Module):
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
-    def forward(self, lengths: Sequence[int], input_ids: Tensor) -> Tensor:
+    def forward(
+        self, lengths: Sequence[int], input_ids: Tensor, cache: Cache | None = None
+    ) -> Tensor:
         """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
 
         Args:
             input_ids: (N,) int64.
+            cache: keys and values of what came before each sequence; takes those of this call.
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.
         """
         config = self.config
-        layout = Layout.of(lengths, input_ids.device)
-        if layout.max_length > config.max_positions:
+        layout = Layout.of(lengths, input_ids.device, cache.lengths if cache is not None else ())
+        if layout.longest > config.max_positions:
             raise ValueError(
-                f"a sequence of {layout.max_length} tokens; the model has {config.max_positions} "
+                f"a sequence of {layout.longest} tokens; the model has {config.max_positions} "
                 "positions"
             )
         attend = attention.prepare(
@@ -118,6 +122,7 @@ class Model(nn.Module):
             training=self.training,
             dropout=config.attention_dropout,
             backend=self.backend,
+            cache=cache,
         )
         self.attention_choice = attend.reason
         words = F.embedding(input_ids, self.token_embedding)

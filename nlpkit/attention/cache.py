@@ -1,0 +1,201 @@
+"""Keys and values of sequences that grow, so that a new token costs one token's work.
+
+The first step (the prompts, a flat pack) is computed by an ordinary backend and its keys, values
+and fields are kept on the way. In each later step every sequence gets the same number of new
+tokens, which see their own sequence by the kind's own index arithmetic over the rectangle
+(B, T): no kind and no family knows about it. Right only where tokens never see later ones, but for
+those of the first step among themselves.
+
+B sequences, T tokens of the longest, H heads, D width of a head, n new tokens a sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from nlpkit.attention import Request
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+_LEAST_CAPACITY = 32  # tokens a sequence
+
+
+class Cache:
+    """`lengths`, and for each layer keys and values, (rows, capacity, H, D); the first B rows live.
+
+    What lies beyond a sequence's length is finite, as it is multiplied by zero.
+    """
+
+    def __init__(self) -> None:
+        self.lengths: list[int] = []
+        self._layers: list[tuple[Tensor, Tensor]] = []
+        self._fields: dict[str, Tensor] = {}  # (rows, capacity)
+        self._rows = self._capacity = 0
+
+    def __len__(self) -> int:
+        """Return B."""
+        return len(self.lengths)
+
+    def record(self, request: Request, run: Attention) -> Attention:
+        """Return `run`, the attention over the pack of prompts, that also keeps what it is given.
+
+        Raises:
+            ValueError: the kind lets tokens see later ones, so that nothing can be kept.
+        """
+        _check(request)
+        layout = request.layout
+        self.lengths = list(layout.lengths)
+        self._rows, self._capacity = len(self.lengths), _capacity(layout.max_length)
+        at = layout.document_ids * self._capacity + layout.positions
+        self._layers = []
+        self._fields = {}
+        for name in _token_fields(request):
+            self._fields[name] = self._spread(request.fields[name], at)
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            self._layers.append((self._spread(k, at), self._spread(v, at)))
+            return run(q, k, v)
+
+        return attend
+
+    def extend(self, request: Request) -> Attention:
+        """Return the attention of n new tokens of each sequence to all of their own sequence.
+
+        Called once a layer, in the order of the first step.
+
+        Raises:
+            ValueError: not the same number of new tokens for each of the B sequences.
+        """
+        _check(request)
+        count, new = len(self.lengths), request.layout.lengths[0]
+        if request.layout.lengths != (new,) * count:
+            raise ValueError(
+                f"a cache of {count} sequences is given new tokens {request.layout.lengths}; "
+                "each needs as many as the others"
+            )
+        equal = len(set(self.lengths)) == 1
+        longest = max(self.lengths) + new
+        self._reserve(count, longest)
+        device = request.device
+        first = torch.arange(count, device=device)[:, None] * self._capacity
+        end = torch.tensor(self.lengths, device=device)[:, None] + new  # (B, 1)
+        at = first + end + torch.arange(-new, 0, device=device)  # (B, n)
+        for name in _token_fields(request):
+            self._fields[name].view(-1)[at] = request.fields[name].view(count, new)
+        self.lengths = [length + new for length in self.lengths]
+        plain = request.table is None and request.kind.CAUSAL
+        # Where nothing is hidden, no mask: the fastest kernel.
+        mask = None if plain and equal and new == 1 else self._mask(request, first, end, at)
+        layers = iter(self._layers)
+        rows = at.view(-1)
+        shape = (count, new, request.heads, request.head_dim)
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = next(layers)
+            keys.view(-1, *shape[2:]).index_copy_(0, rows, k)
+            values.view(-1, *shape[2:]).index_copy_(0, rows, v)
+            out = F.scaled_dot_product_attention(
+                q.view(shape).transpose(1, 2),
+                keys[:count, :longest].transpose(1, 2),
+                values[:count, :longest].transpose(1, 2),
+                attn_mask=mask,
+                scale=request.scale,
+            )
+            return out.transpose(1, 2).reshape(count * new, *shape[2:])
+
+        return attend
+
+    def select(self, indices: Sequence[int]) -> None:
+        """Make sequence i what sequence `indices[i]` was; those not named leave.
+
+        Only rows that change are copied, so naming most in their own place is cheap.
+        """
+        self.lengths = [self.lengths[index] for index in indices]
+        moved = [place for place, index in enumerate(indices) if place != index]
+        if not moved:
+            return
+        longest = max(self.lengths)
+        self._reserve(len(indices), longest)
+        device = self._layers[0][0].device
+        to = torch.tensor(moved, device=device)
+        source = torch.tensor([indices[place] for place in moved], device=device)
+        for tensor in self._tensors():
+            live = tensor[:, :longest]
+            live[to] = live[source]
+
+    def append(self, other: Cache) -> None:
+        """Add the sequences of `other` behind those there are."""
+        if not self.lengths:
+            vars(self).update(vars(other))
+            return
+        if not other.lengths:
+            return
+        count, longest = len(self.lengths), max(other.lengths)
+        self._reserve(count + len(other), max(longest, *self.lengths))
+        for mine, theirs in zip(self._tensors(), other._tensors(), strict=True):
+            mine[count : count + len(other), :longest] = theirs[: len(other), :longest]
+        self.lengths += other.lengths
+
+    def _tensors(self) -> list[Tensor]:
+        return [*chain.from_iterable(self._layers), *self._fields.values()]
+
+    def _mask(self, request: Request, first: Tensor, end: Tensor, at: Tensor) -> Tensor:
+        """Return what is added to the scores, (B, H, n, T), or who sees whom, (B, 1, n, T)."""
+        longest = max(self.lengths)
+        place = torch.arange(longest, device=request.device)
+        queries = at[:, None, :, None]  # (B, 1, n, 1)
+        keys = (first + place)[:, None, None, :]  # (B, 1, 1, T)
+        flat = {name: field.view(-1) for name, field in self._fields.items()}
+        fields: Mapping[str, Tensor] = {**request.fields, **flat}
+        there = (place < end)[:, None, None, :]
+        visible = request.kind.mask(fields, queries, keys) & there
+        if request.table is None:
+            return visible
+        index = request.kind.bias_index(request.config, fields, queries, keys)
+        bias = F.embedding(index.squeeze(1), request.table).permute(0, 3, 1, 2)
+        return bias.to(request.dtype).masked_fill(~visible, -torch.inf)
+
+    def _spread(self, packed: Tensor, at: Tensor) -> Tensor:
+        """Return (rows, capacity, …) with the packed (N, …) at the flat places `at`."""
+        flat = packed.new_zeros(self._rows * self._capacity, *packed.shape[1:])
+        flat.index_copy_(0, at, packed.detach())
+        return flat.view(self._rows, self._capacity, *packed.shape[1:])
+
+    def _reserve(self, rows: int, tokens: int) -> None:
+        """Make room for `rows` sequences of `tokens` tokens; what is too small is doubled."""
+        if rows <= self._rows and tokens <= self._capacity:
+            return
+        kept, length = self._rows, self._capacity
+        if rows > self._rows:
+            self._rows = max(rows, 2 * self._rows)
+        if tokens > self._capacity:
+            self._capacity = _capacity(max(tokens, 2 * self._capacity))
+
+        def grown(old: Tensor) -> Tensor:
+            new = old.new_zeros(self._rows, self._capacity, *old.shape[2:])
+            new[:kept, :length] = old
+            return new
+
+        self._layers = [(grown(keys), grown(values)) for keys, values in self._layers]
+        self._fields = {name: grown(field) for name, field in self._fields.items()}
+
+
+def _check(request: Request) -> None:
+    if request.kind.FULL:
+        raise ValueError("in full attention tokens see later ones: nothing of it can be kept")
+    if request.training:
+        raise ValueError("a cache is for generation; put the model in evaluation mode")
+
+
+def _token_fields(request: Request) -> list[str]:
+    return [name for name in request.kind.FIELDS if name in request.fields]
+
+
+def _capacity(tokens: int) -> int:
+    return -(-tokens // _LEAST_CAPACITY) * _LEAST_CAPACITY

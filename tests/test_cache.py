@@ -1,0 +1,190 @@
+"""The cache of keys and values against computing every sequence anew, whole.
+
+B sequences, T tokens, H heads, D width of a head.
+"""
+
+import pytest
+import torch
+from torch import Tensor
+
+from nlpkit import attention
+from nlpkit.attention.cache import Cache
+from nlpkit.attention.layout import Layout
+
+HEADS, WIDTH, LAYERS = 3, 8, 2
+SETTINGS = {"num_buckets": 16, "max_distance": 20, "segment_types": 3}
+CASES = {"causal": {}, "cpm_ant": {"settings": SETTINGS}}
+LENGTHS = (5, 1, 33, 12)  # one crosses the cache's first capacity
+
+
+def _table(kind: str) -> Tensor | None:
+    generator = torch.Generator().manual_seed(5)
+    return torch.randn(16 + 9, HEADS, generator=generator) if kind == "cpm_ant" else None
+
+
+def _attend(kind: str, lengths: tuple[int, ...], fields: dict[str, Tensor], cache: Cache | None):
+    return attention.prepare(
+        kind,
+        Layout.of(lengths, past=cache.lengths if cache is not None else ()),
+        fields=fields,
+        heads=HEADS,
+        head_dim=WIDTH,
+        dtype=torch.float32,
+        device="cpu",
+        training=False,
+        table=_table(kind),
+        backend="auto" if cache is not None else "reference",
+        cache=cache,
+        **CASES[kind],
+    )
+
+
+class _Sequence:
+    """A sequence of random tokens: the first `given` context, the others targets; q, k, v."""
+
+    def __init__(self, number: int, given: int):
+        draw = torch.Generator().manual_seed(number)
+        size = 80
+        self.given = given
+        self.qkv = torch.randn(LAYERS, 3, size, HEADS, WIDTH, generator=draw)
+        place = torch.arange(size)
+        self.fields = {
+            "context": place < given,
+            "position": place,
+            "segment": torch.where(place < min(given, 3), 0, 1 + number % 2),
+        }
+
+    def whole(self, kind: str, layer: int, length: int) -> Tensor:
+        """Return the attention of the first `length` tokens, by the formula."""
+        fields = {name: value[:length] for name, value in self.fields.items()}
+        return _attend(kind, (length,), fields, None)(*self.qkv[layer, :, :length])
+
+
+def _feed(kind: str, sequences: list[_Sequence], old: list[int], new: list[int], cache: Cache):
+    """Return the output of each layer for tokens `old` to `new` of each sequence, as lists."""
+    spans = list(zip(sequences, old, new, strict=True))
+    fields = {n: torch.cat([s.fields[n][a:b] for s, a, b in spans]) for n in sequences[0].fields}
+    sizes = tuple(b - a for _, a, b in spans)
+    attend = _attend(kind, sizes, fields, cache)
+    outs = []
+    for layer in range(LAYERS):
+        q, k, v = (torch.cat([s.qkv[layer, i, a:b] for s, a, b in spans]) for i in range(3))
+        outs.append(attend(q, k, v).split(sizes))
+    return outs
+
+
+def _assert_equal_to_whole(kind, sequences, old, new, outs) -> None:
+    for layer, parts in enumerate(outs):
+        for sequence, a, b, part in zip(sequences, old, new, parts, strict=True):
+            expected = sequence.whole(kind, layer, b)[a:]
+            torch.testing.assert_close(part, expected, atol=2e-6, rtol=1e-5)
+
+
+def _started(kind: str) -> tuple[list[_Sequence], list[int], Cache]:
+    sequences = [_Sequence(i, length) for i, length in enumerate(LENGTHS)]
+    cache = Cache()
+    outs = _feed(kind, sequences, [0] * len(LENGTHS), list(LENGTHS), cache)
+    _assert_equal_to_whole(kind, sequences, [0] * len(LENGTHS), list(LENGTHS), outs)
+    return sequences, list(LENGTHS), cache
+
+
+@pytest.mark.parametrize("kind", CASES)
+@pytest.mark.parametrize("new", [1, 3])
+def test_cache_new_tokens_of_ragged_sequences_equal_whole(kind: str, new: int) -> None:
+    sequences, old, cache = _started(kind)
+    for _ in range(12):
+        ends = [length + new for length in old]
+        outs = _feed(kind, sequences, old, ends, cache)
+        _assert_equal_to_whole(kind, sequences, old, ends, outs)
+        old = ends
+    assert cache.lengths == old
+
+
+@pytest.mark.parametrize("kind", CASES)
+@pytest.mark.parametrize("indices", [[2, 0], [3, 3, 1, 0, 0], [0, 2, 1, 3], [0, 1], [1]])
+def test_cache_selected_sequences_go_on_as_themselves(kind: str, indices: list[int]) -> None:
+    sequences, old, cache = _started(kind)
+    cache.select(indices)
+    sequences = [sequences[i] for i in indices]
+    old = [old[i] for i in indices]
+    for _ in range(2):
+        ends = [length + 1 for length in old]
+        outs = _feed(kind, sequences, old, ends, cache)
+        _assert_equal_to_whole(kind, sequences, old, ends, outs)
+        old = ends
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_cache_appended_sequences_go_on_beside_the_others(kind: str) -> None:
+    sequences, old, cache = _started(kind)
+    for start, lengths in ((10, (2,)), (20, (40, 7, 9))):  # more rows, then more tokens
+        added = [_Sequence(start + i, length) for i, length in enumerate(lengths)]
+        other = Cache()
+        _feed(kind, added, [0] * len(lengths), list(lengths), other)
+        cache.append(other)
+        sequences, old = sequences + added, old + list(lengths)
+        ends = [length + 1 for length in old]
+        outs = _feed(kind, sequences, old, ends, cache)
+        _assert_equal_to_whole(kind, sequences, old, ends, outs)
+        old = ends
+
+
+def test_cache_emptied_and_refilled_starts_anew() -> None:
+    _, _, cache = _started("cpm_ant")
+    cache.select([])
+    assert len(cache) == 0
+    sequences, old, other = _started("cpm_ant")
+    cache.append(other)
+    ends = [length + 1 for length in old]
+    outs = _feed("cpm_ant", sequences, old, ends, cache)
+    _assert_equal_to_whole("cpm_ant", sequences, old, ends, outs)
+
+
+def test_cache_position_decides_not_the_order_of_arrival() -> None:
+    # A target at place 2 arrives after the context at places 0, 1, 3, 4: as in blank filling.
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(5, HEADS, WIDTH, generator=draw) for _ in range(3))
+    position = torch.tensor([0, 1, 3, 4, 2])
+    fields = {
+        "position": position,
+        "context": position != 2,
+        "segment": torch.ones(5, dtype=torch.int64),
+    }
+    cache = Cache()
+    first = {name: value[:4] for name, value in fields.items()}
+    _attend("cpm_ant", (4,), first, cache)(q[:4], k[:4], v[:4])
+    last = {name: value[4:] for name, value in fields.items()}
+    out = _attend("cpm_ant", (1,), last, cache)(q[4:], k[4:], v[4:])
+    order = position.argsort()
+    ordered = {name: value[order] for name, value in fields.items()}
+    whole = _attend("cpm_ant", (5,), ordered, None)(q[order], k[order], v[order])
+    torch.testing.assert_close(out[0], whole[2], atol=2e-6, rtol=1e-5)
+
+
+def test_cache_unequal_numbers_of_new_tokens_are_refused() -> None:
+    sequences, old, cache = _started("causal")
+    with pytest.raises(ValueError, match=r"4 sequences is given new tokens \(1, 1, 1, 2\)"):
+        _feed(
+            "causal", sequences, old, [o + n for o, n in zip(old, (1, 1, 1, 2), strict=True)], cache
+        )
+
+
+def test_cache_of_full_attention_or_in_training_is_refused() -> None:
+    def prepare(kind: str, training: bool) -> None:
+        attention.prepare(
+            kind, Layout.of([3]), fields={}, heads=1, head_dim=4, dtype=torch.float32,
+            device="cpu", training=training, cache=Cache(),
+        )  # fmt: skip
+
+    with pytest.raises(ValueError, match="see later ones"):
+        prepare("full", False)
+    with pytest.raises(ValueError, match="evaluation mode"):
+        prepare("causal", True)
+
+
+def test_layout_positions_go_on_after_the_cache() -> None:
+    layout = Layout.of([2, 2], past=[5, 0])
+    assert layout.positions.tolist() == [5, 6, 0, 1]
+    assert layout.longest == 7
+    with pytest.raises(ValueError, match="2 sequences go on from 1"):
+        Layout.of([1, 1], past=[3])
