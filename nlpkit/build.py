@@ -6,6 +6,7 @@ Used by `run` to train and by `planning` to say what training would do.
 import contextlib
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,15 @@ from torch import nn
 from nlpkit import registry
 from nlpkit.data import corpus, store
 from nlpkit.data._cache import content_hash, publish, scratch
+from nlpkit.data.items import build_items, read_rows
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Corpus, Watch
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.models import _hf
+from nlpkit.models._head import Head
+from nlpkit.models._hf import HEAD
 from nlpkit.objectives._contract import missing
+from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved
 from nlpkit.tokenizers import _grow, _load
 from nlpkit.train import checkpoint
@@ -55,6 +60,9 @@ class ModelPart:
     start: dict[str, Any] | None  # weights of `init_from`, until `build_model` takes them
     source: Path | None = None  # the checkpoint whose sizes and tokenizer these are
     rows: int | None = None  # tokens that it has
+    outputs: int = 0  # of the linear layer that the task puts on a state; 0: none
+    head_dropout: float = 0.0
+    same_task: bool = False  # whether the layer of `init_from` answers the same question
 
     def module(self) -> Any:
         """Return `models/FAMILY/model.py`, or that of a dotted name."""
@@ -62,17 +70,22 @@ class ModelPart:
         return registry.load("models", f"{package}.model")
 
 
-def model_part(resolved: Resolved, run_path: Path | None = None) -> ModelPart:
+def model_part(
+    resolved: Resolved, run_path: Path | None = None, resumed: Path | None = None
+) -> ModelPart:
     """Return the family and sizes that the recipe, or its `init_from`, names.
 
-    Reads the weights of `init_from`, unless the run has checkpoints of its own: these have the
-    sizes, too, and `init_from` is not needed again.
+    Reads the weights of `init_from`, unless the run has checkpoints of its own or goes on from
+    `resumed`: these have the sizes, too, and `init_from` is not needed again.
     """
     recipe = resolved.recipe
     if recipe.init_from is None:
         assert recipe.model is not None  # the recipe's own check
         return ModelPart(recipe.model.family, recipe.model.config, None)
-    own = _own_checkpoint(run_path) if run_path else None
+    if resumed is not None:
+        own = resumed, _hf.read(resumed)
+    else:
+        own = _own_checkpoint(run_path) if run_path else None
     directory = own[0] if own else _start(resolved.path(recipe.init_from))
     settings, tensors = own[1] if own else _hf.read(directory)
     family, _ = _hf.family_of(settings, directory)
@@ -112,9 +125,16 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
     """
     module = part.module()
     model = module.Model(part.config, vocab_size, backend)
+    old = None
     if part.start is not None:
-        model.load_state_dict(module.grow(part.start, vocab_size))
-        part.start = None
+        state, part.start = dict(part.start), None
+        old = state.pop(HEAD, None)
+        model.load_state_dict(module.grow(state, vocab_size))
+    if part.outputs:
+        model.head = Head(part.config.hidden_size, part.outputs, part.head_dropout)
+        # The layer of the same task goes on; another task's is of no use.
+        if old is not None and part.same_task:
+            model.head.load_state_dict({"weight": old})
     return model
 
 
@@ -131,9 +151,11 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, watch: Watch
     held_out_share = bool(config.valid_fraction)
     train_part: Any = "train" if held_out_share else "all"
     tokenizer = build_tokenizer(resolved, part, train_inputs, train_part, run_path, cache, watch)
-    objective = bind_objective(resolved, tokenizer, part)
+    objective = bind_objective(resolved, tokenizer, part, train_inputs, train_part)
 
-    def build(inputs: Any, which: Any) -> Corpus:
+    def build(inputs: Any, which: Any) -> Any:
+        if isinstance(objective, Task):
+            return build_items(inputs, config, objective, cache_dir=cache, part=which, watch=watch)
         return store.build_corpus(
             inputs,
             config,
@@ -160,8 +182,17 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, watch: Watch
     return Data(tokenizer, objective, train, valid, examples, held_out)
 
 
-def bind_objective(resolved: Resolved, tokenizer: Any, part: ModelPart) -> Any:
+def bind_objective(
+    resolved: Resolved,
+    tokenizer: Any,
+    part: ModelPart,
+    inputs: Sequence[corpus.Input] = (),
+    which: corpus.Part = "all",
+) -> Any:
     """Return the recipe's objective, checked against the model that it is to train.
+
+    A task learns from the training rows in `inputs` what its settings leave open, and tells the
+    model's part which layer it needs on top.
 
     Raises:
         UsageError: the model lacks what the objective needs, or sizes do not fit.
@@ -178,10 +209,26 @@ def bind_objective(resolved: Resolved, tokenizer: Any, part: ModelPart) -> Any:
             f"objective {first.name} needs model.{', model.'.join(lacking)}; "
             f"family {part.family} has no such setting{_suited(objective_class)}"
         )
+    settings = first.config
+    if issubclass(objective_class, Task):
+        # Columns by number or by name: only the task knows which it reads.
+        columns = objective_class.named_columns(settings)
+        rows = read_rows(inputs, resolved.recipe.data, columns, corpus.Counts(), which)
+        settings = objective_class.complete(settings, rows)
     try:
-        return objective_class(first.config, tokenizer, part.config)
+        objective = objective_class(settings, tokenizer, part.config)
     except ValueError as error:
         raise UsageError(str(error)) from error
+    if isinstance(objective, Task):
+        part.outputs, part.head_dropout = objective.outputs, objective.dropout
+        notes = _hf.read_notes(part.source) if part.source else {}
+        part.same_task = notes.get("objective") == objective_notes(first.name, objective)
+    return objective
+
+
+def objective_notes(name: str, objective: Any) -> dict[str, Any]:
+    """Return what a checkpoint says of its objective: name and every setting."""
+    return {"name": name, **objective.config.model_dump(mode="json")}
 
 
 def _suited(objective_class: Any) -> str:
@@ -226,7 +273,15 @@ def build_tokenizer(
         tokenizer = _trained(resolved, old, inputs, which, cache, watch)
     if part.source is not None:
         _check_rows(part, old, tokenizer)
-    return tokenizer
+    return _with_special_tokens(resolved, tokenizer)
+
+
+def _with_special_tokens(resolved: Resolved, tokenizer: Any) -> Any:
+    """Return the tokenizer with the tokens that the task frames its texts with."""
+    first = resolved.recipe.objective[0]
+    wanted = getattr(registry.load("objectives", first.name).Objective, "special_tokens", ())
+    lacking = [token for token in wanted if tokenizer.special_id(token) is None]
+    return tokenizer.extended(lacking) if lacking else tokenizer
 
 
 def _check_rows(part: ModelPart, old: tuple[str, Any] | None, tokenizer: Any) -> None:

@@ -7,6 +7,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator, PartialState
@@ -17,7 +18,7 @@ from nlpkit.data.store import Watch
 from nlpkit.errors import DivergedError, UsageError
 from nlpkit.recipe import Resolved
 from nlpkit.rundir import METRICS, RunDirectory
-from nlpkit.saving import Run, Training, from_first, restore, save
+from nlpkit.saving import Run, Training, from_first, named_checkpoint, restore, save
 from nlpkit.train import checkpoint, machine
 from nlpkit.train.evaluate import HeldOut
 from nlpkit.train.log import Log, Metrics
@@ -42,7 +43,8 @@ def pretrain(
         DivergedError: the loss is not finite; the last checkpoint is named.
     """
     accelerator = make_accelerator(resolved, directory, device, log)
-    run = prepare(resolved, directory, accelerator, log, stop)
+    with stop.promptly():
+        run = prepare(resolved, directory, accelerator, log, stop, named_checkpoint(resume))
     settings = resolved.recipe.train
     state = restore(run, resume)
     announce(run, state)
@@ -74,7 +76,9 @@ def pretrain(
         seed=resolved.recipe.seed,
         steps=stream,
         evaluate=(
-            (lambda: held_out.evaluate(run.training, accelerator, stop)) if held_out else None
+            (lambda: held_out.evaluate(run.training, accelerator, stop, log.evaluating))
+            if held_out
+            else None
         ),
         save=lambda state, best: save(run, state, best),
         log=log,
@@ -150,8 +154,12 @@ def prepare(
     accelerator: Accelerator,
     log: Log,
     stop: StopFlag,
+    resumed: Path | None = None,
 ) -> Run:
-    """Return the run with its data tokenised and its model built and placed on the device."""
+    """Return the run with its data tokenised and its model built and placed on the device.
+
+    `resumed` is the checkpoint that it is to go on from, if one was named.
+    """
     settings = resolved.recipe.train
     if settings.batches_per_step % accelerator.num_processes:
         raise UsageError(
@@ -161,7 +169,7 @@ def prepare(
             "train.tokens_per_batch so that they can"
         )
     watch = Watch(note=log.say, should_stop=stop.check)
-    part = build.model_part(resolved, directory.path)
+    part = build.model_part(resolved, directory.path, resumed)
     with accelerator.main_process_first():  # the others find it in the cache
         data = build.build_data(resolved, part, directory.path, watch)
     torch.manual_seed(resolved.recipe.seed)
@@ -181,19 +189,22 @@ def announce(run: Run, state: State) -> None:
     )
     counts = data.train.counts
     left_out = ", ".join(f"{n:,} {name}" for name, n in _left_out(data).items() if n) or "nothing"
-    log.say(
-        f"text: {len(data.train):,} documents, {data.train.tokens:,} tokens, "
-        f"{len(data.examples):,} examples; left out: {left_out}"
-    )
+    log.say(f"text: {_size(data.train)}, {len(data.examples):,} examples; left out: {left_out}")
     for bad in counts.first_bad:
         log.warn(f"skipped {bad}")
     if data.valid is not None:
-        log.say(
-            f"held out: {len(data.valid):,} documents, {data.valid.tokens:,} tokens, "
-            f"unigram entropy {data.valid.unigram_entropy():.4f} nats"
-        )
+        entropy = data.valid.unigram_entropy()
+        known = "" if entropy is None else f", unigram entropy {entropy:.4f} nats"
+        log.say(f"held out: {_size(data.valid)}{known}")
+    for corpus in filter(None, (data.train, data.valid)):
+        if corpus.cut:
+            log.warn("too long: " + ", ".join(f"{n:,} {what}" for what, n in corpus.cut.items()))
     if run.accelerator.num_processes > 1:
         log.say(f"processes: {run.accelerator.num_processes}")
+
+
+def _size(corpus: Any) -> str:
+    return f"{len(corpus):,} {corpus.NOUN}, {corpus.tokens:,} tokens"
 
 
 def _left_out(data: build.Data) -> dict[str, int]:
@@ -213,7 +224,8 @@ def conclude(run: Run, state: State, held_out: HeldOut | None) -> None:
     run.log.say(f"finished {state.step} steps, {state.tokens:,} tokens")
     if held_out is not None and run.data.valid is not None:
         entropy = run.data.valid.unigram_entropy()
+        unit = "nats/token" if run.data.objective.predicts_text else "nats/row"
+        known = "" if entropy is None else f" (unigram entropy of the held-out text: {entropy:.4f})"
         run.log.say(
-            f"best held-out loss {state.best_loss:.4f} nats/token at step {state.best_step} "
-            f"(unigram entropy of the held-out text: {entropy:.4f})"
+            f"best held-out loss {state.best_loss:.4f} {unit} at step {state.best_step}{known}"
         )

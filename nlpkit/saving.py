@@ -19,7 +19,6 @@ from nlpkit import __version__, build
 from nlpkit.data.pack import Batch
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import _hf
-from nlpkit.objectives._contract import Loss
 from nlpkit.recipe import Resolved
 from nlpkit.rundir import RunDirectory
 from nlpkit.train import checkpoint, snapshot
@@ -38,8 +37,14 @@ class Training(nn.Module):
         self.model = model
         self.objective = objective
 
-    def forward(self, batch: Batch) -> Loss:
-        return self.objective.loss(self.model, batch.fields, batch.lengths)
+    def forward(self, batch: Batch, judge: bool = False) -> Any:
+        """Return the loss; with `judge` also a task's answers, each with what is right."""
+        arguments = self.model, batch.fields, batch.lengths
+        if not judge:
+            return self.objective.loss(*arguments)
+        if hasattr(self.objective, "judge"):
+            return self.objective.judge(*arguments)
+        return self.objective.loss(*arguments), []
 
 
 @dataclass
@@ -109,14 +114,20 @@ def _checkpoint_to_resume(run: Run, resume: str) -> checkpoint.Checkpoint | None
     path = run.directory.path
     if resume == "auto":
         return checkpoint.newest_good(path, run.log.warn)
-    if resume != "never":
-        return _named_checkpoint(run, Path(resume))
+    named = named_checkpoint(resume)
+    if named is not None:
+        return _good(run, named)
     if checkpoint.found(path):
         raise UsageError(f"{path} holds checkpoints of a run; give --out another directory")
     return None
 
 
-def _named_checkpoint(run: Run, path: Path) -> checkpoint.Checkpoint:
+def named_checkpoint(resume: str) -> Path | None:
+    """Return the checkpoint that `--resume` names, if it does."""
+    return None if resume in ("auto", "never") else Path(resume)
+
+
+def _good(run: Run, path: Path) -> checkpoint.Checkpoint:
     problem = checkpoint.damage(path)
     if problem:
         raise FileError(f"{path}: not a good checkpoint: {problem}")
@@ -134,6 +145,7 @@ def _training(path: Path) -> tuple[dict[str, Any], State]:
     """Return `training.json` of a checkpoint and the state in it."""
     file = path / checkpoint.TRAINING
     try:
+        file = checkpoint.training_file(path)
         saved = json.loads(file.read_text(encoding="utf-8"))
         state = State.from_json(saved["state"])
         if not isinstance(saved["data"], str) or not all(map(_is_number, _numbers(state))):
@@ -179,7 +191,10 @@ def _begin(run: Run) -> None:
 
 
 def save(run: Run, state: State, best: bool) -> None:
-    """Write the checkpoint of `state.step`, unless it is there; point `best` to it if it is."""
+    """Write the checkpoint of `state.step`, unless it is there; point `best` to it if it is.
+
+    One that is there was saved before the evaluation of its step: it gets the new state.
+    """
     path = run.directory.path
     there = {c.step: c for c in checkpoint.found(path)}.get(state.step)
     if there is None:
@@ -187,6 +202,8 @@ def save(run: Run, state: State, best: bool) -> None:
         moments = snapshot.moments(run.training, run.optimizer)
         if run.accelerator.is_main_process:
             _write(run, state, weights, moments)
+    elif run.accelerator.is_main_process and _training(there.path)[1] != state:
+        checkpoint.amend(there.path, checkpoint.EVALUATED, _state_text(run, state))
     if run.accelerator.is_main_process:
         if best:
             checkpoint.point(path, "best", checkpoint.place(path, state.step))
@@ -212,13 +229,30 @@ def _keep_tokenizer(run: Run) -> None:
 
 def _write(run: Run, state: State, weights: dict[str, Any], moments: dict[str, Any]) -> None:
     def write(directory: Path) -> None:
-        _hf.write(directory, *run.part.module().to_hf(run.part.config, weights))
+        objective = run.data.objective
+        _hf.write(
+            directory,
+            *_hf.layout(
+                run.part.module(),
+                run.part.config,
+                weights,
+                getattr(objective.config, "labels", None),
+                run.data.tokenizer.pad_id,
+            ),
+        )
+        name = run.resolved.recipe.objective[0].name
+        notes = {"nlpkit": __version__, "objective": build.objective_notes(name, objective)}
+        text = json.dumps(notes, indent=1, ensure_ascii=False)
+        (directory / _hf.NOTES).write_text(text + "\n", encoding="utf-8")
         run.data.tokenizer.save(directory)
         save_file({k: v.contiguous() for k, v in moments.items()}, directory / checkpoint.MOMENTS)
-        content = {"state": state.to_json(), "data": run.data.fingerprint, "nlpkit": __version__}
-        text = json.dumps(content, indent=1)
-        (directory / checkpoint.TRAINING).write_text(text + "\n", encoding="utf-8")
+        (directory / checkpoint.TRAINING).write_text(_state_text(run, state), encoding="utf-8")
 
     _keep_tokenizer(run)
     place = checkpoint.save(run.directory.path, state.step, write)
     run.log.detail(f"saved {place}")
+
+
+def _state_text(run: Run, state: State) -> str:
+    content = {"state": state.to_json(), "data": run.data.fingerprint, "nlpkit": __version__}
+    return json.dumps(content, indent=1) + "\n"

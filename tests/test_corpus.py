@@ -71,7 +71,7 @@ def test_config_written_out_reads_back_the_same():
         ({"train": [{"files": ["a"], "weight": "2"}]}, ("train", 0, "weight"), "valid number"),
         ({"train": [{"weight": 1.0}]}, ("train", 0, "files"), "required"),
         ({"train": [{"files": []}]}, ("train", 0, "files"), "at least 1 item"),
-        ({"train": "a", "format": "csv"}, ("format",), "'auto', 'text'"),
+        ({"train": "a", "format": "xml"}, ("format",), "'auto', 'text'"),
         ({"train": "a", "valid_fraction": 1.0}, ("valid_fraction",), "less than 1"),
         ({"train": "a", "valid_fraction": -0.1}, ("valid_fraction",), "greater than or equal"),
         ({"train": "a", "text_key": True}, ("text_key",), "valid string"),

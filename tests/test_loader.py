@@ -38,6 +38,9 @@ class FakeCorpus:
     def document(self, index: int) -> np.ndarray:
         return np.full(self.lengths[index], index + 10, np.uint16)
 
+    def content(self, index: int, start: int, stop: int) -> np.ndarray:
+        return self.document(index)[start:stop]
+
 
 def _lengths(count: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(seed).integers(5, 60, count).tolist()

@@ -13,7 +13,10 @@ from typing import BinaryIO
 from nlpkit.data._lines import TextFile, file_errors
 from nlpkit.errors import FileError, UsageError
 
-_ENDINGS = {".txt": "text", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv"}
+_ENDINGS = {
+    **{".txt": "text", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl"},
+    **{".tsv": "tsv", ".csv": "csv"},
+}
 _BLOCK = 1 << 20
 
 
@@ -80,7 +83,7 @@ def text_file(path: Path, name: str, form: str) -> TextFile:
         if ending not in _ENDINGS:
             raise UsageError(
                 f"{name}: the ending {ending!r} tells no format; set data.format to text, "
-                f"paragraphs, jsonl or tsv (known endings: {', '.join(_ENDINGS)})"
+                f"paragraphs, jsonl, tsv or csv (known endings: {', '.join(_ENDINGS)})"
             )
         form = _ENDINGS[ending]
     return TextFile(str(path), name, form, zipped)

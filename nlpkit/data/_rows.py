@@ -6,7 +6,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nlpkit.data._lines import TextFile, lines
 from nlpkit.errors import DataError, UsageError
@@ -97,6 +97,11 @@ def rows_of(file: TextFile, text_key: str, line_break: str | None) -> Rows:
         return Rows("paragraphs")
     if file.format == "text":
         return Rows("text", line_break=line_break)
+    if file.format == "csv":
+        raise UsageError(
+            f"{file.name}: csv is read for the rows of a task (a classification, say); for running "
+            "text make it jsonl or tsv"
+        )
     if text_key.isascii() and text_key.isdigit():
         if int(text_key) == 0:
             raise UsageError("data.text_key: columns are counted from 1")
@@ -105,11 +110,12 @@ def rows_of(file: TextFile, text_key: str, line_break: str | None) -> Rows:
     if header is None:
         raise DataError(f"{file.name}: empty file")
     try:
-        names = _decode(header).split("\t")
+        names = decode(header).split("\t")
     except RowError as bad:
         raise DataError(f"{file.name}:1: {bad.what}") from bad
     if names.count(text_key) != 1:
-        what = f'column "{text_key}" is there twice' if text_key in names else _no(text_key, names)
+        twice = f'column "{text_key}" is there twice'
+        what = twice if text_key in names else no_such(text_key, names)
         raise DataError(f"{file.name}:1: {what}")
     column = names.index(text_key)
     return Rows("tsv", key=text_key, column=column, columns=len(names), line_break=line_break)
@@ -146,7 +152,7 @@ def _paragraphs(raw_lines: Iterator[bytes], counts: Counts) -> Iterator[tuple[in
 
 def text_of(raw: bytes, rows: Rows) -> tuple[str, bytes]:
     """Return the text of a row, and the same as UTF-8; raise `RowError`."""
-    text = _decode(raw)
+    text = decode(raw)
     if rows.format == "jsonl":
         text = _from_json(text, rows.key or "")
     elif rows.format == "tsv":
@@ -169,7 +175,8 @@ def text_of(raw: bytes, rows: Rows) -> tuple[str, bytes]:
         ) from error
 
 
-def _decode(raw: bytes) -> str:
+def decode(raw: bytes) -> str:
+    """Return a row as text; raise `RowError` if it is not UTF-8."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -197,8 +204,22 @@ def _looks_like_gb18030(line: bytes) -> bool:
 
 def _from_json(line: str, key: str) -> str:
     twice = line.count(json.dumps(key)) > 1 or line.count(f'"{key}"') > 1
+    row = json_object(line, key, strict=twice)
+    if key not in row:
+        raise RowError(no_such(key, list(row)))
+    if not isinstance(row[key], str):
+        raise RowError(f'"{key}" is {kind_of(row[key])}, not a string')
+    return row[key]
+
+
+def json_object(line: str, example: str, strict: bool = True) -> dict[str, Any]:
+    """Return the object in a line of jsonl; with `strict`, no key may be there twice.
+
+    Raises:
+        RowError: broken JSON, or no object; `example` is a key that it should have.
+    """
     try:
-        row = json.loads(line, object_pairs_hook=_without_twins if twice else None)
+        row = json.loads(line, object_pairs_hook=_without_twins if strict else None)
     except json.JSONDecodeError as error:
         hint = ""
         if line.strip() in ("{", "[", "[{"):
@@ -210,12 +231,8 @@ def _from_json(line: str, key: str) -> str:
         raise RowError(f"broken JSON: {error}") from error
     if not isinstance(row, dict):
         hint = " (jq -c '.[]' makes that)" if isinstance(row, list) else ""
-        raise RowError(f'{_kind(row)}, not an object like {{"{key}": "..."}}{hint}')
-    if key not in row:
-        raise RowError(_no(key, list(row)))
-    if not isinstance(row[key], str):
-        raise RowError(f'"{key}" is {_kind(row[key])}, not a string')
-    return row[key]
+        raise RowError(f'{kind_of(row)}, not an object like {{"{example}": "..."}}{hint}')
+    return row
 
 
 def _without_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -240,14 +257,16 @@ def _columns(count: int) -> str:
     return "1 column" if count == 1 else f"{count} columns"
 
 
-def _no(key: str, known: list[str]) -> str:
+def no_such(key: str, known: list[str]) -> str:
+    """Return that there is no `key`, the nearest known one, and what there is."""
     if not known:
         return f'no "{key}"; the object is empty'
     more = ", ..." if len(known) > _SHOWN_KEYS else ""
     return f'no "{key}"{suggest(key, known)}; it has: {", ".join(known[:_SHOWN_KEYS])}{more}'
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """Return what a JSON value is, in words."""
     if value is None:
         return "null"
     if isinstance(value, bool):

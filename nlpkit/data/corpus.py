@@ -20,7 +20,7 @@ from nlpkit.data._lines import TextFile, lines
 from nlpkit.data._rows import Bad, Counts, RowError, Rows, records, rows_of, text_of
 from nlpkit.errors import DataError, UsageError
 
-Format = Literal["auto", "text", "paragraphs", "jsonl", "tsv"]
+Format = Literal["auto", "text", "paragraphs", "jsonl", "tsv", "csv"]
 Part = Literal["all", "train", "valid"]
 
 

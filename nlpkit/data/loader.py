@@ -37,7 +37,8 @@ class Step:
 class Examples:
     """The pieces of a corpus as finished examples, found by number.
 
-    `corpus` is a `store.Corpus`; `objective` is bound (see `objectives/_contract.py`).
+    `corpus` is a `store.Corpus` or `items.Items`; `objective` is bound, see
+    `objectives/_contract.py`.
     """
 
     def __init__(self, corpus: Any, objective: Any, seed: int, split: int = TRAIN):
@@ -86,7 +87,7 @@ class Examples:
         place = int(pieces.document[piece]), int(pieces.start[piece]), int(pieces.stop[piece])
         if pieces.before or pieces.after or place[2] > self.corpus.lengths[place[0]]:
             return framed(self.corpus, *place, pieces.before, pieces.after)
-        return self.corpus.document(place[0])[place[1] : place[2]]
+        return self.corpus.content(*place)
 
     def batch(self, items: np.ndarray, epoch: int) -> Batch:
         """Return the pack of these items."""

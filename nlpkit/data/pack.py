@@ -21,6 +21,7 @@ from nlpkit.errors import UsageError
 
 WINDOW_BINS = 64  # bins' worth of pieces packed together
 FULL_ENOUGH = 0.985  # bins emptier than this are handed on to the next window,
+LENGTHS = "lengths"  # in an example of several sequences: the tokens of each
 HANDED_ON = 2  # but no more than so many: what packs badly here packs badly there
 
 
@@ -142,9 +143,16 @@ def _window_ends(sizes: np.ndarray, budget: int) -> list[int]:
 
 
 def collate(examples: Sequence[Mapping[str, np.ndarray]], token_field: str) -> Batch:
-    """Concatenate examples; `token_field` is a field with a value a token, it gives the lengths."""
+    """Concatenate examples.
+
+    An example is one sequence, as long as its `token_field` (one with a value a token), or several,
+    whose lengths it holds itself.
+    """
     fields = {
         name: np.concatenate([np.atleast_1d(example[name]) for example in examples])
         for name in examples[0]
     }
-    return Batch(fields, tuple(len(example[token_field]) for example in examples))
+    lengths = fields.pop(LENGTHS, None)
+    if lengths is None:
+        return Batch(fields, tuple(len(example[token_field]) for example in examples))
+    return Batch(fields, tuple(lengths.tolist()))

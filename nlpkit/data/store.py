@@ -12,9 +12,9 @@ import bisect
 import hashlib
 import json
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 import numpy as np
 
@@ -147,6 +147,9 @@ class Corpus:
     numbers of each store's first document.
     """
 
+    NOUN = "documents"
+    cut: Mapping[str, int] = MappingProxyType({})  # only rows of tasks are cut
+
     def __init__(self, parts: Sequence[tuple[TokenStore, float]]):
         if not parts:
             raise ValueError("a corpus needs a store")
@@ -171,6 +174,10 @@ class Corpus:
         """Return the ids of a document, (T,), a read-only view of its file."""
         source = self.source_of(index)
         return self.stores[source].document(index - self._starts[source])
+
+    def content(self, index: int, start: int, stop: int) -> np.ndarray:
+        """Return the ids of a piece of document `index`."""
+        return self.document(index)[start:stop]
 
     def unigram_entropy(self) -> float:
         """Return the entropy of the token frequencies of all stores together, nats per token.

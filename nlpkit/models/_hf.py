@@ -1,7 +1,7 @@
 """Directories that `transformers` can open: `config.json` and safetensors. Never a pickle."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +15,9 @@ from nlpkit import registry
 from nlpkit.errors import FileError
 
 WEIGHTS = "model.safetensors"
+NOTES = "nlpkit.json"  # what transformers need not know: the objective with its settings
+# A task's layer on a state: our name and that of transformers' sequence classifiers.
+HEAD, THEIR_HEAD = "head.weight", "score.weight"
 
 
 def write(directory: Path, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -23,6 +26,32 @@ def write(directory: Path, settings: Mapping[str, Any], tensors: Mapping[str, Te
     (directory / "config.json").write_text(text + "\n", encoding="utf-8")
     whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
     save_file(whole, directory / WEIGHTS, metadata={"format": "pt"})
+
+
+def layout(
+    module: Any,
+    config: Any,
+    weights: Mapping[str, Tensor],
+    labels: Sequence[str] | None = None,
+    pad_id: int | None = None,
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return `config.json` and tensors of a family's model, and of the task's layer if it has one.
+
+    `labels` name the outputs of that layer. Where transformers has a classifier of this family,
+    `CLASSIFIER` in `module`, it opens as one.
+    """
+    body = {name: tensor for name, tensor in weights.items() if name != HEAD}
+    settings, tensors = module.to_hf(config, body)
+    if HEAD in weights:
+        tensors[THEIR_HEAD] = weights[HEAD]
+        names = labels or [f"LABEL_{i}" for i in range(len(weights[HEAD]))]
+        settings["id2label"] = dict(enumerate(names))
+        settings["label2id"] = {name: i for i, name in enumerate(names)}
+        if hasattr(module, "CLASSIFIER"):
+            settings["architectures"] = [module.CLASSIFIER]
+        if pad_id is not None:
+            settings["pad_token_id"] = pad_id
+    return settings, tensors
 
 
 def read(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -50,7 +79,7 @@ def read(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
                 p.name for p in directory.glob("*.pt")
             ]
             hint = f"; {pickles[0]} is a pickle, which is not opened" if pickles else ""
-            raise FileError(f"{path}: no such file{hint}")
+            raise FileError(f"{path}: {_absent(path)}{hint}")
         try:
             tensors.update(load_file(path))
         except (SafetensorError, OSError) as error:
@@ -58,12 +87,23 @@ def read(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return settings, tensors
 
 
+def read_notes(directory: Path) -> dict[str, Any]:
+    """Return what nlpkit wrote beside the weights, such as the objective; empty if nothing."""
+    path = directory / NOTES
+    return _read_json(path) if path.is_file() else {}
+
+
 def read_settings(directory: Path) -> dict[str, Any]:
     """Return `config.json` of a checkpoint directory."""
     path = directory / "config.json"
     if not path.is_file():
-        raise FileError(f"{path}: no such file; is this a checkpoint directory?")
+        raise FileError(f"{path}: {_absent(path)}; is this a checkpoint directory?")
     return _read_json(path)
+
+
+def _absent(path: Path) -> str:
+    """Say why a path is no file. A link to a file is one: Hugging Face's cache is made of these."""
+    return "not a regular file" if path.exists() else "no such file"
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -91,6 +131,9 @@ def converted(
         with torch.device("meta"):
             model = module.Model(config, len(state["token_embedding"]), "auto")
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        if THEIR_HEAD in tensors:
+            state[HEAD] = tensors[THEIR_HEAD]
+            shapes[HEAD] = (len(state[HEAD]), config.hidden_size)
     except KeyError as error:
         raise FileError(f"{directory}: {error} is missing from config.json or weights") from error
     except (ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:

@@ -17,7 +17,12 @@ CHUNK = 512  # targets whose logits exist together: 512 x 30,000 x 4 bytes = 60 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, with_grad: bool
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        importance: Tensor | None,
+        with_grad: bool,
     ) -> tuple[Tensor, Tensor]:
         each = torch.empty(len(targets), dtype=torch.float32, device=hidden.device)
         of_hidden, of_weight = (with_grad and needed for needed in ctx.needs_input_grad[:2])
@@ -34,6 +39,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 continue
             probabilities = logits.sub_(normalizer).exp_()
             probabilities.scatter_add_(1, chosen, -torch.ones_like(normalizer))
+            if importance is not None:
+                probabilities *= importance[rows, None]
             grad = probabilities.to(hidden.dtype)
             if hidden_grad is not None:
                 hidden_grad[rows] = grad @ compute
@@ -43,7 +50,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             weight_grad = weight_grad.to(weight.dtype)
         ctx.save_for_backward(hidden_grad, weight_grad)
         ctx.mark_non_differentiable(each)
-        return each.sum(dtype=torch.float64).float(), each
+        weighted = each if importance is None else each * importance
+        return weighted.sum(dtype=torch.float64).float(), each
 
     @staticmethod
     @once_differentiable
@@ -55,16 +63,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
             else (g.to(torch.promote_types(g.dtype, scale.dtype)) * scale).to(g.dtype)
             for g in ctx.saved_tensors
         )
-        return *scaled, None, None
+        return *scaled, None, None, None
 
 
-def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def linear_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, importance: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return the summed cross entropy of `hidden @ weight.T` and, without gradient, each one's.
 
     Args:
         hidden: (M, C), in the compute type; softmax and loss are float32 whatever it is.
         weight: (V, C).
         targets: (M,) int64, all in [0, V).
+        importance: (M,) float32, by which each one's is multiplied in the sum.
     """
     # Inside `forward` gradients are always off, and `needs_input_grad` knows nothing of `no_grad`.
-    return _LinearCrossEntropy.apply(hidden, weight, targets, torch.is_grad_enabled())
+    return _LinearCrossEntropy.apply(hidden, weight, targets, importance, torch.is_grad_enabled())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -41,6 +41,22 @@ class Pieces:
         return len(self.document)
 
 
+@dataclass(frozen=True)
+class Prompt:
+    """A sequence to go on with, or to fill in: what is given, and slots for new tokens.
+
+    T tokens are given, M are to come. Slot m is predicted from the state of the token in the slot
+    before it, or of a given token: `source`.
+    """
+
+    given: Mapping[str, np.ndarray]  # inputs of the model's `forward`, (T,) each
+    slots: Mapping[str, np.ndarray]  # those of the tokens to come, (M,) each; not `input_ids`
+    source: np.ndarray  # (M,) int64: a place in `given`, or -1 for the slot before
+    text: np.ndarray  # ids of the text in `given`, without prompts and special tokens
+    open: bool = True  # whether an end token may end it before its last slot
+    cut: int = 0  # tokens of the text that were left out, as the model takes no more
+
+
 @dataclass
 class Loss:
     """Sum over the targets of a batch (differentiable), their number, and each part's share."""
@@ -56,6 +72,7 @@ class Objective(Protocol):
     fields: Mapping[str, Field]
     inputs: tuple[str, ...]  # the fields that are arguments of the model's `forward`
     parts: tuple[str, ...]  # what is reported apart
+    predicts_text: bool  # whether every target is a token: perplexity means something
     drop_unknown: bool  # whether unknown tokens are left out of the documents
     # What the model's `Config` must have: settings, or properties that say what the family can do
     # (`causal`: a state sees its own token and those to its left, no other).
@@ -93,3 +110,22 @@ def check_length(max_length: int, model_config: Any) -> None:
             f"objective.max_length: {max_length} is more than model.max_positions {limit}; "
             "lower the one or raise the other"
         )
+
+
+class Generative(Protocol):
+    """What an objective offers, beside its contract, if its model can generate text.
+
+    One that can also fill in blanks has `infill(parts, blanks) -> Prompt`: ids of the text before,
+    between and after the blanks, and the number of tokens of each blank.
+    """
+
+    longest: int  # tokens of text, given and new, that fit together
+    ends: tuple[int, ...]  # tokens that end a text
+    never: tuple[int, ...]  # tokens that were never a target: not to be generated
+
+    def prompt(self, ids: Sequence[int], room: int) -> Prompt:
+        """Return the prompt for a text, with `room` slots, fewer than `longest`.
+
+        Raises:
+            ValueError: nothing can be predicted from this text.
+        """

@@ -40,6 +40,7 @@ class Objective:
     parts = ("clm",)
     inputs = ("input_ids",)
     fields: Mapping[str, Field] = {"input_ids": Field(np.int64), "labels": Field(np.int64)}
+    predicts_text = True
     drop_unknown = False
     needs = ("causal",)
 

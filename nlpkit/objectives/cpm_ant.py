@@ -9,14 +9,14 @@ N tokens of the pack, T = prompt_length + len(piece) + 2 tokens of one example.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives._contract import IGNORE, Field, Loss, Pieces
+from nlpkit.objectives._contract import IGNORE, Field, Loss, Pieces, Prompt
 
 if TYPE_CHECKING:
     import torch
@@ -51,6 +51,7 @@ class Objective:
         "labels": Field(np.int64),
         "task": Field(np.int64, per="sequence"),  # 0 infilling, 1 generation: index into `parts`
     }
+    predicts_text = True
     drop_unknown = True
     needs = ("prompt_length", "prompts")
 
@@ -63,9 +64,12 @@ class Objective:
         self.config = config
         self.prompt_length = model_config.prompt_length
         self.prompts = (model_config.prompts.infilling, model_config.prompts.generation)
+        self.tokenizer = tokenizer
         self.vocab_size = tokenizer.vocab_size
         self.bos_id, self.eos_id = tokenizer.bos_id, tokenizer.eos_id
         self.max_piece = config.max_length - self.prompt_length - 2
+        self.longest = self.max_piece + 1  # a text that is to go on has no `</s>`
+        self.ends = (self.eos_id,)
         if self.max_piece < max(config.min_piece, 1):
             raise ValueError(
                 f"objective.max_length: {config.max_length} leaves {self.max_piece} tokens for "
@@ -145,3 +149,87 @@ class Objective:
             chosen = task == number
             parts[name] = (each[chosen].sum(), int(chosen.sum()))
         return Loss(total, len(index), parts)
+
+    @property
+    def never(self) -> tuple[int, ...]:
+        """Tokens that are no target: `<s>` is given, documents hold no unknown ones."""
+        ids = (self.bos_id, self.tokenizer.pad_id, self.tokenizer.unk_id)
+        return tuple(token_id for token_id in ids if token_id is not None)
+
+    def prompt(self, ids: Sequence[int], room: int) -> Prompt:
+        """Return soft prompt, `<s>` and text, all context, and `room` target slots behind them.
+
+        Of a text that is too long the end is kept.
+        """
+        kept = np.asarray(ids, np.int64)[max(len(ids) + room - self.longest, 0) :]
+        given = self._context(1, np.concatenate([[self.bos_id], kept]))
+        size = len(given["input_ids"])
+        source = np.full(room, -1)
+        source[0] = size - 1
+        return Prompt(
+            given=given,
+            slots=_targets(GENERATION_SEGMENT, size + np.arange(room)),
+            source=source,
+            text=kept,
+            cut=len(ids) - len(kept),
+        )
+
+    def infill(self, parts: Sequence[Sequence[int]], blanks: Sequence[int]) -> Prompt:
+        """Return soft prompt, `<s>`, text and `</s>` as context, and a target slot for each hole.
+
+        Of a text that is too long the start is cut, up to the first blank, then the end.
+
+        Raises:
+            ValueError: the text from the first blank to the last is too long.
+        """
+        first, *between, last = (list(part) for part in parts)
+        size = sum(map(len, parts)) + sum(blanks)
+        before = min(max(size - self.max_piece, 0), len(first))
+        after = max(size - before - self.max_piece, 0)
+        if after > len(last):
+            raise ValueError(
+                f"{size - len(first) - len(last)} tokens from the first blank to the last; the "
+                f"model takes {self.max_piece}"
+            )
+        pieces = [first[before:], *between, last[: len(last) - after]]
+        hidden = [np.zeros(1 + len(pieces[0]), np.bool_)]  # whether a token is a hole
+        for blank, piece in zip(blanks, pieces[1:], strict=True):
+            hidden += [np.ones(blank, np.bool_), np.zeros(len(piece), np.bool_)]
+        holes = np.concatenate([*hidden, [False]])
+        text = np.concatenate([np.asarray(piece, np.int64) for piece in pieces])
+        given = self._context(0, np.concatenate([[self.bos_id], text, [self.eos_id]]))
+        prompt = self.prompt_length
+        given["position"][prompt:] = prompt + np.flatnonzero(~holes)
+        place = np.flatnonzero(holes)
+        # The token before a hole is a hole itself, or the given one with so many given before it.
+        given_before = np.cumsum(~holes)[place - 1] - 1
+        return Prompt(
+            given=given,
+            slots=_targets(INFILLING_SEGMENT, prompt + place),
+            source=np.where(holes[place - 1], -1, prompt + given_before),
+            text=text,
+            open=False,
+            cut=before + after,
+        )
+
+    def _context(self, task: int, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the inputs of a task's soft prompt and `ids`, all context, positions in order."""
+        prompt = self.prompt_length
+        soft = self.vocab_size + self.prompts[task] * prompt + np.arange(prompt)
+        segment = np.full(prompt + len(ids), (INFILLING_SEGMENT, GENERATION_SEGMENT)[task])
+        segment[:prompt] = PROMPT_SEGMENT
+        return {
+            "input_ids": np.concatenate([soft, ids]),
+            "segment": segment,
+            "position": np.arange(len(segment)),
+            "context": np.ones(len(segment), np.bool_),
+        }
+
+
+def _targets(segment: int, position: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the inputs, all but the ids, of target tokens at these places."""
+    return {
+        "segment": np.full(len(position), segment),
+        "position": position,
+        "context": np.zeros(len(position), np.bool_),
+    }

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 from typing_extensions import Self
 
@@ -103,6 +104,17 @@ class LibraryTokenizer(ABC):
         batch = list(_text.sound(texts))
         found = self._library.encode_batch_fast(batch, add_special_tokens=False)
         return [encoding.ids for encoding in found]
+
+    def special_id(self, token: str) -> int | None:
+        """Return the id of a special token, or None if there is none of that name."""
+        return self._special.get(token)
+
+    def extended(self, tokens: Iterable[str]) -> Self:
+        """Return a tokenizer with more special tokens, their ids behind all others."""
+        library = Library.from_str(self._library.to_str())
+        added = [AddedToken(token, special=True, normalized=False) for token in tokens]
+        library.add_special_tokens(added)
+        return type(self)(library.to_str())
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of `ids` without special tokens."""

@@ -24,6 +24,7 @@ from nlpkit.train.optim import lr_factor
 from nlpkit.train.settings import Config
 from nlpkit.train.signals import StopFlag
 
+_WHOLE = ""  # beside the parts: what is minimised, their weighted sum
 _DROPOUT = 2  # first word of the seed of dropout masks (0 and 1: see data/loader.py)
 
 
@@ -167,7 +168,7 @@ def _take_step(job: Job, state: State, step: Step) -> dict[str, Any] | None:
     names = sorted(parts)
     flat = sums(accelerator, [x for name in names for x in parts[name]])
     losses = {name: (flat[2 * i], flat[2 * i + 1]) for i, name in enumerate(names)}
-    loss = math.fsum(total for total, _ in losses.values()) / count
+    loss = losses.pop(_WHOLE)[0] / count
     if not (math.isfinite(loss) and math.isfinite(norm)):
         what = f"loss {loss}" if not math.isfinite(loss) else f"gradient norm {norm}"
         raise DivergedError(f"step {number}: {what} is not finite; this step was not taken")
@@ -198,7 +199,8 @@ def _backward(
         loss = job.training(batch)
         # DistributedDataParallel averages over processes; the count is already the whole step's.
         accelerator.backward(loss.total * (accelerator.num_processes / count))
-        for name, (total, targets) in loss.parts.items():
+        whole = {_WHOLE: (loss.total.detach(), loss.count)}
+        for name, (total, targets) in (whole | loss.parts).items():
             entry = parts.setdefault(name, [0.0, 0.0])
             entry[0] += float(total)
             entry[1] += targets
@@ -221,7 +223,11 @@ def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
     if job.metrics:
         job.metrics.write({"step": state.step, "tokens": state.tokens, "held_out": figures})
     apart = "  ".join(f"{name} {value:.4f}" for name, value in figures["losses"].items())
-    news = f"loss {figures['loss']:.4f} ({apart})  perplexity {figures['perplexity']:.2f}"
+    news = f"loss {figures['loss']:.4f} ({apart})"
+    if figures["perplexity"] is not None:
+        news += f"  perplexity {figures['perplexity']:.2f}"
+    for name, value in figures.get("metrics", {}).items():
+        news += f"  {name} {'undefined' if value is None else format(value, '.4f')}"
     if figures["bits_per_character"] is not None:
         news += f"  bits/character {figures['bits_per_character']:.3f}"
     job.log.say(f"held-out at step {state.step}: {news}{'  best' if improved else ''}")

@@ -163,9 +163,12 @@ class Model(nn.Module):
             x = layer(x, attend)
         return self.norm(x)
 
-    def token_loss(self, hidden: Tensor, index: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return summed cross entropy at rows `index` (M,), and each one's without gradient."""
-        return linear_cross_entropy(hidden[index], self.token_embedding, targets)
+    def token_loss(
+        self, hidden: Tensor, index: Tensor, targets: Tensor, importance: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return cross entropy at rows `index` (M,), summed (each times its `importance`, if
+        given), and each one's without gradient."""
+        return linear_cross_entropy(hidden[index], self.token_embedding, targets, importance)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return (M, V) for hidden states (M, C)."""

@@ -1,0 +1,275 @@
+"""Rows of task data -> items, read and tokenised once, in memory: jsonl, tsv, csv.
+
+A row is a mapping of column names to values; which columns a task reads, and what an item holds, is
+the objective's affair (`objectives/_task.py`). Every item knows its size in tokens, so an epoch of
+items is packed as one of documents is. Nothing is cut without being counted.
+"""
+
+import csv
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nlpkit.data._build import Watch
+from nlpkit.data._cache import content_hash
+from nlpkit.data._lines import TextFile, lines
+from nlpkit.data._rows import Bad, Counts, RowError, decode, json_object, kind_of, no_such
+from nlpkit.data.corpus import Config, Input, Part, held_out
+from nlpkit.errors import DataError, UsageError
+
+_AT_ONCE = 1000  # rows tokenised together
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a file; `line` counts from 1, after decompression."""
+
+    values: dict[str, Any]
+    file: str
+    line: int
+
+    def text(self, column: str) -> str:
+        """Return the text in a column; raise `RowError` if it is missing or something else."""
+        value = self.value(column)
+        if not isinstance(value, str):
+            raise RowError(f'"{column}" is {kind_of(value)}, not a string')
+        return value
+
+    def value(self, column: str) -> Any:
+        """Return what is in a column; raise `RowError` if there is no such column."""
+        if column not in self.values:
+            raise RowError(no_such(column, list(self.values)))
+        return self.values[column]
+
+
+class Items:
+    """Items of several sources with weights, numbered through; see `store.Corpus`.
+
+    `cut` counts the tokens that did not fit, and the items they were cut from, by part.
+    """
+
+    NOUN = "rows"
+
+    def __init__(
+        self,
+        sources: Sequence[tuple[Sequence[Any], float]],
+        counts: Counts,
+        cut: Counter[str],
+        fingerprint: str,
+    ):
+        self.items = [item for items, _ in sources for item in items]
+        self.lengths = np.array([item.size for item in self.items], np.int64)
+        self.weights = np.array([weight for _, weight in sources], np.float64)
+        self.starts = np.cumsum([0, *(len(items) for items, _ in sources)], dtype=np.int64)
+        self.counts, self.cut, self.fingerprint = counts, cut, fingerprint
+        self.tokens = int(self.lengths.sum())
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def content(self, index: int, start: int, stop: int) -> Any:
+        """Return an item; it is always used whole."""
+        return self.items[index]
+
+    def unigram_entropy(self) -> None:
+        """Return nothing: items are no running text."""
+
+
+def read_rows(
+    inputs: Sequence[Input],
+    config: Config,
+    columns: Sequence[str],
+    counts: Counts,
+    part: Part = "all",
+    watch: Watch | None = None,
+) -> Iterator[Row]:
+    """Yield the rows of all files in order.
+
+    A row without a name in `columns` is the task's affair; columns that are all numbers are those
+    of a tsv or csv file without a header, counted from 1.
+
+    Raises:
+        DataError: `file:line: what` is malformed (counted instead where `on_error` is skip).
+    """
+    for entry in inputs:
+        for file in entry.files:
+            yield from _file_rows(file, config, columns, counts, part, watch or Watch())
+
+
+def _file_rows(
+    file: TextFile,
+    config: Config,
+    columns: Sequence[str],
+    counts: Counts,
+    part: Part,
+    watch: Watch,
+) -> Iterator[Row]:
+    found = 0
+    for line, what in _parsed(file, columns, counts):
+        if line % 256 == 0:
+            watch.should_stop()
+        if isinstance(what, RowError):
+            if config.on_error == "stop":
+                raise DataError(f"{file.name}:{line}: {what.what}") from what
+            counts.add_bad(Bad(file.name, line, what.what))
+            continue
+        found += 1
+        key = json.dumps(what, sort_keys=True, ensure_ascii=False).encode("utf-8", "replace")
+        if part != "all" and held_out(key, config.valid_fraction) != (part == "valid"):
+            counts.held_out += 1
+            continue
+        yield Row(what, file.name, line)
+    if not found and config.on_error == "stop":
+        raise DataError(f"{file.name}: {'no rows' if counts.lines else 'empty file'}")
+
+
+def _parsed(
+    file: TextFile, columns: Sequence[str], counts: Counts
+) -> Iterator[tuple[int, dict[str, Any] | RowError]]:
+    """Yield line and values, or what is wrong, of every row that is not blank."""
+    if file.format == "jsonl":
+        example = columns[0] if columns else "text"
+        for number, raw in enumerate(lines(file), 1):
+            counts.lines += 1
+            if not raw or raw.isspace():
+                counts.blank += 1
+                continue
+            try:
+                yield number, json_object(decode(raw), example)
+            except RowError as error:
+                yield number, error
+    elif file.format in ("tsv", "csv"):
+        yield from _table(file, columns, counts)
+    else:
+        raise UsageError(f"{file.name}: rows are read from jsonl, tsv or csv, not {file.format}")
+
+
+def _table(
+    file: TextFile, columns: Sequence[str], counts: Counts
+) -> Iterator[tuple[int, dict[str, Any] | RowError]]:
+    rows = _tsv(file) if file.format == "tsv" else _csv(file)
+    numbered = all(name.isascii() and name.isdigit() for name in columns)
+    names: list[str] | None = None
+    for line, cells in rows:
+        counts.lines += 1
+        if isinstance(cells, RowError):
+            yield line, cells
+        elif not any(cells):
+            counts.blank += 1
+        elif numbered:
+            yield line, {str(i): cell for i, cell in enumerate(cells, 1)}
+        elif names is None:
+            names = cells
+            twice = [name for name, count in Counter(names).items() if count > 1]
+            if twice:
+                raise DataError(f'{file.name}:{line}: column "{twice[0]}" is there twice')
+        elif len(cells) != len(names):
+            message = f"{len(cells)} columns; the header has {len(names)}"
+            yield line, RowError(message)
+        else:
+            yield line, dict(zip(names, cells, strict=True))
+
+
+def _tsv(file: TextFile) -> Iterator[tuple[int, list[str] | RowError]]:
+    for number, raw in enumerate(lines(file), 1):
+        try:
+            yield number, decode(raw).split("\t") if raw.strip() else []
+        except RowError as error:
+            yield number, error
+
+
+def _csv(file: TextFile) -> Iterator[tuple[int, list[str] | RowError]]:
+    """Yield rows as RFC 4180 has them; a quoted cell may hold line breaks."""
+
+    def texts() -> Iterator[str]:
+        for number, raw in enumerate(lines(file), 1):
+            try:
+                yield decode(raw) + "\n"
+            except RowError as error:
+                raise DataError(f"{file.name}:{number}: {error.what}") from error
+
+    reader = csv.reader(texts(), strict=True)
+    begin = 1
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise DataError(f"{file.name}:{begin}: not csv: {error}") from error
+        yield begin, cells
+        begin = reader.line_num + 1
+
+
+def build_items(
+    inputs: Sequence[Input],
+    config: Config,
+    objective: Any,
+    *,
+    cache_dir: Path,
+    part: Part = "all",
+    watch: Watch | None = None,
+) -> Items:
+    """Return all rows of a mixture as the task's items.
+
+    Raises:
+        DataError: a malformed row (`file:line: what`), or no item at all.
+    """
+    watch = watch or Watch()
+    counts, cut = Counts(), Counter[str]()
+    sources = []
+    for entry in inputs:
+        rows = read_rows([entry], config, objective.columns, counts, part, watch)
+        sources.append((list(_items(rows, config, objective, counts, cut)), entry.weight))
+    hashes = [
+        [content_hash(file, cache_dir / "hashes", watch.should_stop), file.format]
+        for entry in inputs
+        for file in entry.files
+    ]
+    key = [hashes, [e.weight for e in inputs], part, config.valid_fraction, objective.columns]
+    fingerprint = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+    items = Items(sources, counts, cut, fingerprint)
+    if not len(items):
+        name = ", ".join(file.name for entry in inputs for file in entry.files)
+        raise DataError(
+            f"{name}: no items; {counts.bad} malformed rows, {counts.blank} blank lines, "
+            f"{counts.held_out} rows in the other part"
+        )
+    watch.note(f"data: {len(items):,} items, {items.tokens:,} tokens")
+    return items
+
+
+def _items(
+    rows: Iterable[Row], config: Config, objective: Any, counts: Counts, cut: Counter[str]
+) -> Iterator[Any]:
+    """Yield the items of the rows, tokenising many texts together."""
+    held: list[tuple[Row, tuple[str, ...]]] = []
+
+    def flush() -> Iterator[Any]:
+        ids = iter(objective.encode([text for _, texts in held for text in texts]))
+        for row, texts in held:
+            item = objective.item(row, [next(ids) for _ in texts])
+            cut.update(item.cut)
+            yield item
+        held.clear()
+
+    for row in rows:
+        try:
+            texts = objective.texts(row)
+        except RowError as error:
+            if config.on_error == "stop":
+                raise DataError(f"{row.file}:{row.line}: {error.what}") from error
+            counts.add_bad(Bad(row.file, row.line, error.what))
+            continue
+        counts.documents += 1
+        counts.characters += sum(map(len, texts))
+        held.append((row, texts))
+        if len(held) == _AT_ONCE:
+            yield from flush()
+    yield from flush()

@@ -1,0 +1,243 @@
+"""Tasks of GPT-1: a linear layer on the last token's state (Radford et al. 2018, sec. 3.2, 3.3).
+
+A sequence is `_start_`, its parts with `_delimiter_` between, `_classify_`. L3 = L2 + λ L1: beside
+the task's loss, λ times that of predicting the same sequences' next tokens (eq. 5). As in the
+authors' code L1 is a mean over the tokens of a sequence, so rows count alike, long or short.
+What a row's sequences are, and what becomes of their states, is said in `classification`,
+`entailment`, `similarity`, `multiple_choice`.
+
+S sequences, G rows of a batch, N tokens, O outputs of the linear layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import Field as Setting
+
+from nlpkit.config import FrozenConfig
+from nlpkit.data.items import Row
+from nlpkit.data.pack import LENGTHS
+from nlpkit.errors import DataError
+from nlpkit.objectives._contract import Field, Loss, check_length
+from nlpkit.objectives._task import Item, RowError, Task, counted, kind_of, last_tokens, shorten
+
+if TYPE_CHECKING:
+    import torch
+
+START, DELIMITER, EXTRACT = "_start_", "_delimiter_", "_classify_"
+
+
+class StateConfig(FrozenConfig):
+    """What every task on a state has."""
+
+    max_length: int = Setting(
+        512, gt=3, description="longest sequence, with start, delimiter and extract tokens"
+    )
+    dropout: float = Setting(0.1, ge=0, lt=1, description="on the states, before the linear layer")
+    lm_weight: float = Setting(
+        0.5, ge=0, description="λ, the weight of next-token prediction beside the task (L3)"
+    )
+
+
+class LabelConfig(StateConfig):
+    """What every task with named classes has."""
+
+    label: str = Setting("label", min_length=1, description="column of the class")
+    labels: list[str] | None = Setting(
+        None, min_length=2, description="the classes; default: those of the training rows, sorted"
+    )
+
+
+class StateTask(Task):
+    """A task on the states of `_classify_`; a file says `texts`, `sequences` and what is right."""
+
+    parts = ("task", "lm")
+    inputs = ("input_ids",)
+    fields: Mapping[str, Field] = {
+        "input_ids": Field(np.int64),
+        "order": Field(np.int64, per="sequence"),  # its number in the row
+        "right": Field(np.float32, per="sequence"),  # the row's class, option or number
+    }
+    needs = ("causal",)
+    special_tokens = (START, DELIMITER, EXTRACT)
+
+    def __init__(self, config: StateConfig, tokenizer: Any, model_config: Any):
+        """Bind the settings.
+
+        Raises:
+            ValueError: `max_length` is more than the model has positions.
+        """
+        super().__init__(config, tokenizer, model_config)
+        check_length(config.max_length, model_config)
+        self.dropout = config.dropout
+        self.start, self.delimiter, self.extract = map(tokenizer.special_id, self.special_tokens)
+
+    def sequences(self, ids: list[list[int]]) -> list[list[list[int]]]:
+        """Return the sequences of a row, each a list of parts, the one to be cut first in front."""
+        return [ids]
+
+    def right(self, row: Row) -> float:
+        """Return what is right: a class, an option, a number; raise `RowError`."""
+        raise NotImplementedError
+
+    def item(self, row: Row, ids: list[list[int]]) -> Item:
+        """Return a row; the end of the first part is cut first, then that of the next."""
+        cut: dict[str, int] = {}
+        framed = []
+        for parts in self.sequences(ids):
+            kept, found = self._fitted(parts)
+            framed.append(self._framed(kept))
+            cut = {name: cut.get(name, 0) + found.get(name, 0) for name in cut | found}
+        size = sum(map(len, framed))
+        return Item(tuple(framed), self.right(row), size, cut)
+
+    def _fitted(self, parts: Sequence[list[int]]) -> tuple[list[np.ndarray], dict[str, int]]:
+        left = self.config.max_length - 1 - len(parts)  # start; a delimiter or extract after each
+        kept: list[np.ndarray] = []
+        cut: dict[str, int] = {}
+        later = sum(map(len, parts))
+        for number, part in enumerate(parts, 1):
+            later -= len(part)
+            ids, lost = shorten(part, left - later, "start")
+            left -= len(ids)
+            kept.append(ids)
+            cut |= counted(lost, f"part {number} of input")
+        return kept, cut
+
+    def _framed(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        pieces: list[Any] = [[self.start]]
+        for part in parts:
+            pieces += [part, [self.delimiter]]
+        pieces[-1] = [self.extract]
+        return np.concatenate(pieces).astype(np.int32)
+
+    def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return the sequences of a row, one after another; nothing is random."""
+        return {
+            "input_ids": np.concatenate(item.parts).astype(np.int64),
+            "order": np.arange(len(item.parts), dtype=np.int64),
+            "right": np.full(len(item.parts), item.label, np.float32),
+            LENGTHS: np.array([len(part) for part in item.parts], np.int64),
+        }
+
+    def count(self, batch: Mapping[str, np.ndarray]) -> int:
+        """Return the number of rows."""
+        return int((batch["order"] == 0).sum())
+
+    def loss(self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]) -> Loss:
+        """Return L3, summed over rows; the task's loss and the auxiliary one apart, unweighted."""
+        return self.judge(model, batch, lengths)[0]
+
+    def judge(
+        self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]
+    ) -> tuple[Loss, list[tuple[str, str]]]:
+        """Return the loss, and for each row the answer and what is right."""
+        hidden = model(lengths, input_ids=batch["input_ids"])
+        outputs, groups = self._outputs(model, hidden, batch, lengths)
+        task = self.task_loss(outputs, groups, batch)
+        count = int((batch["order"] == 0).sum())
+        parts = {"task": (task.detach(), count)}
+        total = task
+        if self.config.lm_weight:
+            auxiliary = self._auxiliary(model, hidden, batch, lengths, groups)
+            parts["lm"] = (auxiliary.detach(), count)
+            total = task + self.config.lm_weight * auxiliary
+        return Loss(total, count, parts), self.answers(outputs, groups, batch)
+
+    def _outputs(
+        self,
+        model: Any,
+        hidden: torch.Tensor,
+        batch: Mapping[str, torch.Tensor],
+        lengths: tuple[int, ...],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return each sequence's outputs (S, O) and the number of its row (S,)."""
+        states = hidden[last_tokens(lengths, hidden.device)]
+        return model.head(states).float(), (batch["order"] == 0).cumsum(0) - 1
+
+    def _auxiliary(
+        self,
+        model: Any,
+        hidden: torch.Tensor,
+        batch: Mapping[str, torch.Tensor],
+        lengths: tuple[int, ...],
+        groups: torch.Tensor,
+    ) -> torch.Tensor:
+        """Return the sum over rows of the mean, over a row's sequences, of their mean loss."""
+        import torch
+
+        device = hidden.device
+        sizes = torch.tensor(lengths, device=device)
+        inside = torch.ones(len(hidden), dtype=torch.bool, device=device)
+        inside[sizes.cumsum(0) - 1] = False
+        index = inside.nonzero().squeeze(1)
+        per_row = torch.bincount(groups)[groups]  # (S,) sequences of the row
+        weight = 1.0 / ((sizes - 1) * per_row)
+        weights = weight.repeat_interleave(sizes - 1, output_size=len(index))
+        return model.token_loss(hidden, index, batch["input_ids"][index + 1], weights)[0]
+
+    def task_loss(
+        self, outputs: torch.Tensor, groups: torch.Tensor, batch: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """Return the task's loss summed over rows; by default of classes, one sequence a row."""
+        import torch.nn.functional as F
+
+        return F.cross_entropy(outputs, batch["right"].long(), reduction="sum")
+
+    def answers(
+        self, outputs: torch.Tensor, groups: torch.Tensor, batch: Mapping[str, torch.Tensor]
+    ) -> list[tuple[str, str]]:
+        """Return the likeliest class and the right one, for each row of one sequence."""
+        labels = self.config.labels
+        chosen, right = outputs.argmax(1).tolist(), batch["right"].long().tolist()
+        return [(labels[a], labels[b]) for a, b in zip(chosen, right, strict=True)]
+
+
+class LabelTask(StateTask):
+    """A task whose answer is one of several named classes."""
+
+    @property
+    def outputs(self) -> int:  # type: ignore[override]
+        """The number of classes."""
+        return len(self.config.labels)
+
+    @classmethod
+    def complete(cls, config: Any, rows: Iterable[Row]) -> Any:
+        """Return `config` with the classes of the training rows, unless it names them."""
+        if config.labels is not None:
+            return config
+        found = set()
+        for row in rows:
+            try:
+                found.add(class_name(row, config.label))
+            except RowError as error:
+                raise DataError(f"{row.file}:{row.line}: {error.what}") from error
+        numbers = all(name.removeprefix("-").isdecimal() for name in found)
+        names = sorted(found, key=int if numbers else str)
+        if len(names) < 2:
+            raise DataError(
+                f'data.train: all rows have the same "{config.label}", {names[0]!r}'
+                if names
+                else "data.train: no rows"
+            )
+        return config.model_copy(update={"labels": names})
+
+    def right(self, row: Row) -> float:
+        """Return the number of the row's class; raise `RowError`."""
+        name = class_name(row, self.config.label)
+        if name not in self.config.labels:
+            known = ", ".join(self.config.labels[:10])
+            raise RowError(f'"{self.config.label}" is {name!r}, none of the classes {known}')
+        return self.config.labels.index(name)
+
+
+def class_name(row: Row, column: str) -> str:
+    """Return the class in a column, a string or an integer; raise `RowError`."""
+    value = row.value(column)
+    if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
+        what = "empty" if value == "" else kind_of(value)
+        raise RowError(f'"{column}" is {what}, not a string or an integer')
+    return str(value)

@@ -1,0 +1,136 @@
+"""What tasks share: objectives whose examples are rows of a file, not pieces of documents.
+
+A task file has a `Config` and an `Objective` derived from `Task`. Beside the contract of
+`_contract.Objective` it says
+- `columns`: the columns of a row that it reads;
+- `complete(config, rows) -> config`: fills in what only the training rows tell, such as labels;
+- `texts(row)`: the texts of a row that are to be tokenised, every value checked;
+- `item(row, ids) -> item`: what is kept of a row: its `size` in tokens and what was `cut`;
+- `example(item, rng)`: its arrays, as everywhere; several sequences are one after another, and
+  `LENGTHS` says how long each is;
+- `outputs`: the size of the linear layer that it puts on a state, or 0;
+- `special_tokens`: tokens that the vocabulary must have;
+- `metrics`: the scores by which it is judged, names of `nlpkit score`;
+- `judge(model, batch, lengths)`: the loss, and for each row the model's answer and what is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from nlpkit.data._rows import RowError, kind_of
+from nlpkit.data.pack import LENGTHS
+from nlpkit.objectives._contract import Loss, Pieces
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["LENGTHS", "Item", "RowError", "Task", "kind_of", "shorten"]
+
+
+@dataclass(frozen=True)
+class Item:
+    """A row, tokenised: `parts` are ids, `label` is what the objective made of the right answer."""
+
+    parts: tuple[np.ndarray, ...]  # each (T,) int32
+    label: Any
+    size: int  # tokens of all its sequences
+    cut: dict[str, int] = field(default_factory=dict)
+
+
+class Task:
+    """The common part of every task's `Objective`."""
+
+    columns: tuple[str, ...]
+    special_tokens: ClassVar[tuple[str, ...]] = ()
+    outputs: int = 0
+    dropout: float = 0.0  # before that layer
+    drop_unknown = False
+    predicts_text = False  # whether a target is a token, so that perplexity means something
+    metrics: tuple[str, ...] = ()
+
+    def __init__(self, config: Any, tokenizer: Any, model_config: Any):
+        self.config, self.tokenizer, self.model_config = config, tokenizer, model_config
+
+    @classmethod
+    def named_columns(cls, config: Any) -> tuple[str, ...]:
+        """Return the columns that `config` names: numbers where the files have no header."""
+        return (config.label,) if hasattr(config, "label") else ()
+
+    @classmethod
+    def complete(cls, config: Any, rows: Iterable[Any]) -> Any:
+        """Return `config` with what the training rows alone can tell."""
+        return config
+
+    def judge(
+        self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]
+    ) -> tuple[Loss, list[tuple[str, str]]]:
+        """Return the loss, and for each row the answer and what is right; none by default."""
+        return self.loss(model, batch, lengths), []
+
+    def loss(self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]) -> Loss:
+        """Return the loss of a batch."""
+        raise NotImplementedError
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Return the ids of each text."""
+        return self.tokenizer.encode_batch(texts) if texts else []
+
+    def pieces(self, lengths: np.ndarray) -> Pieces:
+        """Return every item whole."""
+        lengths = np.asarray(lengths, np.int64)
+        return Pieces(np.arange(len(lengths)), np.zeros(len(lengths), np.int64), lengths, {})
+
+    def length(self, pieces: np.ndarray) -> np.ndarray:
+        """Return the tokens of each item."""
+        return pieces
+
+
+def shorten(ids: Sequence[int], room: int, keep: str) -> tuple[np.ndarray, int]:
+    """Return at most `room` ids, those at the `keep` (start or end), and how many were cut."""
+    room = max(room, 0)
+    cut = max(len(ids) - room, 0)
+    kept = ids if not cut else (ids[cut:] if keep == "end" else ids[:room])
+    return np.asarray(kept, np.int32), cut
+
+
+def counted(cut: int, part: str) -> dict[str, int]:
+    """Return what an item says about so many tokens cut from one of its parts."""
+    return {f"{part}s cut": 1, f"tokens cut from {part}s": cut} if cut else {}
+
+
+def last_tokens(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Return the index (S,) of the last token of each sequence of a pack."""
+    import torch
+
+    return torch.tensor(lengths, device=device).cumsum(0) - 1
+
+
+def group_softmax_loss(scores: torch.Tensor, groups: torch.Tensor, right: torch.Tensor) -> Any:
+    """Return (G,) cross entropy of groups of scores: -log softmax over each group's own scores.
+
+    `scores` (S,) float, `groups` (S,) int64 from 0, ascending, `right` (G,) index into `scores`.
+    """
+    import torch
+
+    count = len(right)
+    scores = scores.float()
+    highest = torch.full((count,), -torch.inf, device=scores.device)
+    highest = highest.scatter_reduce(0, groups, scores.detach(), "amax")
+    total = torch.zeros(count, device=scores.device)
+    total = total.index_add(0, groups, (scores - highest[groups]).exp())
+    return total.log() + highest - scores[right]
+
+
+def answers(
+    scores: torch.Tensor, groups: torch.Tensor, right: torch.Tensor
+) -> list[tuple[str, str]]:
+    """Return for each group the number of its highest score and `right`'s, as text."""
+    found: dict[int, tuple[list[float], int]] = {}
+    for group, score, wanted in zip(groups.tolist(), scores.tolist(), right.tolist(), strict=True):
+        found.setdefault(group, ([], wanted))[0].append(score)
+    return [(str(row.index(max(row))), str(wanted)) for row, wanted in found.values()]

@@ -1,0 +1,31 @@
+"""Classes of single texts: start, text, extract (Radford et al. 2018, sec. 3.3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field as Setting
+
+from nlpkit.data.items import Row
+from nlpkit.objectives._states import LabelConfig, LabelTask
+
+
+class Config(LabelConfig):
+    """Which columns a row has."""
+
+    text: str = Setting("text", min_length=1, description="column of the text")
+
+
+class Objective(LabelTask):
+    """Examples and loss of text classification."""
+
+    metrics = ("accuracy", "f1")
+
+    def __init__(self, config: Config, tokenizer: Any, model_config: Any):
+        super().__init__(config, tokenizer, model_config)
+        self.columns = (config.text, config.label)
+
+    def texts(self, row: Row) -> tuple[str, ...]:
+        """Return the text; raise `RowError`."""
+        self.right(row)
+        return (row.text(self.config.text),)

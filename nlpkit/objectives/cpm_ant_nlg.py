@@ -1,0 +1,131 @@
+"""CPM-Ant's text generation task: rows of an input and the target to be written after it.
+
+OpenBMB/CPM-Live, branch cpm-ant, `dataset/nlg`. The soft prompt of the task, `<s>` and the input
+are context; the target and `</s>` are predicted. T tokens of one example.
+
+Differs from the original: an input that is too long loses its begin, but never `<s>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import Field as Setting
+
+from nlpkit.config import FrozenConfig
+from nlpkit.data.items import Row
+from nlpkit.objectives._contract import IGNORE, Field, Loss
+from nlpkit.objectives._task import Item, Task, counted, shorten
+
+if TYPE_CHECKING:
+    import torch
+
+PROMPT_SEGMENT, TEXT_SEGMENT = 0, 2
+
+
+class Config(FrozenConfig):
+    """Which columns a row has, and how long an example may be."""
+
+    max_length: int = Setting(
+        512, gt=2, description="longest example: prompt, <s>, input, target, </s> together"
+    )
+    task_id: int | None = Setting(
+        None, ge=0, description="soft prompt of the task; default: the prompt of generation"
+    )
+    input: str = Setting("input", min_length=1, description="column of the input")
+    target: str = Setting("target", min_length=1, description="column of what is to be written")
+
+
+class Objective(Task):
+    """Examples and loss of CPM-Ant's generation tasks."""
+
+    parts = ("nlg",)
+    inputs = ("input_ids", "segment", "position", "context")
+    fields: Mapping[str, Field] = {
+        "input_ids": Field(np.int64),
+        "segment": Field(np.int64),
+        "position": Field(np.int64),
+        "context": Field(np.bool_),
+        "labels": Field(np.int64),
+    }
+    needs = ("prompt_length", "prompts", "prompt_types")
+    predicts_text = True
+    metrics = ("exact_match", "rouge")
+
+    def __init__(self, config: Config, tokenizer: Any, model_config: Any):
+        """Bind the settings.
+
+        Raises:
+            ValueError: `max_length` leaves no room for text, or there is no prompt `task_id`.
+        """
+        super().__init__(config, tokenizer, model_config)
+        self.prompt = prompt_ids(config.task_id, tokenizer.vocab_size, model_config)
+        self.room = config.max_length - len(self.prompt) - 2
+        if self.room < 1:
+            raise ValueError(
+                f"objective.max_length: {config.max_length} leaves no room for text after "
+                f"{len(self.prompt)} prompt tokens, <s> and </s>"
+            )
+        self.columns = (config.input, config.target)
+
+    def texts(self, row: Row) -> tuple[str, ...]:
+        """Return input and target; raise `RowError`."""
+        return row.text(self.config.input), row.text(self.config.target)
+
+    def item(self, row: Row, ids: list[list[int]]) -> Item:
+        """Return a row cut to the room: the input's begin first, then the target's end."""
+        source, target = ids
+        source_ids, source_cut = shorten(source, self.room - len(target), "end")
+        target_ids, target_cut = shorten(target, self.room, "start")
+        cut = counted(source_cut, "input") | counted(target_cut, "target")
+        size = len(self.prompt) + len(source_ids) + len(target_ids) + 2
+        return Item((source_ids, target_ids), row.values[self.config.target], size, cut)
+
+    def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return the tensors of spec/cpm_ant.md, each (T,); nothing is random."""
+        source, target = item.parts
+        tokenizer, prompt = self.tokenizer, len(self.prompt)
+        input_ids = np.concatenate(
+            [self.prompt, [tokenizer.bos_id], source, target, [tokenizer.eos_id]]
+        ).astype(np.int64)
+        context = np.ones(len(input_ids), np.bool_)
+        context[prompt + 1 + len(source) :] = False
+        labels = np.full(len(input_ids), IGNORE, np.int64)
+        labels[:-1] = np.where(context[1:], IGNORE, input_ids[1:])
+        segment = np.full(len(input_ids), TEXT_SEGMENT, np.int64)
+        segment[:prompt] = PROMPT_SEGMENT
+        return {
+            "input_ids": input_ids,
+            "segment": segment,
+            "position": np.arange(len(input_ids), dtype=np.int64),
+            "context": context,
+            "labels": labels,
+        }
+
+    def count(self, batch: Mapping[str, np.ndarray]) -> int:
+        """Return the number of predicted tokens."""
+        return int((batch["labels"] != IGNORE).sum())
+
+    def loss(self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]) -> Loss:
+        """Return cross entropy over the target's tokens and `</s>`."""
+        hidden = model(lengths, **{name: batch[name] for name in self.inputs})
+        index = (batch["labels"] != IGNORE).nonzero().squeeze(1)
+        total, each = model.token_loss(hidden, index, batch["labels"][index])
+        return Loss(total, len(index), {"nlg": (each.sum(), len(index))})
+
+
+def prompt_ids(task_id: int | None, vocab_size: int, model_config: Any) -> np.ndarray:
+    """Return the ids (P,) of a soft prompt: prompts stand behind the vocabulary.
+
+    Raises:
+        ValueError: the model has no such prompt.
+    """
+    number = model_config.prompts.generation if task_id is None else task_id
+    if number >= model_config.prompt_types:
+        raise ValueError(
+            f"objective.task_id: {number}, but the model has {model_config.prompt_types} prompts"
+        )
+    length = model_config.prompt_length
+    return vocab_size + number * length + np.arange(length)

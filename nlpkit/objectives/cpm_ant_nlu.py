@@ -1,0 +1,181 @@
+"""CPM-Ant's choice task: rows of an input, its options, and the number of the right one.
+
+OpenBMB/CPM-Live, branch cpm-ant, `dataset/nlu`. Each option is one sequence, all of it context:
+soft prompt, `<s>`, input, option, cue. Its score is the logit of the answer "是" at its last token;
+the loss is cross entropy over the options of a row. Rows may have different numbers of options.
+
+S sequences of a batch, G rows of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import Field as Setting
+
+from nlpkit.config import FrozenConfig
+from nlpkit.data.items import Row
+from nlpkit.data.pack import LENGTHS
+from nlpkit.objectives._contract import Field, Loss
+from nlpkit.objectives._task import (
+    Item,
+    RowError,
+    Task,
+    answers,
+    counted,
+    group_softmax_loss,
+    kind_of,
+    last_tokens,
+    shorten,
+)
+from nlpkit.objectives.cpm_ant_nlg import PROMPT_SEGMENT, TEXT_SEGMENT, prompt_ids
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Config(FrozenConfig):
+    """Which columns a row has, and the words that ask for a judgement."""
+
+    max_length: int = Setting(
+        512, gt=2, description="longest sequence: prompt, <s>, input, option and cue together"
+    )
+    task_id: int | None = Setting(
+        None, ge=0, description="soft prompt of the task; default: the prompt of generation"
+    )
+    cue: str = Setting("[是否正确]", description="what stands after the option")
+    answer: str = Setting(
+        "是", min_length=1, description="the token whose logit is an option's score"
+    )
+    input: str = Setting("input", min_length=1, description="column of the input")
+    options: str = Setting("options", min_length=1, description="column of the list of options")
+    target: str = Setting(
+        "target", min_length=1, description="column of the right option's number, from 0"
+    )
+
+
+class Objective(Task):
+    """Examples and loss of CPM-Ant's choice tasks."""
+
+    parts = ("nlu",)
+    inputs = ("input_ids", "segment", "position", "context")
+    fields: Mapping[str, Field] = {
+        "input_ids": Field(np.int64),
+        "segment": Field(np.int64),
+        "position": Field(np.int64),
+        "context": Field(np.bool_),
+        "option": Field(np.int64, per="sequence"),  # its number in the row
+        "right": Field(np.int64, per="sequence"),  # the number of the row's right option
+    }
+    needs = ("prompt_length", "prompts", "prompt_types")
+    metrics = ("accuracy",)
+
+    def __init__(self, config: Config, tokenizer: Any, model_config: Any):
+        """Bind the settings.
+
+        Raises:
+            ValueError: the answer is no token, no such prompt, no room for text.
+        """
+        super().__init__(config, tokenizer, model_config)
+        self.prompt = prompt_ids(config.task_id, tokenizer.vocab_size, model_config)
+        self.cue = np.asarray(tokenizer.encode(config.cue), np.int32)
+        answer = tokenizer.encode(config.answer)
+        if len(answer) != 1 or answer[0] == tokenizer.unk_id:
+            raise ValueError(
+                f"objective.answer: {config.answer!r} is not one token of the tokenizer; "
+                "choose a word that is"
+            )
+        self.answer_id = answer[0]
+        self.room = config.max_length - len(self.prompt) - 1 - len(self.cue)
+        if self.room < 1:
+            raise ValueError(
+                f"objective.max_length: {config.max_length} leaves no room for text after "
+                f"{len(self.prompt)} prompt tokens, <s> and the cue of {len(self.cue)}"
+            )
+        self.columns = (config.input, config.options, config.target)
+
+    def texts(self, row: Row) -> tuple[str, ...]:
+        """Return the input and the options; raise `RowError`."""
+        options = row.value(self.config.options)
+        if not isinstance(options, list) or not options:
+            raise RowError(
+                f'"{self.config.options}" is {kind_of(options)}, not a list of strings'
+                if options != []
+                else f'"{self.config.options}" is an empty list'
+            )
+        for number, option in enumerate(options):
+            if not isinstance(option, str):
+                raise RowError(
+                    f'"{self.config.options}"[{number}] is {kind_of(option)}, not a string'
+                )
+        right = row.value(self.config.target)
+        if not isinstance(right, int) or isinstance(right, bool):
+            raise RowError(
+                f'"{self.config.target}" is {kind_of(right)}, not an integer, the number of the '
+                "right option from 0"
+            )
+        if not 0 <= right < len(options):
+            raise RowError(
+                f'"{self.config.target}" is {right}; there are {len(options)} options, 0 to '
+                f"{len(options) - 1}"
+            )
+        return row.text(self.config.input), *options
+
+    def item(self, row: Row, ids: list[list[int]]) -> Item:
+        """Return a row; the begin of the input is cut first, then the end of the option."""
+        source, *options = ids
+        parts, cut = [], dict[str, int]()
+        for option in options:
+            source_ids, source_cut = shorten(source, self.room - len(option), "end")
+            option_ids, option_cut = shorten(option, self.room, "start")
+            found = counted(source_cut, "input") | counted(option_cut, "option")
+            cut = {name: cut.get(name, 0) + found.get(name, 0) for name in cut | found}
+            parts.append(np.concatenate([source_ids, option_ids]))
+        extra = len(self.prompt) + 1 + len(self.cue)
+        size = sum(len(part) + extra for part in parts)
+        return Item(tuple(parts), row.values[self.config.target], size, cut)
+
+    def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return the sequences of a row, one after another, and the number of the right one."""
+        frame = (self.prompt, [self.tokenizer.bos_id])
+        sequences = [np.concatenate([*frame, part, self.cue]) for part in item.parts]
+        lengths = np.array([len(sequence) for sequence in sequences], np.int64)
+        position = np.concatenate([np.arange(length, dtype=np.int64) for length in lengths])
+        segment = np.where(position < len(self.prompt), PROMPT_SEGMENT, TEXT_SEGMENT)
+        return {
+            "input_ids": np.concatenate(sequences).astype(np.int64),
+            "segment": segment.astype(np.int64),
+            "position": position,
+            "context": np.ones(len(position), np.bool_),
+            "option": np.arange(len(sequences), dtype=np.int64),
+            "right": np.full(len(sequences), item.label, np.int64),
+            LENGTHS: lengths,
+        }
+
+    def count(self, batch: Mapping[str, np.ndarray]) -> int:
+        """Return the number of rows."""
+        return int((batch["option"] == 0).sum())
+
+    def loss(self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]) -> Loss:
+        """Return cross entropy over the options of each row."""
+        return self.judge(model, batch, lengths)[0]
+
+    def judge(
+        self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]
+    ) -> tuple[Loss, list[tuple[str, str]]]:
+        """Return the loss, and for each row the number of the option chosen and the right one's."""
+        scores, groups = self._scores(model, batch, lengths)
+        right = (batch["option"] == batch["right"]).nonzero().squeeze(1)
+        each = group_softmax_loss(scores, groups, right)
+        loss = Loss(each.sum(), len(right), {"nlu": (each.detach().sum(), len(right))})
+        return loss, answers(scores, groups, batch["right"])
+
+    def _scores(
+        self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return each sequence's score (S,) and the number of its row (S,)."""
+        hidden = model(lengths, **{name: batch[name] for name in self.inputs})
+        logits = model.logits(hidden[last_tokens(lengths, hidden.device)])
+        return logits[:, self.answer_id], (batch["option"] == 0).cumsum(0) - 1

@@ -1,0 +1,32 @@
+"""What follows from what: start, premise, delimiter, hypothesis, extract (Radford et al. 2018)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field as Setting
+
+from nlpkit.data.items import Row
+from nlpkit.objectives._states import LabelConfig, LabelTask
+
+
+class Config(LabelConfig):
+    """Which columns a row has."""
+
+    premise: str = Setting("premise", min_length=1, description="column of the premise")
+    hypothesis: str = Setting("hypothesis", min_length=1, description="column of the hypothesis")
+
+
+class Objective(LabelTask):
+    """Examples and loss of textual entailment."""
+
+    metrics = ("accuracy", "f1")
+
+    def __init__(self, config: Config, tokenizer: Any, model_config: Any):
+        super().__init__(config, tokenizer, model_config)
+        self.columns = (config.premise, config.hypothesis, config.label)
+
+    def texts(self, row: Row) -> tuple[str, ...]:
+        """Return premise and hypothesis; raise `RowError`."""
+        self.right(row)
+        return row.text(self.config.premise), row.text(self.config.hypothesis)

@@ -1,0 +1,106 @@
+"""How alike two texts are: both orders, their states added (Radford et al. 2018, sec. 3.3).
+
+Classes (paraphrase or not), or a number (as in STS-B), learned by squared error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field as Setting
+
+from nlpkit.data.items import Row
+from nlpkit.objectives._states import LabelConfig, LabelTask
+from nlpkit.objectives._task import RowError, kind_of
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Config(LabelConfig):
+    """Which columns a row has, and whether its label is a number to be estimated."""
+
+    text_a: str = Setting("text_a", min_length=1, description="column of one text")
+    text_b: str = Setting("text_b", min_length=1, description="column of the other text")
+    regression: bool = Setting(False, description="the label is a number, not a class")
+
+
+class Objective(LabelTask):
+    """Examples and loss of similarity."""
+
+    def __init__(self, config: Config, tokenizer: Any, model_config: Any):
+        super().__init__(config, tokenizer, model_config)
+        self.columns = (config.text_a, config.text_b, config.label)
+        self.metrics = ("pearson", "spearman") if config.regression else ("accuracy", "f1")
+
+    @property
+    def outputs(self) -> int:  # type: ignore[override]
+        """The number of classes; one for a number."""
+        return 1 if self.config.regression else len(self.config.labels)
+
+    @classmethod
+    def complete(cls, config: Any, rows: Iterable[Row]) -> Any:
+        """Return `config` with the classes of the training rows."""
+        return config if config.regression else super().complete(config, rows)
+
+    def texts(self, row: Row) -> tuple[str, ...]:
+        """Return both texts; raise `RowError`."""
+        self.right(row)
+        return row.text(self.config.text_a), row.text(self.config.text_b)
+
+    def right(self, row: Row) -> float:
+        """Return the number of the class, or the number; raise `RowError`."""
+        return number(row, self.config.label) if self.config.regression else super().right(row)
+
+    def sequences(self, ids: list[list[int]]) -> list[list[list[int]]]:
+        """Return both orders: neither text is the first."""
+        first, second = ids
+        return [[first, second], [second, first]]
+
+    def task_loss(
+        self, outputs: torch.Tensor, groups: torch.Tensor, batch: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """Return cross entropy, or squared error, of the two orders' sum, summed over rows."""
+        import torch.nn.functional as F
+
+        together, right = _added(outputs, groups, batch)
+        if self.config.regression:
+            return F.mse_loss(together[:, 0], right, reduction="sum")
+        return F.cross_entropy(together, right.long(), reduction="sum")
+
+    def answers(
+        self, outputs: torch.Tensor, groups: torch.Tensor, batch: Mapping[str, torch.Tensor]
+    ) -> list[tuple[str, str]]:
+        """Return the likeliest class (or the number) and the right one, for each row."""
+        together, right = _added(outputs, groups, batch)
+        if self.config.regression:
+            pairs = zip(together[:, 0].tolist(), right.tolist(), strict=True)
+            return [(repr(a), repr(b)) for a, b in pairs]
+        labels = self.config.labels
+        chosen = together.argmax(1).tolist()
+        return [(labels[a], labels[int(b)]) for a, b in zip(chosen, right.tolist(), strict=True)]
+
+
+def _added(
+    outputs: torch.Tensor, groups: torch.Tensor, batch: Mapping[str, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the sum over each row's sequences (G, O) and what is right (G,).
+
+    The layer is linear, so adding its outputs is adding the states, as the paper does.
+    """
+    right = batch["right"][batch["order"] == 0]
+    return outputs.new_zeros(len(right), outputs.shape[1]).index_add(0, groups, outputs), right
+
+
+def number(row: Row, column: str) -> float:
+    """Return the number in a column, as such or as text; raise `RowError`."""
+    value = row.value(column)
+    try:
+        found = float(value) if not isinstance(value, (bool, type(None))) else math.nan
+    except (TypeError, ValueError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise RowError(f'"{column}" is {kind_of(value)}, not a finite number')
+    return found
