@@ -41,18 +41,21 @@ def pearson(x: Sequence[float], y: Sequence[float]) -> float:
     """Return Pearson's correlation; neither side may be constant."""
     a, b = _centred(x), _centred(y)
     covariance = math.fsum(map(float.__mul__, a, b))
-    norms = math.sqrt(math.fsum(v * v for v in a)) * math.sqrt(math.fsum(v * v for v in b))
-    return max(-1.0, min(1.0, covariance / norms))
+    variances = math.fsum(v * v for v in a) * math.fsum(v * v for v in b)
+    return max(-1.0, min(1.0, covariance / math.sqrt(variances)))
 
 
 def _centred(values: Sequence[float]) -> list[float]:
-    """Return the deviations from the mean, scaled to at most 1: no square over- or underflows."""
-    largest = max(map(abs, values))
-    scaled = [v / largest for v in values]
+    """Return the deviations from the mean, scaled below 1: no square over- or underflows."""
+    scaled = _scaled(values)
     mean = math.fsum(scaled) / len(scaled)
-    deviations = [v - mean for v in scaled]
-    widest = max(map(abs, deviations))
-    return [d / widest for d in deviations]
+    return _scaled([v - mean for v in scaled])
+
+
+def _scaled(values: Sequence[float]) -> list[float]:
+    """Divide by a power of two, which costs no digit."""
+    _, exponent = math.frexp(max(map(abs, values)))
+    return [math.ldexp(v, -exponent) for v in values]
 
 
 def double_ranks(values: Sequence[float]) -> list[int]:

@@ -59,7 +59,8 @@ def score(
     nats = -math.fsum(value for row in rows for value in row)
     counts = {"token": tokens} | _count(references, count_ends)
     if not counts[per]:
-        raise DataError(f"undefined: there is no {per} in {len(rows)} lines")
+        where = "file" if per == "token" else "text"
+        raise DataError(f"undefined: there is no {per} in the {where} ({len(rows)} lines)")
     details: dict[str, Any] = {f"{name}s": count for name, count in counts.items()}
     details["lines"] = len(rows)
     details["empty_lines"] = sum(not row for row in rows)

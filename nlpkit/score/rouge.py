@@ -158,13 +158,8 @@ def _warnings(
     references: Sequence[Sequence[str]],
     tokenize: str,
 ) -> Iterator[str]:
-    empty = sum(not any(answers) for _, answers in lines)
-    if empty:
-        yield f"{empty} of {len(lines)} lines have no token in any reference and score 0"
-    if tokenize != "word":
-        return
     dropped = total = 0
-    for reference in references:
+    for reference in references if tokenize == "word" else ():
         more, all_of_them = dropped_letters(reference)
         dropped, total = dropped + more, total + all_of_them
     if dropped > _WARN_SHARE * total:
@@ -172,3 +167,6 @@ def _warnings(
             f"--tokenize word drops {dropped} of {total} letters of the references (all but a-z "
             "and 0-9): --tokenize zh for Chinese, unicode for other scripts"
         )
+    empty = sum(not any(answers) for _, answers in lines)
+    if empty:
+        yield f"{empty} of {len(lines)} lines have no token in any reference and score 0"
