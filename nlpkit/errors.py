@@ -47,7 +47,7 @@ class DivergedError(NlpkitError):
 
 
 class ScoreTooLow(NlpkitError):
-    """A score is below the one asked for, or undefined."""
+    """A score is on the wrong side of the limit given for it, or undefined."""
 
     exit_code = 6
 

@@ -19,7 +19,7 @@ Results are on stdout, all else on stderr. Exit codes:
     3  input data
     4  files and disk: missing, no permission, no space
     5  the training diverged
-    6  a score is below --fail-under
+    6  a score is below --fail-under, or above --fail-over
    75  try again: the run directory is in use, or the time is up
   129, 130, 143  stopped by a signal, after saving
   141  whoever read stdout has gone
@@ -30,7 +30,7 @@ _WRONG_USAGE: Any = typer.BadParameter.__bases__[0]
 
 def _version(asked: bool) -> None:
     if asked:
-        print(f"nlpkit {__version__}")
+        typer.echo(f"nlpkit {__version__}")
         raise typer.Exit
 
 

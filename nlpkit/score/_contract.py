@@ -7,6 +7,7 @@ A metric file has
 - `score(hypotheses: Sequence[str], references: Sequence[Sequence[str]], **options) -> Score`:
   `references[k][i]` is the k-th reference of line i (an empty string where line i has fewer);
 - if it can score a line alone, `sentences(hypotheses, references, **options) -> Iterator[Score]`;
+- `LOWER_IS_BETTER = True`, if it is an error rate: for `--fail-over` instead of `--fail-under`;
 - if sums over lines decide it, `statistics(hypotheses, references, **options)`, a row of integers
   a line, and `from_sums(sums, **options) -> float`, for confidence intervals.
 
@@ -40,7 +41,9 @@ class Score(NamedTuple):
     score: float
     signature: str  # `key:value|key:value`, everything that moves the number
     verbose: str = ""  # what follows the number on the text line
-    details: Mapping[str, Any] = MappingProxyType({})  # more for --json, such as counts
+    # More for --json, such as counts. The command line says what `warnings` has, a list of lines,
+    # and warns of a `ratio` (length of the hypotheses by that of the references) far from 1.
+    details: Mapping[str, Any] = MappingProxyType({})
     percent: bool = True  # 0…100 as BLEU is, for rounding in text
 
 

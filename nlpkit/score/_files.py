@@ -4,11 +4,12 @@ Only `\\n` ends a line (other separators occur inside sentences). Errors name fi
 """
 
 import sys
+import zlib
 from collections.abc import Iterator
-from io import BufferedReader
+from io import BufferedReader, TextIOWrapper
 from typing import IO, cast
 
-from nlpkit.errors import DataError, FileError
+from nlpkit.errors import DataError, FileError, UsageError
 
 _GZIP = b"\x1f\x8b"
 _MARK = "\ufeff"
@@ -28,32 +29,48 @@ def read_lines(path: str, encoding: str = "utf-8") -> Iterator[str]:
     number = 0
     try:
         with _open(path) as stream:
-            for number, raw in enumerate(stream, 1):
-                line = raw.decode(encoding)
+            for number, line in enumerate(_decoded(stream, encoding), 1):
                 if number == 1:
                     line = line.removeprefix(_MARK)
                 if line.endswith("\n"):
                     line = line[: -2 if line.endswith("\r\n") else -1]
                 yield line
     except UnicodeDecodeError as error:
-        place = f"{name_of(path)}:{number}"
+        place = f"{name_of(path)}:{number + 1}"
         raise DataError(f"{place}: not {encoding} text: {error.reason}") from error
     except EOFError as error:
-        raise DataError(f"{name_of(path)}:{number}: the gzip file is cut short here") from error
+        raise DataError(f"{name_of(path)}:{number + 1}: the gzip file is cut short here") from error
+    except zlib.error as error:
+        raise DataError(f"{name_of(path)}:{number + 1}: damaged gzip data: {error}") from error
     except FileNotFoundError as error:
         raise FileError(f"{name_of(path)}: no such file") from error
     except OSError as error:
         # gzip's own errors carry no strerror.
         if error.errno is None:
-            raise DataError(f"{name_of(path)}:{number}: damaged gzip data: {error}") from error
+            raise DataError(f"{name_of(path)}:{number + 1}: damaged gzip data: {error}") from error
         raise FileError(f"{name_of(path)}: cannot be read: {error.strerror}") from error
+
+
+def _decoded(stream: IO[bytes], encoding: str) -> Iterator[str]:
+    """Return the lines with their ends; raise `UsageError` for an unknown encoding."""
+    try:
+        is_byte = "\n".encode(encoding) == b"\n"
+    except LookupError as error:
+        raise UsageError(
+            f"no encoding {encoding!r}; known are Python's, such as gb18030"
+        ) from error
+    if is_byte:
+        return (raw.decode(encoding) for raw in stream)
+    return TextIOWrapper(stream, encoding, newline="\n")  # such as utf-16
 
 
 def _open(path: str) -> IO[bytes]:
     """Return the file's bytes, decompressed if they begin as gzip's do."""
     # A second file object on stdin's number: ours is closed after reading, stdin stays.
-    where, keep = (sys.stdin.fileno(), False) if path == "-" else (path, True)
-    stream = cast(BufferedReader, open(where, "rb", buffering=1 << 18, closefd=keep))  # noqa: SIM115
+    where: str | int = path
+    if path == "-":
+        where = 0 if sys.stdin is None else sys.stdin.fileno()
+    stream = cast(BufferedReader, open(where, "rb", buffering=1 << 18, closefd=path != "-"))  # noqa: SIM115
     if stream.peek(2)[:2] != _GZIP:
         return stream
     import gzip
