@@ -8,12 +8,14 @@ import builtins
 import contextlib
 import errno
 import io
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +52,7 @@ class Disk:
         if len(self.seen) == self.at and self.how in _SIGNALS:
             for number in _SIGNALS[self.how]:
                 os.kill(os.getpid(), number)
+                time.sleep(0.2)  # closer together they would be taken for one
             return False
         return len(self.seen) == self.at
 
@@ -130,6 +133,49 @@ class Disk:
         return wrapped
 
 
+@contextmanager
+def signal_in_evaluation(at: int, number: int) -> Iterator[None]:
+    """Send this process a signal when the `at`-th held-out batch (1, 2, ...) is made."""
+    from nlpkit.train import evaluate
+
+    made = itertools.count(1)
+    real = evaluate.held_out_batches
+
+    def wrapped(*arguments: Any) -> Any:
+        bins, batch = real(*arguments)
+
+        def make(index: int) -> Any:
+            if next(made) == at:
+                os.kill(os.getpid(), number)
+            return batch(index)
+
+        return bins, make
+
+    with mock.patch.object(evaluate, "held_out_batches", wrapped):
+        yield
+
+
+@contextmanager
+def signals_in_learning(numbers: list[int], apart: float) -> Iterator[None]:
+    """Send this process these signals, so many seconds apart, when the library has all the text of
+    a unigram tokenizer and learns: one native call."""
+    from nlpkit.tokenizers import unigram
+
+    def send() -> None:
+        for number in numbers:
+            time.sleep(apart)
+            os.kill(os.getpid(), number)
+
+    real = unigram.repeat
+
+    def wrapped(words: Any) -> Iterator[str]:
+        yield from real(words)
+        threading.Thread(target=send, daemon=True).start()
+
+    with mock.patch.object(unigram, "repeat", wrapped):
+        yield
+
+
 def _nothing(handle: int) -> None:
     pass
 
@@ -170,17 +216,22 @@ class Server:
         signals: dict[float, int] | None = None,
         when: tuple[Path, str] | None = None,
         disk: tuple[Path, int, str] | None = None,
+        evaluation: tuple[int, int] | None = None,
+        learning: tuple[list[int], float] | None = None,
     ) -> Ended:
         """Run a command line to its end.
 
         `signals` (seconds -> number) are sent so long after the start or, with `when` = (file,
-        text), after the file holds that text. `disk` = (root, at, how) arms a `Disk`.
+        text), after the file holds that text. `disk` = (root, at, how) arms a `Disk`, `evaluation`
+        and `learning` are the arguments of `signal_in_evaluation` and `signals_in_learning`.
         """
         order = {
             "arguments": [str(a) for a in arguments],
             "signals": sorted((signals or {}).items()),
             "when": when and [str(when[0]), when[1]],
             "disk": disk and [str(disk[0]), *disk[1:]],
+            "evaluation": evaluation,
+            "learning": learning,
             "cache": os.environ["NLPKIT_CACHE"],
         }
         self._process.stdin.write(json.dumps(order) + "\n")  # type: ignore[union-attr]
@@ -201,11 +252,14 @@ def _child(order: dict[str, Any], stdout: int, stderr: int) -> None:
     os.dup2(stderr, 2)
     sys.argv = ["nlpkit", *order["arguments"]]
     try:
-        if order["disk"]:
-            root, at, how = order["disk"]
-            with Disk(Path(root), at, how).armed():
-                cli.main()
-        else:
+        with contextlib.ExitStack() as stack:
+            if order["disk"]:
+                root, at, how = order["disk"]
+                stack.enter_context(Disk(Path(root), at, how).armed())
+            if order["evaluation"]:
+                stack.enter_context(signal_in_evaluation(*order["evaluation"]))
+            if order["learning"]:
+                stack.enter_context(signals_in_learning(*order["learning"]))
             cli.main()
     except SystemExit as ended:
         sys.stdout.flush()

@@ -19,6 +19,7 @@ def command(
     goes on from the newest checkpoint, or says that the run is finished.
     """
     resolved = common.load(recipe)  # first: a mistake in it is said before anything is imported
+    from nlpkit.cli import leave
     from nlpkit.rundir import RunDirectory
     from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
@@ -33,7 +34,7 @@ def command(
         if common.json:
             common.result("", **described)
         return
-    with catch_signals(limit) as stop, directory.locked():
+    with catch_signals(leave, limit) as stop, directory.locked():
         changed = directory.accept(resolved, allow_change)
         done = None if changed else directory.finished()
         if done is not None and common.resume == "never":

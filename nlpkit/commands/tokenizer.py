@@ -3,7 +3,7 @@
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,7 +37,9 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
     tokenizer, grown.
     """
     from nlpkit import registry
+    from nlpkit.cli import leave
     from nlpkit.tokenizers import _grow, _load
+    from nlpkit.train.signals import catch_signals
 
     resolved = common.load(recipe)
     section = resolved.recipe.tokenizer
@@ -46,14 +48,16 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
     directory = Path(out).expanduser() if out else resolved.path(resolved.recipe.out) / "tokenizer"
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileError(f"{directory}: is there already; remove it, or give --out another name")
-    texts = _Texts(resolved)
     start = resolved.recipe.init_from
-    if start is None:
-        tokenizer = registry.load("tokenizers", section.kind).Tokenizer.train(texts, section.config)
-    else:
-        old_kind, old = _load.load(resolved.path(start))
-        settings = section.config.model_dump()
-        tokenizer = _grow.grown(old, old_kind, section.kind, texts, settings)
+    with catch_signals(leave) as stop, stop.promptly():
+        texts = _Texts(resolved, stop.check)
+        if start is None:
+            module = registry.load("tokenizers", section.kind)
+            tokenizer = module.Tokenizer.train(texts, section.config)
+        else:
+            old_kind, old = _load.load(resolved.path(start))
+            settings = section.config.model_dump()
+            tokenizer = _grow.grown(old, old_kind, section.kind, texts, settings)
     directory.parent.mkdir(parents=True, exist_ok=True)
     # It appears whole or not at all.
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".tokenizer-") as draft:
@@ -75,19 +79,24 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
 class _Texts:
     """The texts of `data.train` without what is held out; `counts` afterwards what was read."""
 
-    def __init__(self, resolved: "Resolved"):
+    def __init__(self, resolved: "Resolved", should_stop: Callable[[], None]):
         from nlpkit.data import corpus
 
         self._corpus = corpus
         self._resolved = resolved
+        self._should_stop = should_stop
         self.counts = corpus.Counts()
 
     def __iter__(self) -> Iterator[str]:
         config = self._resolved.recipe.data
         part: Any = "train" if config.valid_fraction else "all"
         with tempfile.TemporaryDirectory() as spool:
-            inputs, _ = self._corpus.resolve(config, self._resolved.base, Path(spool))
-            documents = self._corpus.documents(inputs, config, self.counts, part=part)
+            inputs, _ = self._corpus.resolve(
+                config, self._resolved.base, Path(spool), self._should_stop
+            )
+            documents = self._corpus.documents(
+                inputs, config, self.counts, part=part, should_stop=self._should_stop
+            )
             yield from (document.text for document in documents)
 
     @property

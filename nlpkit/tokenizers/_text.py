@@ -29,6 +29,8 @@ def read(path: str | Path, name: str) -> tuple[str, Path]:
     file = Path(path)
     if file.is_dir():
         file /= name
+    if file.exists() and not file.is_file():  # the end of a pipe or a device might never come
+        raise FileError(f"{file}: not a regular file")
     try:
         return file.read_text(encoding="utf-8"), file
     except FileNotFoundError as error:

@@ -20,6 +20,8 @@ from nlpkit.errors import FileError
 
 MANIFEST = "manifest.json"
 TRAINING = "training.json"  # step, position in the data, ... : what a resumed run needs to know
+# TRAINING anew, in a checkpoint whose step was evaluated only after it was saved.
+EVALUATED = "training.evaluated.json"
 MOMENTS = "optimizer.safetensors"
 
 
@@ -49,6 +51,8 @@ def found(run: Path) -> list[Checkpoint]:
 
 def damage(path: Path) -> str | None:
     """Return what is wrong with the files of a checkpoint, or None when every hash is right."""
+    if not (path / MANIFEST).is_file():  # nor a pipe, whose end would never come
+        return f"{MANIFEST} is missing"
     try:
         files = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["files"]
         for name in (TRAINING, MOMENTS):
@@ -113,7 +117,7 @@ def save(run: Path, step: int, write: Callable[[Path], None]) -> Path:
             for path in sorted(p for p in draft.rglob("*") if p.is_file()):
                 sync(path)
                 name = path.relative_to(draft).as_posix()
-                files[name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+                files[name] = _entry(path)
             (draft / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1))
             sync(draft / MANIFEST)
             sync(draft)
@@ -126,11 +130,32 @@ def save(run: Path, step: int, write: Callable[[Path], None]) -> Path:
     return target
 
 
+def amend(path: Path, name: str, text: str) -> None:
+    """Add a file to a checkpoint: it is part of it from the renaming of the manifest on."""
+    with naming_the_path(path):
+        (path / name).write_text(text, encoding="utf-8")
+        sync(path / name)
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        manifest["files"][name] = _entry(path / name)
+    write_json(path / MANIFEST, manifest)
+
+
+def training_file(path: Path) -> Path:
+    """Return the file that says what a run which goes on from this checkpoint needs to know."""
+    named = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["files"]
+    return path / (EVALUATED if EVALUATED in named else TRAINING)
+
+
 def prune(run: Path, keep: int) -> None:
     """Remove all but the newest `keep` checkpoints and the best one."""
     best = pointed(run, "best")
     for checkpoint in found(run)[keep:]:
-        if checkpoint.path.name != (best.name if best else None):
+        if checkpoint.path.name == (best.name if best else None):
+            continue
+        if checkpoint.path.is_symlink():  # kept elsewhere by the user, whose it is
+            with naming_the_path(checkpoint.path):
+                checkpoint.path.unlink()
+        else:
             # Without its manifest it is no checkpoint: a kill in the middle leaves no half one.
             with naming_the_path(checkpoint.path):
                 (checkpoint.path / MANIFEST).unlink()
@@ -199,6 +224,10 @@ def _cause(error: OSError) -> str:
     if error.errno == errno.ENOSPC:
         return "no space left on the disk"
     return error.strerror or str(error)
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
 
 
 def _sha256(path: Path) -> str:

@@ -113,6 +113,11 @@ class Log:
                 self._last_line = now
                 self.say(f"step {step}/{total}  {news}")
 
+    def evaluating(self, done: int, total: int) -> None:
+        """Show on a terminal how many batches of an evaluation are done."""
+        if self._progress is not None:
+            self._progress.update(self._task, news=f"evaluating, batch {done + 1}/{total}")
+
 
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
