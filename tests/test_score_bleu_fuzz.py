@@ -60,7 +60,7 @@ def tricky_texts(seed: int, lines: int) -> tuple[list[str], list[list[str | None
         words = [next(source) for _ in range(rng.randint(1, 4))] + ["the", ",", "5", "中", "a b"]
         parts = rng.choices(words, k=rng.randint(0, 25))
         glue = rng.choice((" ", " ", ""))
-        hypotheses.append(glue.join(parts))
+        hypotheses.append(glue.join(parts) if rng.random() < 0.97 else "")
         found: list[str | None] = []
         for _ in range(number):
             changed = [part if rng.random() < 0.8 else rng.choice(words) for part in parts]

@@ -67,7 +67,7 @@ class _Words(dict[str, tuple[str, ...]]):
             self.clear()
         if word.isalnum():
             tokens: tuple[str, ...] = (word,)
-        elif word[-1] in ".," and word[:-1].isalpha():
+        elif word[-1] in ".," and word[:-1].isalnum():
             tokens = (word[:-1], word[-1])
         else:
             tokens = tuple(by_rules(f" {word} "))

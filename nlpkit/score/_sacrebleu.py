@@ -44,8 +44,7 @@ def rows(metric: Any, hypotheses: Sequence[str], references: References) -> Iter
     """
     check_lines(hypotheses, references)
     for hypothesis, lines in with_references(hypotheses, references):
-        ((*row,),) = metric._extract_corpus_statistics([hypothesis], [[line] for line in lines])
-        yield tuple(row)
+        yield _row(metric, hypothesis, lines)
 
 
 def corpus_score(metric: Any, hypotheses: Sequence[str], references: References) -> Score:
@@ -63,14 +62,19 @@ def sentence_scores(
     """Yield the score of each line by itself."""
     check_lines(hypotheses, references)
     for hypothesis, lines in with_references(hypotheses, references):
-        each = [[line] for line in lines]
-        ((*row,),) = metric._extract_corpus_statistics([hypothesis], each)
-        yield _scored(metric, row, len(lines))
+        yield _scored(metric, list(_row(metric, hypothesis, lines)), len(lines))
 
 
 def score_of_sums(metric: Any, sums: Sequence[float]) -> float:
     """Return the score that the sums of the rows give."""
     return float(metric._compute_score_from_stats(list(sums)).score)
+
+
+def _row(metric: Any, hypothesis: str, references: list[str]) -> Row:
+    # Its command line drops white space at line ends; chrF can count it.
+    each = [[line.rstrip()] for line in references]
+    (row,) = metric._extract_corpus_statistics([hypothesis.rstrip()], each)
+    return tuple(row)
 
 
 def _scored(metric: Any, sums: list[float], references: int | str) -> Score:

@@ -20,7 +20,7 @@ Rows = Iterable[Sequence[float]]
 FromSums = Callable[[Sequence[Any]], float]
 
 SEED = 12345
-_CELLS = 1 << 22  # random numbers held at a time
+_CELLS = 1 << 20  # random numbers held at a time
 _LINES = 1 << 15  # of them, as floats
 _WORD = 32  # random bits come 32 at a time, so a piece ends where a word does
 

@@ -1,0 +1,166 @@
+"""Confidence intervals and paired tests against sacrebleu 2.6.0 and against exact arithmetic."""
+
+import random
+import tracemalloc
+
+import numpy as np
+import pytest
+from sacrebleu import BLEU, CHRF
+from sacrebleu.significance import PairedTest
+
+from nlpkit.errors import DataError, UsageError
+from nlpkit.score import _significance, bleu, chrf
+from nlpkit.score._significance import (
+    confidence_interval,
+    paired_approximate_randomization,
+    paired_bootstrap,
+    seed_from_environment,
+    signed,
+)
+
+FLOAT32 = 1e-6  # relative: sacrebleu's bootstrap computes precisions in float32
+
+
+def systems(seed: int, lines: int = 150) -> tuple[list[list[str]], list[str]]:
+    """Return three systems, the second about as good as the first, and the reference."""
+    rng = random.Random(seed)
+    words = [f"w{index}" for index in range(40)]
+    reference = [" ".join(rng.choices(words, k=rng.randint(4, 25))) for _ in range(lines)]
+
+    def noisy(share: float) -> list[str]:
+        return [
+            " ".join(w if rng.random() > share else rng.choice(words) for w in line.split())
+            for line in reference
+        ]
+
+    return [noisy(0.30), noisy(0.30), noisy(0.36)], reference
+
+
+def test_confidence_interval_of_bleu_is_that_of_sacrebleu() -> None:
+    (hypotheses, *_), reference = systems(1)
+    peer = BLEU()
+    expected = peer.corpus_score(hypotheses, [reference], n_bootstrap=500)
+    rows = bleu.statistics(hypotheses, [reference])
+    mean, half_width = confidence_interval(rows, bleu.from_sums, samples=500)
+    assert mean == pytest.approx(expected._mean, rel=FLOAT32)
+    assert half_width == pytest.approx(expected._ci, rel=100 * FLOAT32)
+    signature = signed(bleu.score(hypotheses, [reference]).signature, 12345, bootstrap=500)
+    assert signature == str(peer.get_signature())
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_paired_bootstrap_is_that_of_sacrebleu(seed: int) -> None:
+    hypotheses, reference = systems(seed)
+    named = [(str(index), lines) for index, lines in enumerate(hypotheses)]
+    signatures, scores = PairedTest(
+        named, {"BLEU": BLEU(references=[reference])}, None, "bs", n_samples=300
+    )()
+    rows = [list(bleu.statistics(lines, [reference])) for lines in hypotheses]
+    found = paired_bootstrap(rows, bleu.from_sums, samples=300)
+    for ours, theirs in zip(found, scores["BLEU"], strict=True):
+        assert ours.score == theirs.score
+        assert ours.p_value == theirs.p_value
+        assert ours.mean == pytest.approx(theirs.mean, rel=FLOAT32)
+        assert ours.half_width == pytest.approx(theirs.ci, rel=100 * FLOAT32)
+    plain = bleu.score(hypotheses[0], [reference]).signature
+    assert signed(plain, 12345, bootstrap=300) == str(signatures["BLEU"])
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_approximate_randomization_of_bleu_is_that_of_sacrebleu(seed: int) -> None:
+    hypotheses, reference = systems(seed)
+    named = [(str(index), lines) for index, lines in enumerate(hypotheses)]
+    signatures, scores = PairedTest(
+        named, {"BLEU": BLEU(references=[reference])}, None, "ar", n_samples=1000
+    )()
+    rows = [list(bleu.statistics(lines, [reference])) for lines in hypotheses]
+    found = paired_approximate_randomization(rows, bleu.from_sums, samples=1000)
+    expected = [(result.score, None, None, result.p_value) for result in scores["BLEU"]]
+    assert [tuple(tested) for tested in found] == expected
+    plain = bleu.score(hypotheses[0], [reference]).signature
+    assert signed(plain, 12345, randomization=1000) == str(signatures["BLEU"])
+
+
+def test_paired_tests_of_chrf_are_those_of_sacrebleu() -> None:
+    hypotheses, reference = systems(6, lines=40)
+    named = [(str(index), lines) for index, lines in enumerate(hypotheses)]
+    rows = [list(chrf.statistics(lines, [reference])) for lines in hypotheses]
+    for kind, test in (("bs", paired_bootstrap), ("ar", paired_approximate_randomization)):
+        _, scores = PairedTest(
+            named, {"CHRF": CHRF(references=[reference])}, None, kind, n_samples=200
+        )()
+        found = test(rows, chrf.from_sums, samples=200)
+        assert [f.p_value for f in found] == [result.p_value for result in scores["chrF2"]]
+        assert [f.score for f in found] == [result.score for result in scores["chrF2"]]
+
+
+def test_samples_drawn_in_pieces_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    hypotheses, reference = systems(7, lines=101)
+    rows = [list(bleu.statistics(lines, [reference])) for lines in hypotheses]
+    whole = [
+        test(rows, bleu.from_sums, samples=203)
+        for test in (paired_bootstrap, paired_approximate_randomization)
+    ]
+    monkeypatch.setattr(_significance, "_CELLS", 500)
+    monkeypatch.setattr(_significance, "_LINES", 10)
+    pieces = [
+        test(rows, bleu.from_sums, samples=203)
+        for test in (paired_bootstrap, paired_approximate_randomization)
+    ]
+    assert pieces == whole
+
+
+def test_bootstrap_of_large_counts_is_exact_where_float32_is_not() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.integers(10**6, 2 * 10**6, size=(50, 1))
+    indices = np.random.default_rng(12345).choice(50, size=(80, 50), replace=True)
+    exact = sorted(rows[indices][:, :, 0].sum(1).tolist())
+    rounded = sorted(rows.astype("float32")[indices][:, :, 0].sum(1).tolist())
+    assert exact != rounded
+    mean, half_width = confidence_interval(rows.tolist(), lambda sums: float(sums[0]), samples=80)
+    assert mean == sum(exact) / 80
+    assert half_width == (exact[-3] - exact[2]) / 2
+
+
+def test_paired_tests_of_a_system_against_itself_find_nothing() -> None:
+    hypotheses, reference = systems(8, lines=30)
+    rows = list(bleu.statistics(hypotheses[0], [reference]))
+    # No difference exceeds none: only the one that is added counts.
+    for test in (paired_bootstrap, paired_approximate_randomization):
+        assert test([rows, rows], bleu.from_sums, samples=99)[1].p_value == 1 / 100
+
+
+def test_paired_tests_of_many_lines_take_little_memory() -> None:
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(0, 30, size=(30_000, 10)).tolist() for _ in range(2)]
+    tracemalloc.start()
+    try:
+        for test in (paired_bootstrap, paired_approximate_randomization):
+            test(rows, lambda sums: sums[0] / 1e6, samples=320)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # The indices of all samples alone would be 77 MB, the sums gathered by them 384 MB.
+    assert peak < 40e6
+
+
+def test_significance_refuses_what_cannot_be_tested() -> None:
+    with pytest.raises(UsageError, match="0 samples"):
+        confidence_interval([(1, 2)], sum, samples=0)
+    with pytest.raises(DataError, match="no lines"):
+        confidence_interval([], sum)
+    with pytest.raises(DataError, match="1 and 2 lines"):
+        paired_bootstrap([[(1,)], [(1,), (2,)]], sum)
+
+
+def test_seed_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SACREBLEU_SEED", raising=False)
+    assert seed_from_environment() == 12345
+    monkeypatch.setenv("SACREBLEU_SEED", "7")
+    assert seed_from_environment() == 7
+    monkeypatch.setenv("SACREBLEU_SEED", "None")
+    assert seed_from_environment() is None
+    assert signed("nrefs:1|tok:13a", None, bootstrap=10) == "nrefs:1|bs:10|seed:none|tok:13a"
+    monkeypatch.setenv("SACREBLEU_SEED", "x")
+    with pytest.raises(UsageError, match="SACREBLEU_SEED is 'x'"):
+        seed_from_environment()
