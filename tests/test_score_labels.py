@@ -63,7 +63,7 @@ def test_labels_empty_line_is_a_bad_line_with_its_place(metric: ModuleType) -> N
 @pytest.mark.parametrize("metric", [accuracy, f1, mcc])
 def test_labels_that_are_never_right_are_said(metric: ModuleType) -> None:
     found = metric.score(["1.0", "1.0", "0"], [["1", "1", "0"]])
-    assert "predicted in 2 lines, but never right: 1.0" in found.details["warnings"]
+    assert "predicted, but never right: 1.0 (lines: 2)" in found.details["warnings"]
 
 
 @pytest.mark.parametrize("metric", [accuracy, f1, mcc])
@@ -80,7 +80,7 @@ def test_labels_are_sorted_by_number_then_name() -> None:
 def test_f1_of_each_class_and_their_averages_by_hand() -> None:
     # a: 2 right of 3 predicted and 3 right; b: 1 of 3 and 2; c: 0 of 0 and 1.
     found = f1.score(PREDICTED, [RIGHT])
-    classes = found.details["classes"]
+    classes = found.details["by_class"]
     assert classes["a"] == pytest.approx(
         {"precision": 2 / 3, "recall": 2 / 3, "f1": 2 / 3, "support": 3, "predicted": 3}
     )
@@ -198,9 +198,13 @@ def test_spearman_shares_ranks_of_equal_numbers() -> None:
 
 @pytest.mark.parametrize("metric", [pearson, spearman])
 def test_correlation_of_a_constant_is_undefined_and_no_zero(metric: ModuleType) -> None:
-    with pytest.raises(DataError, match=r"undefined: all 3 numbers of the hypotheses are 0\.1"):
+    with pytest.raises(
+        DataError, match=r"undefined correlation: all 3 numbers of the hypotheses are 0\.1"
+    ):
         metric.score(["0.1", "0.10", "1e-1"], [["1", "2", "3"]])
-    with pytest.raises(DataError, match="undefined: all 2 numbers of the references are 4"):
+    with pytest.raises(
+        DataError, match="undefined correlation: all 2 numbers of the references are 4"
+    ):
         metric.score(["1", "2"], [["4", "4.0"]])
     with pytest.raises(DataError, match="two lines at least, this is 1"):
         metric.score(["1"], [["2"]])

@@ -69,6 +69,8 @@ def edits(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> Edit
     Of several shortest ones it is the one that RapidFuzz, and so jiwer, reports: from the end,
     a deletion where there may be one, else an insertion, else a substitution.
     """
+    if reference == hypothesis:
+        return Edits(len(reference), 0, 0, 0)
     begin, shorter = 0, min(len(reference), len(hypothesis))
     while begin < shorter and reference[begin] == hypothesis[begin]:
         begin += 1

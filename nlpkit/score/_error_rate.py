@@ -21,7 +21,7 @@ def corpus(name: str, unit: str, pairs: Iterable[Pair], signature: str) -> Score
         right += not found.distance
         empty += not reference
     if not length:
-        raise DataError(f"undefined: the references have no {unit} ({lines} lines)")
+        raise DataError(f"{name} is undefined: the references have no {unit} ({lines} lines)")
     warnings = []
     if empty:
         noun = "line has" if empty == 1 else "lines have"

@@ -57,7 +57,7 @@ def warnings(labels: Labels) -> list[str]:
         return []
     lines = sum(label in set(strange) for label in labels.predicted)
     names = ", ".join(strange[:_SHOWN]) + (", ..." if len(strange) > _SHOWN else "")
-    return [f"predicted in {lines} lines, but never right: {names}"]
+    return [f"predicted, but never right: {names} (lines: {lines})"]
 
 
 def rows(labels: Labels, classes: Sequence[str]) -> list[tuple[int, ...]]:

@@ -30,10 +30,12 @@ def read_pairs(
     """Return both sides; raise `DataError` where no correlation is defined."""
     ours, theirs = read(hypotheses, 0), read(references[0], 1)
     if len(ours) < 2:
-        raise DataError(f"undefined: a correlation needs two lines at least, this is {len(ours)}")
+        raise DataError(f"a correlation needs two lines at least, this is {len(ours)}")
     for name, side in (("hypotheses", ours), ("references", theirs)):
         if min(side) == max(side):
-            raise DataError(f"undefined: all {len(side)} numbers of the {name} are {side[0]:g}")
+            raise DataError(
+                f"undefined correlation: all {len(side)} numbers of the {name} are {side[0]:g}"
+            )
     return ours, theirs
 
 

@@ -12,6 +12,7 @@ from nlpkit.score import _error_rate
 from nlpkit.score._contract import Option, Score
 
 REFERENCES = (1, 1)
+LOWER_IS_BETTER = True
 OPTIONS = (
     Option("lowercase", False, "compare in lower case", ("-lc",), type=bool),
     Option("ignore_spaces", False, "leave white space out, as is usual for Chinese", type=bool),

@@ -45,7 +45,9 @@ def score(
     lines = list(_lines(hypotheses, n, tokenize))
     total, short = sum(map(len, lines)), sum(not line for line in lines)
     if not total:
-        raise DataError(f"undefined: none of {len(lines)} lines has {n} tokens ({tokenize})")
+        raise DataError(
+            f"distinct-{n} is undefined: none of {len(lines)} lines has {n} tokens ({tokenize})"
+        )
     distinct = len(set().union(*lines))
     by_line = _means.mean([_share(line) for line in lines])
     value = distinct / total if level == "corpus" else by_line

@@ -58,7 +58,8 @@ def score(
         "recall": total.recall,
         "f1": total.f1,
         "lines": len(labels.right),
-        "classes": {
+        "classes": len(labels.known),
+        "by_class": {
             name: {**_part(c)._asdict(), "support": c.right, "predicted": c.predicted}
             for name, c in table.items()
         },

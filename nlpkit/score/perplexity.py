@@ -19,6 +19,7 @@ from nlpkit.score._numbers import NUMBER
 BASES = {"e": 1.0, "2": math.log(2), "10": math.log(10)}  # nats in one unit
 NORMS = ("token", "word", "character")
 REFERENCES = (0, 1)
+LOWER_IS_BETTER = True
 OPTIONS = (
     Option("base", "e", "of the logarithms in the file", choices=tuple(BASES)),
     Option(
@@ -60,7 +61,9 @@ def score(
     counts = {"token": tokens} | _count(references, count_ends)
     if not counts[per]:
         where = "file" if per == "token" else "text"
-        raise DataError(f"undefined: there is no {per} in the {where} ({len(rows)} lines)")
+        raise DataError(
+            f"the perplexity is undefined: there is no {per} in the {where} ({len(rows)} lines)"
+        )
     details: dict[str, Any] = {f"{name}s": count for name, count in counts.items()}
     details["lines"] = len(rows)
     details["empty_lines"] = sum(not row for row in rows)
@@ -143,7 +146,7 @@ def _count(references: Sequence[Sequence[str]], count_ends: bool) -> dict[str, i
 
 def _warnings(rows: Sequence[Sequence[float]], impossible: int) -> Iterator[str]:
     if impossible:
-        yield f"{impossible} tokens have probability 0, so the perplexity is infinite"
+        yield f"the perplexity is infinite: tokens of probability 0: {impossible}"
     values = [value for row in rows for value in row]
     if values and not any(values):
         yield "every log-probability is 0"

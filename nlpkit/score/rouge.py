@@ -169,4 +169,4 @@ def _warnings(
         )
     empty = sum(not any(answers) for _, answers in lines)
     if empty:
-        yield f"{empty} of {len(lines)} lines have no token in any reference and score 0"
+        yield f"no token in any reference, so a score of 0: {empty} of {len(lines)} lines"

@@ -12,6 +12,7 @@ from nlpkit.score._contract import Option, Score
 from nlpkit.score._text_units import is_unspaced
 
 REFERENCES = (1, 1)
+LOWER_IS_BETTER = True
 OPTIONS = (Option("lowercase", False, "compare in lower case", ("-lc",), type=bool),)
 
 
