@@ -115,15 +115,15 @@ def check_length(max_length: int, model_config: Any) -> None:
 class Generative(Protocol):
     """What an objective offers, beside its contract, if its model can generate text.
 
-    One that can also fill in blanks has `infill(parts, blanks) -> Prompt`: ids of the text before,
-    between and after the blanks, and the number of tokens of each blank.
+    One that can also fill in blanks has `fill_blanks(parts, blanks) -> Prompt`: ids of the text
+    before, between and after the blanks, and the number of tokens of each blank.
     """
 
     longest: int  # tokens of text, given and new, that fit together
     ends: tuple[int, ...]  # tokens that end a text
     never: tuple[int, ...]  # tokens that were never a target: not to be generated
 
-    def prompt(self, ids: Sequence[int], room: int) -> Prompt:
+    def continue_text(self, ids: Sequence[int], room: int) -> Prompt:
         """Return the prompt for a text, with `room` slots, fewer than `longest`.
 
         Raises:

@@ -10,14 +10,14 @@ I pieces, T inputs and as many targets of an example, which is made of T + 1 tok
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives._contract import Field, Loss, Pieces, check_length
+from nlpkit.objectives._contract import Field, Loss, Pieces, Prompt, check_length
 
 if TYPE_CHECKING:
     import torch
@@ -51,10 +51,11 @@ class Objective:
             ValueError: `max_length` is more than that.
         """
         check_length(config.max_length, model_config)
-        self.config = config
+        self.config, self.tokenizer = config, tokenizer
         begin, end = tokenizer.bos_id, tokenizer.eos_id
         self.before = () if config.contiguous or begin is None else (begin,)
         self.after = () if end is None else (end,)
+        self.longest, self.ends = config.max_length, self.after
 
     def pieces(self, lengths: np.ndarray) -> Pieces:
         """Return spans of at most `max_length` + 1 tokens, each beginning with the one before."""
@@ -99,3 +100,28 @@ class Objective:
         index = torch.arange(len(labels), device=labels.device)
         total, each = model.token_loss(hidden, index, labels)
         return Loss(total, len(labels), {"clm": (each.sum(), len(labels))})
+
+    @property
+    def never(self) -> tuple[int, ...]:
+        """Tokens that are no target: the begin token, and the one for padding."""
+        ids = (self.tokenizer.bos_id, self.tokenizer.pad_id)
+        return tuple(token_id for token_id in ids if token_id not in (None, *self.ends))
+
+    def continue_text(self, ids: Sequence[int], room: int) -> Prompt:
+        """Return the text, as documents begin, and `room` slots behind it.
+
+        Of a text that is too long the end is kept. In a stream of documents an empty one is what
+        follows an end token.
+
+        Raises:
+            ValueError: the text is empty and the tokenizer has no token to begin with.
+        """
+        begin = self.before or (() if len(ids) else self.after)
+        most = self.longest - room - len(begin)
+        kept = np.asarray(ids, np.int64)[max(len(ids) - most, 0) :]
+        given = np.concatenate([np.asarray(begin, np.int64), kept])
+        if not len(given):
+            raise ValueError("the text is empty, and the vocabulary has no token to begin with")
+        source = np.full(room, -1)
+        source[0] = len(given) - 1
+        return Prompt({"input_ids": given}, {}, source, kept, cut=len(ids) - len(kept))

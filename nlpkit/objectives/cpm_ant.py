@@ -16,12 +16,12 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
+from nlpkit.objectives import _soft_prompt
 from nlpkit.objectives._contract import IGNORE, Field, Loss, Pieces, Prompt
+from nlpkit.objectives._soft_prompt import GENERATION_SEGMENT, INFILLING_SEGMENT, PROMPT_SEGMENT
 
 if TYPE_CHECKING:
     import torch
-
-PROMPT_SEGMENT, INFILLING_SEGMENT, GENERATION_SEGMENT = 0, 1, 2
 
 
 class Config(FrozenConfig):
@@ -110,7 +110,7 @@ class Objective:
             context[prompt + size - hidden :] = False
 
         input_ids = np.empty(prompt + size, np.int64)
-        input_ids[:prompt] = self.vocab_size + self.prompts[task] * prompt + np.arange(prompt)
+        input_ids[:prompt] = self._soft(task)
         input_ids[prompt] = self.bos_id
         input_ids[prompt + 1 : -1] = ids
         input_ids[-1] = self.eos_id
@@ -156,80 +156,28 @@ class Objective:
         ids = (self.bos_id, self.tokenizer.pad_id, self.tokenizer.unk_id)
         return tuple(token_id for token_id in ids if token_id is not None)
 
-    def prompt(self, ids: Sequence[int], room: int) -> Prompt:
+    def continue_text(self, ids: Sequence[int], room: int) -> Prompt:
         """Return soft prompt, `<s>` and text, all context, and `room` target slots behind them.
 
         Of a text that is too long the end is kept.
         """
-        kept = np.asarray(ids, np.int64)[max(len(ids) + room - self.longest, 0) :]
-        given = self._context(1, np.concatenate([[self.bos_id], kept]))
-        size = len(given["input_ids"])
-        source = np.full(room, -1)
-        source[0] = size - 1
-        return Prompt(
-            given=given,
-            slots=_targets(GENERATION_SEGMENT, size + np.arange(room)),
-            source=source,
-            text=kept,
-            cut=len(ids) - len(kept),
-        )
+        return _soft_prompt.continued(self._soft(1), self.bos_id, ids, room, self.longest)
 
-    def infill(self, parts: Sequence[Sequence[int]], blanks: Sequence[int]) -> Prompt:
-        """Return soft prompt, `<s>`, text and `</s>` as context, and a target slot for each hole.
+    def fill_blanks(self, parts: Sequence[Sequence[int]], blanks: Sequence[int]) -> Prompt:
+        """Return soft prompt, `<s>`, text and `</s>` as context, and a target slot a blank token.
 
-        Of a text that is too long the start is cut, up to the first blank, then the end.
+        A text that is too long loses its start, up to the first blank, then its end.
 
         Raises:
             ValueError: the text from the first blank to the last is too long.
         """
-        first, *between, last = (list(part) for part in parts)
-        size = sum(map(len, parts)) + sum(blanks)
-        before = min(max(size - self.max_piece, 0), len(first))
-        after = max(size - before - self.max_piece, 0)
-        if after > len(last):
-            raise ValueError(
-                f"{size - len(first) - len(last)} tokens from the first blank to the last; the "
-                f"model takes {self.max_piece}"
-            )
-        pieces = [first[before:], *between, last[: len(last) - after]]
-        hidden = [np.zeros(1 + len(pieces[0]), np.bool_)]  # whether a token is a hole
-        for blank, piece in zip(blanks, pieces[1:], strict=True):
-            hidden += [np.ones(blank, np.bool_), np.zeros(len(piece), np.bool_)]
-        holes = np.concatenate([*hidden, [False]])
-        text = np.concatenate([np.asarray(piece, np.int64) for piece in pieces])
-        given = self._context(0, np.concatenate([[self.bos_id], text, [self.eos_id]]))
-        prompt = self.prompt_length
-        given["position"][prompt:] = prompt + np.flatnonzero(~holes)
-        place = np.flatnonzero(holes)
-        # The token before a hole is a hole itself, or the given one with so many given before it.
-        given_before = np.cumsum(~holes)[place - 1] - 1
-        return Prompt(
-            given=given,
-            slots=_targets(INFILLING_SEGMENT, prompt + place),
-            source=np.where(holes[place - 1], -1, prompt + given_before),
-            text=text,
-            open=False,
-            cut=before + after,
+        frame = (self.bos_id, self.eos_id)
+        return _soft_prompt.filled(self._soft(0), frame, parts, blanks, self.max_piece)
+
+    def _soft(self, task: int) -> np.ndarray:
+        """Return the ids of a task's soft prompt."""
+        return (
+            self.vocab_size
+            + self.prompts[task] * self.prompt_length
+            + np.arange(self.prompt_length)
         )
-
-    def _context(self, task: int, ids: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the inputs of a task's soft prompt and `ids`, all context, positions in order."""
-        prompt = self.prompt_length
-        soft = self.vocab_size + self.prompts[task] * prompt + np.arange(prompt)
-        segment = np.full(prompt + len(ids), (INFILLING_SEGMENT, GENERATION_SEGMENT)[task])
-        segment[:prompt] = PROMPT_SEGMENT
-        return {
-            "input_ids": np.concatenate([soft, ids]),
-            "segment": segment,
-            "position": np.arange(len(segment)),
-            "context": np.ones(len(segment), np.bool_),
-        }
-
-
-def _targets(segment: int, position: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the inputs, all but the ids, of target tokens at these places."""
-    return {
-        "segment": np.full(len(position), segment),
-        "position": position,
-        "context": np.zeros(len(position), np.bool_),
-    }

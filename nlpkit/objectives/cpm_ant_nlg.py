@@ -8,7 +8,7 @@ Differs from the original: an input that is too long loses its begin, but never 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
 from nlpkit.data.items import Row
-from nlpkit.objectives._contract import IGNORE, Field, Loss
+from nlpkit.objectives import _soft_prompt
+from nlpkit.objectives._contract import IGNORE, Field, Loss, Prompt
 from nlpkit.objectives._task import Item, Task, counted, shorten
 
 if TYPE_CHECKING:
@@ -69,6 +70,18 @@ class Objective(Task):
                 f"{len(self.prompt)} prompt tokens, <s> and </s>"
             )
         self.columns = (config.input, config.target)
+        self.longest, self.ends = self.room + 1, (tokenizer.eos_id,)
+
+    @property
+    def never(self) -> tuple[int, ...]:
+        """Tokens that are no target; unknown ones in targets are not to be imitated."""
+        ids = (self.tokenizer.bos_id, self.tokenizer.pad_id, self.tokenizer.unk_id)
+        return tuple(token_id for token_id in ids if token_id is not None)
+
+    def continue_text(self, ids: Sequence[int], room: int) -> Prompt:
+        """Return soft prompt, `<s>` and the input, whose end is kept, and slots for the target."""
+        bos_id = self.tokenizer.bos_id
+        return _soft_prompt.continued(self.prompt, bos_id, ids, room, self.longest)
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return input and target; raise `RowError`."""

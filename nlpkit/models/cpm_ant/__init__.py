@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from nlpkit.config import FrozenConfig
 
 MODEL_TYPE = "cpmant"  # transformers' name of the family, in config.json
+DEFAULT_OBJECTIVE = "cpm_ant"  # of a checkpoint that does not name its own
 
 
 class Prompts(FrozenConfig):

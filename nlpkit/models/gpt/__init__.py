@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from nlpkit.config import FrozenConfig
 
 MODEL_TYPE = "openai-gpt"  # transformers' name of the family, in config.json
+DEFAULT_OBJECTIVE = "clm"  # of a checkpoint that does not name its own
 
 
 class Config(FrozenConfig):

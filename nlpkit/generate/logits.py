@@ -1,0 +1,63 @@
+"""From logits to tokens: penalties, and draws from what top-k and top-p leave.
+
+R rows, V vocabulary.
+"""
+
+import torch
+from torch import Tensor
+
+_FIRST_LOOK = 256  # tokens sorted at first for top-p; the whole vocabulary only where needed
+
+
+def penalize(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Return logits (R, V) with those `seen` (R, V) less probable (Keskar et al. 2019, sec. 4.1).
+
+    Positive values are divided by `penalty`, negative ones multiplied, as in transformers.
+    """
+    changed = torch.where(logits < 0, logits * penalty, logits / penalty)
+    return torch.where(seen, changed, logits)
+
+
+def draw(
+    logits: Tensor,
+    uniform: Tensor,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> Tensor:
+    """Return a token (R,) for each row: where the `uniform` number (R,) falls in its distribution.
+
+    In the order of transformers: temperature, then the `top_k` most probable tokens, then the
+    fewest of them whose share reaches `top_p` (Holtzman et al. 2020, sec. 3.1).
+    """
+    values, tokens = candidates(logits / temperature, top_k, top_p)
+    # In float64: a float32 sum over a vocabulary would never reach its last tokens.
+    edges = values.double().softmax(-1).cumsum(-1)
+    places = torch.searchsorted(edges, (uniform.double() * edges[:, -1])[:, None], right=True)
+    # Nothing that was left out may be drawn, should the number fall on the last edge.
+    last = (values > -torch.inf).sum(-1, keepdim=True) - 1
+    return tokens.gather(1, places.minimum(last)).squeeze(1)
+
+
+def candidates(logits: Tensor, top_k: int | None, top_p: float | None) -> tuple[Tensor, Tensor]:
+    """Return logits (R, K) and tokens (R, K), most probable first; -inf for what is left out."""
+    size = logits.shape[-1]
+    if top_p is None or top_p == 1:
+        return logits.topk(min(top_k or size, size))
+    if top_k is not None:
+        values, tokens = logits.topk(min(top_k, size))
+        return _nucleus(values, values.logsumexp(-1, keepdim=True), top_p), tokens
+    total = logits.logsumexp(-1, keepdim=True)
+    values, tokens = logits.topk(min(_FIRST_LOOK, size))
+    if bool(((values - total).exp().sum(-1) < top_p).any()):
+        values, tokens = logits.sort(descending=True)
+    return _nucleus(values, total, top_p), tokens
+
+
+def _nucleus(values: Tensor, total: Tensor, top_p: float) -> Tensor:
+    """Return sorted `values` with -inf after the first whose cumulative share reaches `top_p`."""
+    share = (values - total).exp()
+    before = share.cumsum(-1) - share
+    before[:, 0] = 0  # one is always left
+    return values.masked_fill(before >= top_p, -torch.inf)

@@ -1,0 +1,55 @@
+"""How to decode; needs no torch, so that a recipe or a command line is checked at once."""
+
+from pydantic import Field, model_validator
+
+from nlpkit.config import FrozenConfig
+
+
+class Settings(FrozenConfig):
+    """Greedy by default; beams with `beam`; sampling with `temperature`, `top_k` or `top_p`."""
+
+    max_new_tokens: int | None = Field(
+        None, ge=1, description="most tokens to add; default 128, or half of what the model takes"
+    )
+    min_new_tokens: int = Field(0, ge=0, description="tokens before an end token is allowed")
+    beam: int = Field(1, ge=1, description="beams kept at each step; 1 is greedy")
+    nbest: int = Field(1, ge=1, description="answers for each input, best first")
+    length_penalty: float = Field(
+        1.0, description="beams are ranked by log-probability / length ** this"
+    )
+    temperature: float | None = Field(None, gt=0, description="sampling: divides the logits")
+    top_k: int | None = Field(None, ge=1, description="sampling: only from the k most probable")
+    top_p: float | None = Field(
+        None, gt=0, le=1, description="sampling: only from the fewest tokens with this share"
+    )
+    repetition_penalty: float = Field(
+        1.0, gt=0, description="above 1, tokens of the input and output become less probable"
+    )
+    seed: int = Field(0, ge=0, description="sampling: what the draws depend on, with the input's "
+    "number")  # fmt: skip
+    stop: list[str] = Field(default_factory=list, description="texts at which an answer ends")
+    blank: str = Field(
+        "<blank>", description="marks a token to fill in, in models that can; <blank:5> is five"
+    )
+
+    @property
+    def samples(self) -> bool:
+        """Return whether tokens are drawn."""
+        return not (self.temperature is None and self.top_k is None and self.top_p is None)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Settings":
+        if self.samples and self.beam > 1:
+            raise ValueError("beam: excludes temperature, top_k and top_p; choose one")
+        if not self.samples and self.nbest > self.beam:
+            raise ValueError(
+                f"nbest: {self.nbest} answers need a beam of at least {self.nbest}, or sampling"
+            )
+        if self.max_new_tokens is not None and self.min_new_tokens > self.max_new_tokens:
+            raise ValueError(
+                f"min_new_tokens: {self.min_new_tokens} is more than max_new_tokens "
+                f"{self.max_new_tokens}"
+            )
+        if "" in self.stop:
+            raise ValueError("stop: an empty text is in every answer")
+        return self

@@ -1,0 +1,83 @@
+"""CPM-Ant's sequences for generation: a soft prompt and text as context, slots for targets.
+
+P tokens of a soft prompt, T tokens in all, M slots.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nlpkit.objectives._contract import Prompt
+
+PROMPT_SEGMENT, INFILLING_SEGMENT, GENERATION_SEGMENT = 0, 1, 2
+
+
+def continued(soft: np.ndarray, bos_id: int, ids: Sequence[int], room: int, most: int) -> Prompt:
+    """Return soft prompt, `<s>` and text, all context, and `room` slots behind them.
+
+    Of text and slots `most` tokens fit; of a text that is too long the end is kept.
+    """
+    kept = np.asarray(ids, np.int64)[max(len(ids) + room - most, 0) :]
+    given = _context(soft, np.concatenate([[bos_id], kept]), GENERATION_SEGMENT)
+    size = len(given["input_ids"])
+    source = np.full(room, -1)
+    source[0] = size - 1
+    slots = _targets(GENERATION_SEGMENT, size + np.arange(room))
+    return Prompt(given, slots, source, kept, cut=len(ids) - len(kept))
+
+
+def filled(
+    soft: np.ndarray,
+    frame: tuple[int, int],
+    parts: Sequence[Sequence[int]],
+    blanks: Sequence[int],
+    most: int,
+) -> Prompt:
+    """Return soft prompt and text in its `frame`, `<s>` and `</s>`, as context, a slot a blank.
+
+    Positions are those of the whole text. Of text and slots `most` tokens fit; a longer one loses
+    its start, up to the first blank, then its end.
+
+    Raises:
+        ValueError: the text from the first blank to the last is too long.
+    """
+    first, *between, last = (list(part) for part in parts)
+    size = sum(map(len, parts)) + sum(blanks)
+    before = min(max(size - most, 0), len(first))
+    after = max(size - before - most, 0)
+    if after > len(last):
+        inside = size - len(first) - len(last)
+        raise ValueError(f"{inside} tokens from the first blank to the last; at most {most} fit")
+    pieces = [first[before:], *between, last[: len(last) - after]]
+    is_blank = [np.zeros(1 + len(pieces[0]), np.bool_)]
+    for blank, piece in zip(blanks, pieces[1:], strict=True):
+        is_blank += [np.ones(blank, np.bool_), np.zeros(len(piece), np.bool_)]
+    hole = np.concatenate([*is_blank, [False]])
+    text = np.concatenate([np.asarray(piece, np.int64) for piece in pieces])
+    given = _context(soft, np.concatenate([frame[:1], text, frame[1:]]), INFILLING_SEGMENT)
+    given["position"][len(soft) :] = len(soft) + np.flatnonzero(~hole)
+    place = np.flatnonzero(hole)
+    # What stands before a hole is a hole, too, or a given token: the last of so many.
+    so_many = np.cumsum(~hole)[place - 1]
+    source = np.where(hole[place - 1], -1, len(soft) + so_many - 1)
+    slots = _targets(INFILLING_SEGMENT, len(soft) + place)
+    return Prompt(given, slots, source, text, open=False, cut=before + after)
+
+
+def _context(soft: np.ndarray, ids: np.ndarray, segment: int) -> dict[str, np.ndarray]:
+    segments = np.full(len(soft) + len(ids), segment)
+    segments[: len(soft)] = PROMPT_SEGMENT
+    return {
+        "input_ids": np.concatenate([soft, ids]),
+        "segment": segments,
+        "position": np.arange(len(segments)),
+        "context": np.ones(len(segments), np.bool_),
+    }
+
+
+def _targets(segment: int, position: np.ndarray) -> dict[str, np.ndarray]:
+    return {
+        "segment": np.full(len(position), segment),
+        "position": position,
+        "context": np.zeros(len(position), np.bool_),
+    }

@@ -1,0 +1,199 @@
+"""Opens a checkpoint for use: model, tokenizer and objective, from a run, from one of its
+checkpoints, or from any directory in `transformers`' layout of a known family."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from nlpkit import registry
+from nlpkit.build import ModelPart
+from nlpkit.errors import FileError, UsageError
+from nlpkit.models import _hf
+from nlpkit.models._head import Head
+from nlpkit.objectives._contract import missing
+from nlpkit.tokenizers import _load
+from nlpkit.train import checkpoint, machine
+
+# What a manifest vouches for and is not read here.
+_NOT_NEEDED = (checkpoint.MOMENTS, checkpoint.TRAINING)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model in evaluation mode on its device, with what belongs to it."""
+
+    path: Path
+    part: ModelPart
+    model: Any
+    tokenizer: Any
+    objective: Any
+    notes: Mapping[str, Any]  # of `nlpkit.json`; empty where there is none
+
+
+def open_checkpoint(
+    path: str | Path,
+    *,
+    device: str = "auto",
+    precision: str = "auto",
+    backend: str = "auto",
+    say: Callable[[str], None] = lambda _: None,
+) -> Opened:
+    """Return what a checkpoint directory, or the best (else latest) checkpoint of a run, holds.
+
+    `say` hears which checkpoint of a run it is. `precision` is that of weights and products: fp32,
+    bf16, or auto, which is fp32 but for 16-bit weights on a GPU. The objective is the one that
+    `nlpkit.json` names, else the family's default.
+
+    Raises:
+        FileError: something is missing, damaged (by the manifest's hashes), or does not fit.
+        UsageError: there is no such device.
+    """
+    where = _device(device)
+    directory = find_checkpoint(Path(path).expanduser(), say)
+    _verify(directory)
+    settings, tensors = _hf.read(directory)
+    family, light = _hf.family_of(settings, directory)
+    part = ModelPart(family, None, None, directory)
+    part.config, state = _hf.converted(part.module(), directory, settings, tensors)
+    tokenizer = _load.load(directory)[1]
+    part.rows = len(state["token_embedding"])
+    if part.rows != tokenizer.vocab_size:
+        raise FileError(
+            f"{directory}: the model has {part.rows} tokens and the tokenizer beside it "
+            f"{tokenizer.vocab_size}"
+        )
+    notes = _hf.read_notes(directory)
+    objective = _objective(directory, notes, light, tokenizer, part)
+    machine.tune_memory()
+    dtype = _precision(precision, state["token_embedding"].dtype, where)
+    model = _model(part, state, backend).to(device=where, dtype=dtype)
+    return Opened(directory, part, model.eval(), tokenizer, objective, notes)
+
+
+def find_checkpoint(path: Path, say: Callable[[str], None] = lambda _: None) -> Path:
+    """Return the directory of a checkpoint: `path`, or the best or latest one of the run `path`.
+
+    Raises:
+        FileError: it is neither.
+    """
+    if (path / "config.json").is_file():
+        return path.resolve()
+    run = path.parent if path.name == "checkpoints" else path
+    for name in ("best", "latest"):
+        if found := checkpoint.pointed(run, name):
+            say(f"{path}: its {name} checkpoint, {found.name}")
+            return found
+    if not path.exists():
+        raise FileError(f"{path}: no such directory; give a checkpoint, or a run such as runs/NAME")
+    if not path.is_dir():
+        raise FileError(f"{path}: not a directory; give the one that holds config.json")
+    raise FileError(f"{path}: neither a checkpoint (no config.json) nor a run with checkpoints")
+
+
+def _verify(directory: Path) -> None:
+    """Raise `FileError` where a file is not what the manifest beside it says."""
+    manifest = directory / checkpoint.MANIFEST
+    if not manifest.is_file():  # from elsewhere
+        return
+    try:
+        files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+        for name, entry in files.items():
+            target = directory / name
+            if name in _NOT_NEEDED or target.name != name:
+                continue
+            if not target.is_file():
+                raise FileError(f"{target}: is missing; {checkpoint.MANIFEST} names it")
+            if _sha256(target) != entry["sha256"]:
+                raise FileError(f"{target}: has changed since it was written (its hash differs)")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FileError(f"{manifest}: cannot be read: {error}") from error
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _objective(
+    directory: Path,
+    notes: Mapping[str, Any],
+    light: ModuleType,
+    tokenizer: Any,
+    part: ModelPart,
+) -> Any:
+    """Return the objective that the notes name, bound to the model, or the family's default."""
+    named = notes.get("objective")
+    source = f"{directory / _hf.NOTES}: objective"
+    try:
+        settings = dict(named) if named is not None else {"name": light.DEFAULT_OBJECTIVE}
+        name = settings.pop("name")
+        module = registry.load("objectives", name)
+        if named is None:
+            settings = _fitting(module.Config, part.config)
+        config = module.Config.model_validate_json(json.dumps(settings))
+        if lacking := missing(module.Objective, part.config):
+            raise ValueError(f"{name} needs model.{', model.'.join(lacking)}")
+        return module.Objective(config, tokenizer, part.config)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise FileError(f"{source}.{where}: {first['msg']}") from error
+    except KeyError as error:
+        raise FileError(f"{source}: {error} is missing") from error
+    except (UsageError, ValueError, TypeError, AttributeError) as error:
+        raise FileError(f"{source}: {error}") from error
+
+
+def _fitting(config: Any, model_config: Any) -> dict[str, Any]:
+    """Return what of the default settings the model's longest sequence asks to be otherwise."""
+    limit = getattr(model_config, "max_positions", None)
+    field = config.model_fields.get("max_length")
+    if limit is None or field is None or field.default <= limit:
+        return {}
+    return {"max_length": limit}
+
+
+def _model(part: ModelPart, state: dict[str, Any], backend: str) -> nn.Module:
+    """Return the model with the weights of `state`, and the task's layer if it is among them."""
+    head = state.pop(_hf.HEAD, None)
+    # No time is lost on drawing weights that are replaced at once.
+    with torch.device("meta"):
+        model = part.module().Model(part.config, part.rows, backend)
+    model.load_state_dict(state, assign=True)
+    if head is not None:
+        part.outputs = len(head)
+        model.head = Head(part.config.hidden_size, part.outputs, 0.0)
+        model.head.load_state_dict({"weight": head}, assign=True)
+    return model.requires_grad_(False)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        found = (
+            torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        )
+        return found or torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).split("\n")[0]
+        raise UsageError(f"--device {name}: there is none here: {reason}") from error
+    return device
+
+
+def _precision(asked: str, stored: torch.dtype, device: torch.device) -> torch.dtype:
+    if asked == "auto":
+        return torch.bfloat16 if stored.itemsize == 2 and device.type == "cuda" else torch.float32
+    return torch.bfloat16 if asked == "bf16" else torch.float32
