@@ -27,7 +27,11 @@ from nlpkit.config import FrozenConfig
 from nlpkit.errors import UsageError
 
 # Sections whose settings are declared by one module, whatever the recipe says.
-FIXED = {"data": ("data", "corpus"), "train": ("train", "settings")}
+FIXED = {
+    "data": ("data", "corpus"),
+    "train": ("train", "settings"),
+    "lora": ("models", "nlpkit.models._lora_config"),
+}
 BACKENDS = "attention/backends"
 
 

@@ -6,8 +6,8 @@ Used by `run` to train and by `planning` to say what training would do.
 import contextlib
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from nlpkit.data.items import build_items, read_rows
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Corpus, Watch
 from nlpkit.errors import DataError, FileError, UsageError
-from nlpkit.models import _hf
+from nlpkit.models import _hf, _lora
 from nlpkit.models._head import Head
 from nlpkit.models._hf import HEAD
 from nlpkit.objectives._contract import missing
@@ -63,6 +63,11 @@ class ModelPart:
     outputs: int = 0  # of the linear layer that the task puts on a state; 0: none
     head_dropout: float = 0.0
     same_task: bool = False  # whether the layer of `init_from` answers the same question
+    lora: Any = None  # settings of the adapters that are trained instead
+    targets: Mapping[str, str] = field(
+        default_factory=dict
+    )  # their layers: our names, transformers'
+    base_hash: str | None = None  # of the weights that they belong to
 
     def module(self) -> Any:
         """Return `models/FAMILY/model.py`, or that of a dotted name."""
@@ -82,12 +87,15 @@ def model_part(
     if recipe.init_from is None:
         assert recipe.model is not None  # the recipe's own check
         return ModelPart(recipe.model.family, recipe.model.config, None)
-    if resumed is not None:
+    own = None
+    if recipe.lora is not None:
+        pass  # adapters are nothing without what they belong to
+    elif resumed is not None:
         own = resumed, _hf.read(resumed)
-    else:
-        own = _own_checkpoint(run_path) if run_path else None
+    elif run_path is not None:
+        own = _own_checkpoint(run_path)
     directory = own[0] if own else _start(resolved.path(recipe.init_from))
-    settings, tensors = own[1] if own else _hf.read(directory)
+    settings, tensors = own[1] if own else _lora.read(directory)
     family, _ = _hf.family_of(settings, directory)
     part = ModelPart(family, None, None, directory)
     part.config, state = _hf.converted(part.module(), directory, settings, tensors)
@@ -98,6 +106,10 @@ def model_part(
             f"init_from: {directory} has other {', '.join(differ)} than the section model; "
             "remove the section"
         )
+    if recipe.lora is not None:
+        part.lora = recipe.lora
+        part.targets = _lora.targeted(recipe.lora, part.module(), part.config)
+        part.base_hash = _lora.content_hash(directory)
     return part
 
 
@@ -135,6 +147,8 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
         # The layer of the same task goes on; another task's is of no use.
         if old is not None and part.same_task:
             model.head.load_state_dict({"weight": old})
+    if part.lora is not None:
+        _lora.adapt(model, part.lora, part.targets)
     return model
 
 

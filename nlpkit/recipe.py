@@ -59,6 +59,9 @@ class Recipe(FrozenConfig):
     )
     attention: Attention = Field(default_factory=Attention, description="how it is computed")
     train: Any = Field(default_factory=dict, validate_default=True, description="the training")
+    lora: Any = Field(
+        None, description="low-rank adapters, trained instead of the model's own weights"
+    )
 
     @field_validator("name")
     @classmethod
@@ -87,6 +90,15 @@ class Recipe(FrozenConfig):
     def _fixed(cls, value: Any, info: ValidationInfo) -> Any:
         config = _sections.fixed_config(str(info.field_name))
         return config.model_validate({} if value is None else value)
+
+    @field_validator("lora", mode="plain")
+    @classmethod
+    def _adapters(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is None:
+            return None
+        if info.data.get("init_from", "not checked") is None:
+            raise ValueError("needs init_from, the checkpoint that the adapters belong to")
+        return _sections.fixed_config("lora").model_validate(value)
 
     @field_validator("attention", mode="before")
     @classmethod

@@ -18,7 +18,7 @@ from torch import nn
 from nlpkit import __version__, build
 from nlpkit.data.pack import Batch
 from nlpkit.errors import FileError, UsageError
-from nlpkit.models import _hf
+from nlpkit.models import _hf, _lora
 from nlpkit.recipe import Resolved
 from nlpkit.rundir import RunDirectory
 from nlpkit.train import checkpoint, snapshot
@@ -89,7 +89,7 @@ def restore(run: Run, resume: str) -> State:
             f"{path} was trained on other data or with another tokenizer: their content has "
             "changed since it began; put it back, or give --out another directory"
         )
-    _, weights = _hf.converted(run.part.module(), found.path, *_hf.read(found.path))
+    weights = _weights(run, found.path)
     try:
         moments = load_file(found.path / checkpoint.MOMENTS)
     except (SafetensorError, OSError) as error:
@@ -108,6 +108,19 @@ def restore(run: Run, resume: str) -> State:
             "for bit"
         )
     return state
+
+
+def _weights(run: Run, path: Path) -> dict[str, Any]:
+    """Return the state dict of a checkpoint of this run, or what of it is trained."""
+    part = run.part
+    if part.lora is None:
+        return _hf.converted(part.module(), path, *_hf.read(path))[1]
+    if _hf.read_notes(path).get("base") != part.base_hash:
+        raise FileError(f"{path}: {part.source} is another model than these adapters belong to")
+    try:
+        return _lora.read_state(path, part.module(), part.targets, run.data.tokenizer.vocab_size)
+    except KeyError as error:
+        raise FileError(f"{path}: {error} is missing from {_lora.WEIGHTS}") from error
 
 
 def _checkpoint_to_resume(run: Run, resume: str) -> checkpoint.Checkpoint | None:
@@ -229,21 +242,7 @@ def _keep_tokenizer(run: Run) -> None:
 
 def _write(run: Run, state: State, weights: dict[str, Any], moments: dict[str, Any]) -> None:
     def write(directory: Path) -> None:
-        objective = run.data.objective
-        _hf.write(
-            directory,
-            *_hf.layout(
-                run.part.module(),
-                run.part.config,
-                weights,
-                getattr(objective.config, "labels", None),
-                run.data.tokenizer.pad_id,
-            ),
-        )
-        name = run.resolved.recipe.objective[0].name
-        notes = {"nlpkit": __version__, "objective": build.objective_notes(name, objective)}
-        text = json.dumps(notes, indent=1, ensure_ascii=False)
-        (directory / _hf.NOTES).write_text(text + "\n", encoding="utf-8")
+        _write_model(run, directory, weights)
         run.data.tokenizer.save(directory)
         save_file({k: v.contiguous() for k, v in moments.items()}, directory / checkpoint.MOMENTS)
         (directory / checkpoint.TRAINING).write_text(_state_text(run, state), encoding="utf-8")
@@ -251,6 +250,30 @@ def _write(run: Run, state: State, weights: dict[str, Any], moments: dict[str, A
     _keep_tokenizer(run)
     place = checkpoint.save(run.directory.path, state.step, write)
     run.log.detail(f"saved {place}")
+
+
+def _write_model(run: Run, directory: Path, weights: dict[str, Any]) -> None:
+    """Write the model, or the adapters alone, and what nlpkit must know about it."""
+    part, objective, tokenizer = run.part, run.data.objective, run.data.tokenizer
+    name = run.resolved.recipe.objective[0].name
+    notes: dict[str, Any] = {
+        "nlpkit": __version__,
+        "objective": build.objective_notes(name, objective),
+    }
+    plain = {key: value for key, value in weights.items() if ".lora_" not in key}
+    labels = getattr(objective.config, "labels", None)
+    settings, tensors = _hf.layout(part.module(), part.config, plain, labels, tokenizer.pad_id)
+    if part.lora is None:
+        _hf.write(directory, settings, tensors)
+    else:
+        assert part.source is not None  # the recipe's own check
+        grown = tokenizer.vocab_size != part.rows
+        table = tensors[part.module().EMBEDDING] if grown else None
+        _hf.write_settings(directory, settings)
+        _lora.write(directory, part.module(), part.lora, part.targets, weights, table, part.source)
+        notes["base"] = part.base_hash
+    text = json.dumps(notes, indent=1, ensure_ascii=False)
+    (directory / _hf.NOTES).write_text(text + "\n", encoding="utf-8")
 
 
 def _state_text(run: Run, state: State) -> str:

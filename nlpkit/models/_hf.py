@@ -22,10 +22,15 @@ HEAD, THEIR_HEAD = "head.weight", "score.weight"
 
 def write(directory: Path, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Write `config.json` and `model.safetensors`."""
-    text = json.dumps(settings, indent=2, ensure_ascii=False)
-    (directory / "config.json").write_text(text + "\n", encoding="utf-8")
+    write_settings(directory, settings)
     whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
     save_file(whole, directory / WEIGHTS, metadata={"format": "pt"})
+
+
+def write_settings(directory: Path, settings: Mapping[str, Any]) -> None:
+    """Write `config.json`."""
+    text = json.dumps(settings, indent=2, ensure_ascii=False)
+    (directory / "config.json").write_text(text + "\n", encoding="utf-8")
 
 
 def layout(

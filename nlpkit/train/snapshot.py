@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 _FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
+_SOME = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 _PREFIX = "model."  # of run.Training
 
@@ -44,13 +45,18 @@ def restore(
     weights: Mapping[str, Tensor],
     moments: Mapping[str, Tensor],
 ) -> None:
-    """Put weights and moments back, bit for bit.
+    """Put weights and moments back, bit for bit; `weights` are all, or at least those trained.
 
     Raises:
         KeyError: a tensor is missing.
     """
     named: Any = {_PREFIX + name: tensor for name, tensor in weights.items()}
-    set_model_state_dict(training, named, options=_FULL)
+    # DistributedDataParallel's own prefix is in no state dict.
+    trained = {n.removeprefix("module.") for n, p in training.named_parameters() if p.requires_grad}
+    every = len(trained) == len(list(training.parameters()))
+    if lacking := trained - named.keys():
+        raise KeyError(sorted(lacking)[0])
+    set_model_state_dict(training, named, options=_FULL if every else _SOME)
     # A fresh optimizer's own state dict gives the structure; its values are replaced.
     state: Any = get_optimizer_state_dict(training, optimizer, options=_FULL)
     for name, entry in state["state"].items():

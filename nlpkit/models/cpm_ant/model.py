@@ -25,6 +25,9 @@ from nlpkit.models._rows import more_rows
 from nlpkit.models.cpm_ant import Config
 
 ATTENTION_KIND = "cpm_ant"
+EMBEDDING = "cpmant.input_embedding.weight"  # transformers' token table
+TRANSPOSED = False  # whether transformers keeps linear weights as (in, out)
+LORA_TARGETS = ("q", "v")  # as the original's tuning
 
 
 class RMSNorm(nn.Module):
@@ -228,6 +231,15 @@ def _names(num_layers: int) -> dict[str, str]:
         for ours, theirs in _LAYER.items():
             names[f"layers.{i}.{ours}"] = f"cpmant.encoder.layers.{i}.{theirs}"
     return names
+
+
+def linear_names(config: Config) -> dict[str, str]:
+    """Return the linear layers' names here and in transformers."""
+    return {
+        ours.removesuffix(".weight"): theirs.removesuffix(".weight")
+        for ours, theirs in _names(config.num_layers).items()
+        if "norm" not in ours and ours.startswith("layers.")
+    }
 
 
 def prompt_blocks(config: Config) -> list[int]:

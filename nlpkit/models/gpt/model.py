@@ -24,6 +24,9 @@ from nlpkit.models._rows import more_rows
 from nlpkit.models.gpt import Config
 
 ATTENTION_KIND = "causal"
+EMBEDDING = "transformer.tokens_embed.weight"  # transformers' token table
+TRANSPOSED = True  # whether transformers keeps linear weights as (in, out)
+LORA_TARGETS = ("c_attn",)  # queries, keys and values are one layer
 CLASSIFIER = "OpenAIGPTForSequenceClassification"  # reads the last state through `score.weight`
 
 
@@ -185,6 +188,15 @@ def _names(num_layers: int) -> dict[str, tuple[str, bool]]:
         for name in (*_TURNED, *_KEPT):
             names[f"layers.{i}.{name}"] = f"h.{i}.{name}", name in _TURNED
     return names
+
+
+def linear_names(config: Config) -> dict[str, str]:
+    """Return the linear layers' names here and in transformers."""
+    return {
+        ours.removesuffix(".weight"): f"transformer.{theirs.removesuffix('.weight')}"
+        for ours, (theirs, turned) in _names(config.num_layers).items()
+        if turned
+    }
 
 
 def grow(state: Mapping[str, Tensor], vocab_size: int) -> dict[str, Tensor]:
