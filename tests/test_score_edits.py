@@ -88,6 +88,7 @@ def test_wer_is_all_edits_by_all_reference_words() -> None:
     assert [found.details[kind] for kind in KINDS] == [3, 1, 0, 2]
     assert found.verbose == "S 1 D 0 I 2 of 4"
     assert (found.details["hypothesis_words"], found.details["lines_without_error"]) == (6, 0)
+    assert found.details["ratio"] == 6 / 4
     assert [s.score for s in wer.sentences(["the bat sat", "a b c"], [["the cat sat", "b"]])] == [
         1 / 3,
         2,

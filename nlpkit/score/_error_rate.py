@@ -26,10 +26,12 @@ def corpus(name: str, unit: str, pairs: Iterable[Pair], signature: str) -> Score
     if empty:
         noun = "line has" if empty == 1 else "lines have"
         warnings.append(f"{empty} {noun} an empty reference; what is inserted there counts")
+    ours = total.hits + total.substitutions + total.insertions
     details: dict[str, Any] = {
         **total._asdict(),
         f"reference_{unit}": length,
-        f"hypothesis_{unit}": total.hits + total.substitutions + total.insertions,
+        f"hypothesis_{unit}": ours,
+        "ratio": ours / length,
         "lines": lines,
         "lines_without_error": right,
         "warnings": warnings,
