@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nlpkit import __version__, registry
+from nlpkit import __version__
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.score import _evaluation, _kept_index, _run_lines, _search_index
 from nlpkit.score._documents import FORMATS, Records
@@ -224,7 +224,7 @@ def _explain(
     numbers = {key: number for number, key in enumerate(ranker.index.ids)}
     for kind, key, known in (("query", query, texts), ("document", document, numbers)):
         if key not in known:
-            raise UsageError(f"--explain: no {kind} {key!r}{registry.suggest(key, known)}")
+            raise UsageError(f"--explain: no {kind} {key!r}")
     asked = words(texts[query])
     parts = ranker.explain(asked, numbers[document])
     unknown = [*dict.fromkeys(word for word in asked if word not in ranker.index.terms)]
