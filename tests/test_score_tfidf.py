@@ -1,0 +1,114 @@
+"""TF-IDF: the documents' formula by hand, the cosine equal to scikit-learn's."""
+
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nlpkit.score import _search_index, tfidf
+from nlpkit.score._ranking import Ranker
+from tests._search_files import CRANFIELD, call, random_texts, write_jsonl, write_tsv
+
+WORDS = [f"w{n}" for n in range(80)]
+Capture = pytest.CaptureFixture[str]
+
+
+def _ranker(texts: Sequence[str], variant: str) -> Ranker:
+    index = _search_index.build(((f"d{i}", text) for i, text in enumerate(texts)), str.split)
+    return Ranker(index, tfidf.Weighting(index, variant))
+
+
+def _cosines(texts: Sequence[str], queries: Sequence[str]) -> np.ndarray:
+    """Return scikit-learn's cosines: (queries, documents)."""
+    text = pytest.importorskip("sklearn.feature_extraction.text")
+    vectors = text.TfidfVectorizer(analyzer=str.split)
+    documents = vectors.fit_transform(texts)
+    return (vectors.transform(queries) @ documents.T).toarray()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tfidf_sklearn_equals_the_cosine_of_scikit_learn(seed: int) -> None:
+    rng = random.Random(seed)
+    texts = random_texts(rng, 100, 30, WORDS)
+    queries = random_texts(rng, 40, 8, [*WORDS, "unknown"])
+    ranker = _ranker(texts, "sklearn")
+    for query, expected in zip(queries, _cosines(texts, queries), strict=True):
+        np.testing.assert_allclose(ranker.scores(query.split()), expected, rtol=0, atol=1e-12)
+        hits = ranker.top(query.split(), 10)
+        assert len(hits) == min(10, np.count_nonzero(expected))
+        best = np.sort(expected)[::-1][: len(hits)]
+        np.testing.assert_allclose([hit.score for hit in hits], best, rtol=0, atol=1e-12)
+
+
+def test_tfidf_plain_score_is_that_of_hand_arithmetic() -> None:
+    ranker = _ranker(["cat dog cat", "dog", "bird cat", "", "dog eel eel eel"], "plain")
+    scores = ranker.scores(["cat", "eel", "eel"])
+    cat, eel = math.log(5 / 3), math.log(5 / 2)
+    expected = [2 / 3 * cat, 0, 1 / 2 * cat, 0, 2 * 3 / 4 * eel]
+    np.testing.assert_allclose(scores, expected, rtol=1e-15)
+
+
+def test_tfidf_plain_ranks_documents_of_common_words_below_zero(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    texts = ["cat dog", "cat", "cat cat dog bird"]
+    files = write_jsonl(tmp_path / "d.jsonl", texts), write_tsv(tmp_path / "q.tsv", ["cat", "dog"])
+    call(tfidf, *files, "--format", "tsv")
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    # idf of cat: ln(3/4); of dog, in two of three: 0, and the order is that of the documents.
+    expected = [("d0", 0.5), ("d2", 0.5), ("d1", 1.0)]
+    for row, (document, share) in zip(rows, expected, strict=False):
+        assert row[1] == document
+        assert float(row[3]) == pytest.approx(share * math.log(3 / 4), rel=1e-15)
+    assert [(row[1], float(row[3])) for row in rows[3:]] == [("d0", 0), ("d2", 0)]
+
+
+@pytest.mark.parametrize("variant", tfidf.VARIANTS)
+def test_tfidf_explanation_adds_up_to_the_score(variant: str) -> None:
+    rng = random.Random(variant)
+    texts = random_texts(rng, 30, 20, WORDS)
+    ranker = _ranker(texts, variant)
+    for query in random_texts(rng, 20, 9, [*WORDS, "unknown"]):
+        scores = ranker.scores(query.split())
+        for document in range(len(texts)):
+            parts = ranker.explain(query.split(), document)
+            assert sum(p.contribution for p in parts) == pytest.approx(scores[document], abs=1e-12)
+            for part in parts:
+                if part.in_document:
+                    idf, size = part.parts
+                    product = part.weight * part.in_document * idf / size
+                    assert part.contribution == pytest.approx(product, abs=1e-12)
+
+
+@pytest.mark.parametrize("variant", tfidf.VARIANTS)
+def test_tfidf_corpus_without_a_word_ranks_nothing(
+    tmp_path: Path, capsys: Capture, variant: str
+) -> None:
+    files = write_jsonl(tmp_path / "d.jsonl", ["", ""]), write_tsv(tmp_path / "q.tsv", ["cat"])
+    call(tfidf, *files, "--variant", variant)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"tfidf|variant:{variant}|tok:word|case:lower|title:yes|docs:2|" in err
+
+
+@pytest.mark.real_data
+def test_tfidf_cranfield_ranking_is_that_of_scikit_learn(tmp_path: Path, capsys: Capture) -> None:
+    from nlpkit.score._documents import Records
+
+    docs = dict(Records(str(CRANFIELD / "cranfield.docs.jsonl")))
+    queries = dict(Records(str(CRANFIELD / "cranfield.queries.jsonl")))
+    files = (
+        write_jsonl(tmp_path / "d.jsonl", docs.values()),
+        write_tsv(tmp_path / "q.tsv", queries.values()),
+    )
+    call(tfidf, *files, "--variant", "sklearn", "--tokenize", "whitespace", "--format", "tsv")
+    expected = _cosines([t.lower() for t in docs.values()], [t.lower() for t in queries.values()])
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert len(rows) == 225 * 10
+    for query, document, rank, score in rows:
+        cosines = expected[int(query[1:])]
+        assert float(score) == pytest.approx(cosines[int(document[1:])], abs=1e-12)
+        assert float(score) == pytest.approx(np.sort(cosines)[-int(rank)], abs=1e-12)
