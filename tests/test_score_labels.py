@@ -175,7 +175,7 @@ def test_labels_sums_of_lines_decide_the_score() -> None:
 
 
 def test_f1_of_a_resample_is_over_the_classes_that_are_in_it(sklearn: ModuleType) -> None:
-    rows = f1.statistics(PREDICTED, [RIGHT])
+    rows = list(f1.statistics(PREDICTED, [RIGHT]))
     sums = [sum(column) for column in zip(*rows[:5], strict=True)]
     expected = sklearn.f1_score(RIGHT[:5], PREDICTED[:5], average="macro")
     assert f1.from_sums(sums, average="macro") == pytest.approx(expected, abs=1e-15)

@@ -132,6 +132,8 @@ def test_dropped_letters_counts_letters_not_signs() -> None:
         (["今天天气很好", "ok"], True),
         (["今 天 天 气 很 好"], False),
         (["the weather 好"], False),
+        (["好天", "晴"], True),
+        (["今天 天气 很好 我们 去 公园"], False),
         ([""], False),
     ],
 )

@@ -1,6 +1,6 @@
 """Labels a line, and the counts that accuracy, F1 and MCC are made of."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from nlpkit.errors import DataError
@@ -60,10 +60,9 @@ def warnings(labels: Labels) -> list[str]:
     return [f"predicted, but never right: {names} (lines: {lines})"]
 
 
-def rows(labels: Labels, classes: Sequence[str]) -> list[tuple[int, ...]]:
-    """Return a row a line: for each class the three numbers of its `Counts`, 0 or 1."""
+def rows(labels: Labels, classes: Sequence[str]) -> Iterator[tuple[int, ...]]:
+    """Yield a row a line: for each class the three numbers of its `Counts`, 0 or 1."""
     place = {label: 3 * k for k, label in enumerate(classes)}
-    table = []
     for predicted, right in zip(labels.predicted, labels.right, strict=True):
         row = [0] * (3 * len(classes))
         if predicted in place:
@@ -71,8 +70,7 @@ def rows(labels: Labels, classes: Sequence[str]) -> list[tuple[int, ...]]:
         if right in place:
             row[place[right] + 2] = 1
             row[place[right]] = int(predicted == right)
-        table.append(tuple(row))
-    return table
+        yield tuple(row)
 
 
 def count(labels: Labels, classes: Sequence[str]) -> list[Counts]:

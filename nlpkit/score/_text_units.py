@@ -19,6 +19,7 @@ _HAN = re.compile(f"[{HAN}]")
 _ASCII_WORD = re.compile(r"[a-z0-9]+")
 _WORD = re.compile(r"[^\W_]+")
 _ZH = re.compile(rf"[{HAN}]|[^\W_{HAN}]+")
+_SAMPLE = 1000  # lines that tell how a text is written
 
 Tokenizer = Callable[[str], Sequence[str]]
 
@@ -51,22 +52,16 @@ def ngrams(tokens: Sequence[str], n: int) -> list[tuple[str, ...]]:
 
 def dropped_letters(lines: Iterable[str]) -> tuple[int, int]:
     """Return how many letters and digits the tokenizer `word` drops, and how many there are."""
-    dropped = total = 0
-    for line in lines:
-        if line.isascii():
-            total += sum(map(len, _ASCII_WORD.findall(line.lower())))
-            continue
-        letters = [c for c in line.lower() if c.isalnum()]
-        total += len(letters)
-        dropped += sum(not c.isascii() for c in letters)
-    return dropped, total
+    kept = total = 0
+    for line in map(str.lower, lines):
+        letters = len("".join(_ASCII_WORD.findall(line)))
+        kept += letters
+        total += letters if line.isascii() else len("".join(_WORD.findall(line)))
+    return total - kept, total
 
 
-def is_unspaced(lines: Iterable[str]) -> bool:
-    """Return whether most characters stand in scripts without spaces, and few spaces among them."""
-    han = spaces = others = 0
-    for line in lines:
-        found = len(_HAN.findall(line))
-        blank = sum(map(str.isspace, line))
-        han, spaces, others = han + found, spaces + blank, others + len(line) - found - blank
-    return han > others and spaces * 5 < han
+def is_unspaced(lines: Sequence[str]) -> bool:
+    """Return whether the first lines are of a script without spaces, and have few."""
+    text = "\n".join(lines[:_SAMPLE])
+    han, words = len(_HAN.findall(text)), text.split()
+    return 2 * han > sum(map(len, words)) and 5 * len(words) < han + 5 * text.count("\n") + 5

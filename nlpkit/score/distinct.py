@@ -6,8 +6,8 @@ counts over all lines together, `sentence` is the mean over lines of a line's ow
 line with no n-gram.
 """
 
+from array import array
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from nlpkit.errors import DataError, UsageError
 from nlpkit.score import _means
@@ -42,25 +42,28 @@ def score(
     """Return distinct-n; raise `DataError` if no line has n tokens."""
     if level not in LEVELS:
         raise UsageError(f"no level {level!r}; known: {', '.join(LEVELS)}")
-    lines = list(_lines(hypotheses, n, tokenize))
-    total, short = sum(map(len, lines)), sum(not line for line in lines)
+    seen: set[tuple[str, ...]] = set()
+    shares, total, short = array("d"), 0, 0
+    for line in _lines(hypotheses, n, tokenize):
+        seen.update(line)
+        shares.append(_share(line))
+        total += len(line)
+        short += not line
     if not total:
-        raise DataError(
-            f"distinct-{n} is undefined: none of {len(lines)} lines has {n} tokens ({tokenize})"
-        )
-    distinct = len(set().union(*lines))
-    by_line = _means.mean([_share(line) for line in lines])
+        few = f"none of {len(shares)} lines has {n} tokens ({tokenize})"
+        raise DataError(f"distinct-{n} is undefined: {few}")
+    distinct, by_line = len(seen), _means.mean(shares)
     value = distinct / total if level == "corpus" else by_line
     details = {
         "corpus": distinct / total,
         "sentence": by_line,
         "distinct": distinct,
         "ngrams": total,
-        "lines": len(lines),
+        "lines": len(shares),
         "lines_without_ngram": short,
         "warnings": list(_warnings(hypotheses, tokenize)),
     }
-    verbose = f"{distinct} of {total}, {short} of {len(lines)} lines without an n-gram"
+    verbose = f"{distinct} of {total}, {short} of {len(shares)} lines without an n-gram"
     signature = _signature(level, tokenize)
     return Score(f"distinct-{n}", value, signature, verbose, details, percent=False)
 
@@ -80,14 +83,14 @@ def sentences(
         yield Score(f"distinct-{n}", _share(line), signature, verbose, percent=False)
 
 
-def _lines(hypotheses: Sequence[str], n: int, tokenize: str) -> Iterator[list[Any]]:
+def _lines(hypotheses: Sequence[str], n: int, tokenize: str) -> Iterator[list[tuple[str, ...]]]:
     if n < 1:
         raise UsageError(f"n is {n}; it must be 1 or more")
     split = tokenizer(tokenize, TOKENIZE)
     return (ngrams(split(line), n) for line in hypotheses)
 
 
-def _share(line: Sequence[Any]) -> float:
+def _share(line: Sequence[tuple[str, ...]]) -> float:
     return len(set(line)) / len(line) if line else 0.0
 
 

@@ -6,7 +6,7 @@ are those of both files; macro averages F1 itself, not precision and recall.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nlpkit.errors import UsageError
@@ -81,8 +81,8 @@ def statistics(
     average: str = "macro",
     positive: str = "1",
     per_class: bool = False,
-) -> list[tuple[int, ...]]:
-    """Return a row a line: three numbers for every class that is averaged (see `_labels.rows`)."""
+) -> Iterator[tuple[int, ...]]:
+    """Yield a row a line: three numbers for every class that is averaged (see `_labels.rows`)."""
     labels = _labels.read(hypotheses, references)
     return _labels.rows(labels, _classes(labels, average, positive))
 

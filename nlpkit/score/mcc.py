@@ -6,7 +6,7 @@ side has a single class, which is said.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nlpkit.score import _labels
@@ -33,8 +33,8 @@ def score(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Sco
 
 def statistics(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]]
-) -> list[tuple[int, ...]]:
-    """Return a row a line: three numbers for every class (see `_labels.rows`)."""
+) -> Iterator[tuple[int, ...]]:
+    """Yield a row a line: three numbers for every class (see `_labels.rows`)."""
     labels = _labels.read(hypotheses, references)
     return _labels.rows(labels, labels.known)
 

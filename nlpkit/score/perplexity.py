@@ -9,6 +9,7 @@ are scored (an end of sentence, a beginning); a token of probability 0 (-inf) ma
 
 import math
 import re
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -55,25 +56,30 @@ def score(
     no token, or no word or character, `UsageError` if `per` needs a text.
     """
     _check(base, per, references)
-    rows = [_read(line, i, base) for i, line in enumerate(hypotheses)]
-    tokens, impossible = sum(map(len, rows)), sum(row.count(-math.inf) for row in rows)
-    nats = -math.fsum(value for row in rows for value in row)
+    values, lines, empty = array("d"), 0, 0
+    for line in hypotheses:
+        row = _read(line, lines, base)
+        values.extend(row)
+        lines += 1
+        empty += not row
+    tokens, impossible = len(values), values.count(-math.inf)
+    nats = -math.fsum(values)
     counts = {"token": tokens} | _count(references, count_ends)
     if not counts[per]:
         where = "file" if per == "token" else "text"
         raise DataError(
-            f"the perplexity is undefined: there is no {per} in the {where} ({len(rows)} lines)"
+            f"the perplexity is undefined: there is no {per} in the {where} ({lines} lines)"
         )
     details: dict[str, Any] = {f"{name}s": count for name, count in counts.items()}
-    details["lines"] = len(rows)
-    details["empty_lines"] = sum(not row for row in rows)
+    details["lines"] = lines
+    details["empty_lines"] = empty
     details["log_probability_nats"] = -nats
     details["tokens_of_probability_0"] = impossible
     for name, count in counts.items():
         if count:
             details[f"bits_per_{name}"] = nats / count / math.log(2)
             details[f"perplexity_per_{name}"] = _exp(nats / count)
-    details["warnings"] = list(_warnings(rows, impossible))
+    details["warnings"] = list(_warnings(nats, tokens, impossible))
     verbose = ", ".join(f"{count} {name}s" for name, count in counts.items())
     verbose += f", {details[f'bits_per_{per}']:.4f} bits per {per}"
     signature = _signature(base, per, count_ends, bool(references))
@@ -144,11 +150,10 @@ def _count(references: Sequence[Sequence[str]], count_ends: bool) -> dict[str, i
     }
 
 
-def _warnings(rows: Sequence[Sequence[float]], impossible: int) -> Iterator[str]:
+def _warnings(nats: float, tokens: int, impossible: int) -> Iterator[str]:
     if impossible:
         yield f"the perplexity is infinite: tokens of probability 0: {impossible}"
-    values = [value for row in rows for value in row]
-    if values and not any(values):
+    if tokens and not nats:
         yield "every log-probability is 0"
 
 

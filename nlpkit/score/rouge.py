@@ -6,6 +6,7 @@ best F-measure counts, line by line. The score is the mean over lines, 0...1. A 
 empty where another is not is one that the line has not.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -54,10 +55,19 @@ def score(
 ) -> Score:
     """Return the mean F-measure of `variant`; all three with precision and recall in `details`."""
     _check(variant)
-    lines = list(_tokens(hypotheses, references, tokenize))
-    details: dict[str, Any] = {v: _mean(lines, v)._asdict() for v in VARIANTS}
-    details["lines"] = len(lines)
-    details["warnings"] = list(_warnings(lines, references, tokenize))
+    columns = {v: [array("d") for _ in _Part._fields] for v in VARIANTS}
+    lines = empty = 0
+    for hypothesis, answers in _tokens(hypotheses, references, tokenize):
+        lines += 1
+        empty += not any(answers)
+        for name, parts in columns.items():
+            for column, value in zip(parts, _best(hypothesis, answers, name), strict=True):
+                column.append(value)
+    details: dict[str, Any] = {
+        name: _Part(*map(_means.mean, parts))._asdict() for name, parts in columns.items()
+    }
+    details["lines"] = lines
+    details["warnings"] = list(_warnings(references, tokenize, lines, empty))
     chosen = _Part(**details[variant])
     others = " ".join(f"{_TITLES[v]} {details[v]['f']:.4f}" for v in VARIANTS if v != variant)
     verbose = f"P {chosen.precision:.4f} R {chosen.recall:.4f} {others}"
@@ -107,11 +117,6 @@ def _tokens(
         yield split(hypothesis), [split(answer) for answer in answers]
 
 
-def _mean(lines: Sequence[tuple[Tokens, list[Tokens]]], variant: str) -> _Part:
-    parts = [_best(hypothesis, answers, variant) for hypothesis, answers in lines]
-    return _Part(*(_means.mean([part[k] for part in parts]) for k in range(3)))
-
-
 def _best(hypothesis: Tokens, answers: list[Tokens], variant: str) -> _Part:
     """Return the part of the reference with the best F-measure, the first of equals."""
     measure = _common_subsequence if variant == "rougeL" else _common_ngrams[variant]
@@ -154,9 +159,7 @@ def _signature(references: int, tokenize: str) -> str:
 
 
 def _warnings(
-    lines: Sequence[tuple[Tokens, list[Tokens]]],
-    references: Sequence[Sequence[str]],
-    tokenize: str,
+    references: Sequence[Sequence[str]], tokenize: str, lines: int, empty: int
 ) -> Iterator[str]:
     dropped = total = 0
     for reference in references if tokenize == "word" else ():
@@ -167,6 +170,5 @@ def _warnings(
             f"--tokenize word drops {dropped} of {total} letters of the references (all but a-z "
             "and 0-9): --tokenize zh for Chinese, unicode for other scripts"
         )
-    empty = sum(not any(answers) for _, answers in lines)
     if empty:
-        yield f"no token in any reference, so a score of 0: {empty} of {len(lines)} lines"
+        yield f"no token in any reference, so a score of 0: {empty} of {lines} lines"
