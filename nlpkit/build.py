@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from nlpkit import registry
@@ -68,6 +69,7 @@ class ModelPart:
         default_factory=dict
     )  # their layers: our names, transformers'
     base_hash: str | None = None  # of the weights that they belong to
+    prompt_rows: tuple[int, int] | None = None  # of the soft prompts, if these alone are trained
 
     def module(self) -> Any:
         """Return `models/FAMILY/model.py`, or that of a dotted name."""
@@ -149,7 +151,19 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
             model.head.load_state_dict({"weight": old})
     if part.lora is not None:
         _lora.adapt(model, part.lora, part.targets)
+    if part.prompt_rows is not None:
+        _train_prompt_only(model, *part.prompt_rows)
     return model
+
+
+def _train_prompt_only(model: Any, start: int, stop: int) -> None:
+    """Freeze the model but for some rows of its soft prompts (Lester et al. 2021)."""
+    for parameter in model.parameters():
+        parameter.requires_grad_(parameter is model.prompt_embedding)
+    ours = torch.zeros(len(model.prompt_embedding), 1)
+    ours[start:stop] = 1.0
+    # Adam leaves a row alone whose gradient was always 0 and that is not decayed.
+    model.prompt_embedding.register_hook(lambda gradient: gradient * ours.to(gradient.device))
 
 
 def build_data(resolved: Resolved, part: ModelPart, run_path: Path, watch: Watch) -> Data:
@@ -233,11 +247,30 @@ def bind_objective(
         objective = objective_class(settings, tokenizer, part.config)
     except ValueError as error:
         raise UsageError(str(error)) from error
+    _check_training(resolved, objective, part)
     if isinstance(objective, Task):
         part.outputs, part.head_dropout = objective.outputs, objective.dropout
         notes = _hf.read_notes(part.source) if part.source else {}
         part.same_task = notes.get("objective") == objective_notes(first.name, objective)
     return objective
+
+
+def _check_training(resolved: Resolved, objective: Any, part: ModelPart) -> None:
+    """Raise `UsageError` if `train` asks for what this objective or family has not."""
+    settings, name = resolved.recipe.train, resolved.recipe.objective[0].name
+    figures = ("loss", *getattr(objective, "metrics", ()))
+    if settings.best_by not in figures:
+        raise UsageError(
+            f"train.best_by: objective {name} has no {settings.best_by}; it has "
+            f"{', '.join(figures)}"
+        )
+    if settings.tune == "prompt":
+        prompt = getattr(objective, "prompt", None)
+        if prompt is None or resolved.recipe.lora is not None:
+            why = "lora excludes it" if prompt is not None else f"objective {name} has none"
+            raise UsageError(f"train.tune: prompt: the soft prompt of a task; {why}")
+        first = int(prompt[0]) - objective.tokenizer.vocab_size
+        part.prompt_rows = (first, first + len(prompt))
 
 
 def objective_notes(name: str, objective: Any) -> dict[str, Any]:

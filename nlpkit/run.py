@@ -182,10 +182,12 @@ def prepare(
 def announce(run: Run, state: State) -> None:
     """Say what is about to be trained, on what."""
     data, log = run.data, run.log
-    parameters = sum(p.numel() for p in run.bare.model.parameters())
+    parameters = list(run.bare.model.parameters())
+    number, trained = (sum(p.numel() for p in ps) for ps in (parameters, _trained(run)))
     log.say(
-        f"model: {run.part.family}, {parameters:,} parameters, "
+        f"model: {run.part.family}, {number:,} parameters, "
         f"vocabulary {data.tokenizer.vocab_size:,}"
+        + (f"; {trained:,} of the parameters are trained" if trained != number else "")
     )
     counts = data.train.counts
     left_out = ", ".join(f"{n:,} {name}" for name, n in _left_out(data).items() if n) or "nothing"
@@ -201,6 +203,14 @@ def announce(run: Run, state: State) -> None:
             log.warn("too long: " + ", ".join(f"{n:,} {what}" for what, n in corpus.cut.items()))
     if run.accelerator.num_processes > 1:
         log.say(f"processes: {run.accelerator.num_processes}")
+
+
+def _trained(run: Run) -> Iterator[torch.Tensor]:
+    """Yield what is trained; of a table of soft prompts, the rows of the task."""
+    for parameter in run.bare.model.parameters():
+        if parameter.requires_grad:
+            rows = run.part.prompt_rows
+            yield parameter if rows is None else parameter[rows[0] : rows[1]]
 
 
 def _size(corpus: Any) -> str:
@@ -222,10 +232,14 @@ def _left_out(data: build.Data) -> dict[str, int]:
 def conclude(run: Run, state: State, held_out: HeldOut | None) -> None:
     """Say how the run ended, in one or two lines."""
     run.log.say(f"finished {state.step} steps, {state.tokens:,} tokens")
-    if held_out is not None and run.data.valid is not None:
-        entropy = run.data.valid.unigram_entropy()
-        unit = "nats/token" if run.data.objective.predicts_text else "nats/row"
-        known = "" if entropy is None else f" (unigram entropy of the held-out text: {entropy:.4f})"
-        run.log.say(
-            f"best held-out loss {state.best_loss:.4f} {unit} at step {state.best_step}{known}"
-        )
+    if held_out is None or run.data.valid is None:
+        return
+    best_by = run.resolved.recipe.train.best_by
+    where = f"at step {state.best_step}"
+    if best_by != "loss":
+        run.log.say(f"best held-out {best_by} {-state.best_loss:.4f} {where}")
+        return
+    entropy = run.data.valid.unigram_entropy()
+    unit = "nats/token" if run.data.objective.predicts_text else "nats/row"
+    known = "" if entropy is None else f" (unigram entropy of the held-out text: {entropy:.4f})"
+    run.log.say(f"best held-out loss {state.best_loss:.4f} {unit} {where}{known}")

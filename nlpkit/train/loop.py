@@ -19,7 +19,7 @@ from nlpkit.data.loader import Position, Step
 from nlpkit.data.pack import Batch
 from nlpkit.errors import DataError, DivergedError
 from nlpkit.train.log import Log, Metrics
-from nlpkit.train.machine import peak_memory
+from nlpkit.train.memory import used
 from nlpkit.train.optim import lr_factor
 from nlpkit.train.settings import Config
 from nlpkit.train.signals import StopFlag
@@ -35,7 +35,7 @@ class State:
     step: int = 0
     tokens: int = 0
     position: Position = field(default_factory=Position)
-    best_loss: float = math.inf
+    best_loss: float = math.inf  # or minus the best score, see `train.best_by`
     best_step: int = 0
     evaluations_without_gain: int = 0
     evaluated_step: int = 0
@@ -215,10 +215,11 @@ def _backward(
 def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
     """Log the held-out figures; return whether they are the best so far."""
     state.evaluated_step = state.step
-    improved = figures["loss"] < state.best_loss
+    figure = _to_be_lowered(figures, job.settings.best_by)
+    improved = figure < state.best_loss
     state.evaluations_without_gain += 1
     if improved:
-        state.best_loss, state.best_step = figures["loss"], state.step
+        state.best_loss, state.best_step = figure, state.step
         state.evaluations_without_gain = 0
     if job.metrics:
         job.metrics.write({"step": state.step, "tokens": state.tokens, "held_out": figures})
@@ -236,6 +237,14 @@ def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
             f"no gain in {job.settings.patience} evaluations: stopping early at step {state.step}"
         )
     return improved
+
+
+def _to_be_lowered(figures: dict[str, Any], name: str) -> float:
+    """Return the figure that decides which checkpoint is best: the loss, or a negative score."""
+    if name == "loss":
+        return figures["loss"]
+    value = figures["metrics"][name]
+    return math.inf if value is None else -value
 
 
 class _Speed:
@@ -265,7 +274,7 @@ def _report(job: Job, state: State, record: dict[str, Any], speed: _Speed) -> No
             | {
                 "seconds": round(speed.seconds, 4),
                 "tokens_per_second": round(speed.rate, 1),
-                "memory_bytes": peak_memory(job.accelerator.device),
+                "memory_bytes": used(job.accelerator.device)[1],
             }
         )
     left = (settings.steps - state.step) * settings.tokens_per_step / max(speed.rate, 1e-9)

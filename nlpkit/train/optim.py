@@ -35,8 +35,10 @@ def adamw(model: nn.Module, settings: Config) -> torch.optim.AdamW:
     dimensions; norm scales and biases are not decayed.
     """
     trained = [p for p in model.parameters() if p.requires_grad]
+    # Rows of the soft prompts that are not the task's must stay as they are.
+    decay = settings.weight_decay if settings.tune == "all" else 0.0
     groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": settings.weight_decay},
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": decay},
         {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(

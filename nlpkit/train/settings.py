@@ -42,8 +42,19 @@ class Config(FrozenConfig):
         200, gt=0, description="steps between checkpoints", json_schema_extra=FREE
     )
     keep: int = Field(2, gt=0, description="newest checkpoints kept", json_schema_extra=FREE)
+    best_by: str = Field(
+        "loss",
+        min_length=1,
+        description="held-out figure that decides which checkpoint is the best: loss, or a score "
+        "of the task, such as accuracy",
+    )
     patience: int | None = Field(
-        None, gt=0, description="stop after so many evaluations without a better loss"
+        None, gt=0, description="stop after so many evaluations without a better figure"
+    )
+    tune: Literal["all", "prompt"] = Field(
+        "all",
+        description="what is trained: all weights, or the soft prompt of the task alone, "
+        "without weight decay",
     )
     workers: int = Field(
         0, ge=0, description="processes that prepare batches", json_schema_extra=FREE

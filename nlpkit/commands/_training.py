@@ -1,0 +1,62 @@
+"""One run from a checked recipe, as `pretrain` and `finetune` start it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nlpkit.commands._options import Common, seconds
+from nlpkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from nlpkit.recipe import Resolved
+    from nlpkit.train.log import Log
+    from nlpkit.train.signals import StopFlag
+
+
+def train(resolved: "Resolved", common: Common, max_time: str | None, allow_change: bool) -> None:
+    """Train the recipe, or go on with it, and print the final checkpoint's directory."""
+    from nlpkit.cli import leave
+    from nlpkit.rundir import RunDirectory, process_rank
+    from nlpkit.train.log import Log
+    from nlpkit.train.signals import catch_signals
+
+    log = Log(common.verbosity)
+    directory = RunDirectory(Path(resolved.recipe.out).expanduser())
+    if common.dry_run:
+        from nlpkit.planning import dry_run
+
+        described = dry_run(resolved, directory.path, common.device, log)
+        if common.json:
+            common.result("", **described)
+        return
+    limit = None if max_time is None else seconds(max_time)
+    with catch_signals(leave, limit) as stop:
+        done = one_run(resolved, common, allow_change, log, stop)
+    if process_rank() == 0:
+        common.result(str(done), checkpoint=str(done))
+
+
+def one_run(
+    resolved: "Resolved", common: Common, allow_change: bool, log: "Log", stop: "StopFlag"
+) -> Path:
+    """Return the final checkpoint's directory; says so if there is nothing left to train."""
+    from nlpkit.rundir import RunDirectory
+
+    directory = RunDirectory(Path(resolved.recipe.out).expanduser())
+    with directory.locked():
+        changed = directory.accept(resolved, allow_change)
+        done = None if changed else directory.finished()
+        if done is not None and common.resume == "never":
+            raise UsageError(f"{directory.path} holds a finished run; give --out another directory")
+        if done is not None:
+            log.say(f"{directory.path} is finished; nothing to do")
+            return done
+        from nlpkit.run import pretrain
+
+        return pretrain(
+            resolved,
+            directory,
+            device=common.device,
+            resume=common.resume,
+            log=log,
+            stop=stop,
+        )

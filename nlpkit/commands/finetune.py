@@ -1,0 +1,118 @@
+"""Adapt a checkpoint to a task."""
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nlpkit.commands import _training
+from nlpkit.commands._options import AllowChange, Common, MaxTime, seconds, shared
+
+if TYPE_CHECKING:
+    from nlpkit.recipe import Resolved
+
+DEFAULT_RECIPE = "cpm_ant_nlg"
+Name = Annotated[
+    str,
+    typer.Argument(metavar="[RECIPE]", help="a file, or the name of a packaged recipe"),
+]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="CKPT", help="checkpoint, or run, to start from, instead of init_from"
+    ),
+]
+Lora = Annotated[
+    bool,
+    typer.Option("--lora", help="train low-rank adapters only, also where RECIPE has no lora:"),
+]
+Seeds = Annotated[
+    int | None,
+    typer.Option(
+        "--seeds", metavar="N", min=2, help="train with N seeds; mean, median, deviation on stdout"
+    ),
+]
+
+
+@shared()
+def command(
+    common: Common,
+    recipe: Name = DEFAULT_RECIPE,
+    start: From = None,
+    lora: Lora = False,
+    seeds: Seeds = None,
+    max_time: MaxTime = None,
+    allow_change: AllowChange = False,
+) -> None:
+    """Adapt a checkpoint to a task.
+
+    Without RECIPE: cpm_ant_nlg, from the newest checkpoint of runs/cpm_ant. Prints the directory of
+    the final checkpoint. With --lora the run is runs/NAME-lora and its checkpoints hold adapters
+    only, which peft opens; `nlpkit convert` merges them. With --seeds N the seeds are the recipe's
+    and those after it, each in a directory of its own below the run's.
+    """
+    resolved = _loaded(common, recipe, start, lora)
+    if seeds is None:
+        _training.train(resolved, common, max_time, allow_change)
+        return
+    from nlpkit.cli import leave
+    from nlpkit.seeds import summary, table
+    from nlpkit.train.log import Log
+    from nlpkit.train.signals import catch_signals
+
+    log = Log(common.verbosity)
+    runs = []
+    with catch_signals(leave, None if max_time is None else seconds(max_time)) as stop:
+        for number in range(resolved.recipe.seed, resolved.recipe.seed + seeds):
+            out = str(Path(resolved.recipe.out) / f"seed-{number}")
+            one = _loaded(common, recipe, start, lora, [f"seed={number}", f"out={_quoted(out)}"])
+            log.say(f"seed {number}: {out}")
+            _training.one_run(one, common, allow_change, log, stop)
+            runs.append((number, Path(one.recipe.out).expanduser()))
+    found = summary(runs, resolved.recipe.train.best_by)
+    common.result(table(found), **found)
+
+
+def _quoted(text: str) -> str:
+    import json
+
+    return json.dumps(text)
+
+
+def _loaded(
+    common: Common, recipe: str, start: str | None, lora: bool, more: list[str] | None = None
+) -> "Resolved":
+    """Return the recipe with what the options change; its checkpoint is there."""
+    from nlpkit import recipe as recipes
+
+    sets = list(common.overrides or ())
+    if start is not None:
+        sets.append(f"init_from={_quoted(start)}")
+    if lora and recipes.load(recipe, sets).recipe.lora is None:
+        sets.append("lora={}")
+    if common.out is not None:
+        sets.append(f"out={_quoted(common.out)}")
+    resolved = recipes.load(recipe, sets)
+    if lora and common.out is None:
+        sets.append(f"out={_quoted(resolved.recipe.out + '-lora')}")
+    resolved = recipes.load(recipe, [*sets, *(more or ())])
+    _check_start(resolved)
+    return resolved
+
+
+def _check_start(resolved: "Resolved") -> None:
+    """Raise `FileError` if the checkpoint to start from is not there, saying what makes it."""
+    from nlpkit import recipe as recipes
+    from nlpkit.errors import FileError
+
+    named = resolved.recipe.init_from
+    if named is None or resolved.path(named).is_dir():
+        return
+    parts = Path(named).parts
+    hint = ""
+    with contextlib.suppress(ValueError, IndexError):
+        name = parts[parts.index("runs") + 1]
+        if name in recipes.packaged():
+            hint = f"; `nlpkit pretrain {name}` makes one"
+    raise FileError(f"{named}: no such checkpoint to start from{hint}")

@@ -1,0 +1,57 @@
+"""Several runs that differ in their seed: how much of a figure is luck."""
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nlpkit.errors import DataError
+from nlpkit.rundir import METRICS
+
+
+def best_evaluation(run: Path, best_by: str = "loss") -> dict[str, float]:
+    """Return the figures of the evaluation that a run is judged by: `loss` and its scores.
+
+    It is the one with the lowest loss, or the highest score called `best_by`.
+
+    Raises:
+        DataError: the run has no evaluation.
+    """
+    found: list[dict[str, float]] = []
+    for line in (run / METRICS).read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        if "held_out" in record:
+            figures = {"loss": record["held_out"]["loss"]}
+            found.append(figures | record["held_out"].get("metrics", {}))
+    if not found:
+        raise DataError(f"{run}: no evaluation; set data.valid")
+    sign = 1 if best_by == "loss" else -1
+    worst = float("inf")
+    return min(found, key=lambda f: worst if f[best_by] is None else sign * f[best_by])
+
+
+def summary(runs: Sequence[tuple[int, Path]], best_by: str = "loss") -> dict[str, Any]:
+    """Return for each figure mean, median, sample standard deviation and the value of each seed."""
+    figures = [best_evaluation(path, best_by) for _, path in runs]
+    result: dict[str, Any] = {"seeds": [seed for seed, _ in runs], "figures": {}}
+    for name in figures[0]:
+        values = [figure[name] for figure in figures]
+        if None not in values:
+            result["figures"][name] = {
+                "mean": statistics.fmean(values),
+                "median": statistics.median(values),
+                "std": statistics.stdev(values),
+                "values": values,
+            }
+    return result
+
+
+def table(found: dict[str, Any]) -> str:
+    """Return the summary as tab-separated lines, a figure a line."""
+    head = ["figure", "mean", "median", "std", *(f"seed {seed}" for seed in found["seeds"])]
+    lines = ["\t".join(head)]
+    for name, row in found["figures"].items():
+        values = [row["mean"], row["median"], row["std"], *row["values"]]
+        lines.append("\t".join([name, *(f"{value:.4f}" for value in values)]))
+    return "\n".join(lines)
