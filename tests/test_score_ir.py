@@ -17,27 +17,10 @@ from nlpkit.score._measures import parse, parse_all
 from tests._search_files import call
 
 Capture = pytest.CaptureFixture[str]
-NAMES = [
-    "nDCG",
-    "nDCG@1",
-    "nDCG@3",
-    "nDCG@10",
-    "AP",
-    "AP@3",
-    "RR",
-    "P@1",
-    "P@5",
-    "P@50",
-    "R@1",
-    "R@5",
-    "R@50",
-    "Success@1",
-    "Success@5",
-    "Rprec",
-    "AP(rel=2)",
-    "P(rel=2)@5",
-    "RR(rel=3)",
-]
+NAMES = (
+    *("nDCG", "nDCG@1", "nDCG@3", "nDCG@10", "AP", "AP@3", "AP(rel=2)", "RR", "RR(rel=3)"),
+    *("P@1", "P@5", "P@50", "P(rel=2)@5", "R@1", "R@5", "R@50", "Success@1", "Success@5", "Rprec"),
+)
 QRELS = "1 0 a 1\n1 0 b 0\n1 0 c 2\n2 0 a 1\n3 0 z 1\n"
 RUN = (
     "1 Q0 b 1 3.0 t\n1 Q0 c 2 2.0 t\n1 Q0 x 3 1.0 t\n1 Q0 a 4 0.5 t\n"
