@@ -1,0 +1,234 @@
+"""CPM-Ant's tasks, tensor by tensor against the table of spec/cpm_ant.md, worked out by hand."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from nlpkit.data.items import Row
+from nlpkit.data.loader import Examples
+from nlpkit.data.pack import LENGTHS, collate
+from nlpkit.errors import DataError
+from nlpkit.objectives import cpm_ant_nlg, cpm_ant_nlu
+from nlpkit.objectives._contract import IGNORE
+from nlpkit.objectives._task import RowError
+
+VOCAB, PROMPT, BOS, EOS = 100, 4, 6, 7
+WORDS = {"是": 50, "a": 11, "b": 12, "c": 13, "d": 14, "e": 15, "f": 16, "?": 20, "!": 21}
+RNG = np.random.default_rng(0)
+
+
+class Letters:
+    """A tokenizer of single characters."""
+
+    vocab_size, bos_id, eos_id, unk_id = VOCAB, BOS, EOS, 1
+
+    def encode(self, text: str) -> list[int]:
+        return [WORDS.get(character, 1) for character in text]
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        return [self.encode(text) for text in texts]
+
+
+MODEL = SimpleNamespace(
+    prompt_length=PROMPT, prompt_types=4, prompts=SimpleNamespace(infilling=0, generation=1)
+)
+
+
+def _nlg(**settings) -> cpm_ant_nlg.Objective:
+    return cpm_ant_nlg.Objective(cpm_ant_nlg.Config(**settings), Letters(), MODEL)
+
+
+def _nlu(**settings) -> cpm_ant_nlu.Objective:
+    settings = {"cue": "?!"} | settings
+    return cpm_ant_nlu.Objective(cpm_ant_nlu.Config(**settings), Letters(), MODEL)
+
+
+def _item(objective, **values):
+    row = Row(values, "x.jsonl", 1)
+    return objective.item(row, objective.encode(list(objective.texts(row))))
+
+
+def test_nlg_example_is_the_table_of_the_specification() -> None:
+    objective = _nlg(max_length=32)
+    item = _item(objective, input="abc", target="de")
+    example = objective.example(item, RNG)
+    # prompt 1: 100 + 4 * 1 + (0 … 3); <s> a b c; d e </s>
+    assert example["input_ids"].tolist() == [104, 105, 106, 107, BOS, 11, 12, 13, 14, 15, EOS]
+    assert example["position"].tolist() == list(range(11))
+    assert example["context"].tolist() == [True] * 8 + [False] * 3
+    assert example["segment"].tolist() == [0] * 4 + [2] * 7
+    assert example["labels"].tolist() == [IGNORE] * 7 + [14, 15, EOS, IGNORE]
+    assert item.size == 11
+    assert item.cut == {}
+
+
+@pytest.mark.parametrize("task_id", [0, 3])
+def test_nlg_task_id_chooses_the_prompt(task_id: int) -> None:
+    objective = _nlg(task_id=task_id)
+    ids = objective.example(_item(objective, input="a", target="b"), RNG)["input_ids"]
+    assert ids[:PROMPT].tolist() == [VOCAB + PROMPT * task_id + k for k in range(PROMPT)]
+
+
+def test_nlg_of_a_task_id_without_prompt_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"objective.task_id: 4, but the model has 4 prompts"):
+        _nlg(task_id=4)
+
+
+def test_nlg_too_long_loses_the_begin_of_the_input_first_and_keeps_bos() -> None:
+    # 4 prompt tokens, <s>, </s>: 5 left; the target has 2, so 3 of the input's 6 stay
+    objective = _nlg(max_length=11)
+    item = _item(objective, input="abcdef", target="ab")
+    ids = objective.example(item, RNG)["input_ids"].tolist()
+    assert ids[PROMPT:] == [BOS, 14, 15, 16, 11, 12, EOS]
+    assert item.cut == {"inputs cut": 1, "tokens cut from inputs": 3}
+    assert item.size == len(ids) == 11
+
+
+def test_nlg_target_too_long_alone_is_cut_from_the_back_and_keeps_eos() -> None:
+    objective = _nlg(max_length=9)  # room for 3
+    item = _item(objective, input="ab", target="abcdef")
+    ids = objective.example(item, RNG)["input_ids"].tolist()
+    assert ids[PROMPT:] == [BOS, 11, 12, 13, EOS]
+    assert item.cut == {
+        "inputs cut": 1,
+        "tokens cut from inputs": 2,
+        "targets cut": 1,
+        "tokens cut from targets": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"input": "a"}, 'no "target"; it has: input'),
+        ({"input": "a", "target": 3}, '"target" is a number (3), not a string'),
+        ({"input": None, "target": "a"}, '"input" is null, not a string'),
+        ({"inputs": "a", "target": "a"}, 'no "input", did you mean inputs?'),
+    ],
+)
+def test_nlg_row_of_wrong_types_is_named(values: dict, message: str) -> None:
+    with pytest.raises(RowError) as error:
+        _nlg().texts(Row(values, "x", 1))
+    assert message in error.value.what
+
+
+def test_nlu_example_has_a_sequence_for_each_option() -> None:
+    objective = _nlu(max_length=32)
+    item = _item(objective, input="ab", target=1, options=["c", "de", ""])
+    example = objective.example(item, RNG)
+    prompt = [104, 105, 106, 107]
+    assert example["input_ids"].tolist() == [
+        *(*prompt, BOS, 11, 12, 13, 20, 21),
+        *(*prompt, BOS, 11, 12, 14, 15, 20, 21),
+        *(*prompt, BOS, 11, 12, 20, 21),
+    ]
+    assert example[LENGTHS].tolist() == [10, 11, 9]
+    assert example["position"].tolist() == [*range(10), *range(11), *range(9)]
+    assert example["context"].all()
+    assert example["segment"][:10].tolist() == [0] * 4 + [2] * 6
+    assert example["option"].tolist() == [0, 1, 2]
+    assert example["right"].tolist() == [1, 1, 1]
+    assert item.size == 30
+
+
+@pytest.mark.parametrize("target", [True, 1.0, "1", None, [1], -1, 2])
+def test_nlu_target_that_is_no_number_of_an_option_is_refused(target: object) -> None:
+    with pytest.raises(RowError) as error:
+        _nlu().texts(Row({"input": "a", "options": ["b", "c"], "target": target}, "x", 1))
+    assert error.value.what.startswith('"target" is ')
+    integer = isinstance(target, int) and not isinstance(target, bool)
+    assert ("2 options, 0 to 1" if integer else "not an integer") in error.value.what
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [([], "an empty list"), ("ab", '"ab"'), (["a", 1], '"options"[1] is a number (1)')],
+)
+def test_nlu_options_that_are_no_list_of_strings_are_refused(options, message: str) -> None:
+    with pytest.raises(RowError) as error:
+        _nlu().texts(Row({"input": "a", "options": options, "target": 0}, "x", 1))
+    assert message in error.value.what or "a string" in error.value.what
+
+
+def test_nlu_too_long_keeps_option_and_cue() -> None:
+    # 4 prompt tokens, <s>, a cue of 2: room for 3, of which the option takes 2
+    objective = _nlu(max_length=10)
+    item = _item(objective, input="abcd", target=0, options=["ef", "abcdef"])
+    first, second = item.parts
+    assert first.tolist() == [14, 15, 16]
+    assert second.tolist() == [11, 12, 13]
+    assert item.cut == {
+        "inputs cut": 2,
+        "tokens cut from inputs": 3 + 4,
+        "options cut": 1,
+        "tokens cut from options": 3,
+    }
+
+
+def test_nlu_answer_that_is_no_token_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"objective.answer: '不是' is not one token"):
+        _nlu(answer="不是")
+
+
+class Scores:
+    """A model whose logit of the answer at a sequence's last token is what it was told."""
+
+    def __init__(self, scores: list[float], lengths: tuple[int, ...]):
+        self.scores, self.lengths = torch.tensor(scores, requires_grad=True), lengths
+
+    def __call__(self, lengths: tuple[int, ...], **inputs: torch.Tensor) -> torch.Tensor:
+        hidden = torch.full((sum(lengths), 1), 1e4)  # anywhere else it would show
+        ends = torch.tensor(lengths).cumsum(0) - 1
+        return hidden.index_put((ends,), self.scores[:, None])
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        other = torch.full((len(hidden), VOCAB), 7.0)
+        return other.index_put((torch.arange(len(hidden)), torch.tensor(50)), hidden[:, 0])
+
+
+def test_nlu_loss_is_cross_entropy_over_the_options_of_each_row() -> None:
+    objective = _nlu()
+    rows = [("ab", 1, ["c", "de", ""]), ("a", 0, ["b", "c"]), ("", 0, ["b"])]
+    items = [_item(objective, input=i, target=t, options=o) for i, t, o in rows]
+    batch = collate([objective.example(item, RNG) for item in items], "input_ids")
+    assert objective.count(batch.fields) == 3
+    fields = {name: torch.from_numpy(value) for name, value in batch.fields.items()}
+    model = Scores([1.0, 2.0, -1.0, 0.5, 0.5, 9.0], batch.lengths)
+    loss, judged = objective.judge(model, fields, batch.lengths)
+    scores = [torch.tensor(s) for s in ([1.0, 2.0, -1.0], [0.5, 0.5], [9.0])]
+    expected = sum(
+        torch.nn.functional.cross_entropy(s[None], torch.tensor([t]))
+        for s, (_, t, _) in zip(scores, rows, strict=True)
+    )
+    assert torch.isclose(loss.total, expected)
+    assert loss.count == 3
+    assert judged == [("1", "1"), ("0", "0"), ("0", "0")]
+    loss.total.backward()
+    softmax = torch.cat([s.softmax(0) for s in scores])
+    right = torch.tensor([0.0, 1, 0, 1, 0, 1])
+    assert torch.allclose(model.scores.grad, softmax - right, atol=1e-6)
+
+
+def test_items_of_a_file_say_where_a_row_is_wrong(tmp_path) -> None:
+    from nlpkit.data import corpus
+    from nlpkit.data.items import build_items
+
+    path = tmp_path / "rows.jsonl"
+    good = {"input": "a", "target": 0, "options": ["b", "c"]}
+    bad = good | {"target": True}
+    path.write_text("\n".join(map(json.dumps, [good, good, bad, good])) + "\n")
+    config = corpus.Config(train=[str(path)])
+    inputs, _ = corpus.resolve(config, None, tmp_path)
+    with pytest.raises(DataError, match=rf'{path}:3: "target" is true, not an integer'):
+        build_items(inputs, config, _nlu(), cache_dir=tmp_path)
+    skipping = corpus.Config(train=[str(path)], on_error="skip")
+    items = build_items(inputs, skipping, _nlu(), cache_dir=tmp_path)
+    assert len(items) == 3
+    assert [str(bad) for bad in items.counts.first_bad] == [
+        f'{path}:3: "target" is true, not an integer, the number of the right option from 0'
+    ]
+    examples = Examples(items, _nlu(), seed=1)
+    assert examples.sizes.tolist() == [2 * 9] * 3
