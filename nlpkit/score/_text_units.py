@@ -62,6 +62,8 @@ def dropped_letters(lines: Iterable[str]) -> tuple[int, int]:
 
 def is_unspaced(lines: Sequence[str]) -> bool:
     """Return whether the first lines are of a script without spaces, and have few."""
-    text = "\n".join(lines[:_SAMPLE])
-    han, words = len(_HAN.findall(text)), text.split()
-    return 2 * han > sum(map(len, words)) and 5 * len(words) < han + 5 * text.count("\n") + 5
+    sample = lines[:_SAMPLE]
+    words = " ".join(sample).split()
+    han = sum(len(_HAN.findall(word)) for word in words)
+    spaces = len(words) - len(sample)
+    return 2 * han > sum(map(len, words)) and 5 * spaces < han
