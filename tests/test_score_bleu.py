@@ -157,6 +157,18 @@ def test_bleu_with_a_tokenizer_that_lacks_its_library_says_which(
     assert "\n" not in str(error.value)
 
 
+def test_bleu_with_a_tokenizer_whose_model_cannot_be_fetched_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Unreachable:
+        def __init__(self) -> None:
+            raise OSError("<urlopen error: no network>")
+
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.Flores200Tokenizer", Unreachable)
+    with pytest.raises(UsageError, match=r"flores200 cannot be used: .*from the network: <urlopen"):
+        bleu.score(["a"], [["a"]], tokenize="flores200")
+
+
 def test_bleu_imports_the_standard_library_alone() -> None:
     code = (
         "import sys, json; from nlpkit.score import bleu;"

@@ -144,6 +144,10 @@ def test_bleu_of_tricky_texts_with_options_is_that_of_sacrebleu(options: dict) -
     check_scores("zh", 6, 200, **options)
 
 
+def test_bleu_of_tricky_texts_by_a_borrowed_tokenizer_is_that_of_sacrebleu() -> None:
+    check_scores("intl", 7, 300)
+
+
 @pytest.mark.parametrize("method", ["exp", "floor", "add-k", "none"])
 def test_bleu_of_random_sums_is_that_of_sacrebleu(method: str) -> None:
     rng = random.Random(method)

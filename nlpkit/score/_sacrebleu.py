@@ -25,10 +25,13 @@ def borrowed_tokenizer(name: str) -> tuple[Callable[[str], list[str]], str, str]
     """Return how sacrebleu splits a line, what its signature calls it, and its version."""
     library = imported(f"the tokenizer {name}")
     try:
-        tokenize = library.BLEU(tokenize=name).tokenizer
+        # The same model by its present name, which it does not warn of.
+        tokenize = library.BLEU(tokenize="flores101" if name == "spm" else name).tokenizer
     except (ImportError, RuntimeError, AssertionError, OSError, SystemExit) as error:
-        # Its own messages span lines and name what to install or what cannot be fetched.
+        # Its own messages span lines and name what to install.
         reason = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, OSError):
+            reason = f"sacrebleu fetches its model from the network: {reason}"
         raise UsageError(f"the tokenizer {name} cannot be used: {reason}") from error
     return (
         lambda line: tokenize(line.rstrip()).split(),
