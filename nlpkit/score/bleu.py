@@ -111,7 +111,7 @@ def _settings(options: dict[str, Any]) -> Settings:
     for option in OPTIONS:
         value = getattr(settings, option.name)
         if option.choices and value not in option.choices:
-            raise UsageError(f"{option.name} is {value!r}, must be one of {option.choices}")
+            raise UsageError(f"{option.name} is {value!r}, must be {', '.join(option.choices)}")
     if settings.k < 0 or not math.isfinite(settings.k):
         raise UsageError(f"smooth_value is {settings.k}, must be a number of 0 or more")
     return settings
