@@ -63,9 +63,10 @@ TOOL = '''\
 def add_arguments(parser):
     parser.add_argument("numbers", nargs="+", type=float)
     parser.add_argument("--none", action="store_true")
+    parser.add_argument("-m", nargs="+", default=[])
 
 def run(arguments):
-    print(sum(arguments.numbers))
+    print(sum(arguments.numbers), *arguments.m)
     return None if arguments.none else sum(arguments.numbers)
 '''
 HYP = "The cat is on the desk.\nIt is a dog\nhello\n"
@@ -467,7 +468,7 @@ def test_score_wrong_usage_is_one_line_and_gives_2(folder, capsys, line, said):
 
 
 def test_score_tool_gets_its_own_arguments_and_the_limit(folder, capsys):
-    assert score(capsys, "mylab.total 1 2.5") == (0, "3.5\n", "")
+    assert score(capsys, "mylab.total 1 2.5 -m of two") == (0, "3.5 of two\n", "")
     code, out, err = score(capsys, "mylab.total 1 2.5 --fail-under 4")
     assert (code, out, err) == (6, "3.5\n", "nlpkit: mylab.total is 3.5: below --fail-under 4\n")
     assert score(capsys, "mylab.total 1 2 --none --fail-under 0")[0] == 2

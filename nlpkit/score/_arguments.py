@@ -72,7 +72,7 @@ def metric_names(arguments: list[str]) -> tuple[list[str], list[str]]:
         arguments = arguments[1:]
         for name in names:
             # A tool's options are its own: `-m` of `ir` names measures.
-            if "run" in vars(module_of(name)):
+            if is_tool(module_of(name)):
                 return names, arguments
     if any(argument.startswith(("-m", "--m")) for argument in arguments):
         parser = Parser("nlpkit score")
@@ -86,6 +86,11 @@ def metric_names(arguments: list[str]) -> tuple[list[str], list[str]]:
     if twice:
         raise UsageError(f"{twice[0]}: given twice")
     return names, arguments
+
+
+def is_tool(module: ModuleType) -> bool:
+    """Return whether a score reads files of its own kind, with arguments of its own."""
+    return "run" in vars(module)
 
 
 def module_of(name: str) -> ModuleType:
@@ -188,7 +193,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     switch("-sh", "--short", "a short signature")
     switch("-q", "--quiet", "only warnings and errors on stderr")
     add_shared(group)
-    text = "the same above X, for error rates: wer, ter ..."
+    text = "the same for an error rate (wer, ter ...) above X"
     group.add_argument("--fail-over", type=float, metavar="X", help=text)
     # sacrebleu's; nothing here has colour.
     group.add_argument("-nc", "--no-color", action="store_true", help=argparse.SUPPRESS)

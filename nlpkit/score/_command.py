@@ -40,7 +40,7 @@ def run(arguments: list[str]) -> None:
         return _write(overview())
     names, rest = _arguments.metric_names(arguments)
     modules = {name: _arguments.module_of(name) for name in names}
-    tools = [name for name, module in modules.items() if "run" in vars(module)]
+    tools = [name for name, module in modules.items() if _arguments.is_tool(module)]
     if tools and len(names) > 1:
         raise UsageError(f"{tools[0]} reads files of its own kind; it cannot be joined by others")
     for name, module in modules.items():

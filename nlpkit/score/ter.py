@@ -23,6 +23,7 @@ OPTIONS = (
     Option("normalized", False, "split punctuation off words", ("--ter-normalized",), bool),
 )
 REFERENCES = (1, None)
+LOWER_IS_BETTER = True
 
 
 def score(hypotheses: Sequence[str], references: References, **options: Any) -> Score:
