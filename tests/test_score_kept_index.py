@@ -1,6 +1,9 @@
 """An index kept in a directory: used, noticed to be old or damaged, never lost."""
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,6 +123,7 @@ def test_kept_index_save_that_fails_keeps_the_old_one(
     def full(number: int) -> None:
         raise OSError(28, os.strerror(28))
 
+    # Four arrays, two lists, and what names their folder.
     for nth in range(7):
         calls = iter(range(100))
         monkeypatch.setattr(
@@ -140,3 +144,73 @@ def test_kept_index_fingerprint_is_of_the_bytes(tmp_path: Path) -> None:
     assert a == b != c
     with pytest.raises(FileError, match="missing: no such file"):
         _kept_index.fingerprint(str(tmp_path / "missing"))
+
+
+def test_kept_index_left_by_a_killed_writer_is_cleared_by_the_next(tmp_path: Path) -> None:
+    docs, queries = write_jsonl(tmp_path / "d.jsonl", SMALL), tmp_path / "q.tsv"
+    write_tsv(queries, ["cat"])
+    call(bm25, docs, queries, "--index", tmp_path / "kept")
+    (tmp_path / "kept" / "data-0123").mkdir()
+    (tmp_path / "kept" / "data-0123" / "starts.npy").write_bytes(b"half")
+    write_jsonl(docs, ["cat"])
+    call(bm25, docs, queries, "--index", tmp_path / "kept")
+    assert len(list((tmp_path / "kept").iterdir())) == 2
+    assert _kept_index.load(tmp_path / "kept")[0].ids == ["d0"]
+
+
+def test_kept_index_replaced_while_it_is_opened_is_opened_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docs, queries = write_jsonl(tmp_path / "d.jsonl", SMALL), tmp_path / "q.tsv"
+    write_tsv(queries, ["cat"])
+    call(bm25, docs, queries, "--index", tmp_path / "kept")
+    load = np.load
+
+    def replaced_first(*arguments: object, **options: object) -> np.ndarray:
+        monkeypatch.undo()
+        write_jsonl(docs, ["cat", "new"])
+        call(bm25, docs, queries, "--index", tmp_path / "kept")
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(np, "load", replaced_first)
+    assert _kept_index.load(tmp_path / "kept")[0].ids == ["d0", "d1"]
+
+
+def test_kept_index_of_another_unicode_is_said(tmp_path: Path, capsys: Capture) -> None:
+    docs, queries = write_jsonl(tmp_path / "d.jsonl", SMALL), tmp_path / "q.tsv"
+    write_tsv(queries, ["cat"])
+    call(bm25, docs, queries, "--index", tmp_path / "kept")
+    head = tmp_path / "kept" / "index.json"
+    text = head.read_text()
+    found = json.loads(text)
+    found["settings"]["unicode"] = "3.0"
+    head.write_text(json.dumps(found))
+    assert "made with unicode 3.0, here is" in _outputs(capsys, bm25, tmp_path / "kept", queries)[1]
+    head.write_text(text.replace('"word"', '"other"'))
+    with pytest.raises(FileError, match="a damaged index"):
+        call(bm25, tmp_path / "kept", queries)
+    head.write_text(text.replace('"layout": 1', '"layout": 0'))
+    with pytest.raises(FileError, match="an index of another version; give its documents again"):
+        call(bm25, tmp_path / "kept", queries)
+    _, err = _outputs(capsys, bm25, docs, queries, "--index", tmp_path / "kept")
+    assert "kept, written" in err
+
+
+def test_kept_index_of_documents_from_stdin_is_written_each_time(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    queries = write_tsv(tmp_path / "q.tsv", ["cat"])
+    program = (
+        "import argparse, sys\n"
+        "from nlpkit.score import bm25\n"
+        "parser = argparse.ArgumentParser()\n"
+        "bm25.add_arguments(parser)\n"
+        "bm25.run(parser.parse_args(sys.argv[1:]))\n"
+    )
+    command = [sys.executable, "-c", program, "-", str(queries), "--index", str(tmp_path / "kept")]
+    for text, hit in (("cat\n", "1"), ("dog\ncat\n", "2")):
+        done = subprocess.run(command, input=text, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split()[2] == hit
+    call(bm25, tmp_path / "kept", queries)
+    assert capsys.readouterr().out.split()[2] == "2"

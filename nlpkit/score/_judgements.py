@@ -17,7 +17,7 @@ def read_qrels(path: str) -> Qrels:
     line, a document judged twice for a query, and a file without a judgement.
     """
     qrels: Qrels = {}
-    lines: dict[tuple[str, str], int] = {}
+    lines: dict[str, dict[str, int]] = {}
     width = 0
     for number, fields in _rows(path):
         if not width and len(fields) == 3 and fields[2] == "score":
@@ -28,7 +28,7 @@ def read_qrels(path: str) -> Qrels:
             raise DataError(f"{_place(path, number)}: {len(fields)} columns; needs `{wanted}`")
         width = len(fields)
         query, document, relevance = fields[0], fields[-2], fields[-1]
-        _check_once(lines, (query, document), path, number)
+        _check_once(lines.setdefault(query, {}), query, document, path, number)
         try:
             qrels.setdefault(query, {})[document] = int(relevance)
         except ValueError as error:
@@ -46,15 +46,17 @@ def read_run(path: str) -> Rankings:
     column counts for nothing. Raise `DataError` for a malformed line, a document twice for a query,
     and a file without a ranking.
     """
-    found: dict[str, tuple[list[str], array[float]]] = {}
-    lines: dict[tuple[str, str], int] = {}
+    # Documents with their lines, and scores in the same order.
+    found: dict[str, tuple[dict[str, int], array[float]]] = {}
     for number, fields in _rows(path):
         if len(fields) != 6:
             wanted = "needs `query Q0 document rank score tag`"
             raise DataError(f"{_place(path, number)}: {len(fields)} columns; {wanted}")
         query, document = fields[0], fields[2]
-        _check_once(lines, (query, document), path, number)
-        documents, scores = found.setdefault(query, ([], array("f")))
+        if query not in found:
+            found[query] = {}, array("f")
+        documents, scores = found[query]
+        _check_once(documents, query, document, path, number)
         try:
             score = float(fields[4])
         except ValueError as error:
@@ -64,7 +66,6 @@ def read_run(path: str) -> Rankings:
             raise DataError(
                 f"{_place(path, number)}: score {fields[4]!r} has no place in a ranking"
             )
-        documents.append(document)
         scores.append(score)
     if not found:
         raise DataError(f"{name_of(path)}: holds no ranking")
@@ -85,12 +86,9 @@ def _place(path: str, number: int) -> str:
     return f"{name_of(path)}:{number}"
 
 
-def _check_once(
-    lines: dict[tuple[str, str], int], pair: tuple[str, str], path: str, number: int
-) -> None:
-    first = lines.setdefault(pair, number)
+def _check_once(lines: dict[str, int], query: str, document: str, path: str, number: int) -> None:
+    first = lines.setdefault(document, number)
     if first != number:
-        query, document = pair
         raise DataError(
             f"{_place(path, number)}: document {document!r} of query {query!r} is in line {first},"
             " too"

@@ -5,9 +5,12 @@ else decides it. A new one is written beside the old one, and `index.json` renam
 reader finds the old or the new one, whole, whenever the writer is stopped.
 """
 
+import contextlib
+import fcntl
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +78,8 @@ def load(directory: Path) -> tuple[Index, Settings]:
         index = Index(lists["ids"], terms, **arrays)
         _check(index)
     except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, OSError) and _head(directory) != head:
+            return load(directory)  # another process has put a new one in its place
         raise FileError(f"{directory}: a damaged index ({error}); remove it") from error
     return index, head["settings"]
 
@@ -107,27 +112,45 @@ def _head(directory: Path) -> dict[str, Any] | None:
 def save(index: Index, settings: Settings, directory: Path) -> None:
     """Write the index and put it in the place of the one there; raise `FileError` if it fails."""
     folder = directory / f"data-{os.urandom(6).hex()}"
-    temporary = directory / f"{folder.name}.json"
     try:
-        folder.mkdir(parents=True)
-        arrays = (index.starts, index.documents, index.counts, index.lengths)
-        for name, array in zip(_ARRAYS, arrays, strict=True):
-            with open(folder / f"{name}.npy", "xb") as file:
-                np.save(file, array, allow_pickle=False)
-                file.flush()
-                os.fsync(file.fileno())
-        for name, values in (("ids", index.ids), ("terms", [*index.terms])):
-            _write(folder / f"{name}.json", values)
-        head = {"layout": _LAYOUT, "folder": folder.name, "settings": settings}
-        _write(temporary, head)
-        os.replace(temporary, directory / _HEAD)
+        directory.mkdir(parents=True, exist_ok=True)
+        with _alone(directory):
+            _replace(index, settings, folder)
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
-        temporary.unlink(missing_ok=True)
         raise FileError(f"{directory}: cannot be written: {error.strerror}") from error
-    for old in directory.glob("data-*"):
-        if old.name != folder.name and old.is_dir():
+
+
+def _replace(index: Index, settings: Settings, folder: Path) -> None:
+    folder.mkdir()
+    arrays = (index.starts, index.documents, index.counts, index.lengths)
+    for name, array in zip(_ARRAYS, arrays, strict=True):
+        with open(folder / f"{name}.npy", "xb") as file:
+            np.save(file, array, allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
+    for name, values in (("ids", index.ids), ("terms", [*index.terms])):
+        _write(folder / f"{name}.json", values)
+    head = {"layout": _LAYOUT, "folder": folder.name, "settings": settings}
+    _write(folder / _HEAD, head)
+    os.replace(folder / _HEAD, folder.parent / _HEAD)
+    # The old one's, and what a writer that was killed has left.
+    for old in folder.parent.glob("data-*"):
+        if old.name != folder.name:
             shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Wait until no other process writes an index here."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        # Some network file systems lock no directory; two writers at a time are rare enough there.
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _write(path: Path, value: Any) -> None:

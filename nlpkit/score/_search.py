@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     scoring.add_argument("--qrels", metavar="FILE", help="print measures instead of the ranking")
     default = " ".join(_evaluation.DEFAULT)
     text = f"default: {default}; see nlpkit score ir --help"
-    scoring.add_argument("--measures", nargs="+", metavar="MEASURE", help=text)
+    scoring.add_argument("-m", "--measures", nargs="+", metavar="MEASURE", help=text)
     text = "mean over all of --qrels, not those with a hit alone"
     scoring.add_argument("-c", "--complete", action="store_true", help=text)
     scoring.add_argument("--run", metavar="FILE", help="with --qrels: write the ranking here")
@@ -140,7 +140,7 @@ def _plan(found: argparse.Namespace) -> Plan:
 def _index(found: argparse.Namespace, say: Callable[[str], None]) -> tuple[Index, Settings]:
     """Return the index of the documents, built or kept, and its settings."""
     if found.docs != "-" and Path(found.docs).is_dir():
-        return _opened(found)
+        return _opened(found, say)
     records = Records(found.docs, found.input_format, title=found.title is not False)
     lowercase = found.lowercase is not False
     settings = Settings(found.tokenize or "word", lowercase, records.format, records.title)
@@ -162,15 +162,21 @@ def _index(found: argparse.Namespace, say: Callable[[str], None]) -> tuple[Index
     return index, settings
 
 
-def _opened(found: argparse.Namespace) -> tuple[Index, Settings]:
+def _opened(found: argparse.Namespace, say: Callable[[str], None]) -> tuple[Index, Settings]:
     """Return the index that DOCS is; raise `UsageError` for options that it was not made with."""
     if found.index:
         raise UsageError(f"--index: {found.docs} is an index already")
     index, kept = _kept_index.load(Path(found.docs))
     try:
         settings = Settings(**{name: kept[name] for name in Settings._fields})
-    except KeyError as error:
-        raise FileError(f"{found.docs}: a damaged index (no {error}); remove it") from error
+        if settings.tokenize not in TOKENIZERS:
+            raise ValueError(f"no {settings.tokenize!r} among the tokenizers")
+    except (KeyError, ValueError) as error:
+        raise FileError(f"{found.docs}: a damaged index ({error}); remove it") from error
+    for name, version in _kept_index.versions(settings.tokenize).items():
+        if kept.get(name) != version:
+            other = f"made with {name} {kept.get(name)}, here is {version}"
+            say(f"{found.docs}: {other}; words may be cut otherwise")
     asked = (found.tokenize, found.lowercase, found.input_format, found.title)
     for name, value, made in zip(Settings._fields, asked, settings, strict=True):
         if value is not None and value != made:
