@@ -97,7 +97,7 @@ def test_wer_is_all_edits_by_all_reference_words() -> None:
 
 def test_wer_case_counts_unless_lowercase() -> None:
     assert wer.score(["The Cat"], [["the cat"]]).score == 1
-    assert wer.score(["The Cat"], [["the cat"]], lowercase=True).score == 0
+    assert wer.score(["The cat"], [["the Cat"]], lowercase=True).score == 0
     assert wer.score(["a"], [["a"]], lowercase=True).signature.startswith("case:lc")
 
 
@@ -115,7 +115,7 @@ def test_wer_of_unspaced_chinese_warns_of_cer() -> None:
 def test_cer_counts_spaces_unless_ignored() -> None:
     assert cer.score([" 今 天好 "], [["今天好"]]).score == 1 / 3
     assert cer.score([" 今 天\u3000好 "], [["今天好"]], ignore_spaces=True).score == 0
-    assert cer.score(["ABc"], [["abd"]], lowercase=True).score == 1 / 3
+    assert cer.score(["ABc"], [["abD"]], lowercase=True).score == 1 / 3
 
 
 def test_cer_counts_code_points_beyond_the_basic_plane_once() -> None:

@@ -86,8 +86,9 @@ def test_perplexity_rounding_above_zero_is_taken() -> None:
 
 @pytest.mark.parametrize("field", ["nan", "inf", "x", "-1e999", "1_0", "--1"])
 def test_perplexity_what_is_no_number_is_a_bad_line(field: str) -> None:
-    with pytest.raises(BadLine, match="is no log-probability"):
+    with pytest.raises(BadLine, match="is no log-probability") as caught:
         perplexity.score(["-1", f"-1 {field}"])
+    assert (caught.value.file, caught.value.index) == (0, 1)
 
 
 def test_perplexity_without_tokens_or_text_is_an_error() -> None:
