@@ -196,3 +196,20 @@ def test_search_index_holds_each_word_of_each_document() -> None:
         held = {d: text.split().count(word) for d, text in enumerate(texts) if word in text.split()}
         assert dict(zip(index.documents[place].tolist(), index.counts[place], strict=True)) == held
         assert index.documents[place].tolist() == sorted(held)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokenize", "is_told"),
+    [
+        ("中国历史上的著名诗人，很多都在长安住过", "word", True),
+        ("中国历史上的著名诗人，很多都在长安住过", "bigram", False),
+        ("나는 오늘 학교에 가서 친구를 만났다", "word", False),
+        ("the cat on 桌子", "whitespace", False),
+    ],
+)
+def test_search_text_without_spaces_left_uncut_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, tokenize: str, is_told: bool
+) -> None:
+    files = write_jsonl(tmp_path / "d.jsonl", [text]), write_tsv(tmp_path / "q.tsv", ["x"])
+    call(bm25, *files, "--tokenize", tokenize)
+    assert ("leaves whole clauses uncut" in capsys.readouterr().err) == is_told

@@ -5,6 +5,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,11 +19,13 @@ from nlpkit.score._measures import Measure, parse_all
 from nlpkit.score._ranking import Ranker, Weighting
 from nlpkit.score._run_lines import Ranked
 from nlpkit.score._search_index import Index
-from nlpkit.score._words import TOKENIZERS, Words, tokenizer
+from nlpkit.score._words import TOKENIZERS, Words, look_uncut, tokenizer
 
 _TOP = 10
 # What trec_eval's tracks rank, where the ranking is scored and no depth is given.
 _TOP_SCORED = 1000
+# Terms that are looked at to tell whether texts have been cut into words at all.
+_SAMPLE = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,6 +103,10 @@ def run(
     lines = f"{len(index.ids)} documents ({index.empty} without a word)"
     say(f"{lines}, {len(index.terms)} terms, mean length {index.mean_length:.2f}")
     say(signature)
+    if look_uncut(islice(index.terms, _SAMPLE)):
+        say(
+            f"{settings.tokenize} leaves whole clauses uncut here: --tokenize bigram or zh cuts them"
+        )
     if found.explain:
         _explain(ranker, records, words, found, plan.format)
         return None

@@ -9,7 +9,7 @@
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 Words = Callable[[str], list[str]]
@@ -70,6 +70,14 @@ def _chinese() -> Words:
         return [word for word in rjieba.cut(text) if _WORD.search(word)]
 
     return words
+
+
+def look_uncut(words: Iterable[str]) -> bool:
+    """Return whether most are whole clauses of a language that is written without spaces."""
+    found = list(words)
+    clauses = [word for word in found if _CJK_RUN.fullmatch(word)]
+    # Korean has spaces: its words are in the range, but short.
+    return 2 * len(clauses) > len(found) and sum(map(len, clauses)) > 4 * len(clauses)
 
 
 def _lowered(words: Words) -> Words:
