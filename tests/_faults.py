@@ -266,6 +266,10 @@ def _child(order: dict[str, Any], stdout: int, stderr: int) -> None:
         os._exit(ended.code or 0)  # type: ignore[arg-type]
 
 
+def _has_ended(child: int) -> bool:
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
 def _serve(order: dict[str, Any]) -> Ended:
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         began = time.monotonic()
@@ -284,14 +288,12 @@ def _serve(order: dict[str, Any]) -> Ended:
                 def stderr_has() -> bool:
                     return path.exists() and text in path.read_text(errors="replace")
 
-            while (
-                not stderr_has()
-                and os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-            ):
+            while not stderr_has() and not _has_ended(child):
                 time.sleep(0.002)
         reference = time.monotonic()
         for seconds, number in order["signals"]:
-            time.sleep(max(0.0, reference + seconds - time.monotonic()))
+            while time.monotonic() < reference + seconds and not _has_ended(child):
+                time.sleep(min(0.01, max(0.0, reference + seconds - time.monotonic())))
             os.kill(child, number)  # an ended child is not reaped yet: this is no other process
         status = os.waitpid(child, 0)[1]
         seconds = time.monotonic() - began
