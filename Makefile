@@ -30,9 +30,12 @@ test: check
 test-all: check
 	$(BIN)/python -m pytest -m "not gpu"
 
-# Our training step against the plain way in transformers; a table on stdout.
+# Our training step against the plain way in transformers, our BLEU against sacrebleu, our BM25
+# against bm25s; tables on stdout.
 bench: install
 	$(BIN)/python bench/train_step.py
+	OMP_NUM_THREADS=1 $(BIN)/python bench/score_bleu.py
+	OMP_NUM_THREADS=1 $(BIN)/python bench/score_bm25.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -641,6 +642,21 @@ def test_score_starts_in_less_than_six_tenths_of_sacrebleus_time(folder):
     pairs = [(seconds(ours), seconds(theirs)) for _ in range(5)]
     mine, other = (min(each) for each in zip(*pairs, strict=True))
     assert mine <= 0.6 * other
+
+
+def test_score_prints_what_the_readme_shows(folder):
+    readme = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```console\n(.*?)```", readme, re.DOTALL)
+    (block,) = [block for block in blocks if "$ nlpkit score" in block]
+    commands = [line[2:] for line in block.splitlines() if line.startswith("$ ")]
+    shown = [line for line in block.splitlines() if not line.startswith("$ ")]
+    assert len(commands) > 5
+    shell = f'set -o pipefail; nlpkit() {{ "{sys.executable}" -m nlpkit "$@"; }}; '
+    done = subprocess.run(
+        ["bash", "-c", shell + "\n".join(commands)], capture_output=True, encoding="utf-8"
+    )
+    assert done.returncode == 0
+    assert [line.rstrip() for line in done.stdout.splitlines()] == shown
 
 
 # Output, by itself
