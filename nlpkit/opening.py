@@ -16,7 +16,7 @@ from torch import nn
 from nlpkit import registry
 from nlpkit.build import ModelPart
 from nlpkit.errors import FileError, UsageError
-from nlpkit.models import _hf
+from nlpkit.models import _hf, _lora
 from nlpkit.models._head import Head
 from nlpkit.objectives._contract import missing
 from nlpkit.tokenizers import _load
@@ -59,7 +59,7 @@ def open_checkpoint(
     where = _device(device)
     directory = find_checkpoint(Path(path).expanduser(), say)
     _verify(directory)
-    settings, tensors = _hf.read(directory)
+    settings, tensors = _lora.read(directory)
     family, light = _hf.family_of(settings, directory)
     part = ModelPart(family, None, None, directory)
     part.config, state = _hf.converted(part.module(), directory, settings, tensors)

@@ -23,7 +23,7 @@ RNG = np.random.default_rng(0)
 class Letters:
     """A tokenizer of single characters."""
 
-    vocab_size, bos_id, eos_id, unk_id = VOCAB, BOS, EOS, 1
+    vocab_size, bos_id, eos_id, unk_id, pad_id = VOCAB, BOS, EOS, 1, 0
 
     def encode(self, text: str) -> list[int]:
         return [WORDS.get(character, 1) for character in text]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -112,20 +112,30 @@ def check_length(max_length: int, model_config: Any) -> None:
         )
 
 
+@runtime_checkable
 class Generative(Protocol):
-    """What an objective offers, beside its contract, if its model can generate text.
-
-    One that can also fill in blanks has `fill_blanks(parts, blanks) -> Prompt`: ids of the text
-    before, between and after the blanks, and the number of tokens of each blank.
-    """
+    """What an objective offers, beside its contract, if its model can generate text."""
 
     longest: int  # tokens of text, given and new, that fit together
     ends: tuple[int, ...]  # tokens that end a text
     never: tuple[int, ...]  # tokens that were never a target: not to be generated
+    drop_unknown: bool
 
     def continue_text(self, ids: Sequence[int], room: int) -> Prompt:
         """Return the prompt for a text, with `room` slots, fewer than `longest`.
 
         Raises:
             ValueError: nothing can be predicted from this text.
+        """
+
+
+@runtime_checkable
+class Filling(Protocol):
+    """What it offers if its model can fill in blanks, too."""
+
+    def fill_blanks(self, parts: Sequence[Sequence[int]], blanks: Sequence[int]) -> Prompt:
+        """Return the prompt for the ids before, between and after `blanks` of so many tokens.
+
+        Raises:
+            ValueError: the text is too long.
         """

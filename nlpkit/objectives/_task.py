@@ -40,6 +40,7 @@ class Item:
     label: Any
     size: int  # tokens of all its sequences
     cut: dict[str, int] = field(default_factory=dict)
+    text: str = ""  # what is given, where an answer is to be written
 
 
 class Task:

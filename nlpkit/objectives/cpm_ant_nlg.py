@@ -94,7 +94,9 @@ class Objective(Task):
         target_ids, target_cut = shorten(target, self.room, "start")
         cut = counted(source_cut, "input") | counted(target_cut, "target")
         size = len(self.prompt) + len(source_ids) + len(target_ids) + 2
-        return Item((source_ids, target_ids), row.values[self.config.target], size, cut)
+        values = row.values
+        right, given = values[self.config.target], values[self.config.input]
+        return Item((source_ids, target_ids), right, size, cut, given)
 
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the tensors of spec/cpm_ant.md, each (T,); nothing is random."""

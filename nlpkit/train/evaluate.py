@@ -30,6 +30,7 @@ class HeldOut:
         self.examples = examples
         self.bins, self.batch = held_out_batches(examples, budget)
         self.characters = characters
+        self.judged: list[tuple[str, str]] = []  # of the last evaluation, in the order of `bins`
 
     def evaluate(
         self,
@@ -75,6 +76,7 @@ class HeldOut:
         figures = _figures(pairs, flat[-1] if objective.predicts_text else None)
         if world > 1:
             judged = gather_object(judged)
+        self.judged = judged
         if judged:
             figures["metrics"] = scores(objective.metrics, judged)
         return figures

@@ -1,0 +1,86 @@
+"""Evaluate a checkpoint on held-out data."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nlpkit.commands._options import Common, shared
+
+Checkpoint = Annotated[
+    str, typer.Argument(metavar="CKPT", help="a checkpoint, or a run such as runs/cpm_ant")
+]
+Data = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data", metavar="FILE", help="default: the held-out data of its run; repeatable"
+    ),
+]
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics", metavar="NAMES", help="scores, such as accuracy,f1; see nlpkit score"
+    ),
+]
+Predictions = Annotated[
+    str | None,
+    typer.Option("--predictions", metavar="FILE", help="writes what was answered, a row a line"),
+]
+TextKey = Annotated[
+    str | None, typer.Option("--text-key", metavar="KEY", help="as data.text_key in a recipe")
+]
+Tokens = Annotated[int, typer.Option("--tokens-per-batch", min=1, help="changes speed, no figure")]
+MaxNew = Annotated[
+    int | None, typer.Option("--max-new-tokens", min=1, help="of each generated answer")
+]
+Beam = Annotated[int, typer.Option("--beam", min=1, help="beams of each generated answer")]
+
+
+@shared("device", "json", "quiet", "verbose")
+def command(
+    checkpoint: Checkpoint,
+    common: Common,
+    data: Data = None,
+    metrics: Metrics = None,
+    predictions: Predictions = None,
+    text_key: TextKey = None,
+    tokens_per_batch: Tokens = 4096,
+    max_new_tokens: MaxNew = None,
+    beam: Beam = 1,
+) -> None:
+    """Evaluate a checkpoint on held-out data.
+
+    Loss (nats a target), perplexity and bits per character where text is predicted, and the scores
+    of the task, computed by the code of `nlpkit score`. A task that writes text is judged by what
+    the checkpoint generates.
+    """
+    from nlpkit import evaluation
+    from nlpkit.cli import leave
+    from nlpkit.data.store import Watch
+    from nlpkit.generate.settings import Settings
+    from nlpkit.opening import open_checkpoint
+    from nlpkit.train.log import Log
+    from nlpkit.train.signals import catch_signals
+
+    names = None if metrics is None else [name.strip() for name in metrics.split(",")]
+    evaluation.check_metrics(names or ())
+    log = Log(common.verbosity)
+    with catch_signals(leave) as stop:
+        watch = Watch(note=log.detail, should_stop=stop.check)
+        opened = open_checkpoint(checkpoint, device=common.device, say=log.say)
+        source = evaluation.find_data(opened, data or (), text_key, watch)
+        run = evaluation.Evaluation(opened, source, tokens_per_batch, watch)
+        generation = Settings(max_new_tokens=max_new_tokens, beam=beam)
+        figures, rows = run.figures(names, generation, log, stop, batch=32)
+    if predictions is not None:
+        _write(Path(predictions), rows)
+    common.result(evaluation.table(figures), **figures)
+
+
+def _write(path: Path, rows: list[dict[str, str]]) -> None:
+    import json
+
+    from nlpkit.train.checkpoint import naming_the_path
+
+    with naming_the_path(path), open(path, "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

@@ -1,0 +1,208 @@
+"""A checkpoint on held-out data: loss, perplexity and bits per character, a task's scores.
+
+The scores of answers and of generated texts are those of `nlpkit score`, by the same code.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nlpkit import recipe, registry
+from nlpkit.data import corpus, store
+from nlpkit.data.items import Items, build_items
+from nlpkit.data.loader import HELD_OUT, Examples
+from nlpkit.data.store import Watch
+from nlpkit.errors import DataError, UsageError
+from nlpkit.generate.settings import Settings
+from nlpkit.generate.texts import Writer
+from nlpkit.opening import Opened
+from nlpkit.rundir import RECIPE
+from nlpkit.saving import Training
+from nlpkit.train.evaluate import HeldOut, scores
+from nlpkit.train.log import Log
+from nlpkit.train.signals import StopFlag
+
+LOSS_FIGURES = ("loss", "perplexity", "bits_per_character")
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What `HeldOut` asks of accelerate where one process does everything."""
+
+    device: torch.device
+    num_processes: int = 1
+    process_index: int = 0
+
+
+@dataclass(frozen=True)
+class Source:
+    """Which held-out text, and how it is read."""
+
+    inputs: list[corpus.Input]
+    config: corpus.Config
+    part: corpus.Part
+    cache: Path
+
+
+def find_data(opened: Opened, files: Sequence[str], text_key: str | None, watch: Watch) -> Source:
+    """Return the held-out data: `files`, or else those of the recipe of the checkpoint's run.
+
+    Raises:
+        UsageError: the checkpoint belongs to no run, or its recipe names no held-out data.
+    """
+    kept = opened.path.parent.parent / RECIPE
+    resolved = recipe.load(str(kept)) if kept.is_file() else None
+    base = resolved.base if resolved else Path.cwd()
+    settings: dict[str, Any] = {"train": list(files)}
+    if resolved is not None:
+        known = resolved.recipe.data.model_dump(exclude={"train", "valid", "valid_fraction"})
+        settings = known | settings
+    if text_key is not None:
+        settings["text_key"] = text_key
+    part: corpus.Part = "all"
+    if not files:
+        if resolved is None:
+            raise UsageError(f"{opened.path} belongs to no run; name the data: --data FILE")
+        data = resolved.recipe.data
+        if not data.valid and not data.valid_fraction:
+            raise UsageError(f"{kept} names no held-out data; name them: --data FILE")
+        part = "all" if data.valid else "valid"
+        settings["train"] = [entry.model_dump() for entry in data.valid or data.train]
+        settings["valid_fraction"] = 0.0 if data.valid else data.valid_fraction
+    config = corpus.Config.model_validate(settings)
+    cache = store.cache_directory(config.cache, None, watch)
+    inputs, _ = corpus.resolve(config, base, cache, watch.should_stop)
+    return Source(inputs, config, part, cache)
+
+
+class Evaluation:
+    """The held-out examples of a checkpoint's objective, and what its model makes of them."""
+
+    def __init__(self, opened: Opened, source: Source, budget: int, watch: Watch):
+        self.opened = opened
+        objective, tokenizer = opened.objective, opened.tokenizer
+        self.is_task = hasattr(objective, "texts")
+        made: Any
+        if self.is_task:
+            made = build_items(
+                source.inputs,
+                source.config,
+                objective,
+                cache_dir=source.cache,
+                part=source.part,
+                watch=watch,
+            )
+        else:
+            made = store.build_corpus(
+                source.inputs,
+                source.config,
+                tokenizer,
+                drop_unknown=objective.drop_unknown,
+                cache_dir=source.cache,
+                part=source.part,
+                watch=watch,
+            )
+        self.corpus = made
+        self.examples = Examples(made, objective, 0, HELD_OUT)
+        if not len(self.examples):
+            raise DataError(f"{len(made):,} {made.NOUN} and no example")
+        # A sequence longer than the budget is a batch of its own.
+        budget = max(budget, int(self.examples.sizes.max()))
+        self.held_out = HeldOut(self.examples, budget, tokenizer.token_characters())
+
+    def figures(
+        self,
+        metrics: Sequence[str] | None,
+        generation: Settings,
+        log: Log,
+        stop: StopFlag,
+        batch: int,
+    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Return the figures, and for each row of a task the answer beside what is right.
+
+        `metrics` are names of `nlpkit score`, by default those of the task.
+
+        Raises:
+            UsageError: a metric is asked for that this checkpoint gives no answers for.
+            Stopped: a signal came.
+        """
+        opened, objective = self.opened, self.opened.objective
+        training = Training(opened.model, objective)
+        device = next(opened.model.parameters()).device
+        found = self.held_out.evaluate(training, Alone(device), stop, log.evaluating)
+        if found is None:
+            raise stop.ending("nothing was evaluated")
+        wanted = tuple(getattr(objective, "metrics", ()) if metrics is None else metrics)
+        answers, right = self._answers(wanted, generation, log, stop, batch)
+        found.pop("metrics", None)
+        result = {
+            "checkpoint": str(opened.path),
+            self.corpus.NOUN: len(self.corpus),
+            "targets": found["targets"],
+            **{name: found[name] for name in LOSS_FIGURES if found[name] is not None},
+        }
+        if len(found["losses"]) > 1:
+            result["losses"] = found["losses"]
+        if wanted:
+            pairs = list(zip(answers, right, strict=True))
+            result["metrics"] = scores(wanted, pairs)
+        rows = [{"prediction": a, "target": b} for a, b in zip(answers, right, strict=True)]
+        return result, rows
+
+    def _answers(
+        self, wanted: Sequence[str], generation: Settings, log: Log, stop: StopFlag, batch: int
+    ) -> tuple[list[str], list[str]]:
+        """Return the model's answers and what is right, in the order of the rows."""
+        judged = self.held_out.judged
+        if judged:
+            order = self.held_out.bins.items.tolist()
+            in_order = [pair for _, pair in sorted(zip(order, judged, strict=True))]
+            return [a for a, _ in in_order], [b for _, b in in_order]
+        if not self.is_task or not isinstance(self.corpus, Items):
+            if wanted:
+                raise UsageError(
+                    f"--metrics {', '.join(wanted)}: this checkpoint was trained on running text; "
+                    "it has no answers to score"
+                )
+            return [], []
+        opened = self.opened
+        writer = Writer(opened.model, opened.tokenizer, opened.objective, generation)
+        texts = [item.text for item in self.corpus.items]
+        right = [item.label for item in self.corpus.items]
+        answers: list[str] = []
+        for written in writer.write(texts, batch=batch, scores=False):
+            stop.check()
+            log.evaluating(len(answers), len(texts))
+            answers.append(written.outputs[0].text if written.outputs else "")
+        if cut := writer.counts["cut inputs"]:
+            log.warn(f"{cut} inputs were cut by {writer.counts['cut tokens']} tokens in all")
+        return answers, right
+
+
+def check_metrics(names: Sequence[str]) -> None:
+    """Raise `UsageError` for a name that is no score of lines against lines."""
+    for name in names:
+        module = registry.load("score", name)
+        if not hasattr(module, "score"):
+            raise UsageError(f"--metrics {name}: compares no answers; see nlpkit score {name}")
+
+
+def table(figures: dict[str, Any]) -> str:
+    """Return the figures as lines of name and value, for people."""
+    rows: list[tuple[str, str]] = []
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            rows += [(key, _shown(each)) for key, each in value.items()]
+        else:
+            rows.append((name, _shown(value)))
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "undefined"
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
