@@ -6,14 +6,20 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from accelerate.state import AcceleratorState
 from transformers import AutoModelForCausalLM, OpenAIGPTConfig, OpenAIGPTLMHeadModel, OpenAIGPTModel
 
+from nlpkit import _proofs, _run_proofs, attention, recipe, selftest
+from nlpkit.attention.kinds import causal
+from nlpkit.attention.layout import Layout
 from nlpkit.errors import FileError, Unsupported
 from nlpkit.models import _hf
 from nlpkit.models.gpt import Config
 from nlpkit.models.gpt import model as family
 from nlpkit.models.gpt.model import Model, grow, to_hf
 from nlpkit.objectives import clm
+from nlpkit.train.log import QUIET, Log
+from nlpkit.train.signals import StopFlag
 from tests import _tiny
 
 SMALL = Config(hidden_size=32, num_layers=3, num_heads=4, max_positions=40)
@@ -198,6 +204,28 @@ def test_backend_that_cannot_drop_is_refused_by_name_and_passed_over_by_auto(mod
     assert model.attention_choice == "sdpa"
 
 
+@pytest.mark.parametrize("backend", ["reference", "sdpa"])
+def test_causal_attention_dropout_keeps_the_expectation_and_hides_the_future(backend) -> None:
+    lengths, total = [6, 3], 9
+    q, k, v = torch.randn(3, total, 2, 8)
+
+    def build(rate: float) -> attention.Attend:
+        return attention.prepare(
+            "causal", Layout.of(lengths), fields={}, heads=2, head_dim=8, dtype=q.dtype,
+            device="cpu", training=True, dropout=rate, backend=backend,
+        )  # fmt: skip
+
+    draws = torch.stack([build(0.4)(q, k, v) for _ in range(1500)])
+    # Five standard errors of a mean of 1500.
+    bound = 5 * draws.std(0) / 1500**0.5 + 1e-6
+    assert ((draws.mean(0) - build(0.0)(q, k, v)).abs() <= bound).all()
+    # The first token sees itself alone: all of its value, raised by 1 / 0.6, or nothing.
+    first = draws[:, 0]
+    kept = torch.isclose(first, v[0] / 0.6, atol=1e-5).all(-1)
+    assert (kept | (first == 0).all(-1)).all()
+    assert 0.5 < float(kept.float().mean()) < 0.7
+
+
 def test_sequence_longer_than_the_positions_is_refused(model) -> None:
     with pytest.raises(ValueError, match="41 tokens; the model has 40 positions"):
         model((41,), torch.zeros(41, dtype=torch.long))
@@ -243,3 +271,42 @@ def test_run_with_dropout_stopped_and_resumed_is_the_uninterrupted_one(tmp_path,
     assert abs(first["loss"] - 5.99) < 0.3
     theirs = AutoModelForCausalLM.from_pretrained(whole)
     assert theirs.config.model_type == "openai-gpt"
+
+
+class Unshifted(clm.Objective):
+    """Gives every position its own token to predict."""
+
+    def example(self, ids, rng):
+        made = super().example(ids, rng)
+        return made | {"labels": made["input_ids"].copy()}
+
+
+def test_selftest_of_gpt_holds_and_finds_targets_in_sight(tmp_path) -> None:
+    AcceleratorState._reset_state(reset_partial_state=True)
+    resolved = recipe.load(str(_tiny.write(tmp_path, text=RECIPE, documents=60)))
+    with selftest.bench(resolved, device="cpu", log=Log(QUIET), stop=StopFlag()) as bench:
+        for proof in (
+            _proofs.no_leak, _proofs.no_neighbour_leak, _proofs.unmasking, _proofs.packed_is_alone
+        ):  # fmt: skip
+            passed, figure = proof(bench.subject)
+            assert passed, figure
+        for other in (_run_proofs.batches, _run_proofs.accumulated, _run_proofs.reopened):
+            passed, figure = other(bench)
+            assert passed, figure
+        right = bench.subject.objective
+        bench.subject.objective = Unshifted(
+            right.config, bench.subject.tokenizer, bench.run.part.config
+        )
+        passed, figure = _proofs.no_leak(bench.subject)
+        assert not passed
+        assert " 0 move with their own token" not in figure
+
+
+def test_selftest_of_a_mask_that_shows_the_next_token_is_a_leak(tmp_path, monkeypatch) -> None:
+    AcceleratorState._reset_state(reset_partial_state=True)
+    sets = ["attention.backend=reference"]
+    resolved = recipe.load(str(_tiny.write(tmp_path, text=RECIPE, documents=60)), sets)
+    with selftest.bench(resolved, device="cpu", log=Log(QUIET), stop=StopFlag()) as bench:
+        assert _proofs.no_leak(bench.subject)[0]
+        monkeypatch.setattr(causal, "mask", lambda fields, q, k: k <= q + 1)
+        assert not _proofs.no_leak(bench.subject)[0]
