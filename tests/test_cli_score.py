@@ -281,6 +281,19 @@ def test_score_of_paired_test_is_in_full_json(corpus):
     assert first["signature"].startswith("nrefs:1|bs:40|seed:12345|case:mixed|")
 
 
+def test_score_full_json_has_the_keys_that_are_documented(corpus):
+    design = (Path(__file__).resolve().parents[1] / "docs/design.md").read_text(encoding="utf-8")
+    table = design.partition("<!-- score keys")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
+    documented = {key for row in rows for key in re.findall("`(.+?)`", row)}
+    line = "bleu ref1 -i sys1 sys2 --json -pbs -pbsn 10"
+    assert set(json.loads(process(*line.split(), cwd=corpus).stdout)[1]) == documented
+    line = "bleu ref1 -i sys1 --json -sl -q"
+    lines = process(*line.split(), cwd=corpus).stdout.splitlines()
+    assert [json.loads(each)["line"] for each in lines] == [*range(1, 61)]
+    assert set(json.loads(lines[0])) < {"line"} | documented
+
+
 def test_score_environment_of_sacrebleu_is_read(corpus):
     def run(**environment):
         line = "bleu ref1 -i sys1 -f text -ci -cin 20"
