@@ -7,6 +7,7 @@ tokens, which see their own sequence by the kind's own index arithmetic over the
 those of the first step among themselves.
 
 B sequences, T tokens of the longest, H heads, D width of a head, n new tokens a sequence.
+Keys and values of a head lie together, (rows, H, capacity, D): what a step reads is in one piece.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _LEAST_CAPACITY = 32  # tokens a sequence
 
 
 class Cache:
-    """`lengths`, and for each layer keys and values, (rows, capacity, H, D); the first B rows live.
+    """`lengths`, and for each layer keys and values; of their rows the first B are in use.
 
     What lies beyond a sequence's length is finite, as it is multiplied by zero.
     """
@@ -52,14 +53,22 @@ class Cache:
         layout = request.layout
         self.lengths = list(layout.lengths)
         self._rows, self._capacity = len(self.lengths), _capacity(layout.max_length)
-        at = layout.document_ids * self._capacity + layout.positions
+        row, place = layout.document_ids, layout.positions
         self._layers = []
         self._fields = {}
         for name in _token_fields(request):
-            self._fields[name] = self._spread(request.fields[name], at)
+            field = request.fields[name]
+            self._fields[name] = field.new_zeros(self._rows, self._capacity)
+            self._fields[name][row, place] = field
+
+        def spread(packed: Tensor) -> Tensor:
+            heads, width = packed.shape[1:]
+            kept = packed.new_zeros(self._rows, heads, self._capacity, width)
+            kept.transpose(1, 2)[row, place] = packed.detach()
+            return kept
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            self._layers.append((self._spread(k, at), self._spread(v, at)))
+            self._layers.append((spread(k), spread(v)))
             return run(q, k, v)
 
         return attend
@@ -93,21 +102,23 @@ class Cache:
         # Where nothing is hidden, no mask: the fastest kernel.
         mask = None if plain and equal and new == 1 else self._mask(request, first, end, at)
         layers = iter(self._layers)
-        rows = at.view(-1)
-        shape = (count, new, request.heads, request.head_dim)
+        heads, width = request.heads, request.head_dim
+        # Of each new token, head by head, where it goes: (B, n, H), flat.
+        first_head = torch.arange(count * heads, device=device).view(count, 1, heads)
+        rows = (first_head * self._capacity + (at - first)[..., None]).view(-1)
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = next(layers)
-            keys.view(-1, *shape[2:]).index_copy_(0, rows, k)
-            values.view(-1, *shape[2:]).index_copy_(0, rows, v)
+            keys.view(-1, width).index_copy_(0, rows, k.reshape(-1, width))
+            values.view(-1, width).index_copy_(0, rows, v.reshape(-1, width))
             out = F.scaled_dot_product_attention(
-                q.view(shape).transpose(1, 2),
-                keys[:count, :longest].transpose(1, 2),
-                values[:count, :longest].transpose(1, 2),
+                q.reshape(count, new, heads, width).transpose(1, 2),
+                keys[:count, :, :longest],
+                values[:count, :, :longest],
                 attn_mask=mask,
                 scale=request.scale,
             )
-            return out.transpose(1, 2).reshape(count * new, *shape[2:])
+            return out.transpose(1, 2).reshape(count * new, heads, width)
 
         return attend
 
@@ -126,8 +137,8 @@ class Cache:
         to = torch.tensor(moved, device=device)
         source = torch.tensor([indices[place] for place in moved], device=device)
         for tensor in self._tensors():
-            live = tensor[:, :longest]
-            live[to] = live[source]
+            live = _tokens_first(tensor)[:longest]
+            live[:, to] = live[:, source]
 
     def append(self, other: Cache) -> None:
         """Add the sequences of `other` behind those there are."""
@@ -139,7 +150,8 @@ class Cache:
         count, longest = len(self.lengths), max(other.lengths)
         self._reserve(count + len(other), max(longest, *self.lengths))
         for mine, theirs in zip(self._tensors(), other._tensors(), strict=True):
-            mine[count : count + len(other), :longest] = theirs[: len(other), :longest]
+            new = _tokens_first(theirs)[:longest, : len(other)]
+            _tokens_first(mine)[:longest, count : count + len(other)] = new
         self.lengths += other.lengths
 
     def _tensors(self) -> list[Tensor]:
@@ -161,12 +173,6 @@ class Cache:
         bias = F.embedding(index.squeeze(1), request.table).permute(0, 3, 1, 2)
         return bias.to(request.dtype).masked_fill(~visible, -torch.inf)
 
-    def _spread(self, packed: Tensor, at: Tensor) -> Tensor:
-        """Return (rows, capacity, …) with the packed (N, …) at the flat places `at`."""
-        flat = packed.new_zeros(self._rows * self._capacity, *packed.shape[1:])
-        flat.index_copy_(0, at, packed.detach())
-        return flat.view(self._rows, self._capacity, *packed.shape[1:])
-
     def _reserve(self, rows: int, tokens: int) -> None:
         """Make room for `rows` sequences of `tokens` tokens; what is too small is doubled."""
         if rows <= self._rows and tokens <= self._capacity:
@@ -178,12 +184,19 @@ class Cache:
             self._capacity = _capacity(max(tokens, 2 * self._capacity))
 
         def grown(old: Tensor) -> Tensor:
-            new = old.new_zeros(self._rows, self._capacity, *old.shape[2:])
-            new[:kept, :length] = old
+            shape = list(old.shape)
+            shape[0], shape[2 if old.ndim == 4 else 1] = self._rows, self._capacity
+            new = old.new_zeros(shape)
+            _tokens_first(new)[:length, :kept] = _tokens_first(old)
             return new
 
         self._layers = [(grown(keys), grown(values)) for keys, values in self._layers]
         self._fields = {name: grown(field) for name, field in self._fields.items()}
+
+
+def _tokens_first(tensor: Tensor) -> Tensor:
+    """Return a view (capacity, rows, …) of a field or of a layer's keys or values."""
+    return tensor.permute(2, 0, 1, 3) if tensor.ndim == 4 else tensor.T
 
 
 def _check(request: Request) -> None:

@@ -68,7 +68,7 @@ class _Rows:
 
 def generate(
     model: Any,
-    prompts: Iterable[Prompt],
+    prompts: Iterable[Prompt | None],
     settings: Settings,
     rules: Rules,
     *,
@@ -76,7 +76,7 @@ def generate(
     ready: Callable[[], bool] = lambda: True,
     scores: bool = True,
 ) -> Iterator[list[Answer]]:
-    """Yield `settings.nbest` answers, best first, for each of the prompts, in their order.
+    """Yield `settings.nbest` answers, best first, for each prompt, in order; none for a None.
 
     At most `batch` inputs are worked on at once. `ready` says whether the next prompt can be had
     without waiting; while there is other work, it is not waited for. Without `scores` greedy and
@@ -91,43 +91,46 @@ def generate(
     source = enumerate(prompts)
     # New prompts come a few at a time: computing them apart costs more.
     enough = max(batch // 4, 1)
-    finished: dict[int, list[list[Answer]]] = {}
+    finished: dict[int, list[Answer]] = {}
+    lines = settings.nbest if settings.samples else 1
+    left: dict[int, int] = {}  # lines of an input that are still at work
     following, exhausted = 0, False
     with torch.inference_mode():
-        while True:
-            at_work = {line.number for line in engine.running.lines}
-            if not exhausted and (not at_work or batch - len(at_work) >= enough):
-                wait = not at_work
-                taken = _take(source, batch - len(at_work), wait, ready)
+        while left or finished or not exhausted:
+            if not exhausted and (not left or batch - len(left) >= enough):
+                wait = not left
+                taken = _take(source, batch - len(left), wait, ready)
                 exhausted = wait and not taken
-                engine.admit(taken)
-            if not engine.running.lines and not engine.done and exhausted:
-                return
+                finished.update((number, []) for number, prompt in taken if prompt is None)
+                new = [(number, prompt) for number, prompt in taken if prompt is not None]
+                left.update((number, lines) for number, _ in new)
+                engine.admit(new)
             if engine.running.lines:
                 engine.step()
             while engine.done:
                 line = engine.done.popleft()
-                finished.setdefault(line.number, []).append(line.answers or [])
-            wanted = settings.nbest if settings.samples else 1
-            while len(finished.get(following, ())) == wanted:
-                answers = [answer for each in finished.pop(following) for answer in each]
-                answers.sort(key=lambda answer: -answer.score)
+                finished.setdefault(line.number, []).extend(line.answers or [])
+                left[line.number] -= 1
+                if not left[line.number]:
+                    del left[line.number]
+            while following in finished and following not in left:
+                answers = sorted(finished.pop(following), key=lambda answer: -answer.score)
                 yield answers[: settings.nbest]
                 following += 1
 
 
 def _take(
-    source: Iterator[tuple[int, Prompt]], most: int, wait: bool, ready: Callable[[], bool]
-) -> list[tuple[int, Prompt]]:
+    source: Iterator[tuple[int, Prompt | None]], most: int, wait: bool, ready: Callable[[], bool]
+) -> list[tuple[int, Prompt | None]]:
     """Return up to `most` of the next prompts, waiting only for the first, and only if told to."""
-    taken: list[tuple[int, Prompt]] = []
+    taken: list[tuple[int, Prompt | None]] = []
     tokens = 0
     while len(taken) < most and tokens < _TOKENS_AT_ONCE and (ready() or (wait and not taken)):
         found = next(source, None)
         if found is None:
             break
         taken.append(found)
-        tokens += len(found[1].given["input_ids"])
+        tokens += len(found[1].given["input_ids"]) if found[1] else 0
     return taken
 
 

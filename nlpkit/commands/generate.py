@@ -1,0 +1,220 @@
+"""Generate text with CKPT from lines of FILE."""
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nlpkit.commands._options import Common, shared
+from nlpkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from nlpkit.generate.inputs import Inputs
+    from nlpkit.generate.settings import Settings
+    from nlpkit.generate.texts import Output, Writer, Written
+    from nlpkit.train.log import Log
+
+_KEY = "input"  # of a line of jsonl
+# What would end a line or a column, and the character that says so.
+_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
+
+Checkpoint = Annotated[
+    str,
+    typer.Argument(
+        metavar="CKPT",
+        help="a run (its best checkpoint), a checkpoint, or a directory of transformers",
+    ),
+]
+File = Annotated[
+    str, typer.Argument(metavar="[FILE|-]", help="one input a line; - or nothing is stdin")
+]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key", metavar="KEY", help=f"lines are JSON objects; a file *.jsonl has key {_KEY}"
+    ),
+]
+Beam = Annotated[int, typer.Option("--beam", metavar="N", help="beam search with N beams")]
+NBest = Annotated[
+    int,
+    typer.Option("--nbest", metavar="N", help="N outputs an input, best first, split by tabs"),
+]
+LengthPenalty = Annotated[
+    float,
+    typer.Option(
+        "--length-penalty", metavar="X", help="beams: log-probability / length ** X ranks them"
+    ),
+]
+Temperature = Annotated[
+    float | None,
+    typer.Option("--temperature", metavar="X", help="sample; X divides the logits, 1 is plain"),
+]
+TopK = Annotated[
+    int | None, typer.Option("--top-k", metavar="K", help="sample from the K likeliest tokens")
+]
+TopP = Annotated[
+    float | None,
+    typer.Option("--top-p", metavar="P", help="sample from the likeliest tokens, P together"),
+]
+MaxNewTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--max-new-tokens", metavar="N", help="default 128, at most half of what the model takes"
+    ),
+]
+MinNewTokens = Annotated[
+    int, typer.Option("--min-new-tokens", metavar="N", help="no end token before N tokens")
+]
+RepetitionPenalty = Annotated[
+    float,
+    typer.Option("--repetition-penalty", metavar="X", help="above 1: repeat less (CTRL's way)"),
+]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="of the samples")]
+Batch = Annotated[int, typer.Option("--batch", metavar="N", min=1, help="inputs at once")]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option("--stop", metavar="TEXT", help="an output ends before TEXT; repeatable"),
+]
+Blank = Annotated[
+    str,
+    typer.Option(
+        "--blank", metavar="TEXT", help="CPM-Ant: marks a token to fill in; <blank:5> is five"
+    ),
+]
+Echo = Annotated[bool, typer.Option("--echo", help="the input in front of the output")]
+Precision = Annotated[
+    str, typer.Option("--precision", metavar="NAME", help="auto, fp32, bf16: of weights, products")
+]
+
+
+@shared("device", "json", "quiet", "verbose")
+def command(
+    checkpoint: Checkpoint,
+    common: Common,
+    file: File = "-",
+    key: Key = None,
+    max_new_tokens: MaxNewTokens = None,
+    min_new_tokens: MinNewTokens = 0,
+    beam: Beam = 1,
+    nbest: NBest = 1,
+    length_penalty: LengthPenalty = 1.0,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    repetition_penalty: RepetitionPenalty = 1.0,
+    seed: Seed = 0,
+    stop: Stop = None,
+    blank: Blank = "<blank>",
+    echo: Echo = False,
+    batch: Batch = 32,
+    precision: Precision = "auto",
+) -> None:
+    """Generate text with CKPT from lines of FILE.
+
+    A line in is a line out, in order, as soon as it is there. In an output a newline is written
+    \\n, a carriage return \\r, a tab \\t and a backslash \\\\; with --json, which gives
+    input, output, score (log-probability; of beams divided by length ** penalty), tokens and
+    finish (stop or length), JSON's own escapes serve. Greedy, unless --beam, or one of
+    --temperature, --top-k, --top-p is given. An input that is too long loses its begin (one with
+    blanks: what is farthest before them, then behind them); stderr says how many did.
+    """
+    settings = _settings(
+        max_new_tokens=max_new_tokens,
+        min_new_tokens=min_new_tokens,
+        beam=beam,
+        nbest=nbest,
+        length_penalty=length_penalty,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        repetition_penalty=repetition_penalty,
+        seed=seed,
+        stop=stop or [],
+        blank=blank,
+    )
+    if precision not in ("auto", "fp32", "bf16"):
+        raise typer.BadParameter(f"{precision!r} is none of auto, fp32, bf16")
+    from nlpkit.generate.inputs import Inputs
+    from nlpkit.train.log import Log
+
+    is_json = file.removesuffix(".gz").endswith(".jsonl")
+    inputs = Inputs(file, key or (_KEY if is_json else None))
+    log = Log(common.verbosity)
+    from nlpkit.generate.texts import Writer
+    from nlpkit.opening import open_checkpoint
+
+    opened = open_checkpoint(checkpoint, device=common.device, precision=precision, say=log.say)
+    writer = Writer(opened.model, opened.tokenizer, opened.objective, settings)
+    if file == "-" and sys.stdin.isatty():
+        log.say("one input a line; Ctrl-D ends")
+    start = time.perf_counter()
+    texts = writer.write(inputs, batch=batch, ready=inputs.ready, scores=common.json)
+    for number, written in enumerate(texts, 1):
+        if written.problem:
+            log.warn(f"input {number}: {written.problem}; answered with nothing")
+        _print(written, echo, settings, common)
+    _report(writer, inputs, time.perf_counter() - start, log)
+    if inputs.error:
+        raise inputs.error
+
+
+def _settings(**values: Any) -> "Settings":
+    """Return the decoding settings; raise `UsageError` that names the options at fault."""
+    from pydantic import ValidationError
+
+    from nlpkit.generate.settings import Settings
+
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        problems = []
+        for each in error.errors():
+            what = each["msg"].removeprefix("Value error, ")
+            option = str(each["loc"][0]) if each["loc"] else what.partition(":")[0]
+            given = f" {each['input']}" if each["loc"] else ""
+            what = what.removeprefix(f"{option}: ")
+            problems.append(f"--{option.replace('_', '-')}{given}: {what}")
+        raise UsageError("; ".join(problems)) from error
+
+
+def _print(written: "Written", echo: bool, settings: "Settings", common: Common) -> None:
+    """Print the line for one input."""
+
+    def shown(output: "Output") -> str:
+        # Filled blanks are in their text already.
+        return written.text + output.text if echo and not output.whole else output.text
+
+    outputs = [
+        {
+            "output": shown(output),
+            "score": output.score,
+            "tokens": output.tokens,
+            "finish": "stop" if output.ended else "length",
+        }
+        for output in written.outputs
+    ]
+    best = outputs[0] if outputs else {"output": "", "score": None, "tokens": 0, "finish": None}
+    values: dict[str, Any] = {"input": written.text, **best}
+    if settings.nbest > 1:
+        values["nbest"] = outputs
+    text = "\t".join(shown(output).translate(_ESCAPES) for output in written.outputs)
+    common.result(text, **values)
+
+
+def _report(writer: "Writer", inputs: "Inputs", seconds: float, log: "Log") -> None:
+    """Say on stderr what was done, and what of the inputs was left out."""
+    counts = writer.counts
+    log.say(
+        f"{counts['inputs']:,} inputs, {counts['tokens']:,} tokens in {seconds:.1f} s, "
+        f"{counts['tokens'] / max(seconds, 1e-9):,.0f} tokens/s"
+    )
+    if counts["cut inputs"]:
+        log.warn(
+            f"{counts['cut inputs']:,} inputs were too long and cut by {counts['cut tokens']:,} "
+            f"tokens; the model takes {writer.objective.longest:,}, output included"
+        )
+    if counts["unknown tokens"]:
+        log.warn(f"{counts['unknown tokens']:,} unknown tokens of the inputs were left out")
+    if inputs.blank:
+        log.warn(f"{inputs.name}: {inputs.blank:,} empty lines between the objects were skipped")

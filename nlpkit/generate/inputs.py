@@ -1,0 +1,91 @@
+"""Texts to go on with, a line each, from a file or stdin, without waiting where that can be had."""
+
+import os
+import select
+import sys
+from collections import deque
+from collections.abc import Iterator
+
+from nlpkit.data._lines import TextFile, lines
+from nlpkit.data._rows import RowError, Rows, text_of
+from nlpkit.errors import DataError
+
+_AT_ONCE = 1 << 16  # bytes
+_UTF8_MARK = b"\xef\xbb\xbf"
+
+
+class Inputs:
+    """The texts of `path` (`-`: stdin); with `key` lines are JSON objects that hold them.
+
+    Malformed lines end the texts: `error` then says which, so that those before are answered.
+    """
+
+    def __init__(self, path: str, key: str | None):
+        self.name = "stdin" if path == "-" else path
+        self.error: DataError | None = None
+        self.blank = 0  # empty lines between the JSON objects
+        self._rows = Rows("text") if key is None else Rows("jsonl", key=key)
+        self._pipe = _Pipe(sys.stdin.fileno()) if path == "-" else None
+        self._file = TextFile(path, path, self._rows.format, gzip=path.endswith(".gz"))
+
+    def ready(self) -> bool:
+        """Return whether the next line, or the end, is there already."""
+        return self._pipe is None or self._pipe.ready()
+
+    def __iter__(self) -> Iterator[str]:
+        raw_lines = iter(self._pipe) if self._pipe else lines(self._file)
+        number = 0
+        try:
+            for raw in raw_lines:
+                number += 1
+                if self._rows.format == "jsonl" and not raw.strip():
+                    self.blank += 1
+                    continue
+                yield text_of(raw, self._rows)[0]
+        except RowError as error:
+            self.error = DataError(f"{self.name}:{number}: {error.what}")
+        except DataError as error:
+            self.error = error
+
+
+class _Pipe:
+    """The lines of a file descriptor, without their `\\n` or `\\r\\n` and a byte order mark.
+
+    Not Python's own buffer, which cannot say whether there is a line in it.
+    """
+
+    def __init__(self, descriptor: int):
+        self._descriptor = descriptor
+        self._lines: deque[bytes] = deque()
+        self._begun = b""  # a line whose end was not read yet
+        self._first = True
+        self._ended = False
+
+    def ready(self) -> bool:
+        while not self._lines and not self._ended:
+            try:
+                if not select.select([self._descriptor], [], [], 0)[0]:
+                    return False
+            except OSError:  # Windows asks sockets only
+                return True
+            self._read()
+        return True
+
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            while not self._lines and not self._ended:
+                self._read()
+            if not self._lines:
+                return
+            line = self._lines.popleft().removesuffix(b"\r")
+            yield line.removeprefix(_UTF8_MARK) if self._first else line
+            self._first = False
+
+    def _read(self) -> None:
+        chunk = os.read(self._descriptor, _AT_ONCE)
+        *whole, self._begun = (self._begun + chunk).split(b"\n")
+        self._lines.extend(whole)
+        if not chunk:
+            self._ended = True
+            if self._begun:
+                self._lines.append(self._begun)
