@@ -259,7 +259,7 @@ def test_model_offers_its_contract(folder: str, name: str) -> None:
 def test_tokenizer_offers_its_contract(folder: str, name: str) -> None:
     tokenizer = registry.load(folder, name).Tokenizer
     names = {"train", "load", "save", "encode", "encode_batch", "decode", "token"}
-    names |= {"token_characters", "fingerprint", "vocab_size"}
+    names |= {"token_characters", "fingerprint", "vocab_size", "files"}
     _assert_has(tokenizer, names)
     ids = ("bos_id", "eos_id", "unk_id", "pad_id")
     # Set by the class or by its constructor.

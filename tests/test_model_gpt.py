@@ -19,6 +19,7 @@ from nlpkit.models.gpt import model as family
 from nlpkit.models.gpt.model import Model, grow, to_hf
 from nlpkit.objectives import clm
 from nlpkit.train.log import QUIET, Log
+from nlpkit.train.optim import adamw
 from nlpkit.train.signals import StopFlag
 from tests import _tiny
 
@@ -310,3 +311,21 @@ def test_selftest_of_a_mask_that_shows_the_next_token_is_a_leak(tmp_path, monkey
         assert _proofs.no_leak(bench.subject)[0]
         monkeypatch.setattr(causal, "mask", lambda fields, q, k: k <= q + 1)
         assert not _proofs.no_leak(bench.subject)[0]
+
+
+def test_recipe_of_the_paper_has_the_papers_sizes() -> None:
+    # Radford et al. 2018, sec. 4.1
+    made = recipe.load("gpt1_paper").recipe
+    sizes = made.model.config
+    assert (sizes.num_layers, sizes.hidden_size, sizes.num_heads) == (12, 768, 12)
+    assert (sizes.max_positions, made.objective[0].config.max_length) == (512, 512)
+    assert {sizes.embedding_dropout, sizes.attention_dropout, sizes.residual_dropout} == {0.1}
+    assert made.objective[0].config.contiguous
+    train = made.train
+    assert (train.lr, train.warmup_steps, train.schedule) == (2.5e-4, 2000, "cosine")
+    assert train.tokens_per_step == 64 * 512
+    assert train.weight_decay == 0.01
+    decayed, spared = adamw(Model(SMALL, VOCAB), train).param_groups
+    assert (decayed["weight_decay"], spared["weight_decay"]) == (0.01, 0.0)
+    assert all(p.ndim == 1 for p in spared["params"])  # biases and norms
+    assert all(p.ndim == 2 for p in decayed["params"])

@@ -4,6 +4,7 @@
 are one stream, cut every `max_length` tokens. Otherwise each document is cut apart, after its begin
 and end token. The first input of a piece is the last target of the piece before it, so each token
 is a target exactly once, but for the first of all (of each document), where nothing stands before.
+In a mixture a piece has the weight of the document that it begins in.
 
 I pieces, T inputs and as many targets of an example, which is made of T + 1 tokens.
 """
