@@ -58,5 +58,8 @@ def suggest(word: str, known: Iterable[str]) -> str:
     """Return `, did you mean X?` when something near `word` is known, else an empty string."""
     import difflib
 
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    known = list(known)
+    near: list[str] = []
+    for written in (word, word.lower()):
+        near = near or difflib.get_close_matches(written, known, n=1, cutoff=0.6)
     return f", did you mean {near[0]}?" if near else ""

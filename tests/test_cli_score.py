@@ -448,7 +448,9 @@ def test_score_of_an_error_rate_has_its_limit_above(folder, capsys):
     ("line", "said"),
     [
         ("belu hyp ref", "no 'belu', did you mean bleu?"),
-        ("hyp ref", "no 'hyp'"),
+        ("BLEU hyp ref", "no 'BLEU', did you mean bleu?"),
+        ("hyp ref", "hyp is a file; METRIC comes first"),
+        ("hypo ref", "no 'hypo'"),
         ("mylab.nothing hyp ref", "cannot import 'mylab.nothing'"),
         ("nlpkit.errors hyp ref", "nlpkit.errors is no score"),
         ("bleu,bleu hyp ref", "bleu: given twice"),

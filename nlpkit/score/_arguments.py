@@ -95,6 +95,8 @@ def is_tool(module: ModuleType) -> bool:
 
 def module_of(name: str) -> ModuleType:
     """Return the score's module; raise `UsageError` with the nearest name for an unknown one."""
+    if os.path.isfile(name):
+        raise UsageError(f"{name} is a file; METRIC comes first: nlpkit score METRIC HYP REF...")
     try:
         return registry.load("score", name)
     except UsageError as error:

@@ -221,8 +221,10 @@ def _say_files(inputs: Inputs, rows: list[list[Result]], quiet: bool) -> None:
 
     A metric that compares lengths has their `ratio`, hypotheses by references, in its details.
     """
-    sources = dict(zip(inputs.sources, inputs.references, strict=True))
-    against = ", ".join(f"{name} ({_lines(lines)})" for name, lines in sources.items())
+    against = ""
+    if not quiet:
+        sources = dict(zip(inputs.sources, inputs.references, strict=True))
+        against = ", ".join(f"{name} ({_lines(lines)})" for name, lines in sources.items())
     for index, (name, lines) in enumerate(zip(inputs.names, inputs.systems, strict=True)):
         found = [each.score.details.get("ratio") for each in (rows[index] if rows else ())]
         ratio = next((each for each in found if each is not None), None)
