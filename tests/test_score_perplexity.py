@@ -94,6 +94,8 @@ def test_perplexity_what_is_no_number_is_a_bad_line(field: str) -> None:
 def test_perplexity_without_tokens_or_text_is_an_error() -> None:
     with pytest.raises(DataError, match="no token in the file"):
         perplexity.score(["", " "])
+    with pytest.raises(DataError, match="no token in the file"):
+        perplexity.score([""], [["a word"]], per="word")
     with pytest.raises(DataError, match="no word in the text"):
         perplexity.score(["-1"], [[""]], per="word")
     with pytest.raises(UsageError, match="per word needs the text, as a second file"):

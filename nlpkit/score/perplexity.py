@@ -65,11 +65,10 @@ def score(
     tokens, impossible = len(values), values.count(-math.inf)
     nats = -math.fsum(values)
     counts = {"token": tokens} | _count(references, count_ends)
-    if not counts[per]:
-        where = "file" if per == "token" else "text"
-        raise DataError(
-            f"the perplexity is undefined: there is no {per} in the {where} ({lines} lines)"
-        )
+    for name in ("token", per):
+        if not counts[name]:
+            where = f"no {name} in the {'file' if name == 'token' else 'text'} ({lines} lines)"
+            raise DataError(f"the perplexity is undefined: there is {where}")
     details: dict[str, Any] = {f"{name}s": count for name, count in counts.items()}
     details["lines"] = lines
     details["empty_lines"] = empty
