@@ -3,7 +3,6 @@
 import ctypes
 import os
 import platform
-import sys
 import time
 
 import torch
@@ -47,22 +46,14 @@ def _gemm_seconds(dtype: torch.dtype) -> float:
 def tune_memory() -> None:
     """Make memory neither come and go at every step nor grow; call before the first product.
 
-    glibc is told to keep freed pages (returning them costs 18 % of a step in page faults). oneDNN,
-    which does the bf16 products, keeps up to 1024 compiled kernels of half a megabyte or more, one
-    for each shape; packs have ever new shapes, and compiling one takes less than a millisecond.
+    glibc is told to keep freed pages (returning them costs 18 % of a step in page faults). The bf16
+    products go through two caches of compiled kernels, a quarter of a megabyte or more for each
+    shape, and packs have ever new shapes: oneDNN's, and that of torch's binding to it, each of
+    1024 kernels if not told otherwise. What the second remembers the first has, too.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
+    os.environ.setdefault("LRU_CACHE_CAPACITY", "16")
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_THRESHOLD, ctypes.c_int(1 << 25))  # the most that glibc takes
         libc.mallopt(_M_TRIM_THRESHOLD, ctypes.c_int(-1))
-
-
-def peak_memory(device: torch.device) -> int:
-    """Return the most memory used so far, in bytes: of the GPU, or of this process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    import resource
-
-    scale = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
