@@ -29,14 +29,14 @@ RUN = (
 
 
 def _random_files(folder: Path, seed: int) -> tuple[Path, Path]:
-    """Write judgements of 0 to 3 and a run with ties, also of float32 alone, in no order."""
+    """Write judgements of -1 to 3 and a run with ties, also of float32 alone, in no order."""
     rng = random.Random(seed)
     documents = [f"d{n}" for n in range(40)] + ["文档", "Z", "z"]
     qrels, run = [], []
     for query in range(30):
         if query % 10 != 9:
             for document in rng.sample(documents, rng.randint(1, 30)):
-                relevance = rng.choice([0, 0, 1, 2, 3] if query % 7 else [0])
+                relevance = rng.choice([-1, 0, 1, 2, 3] if query % 7 else [0])
                 qrels.append(f"q{query} 0 {document} {relevance}")
         if query % 10 != 8:
             for document in rng.sample(documents, rng.randint(1, 35)):

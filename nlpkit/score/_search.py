@@ -104,9 +104,7 @@ def run(
     say(f"{lines}, {len(index.terms)} terms, mean length {index.mean_length:.2f}")
     say(signature)
     if look_uncut(islice(index.terms, _SAMPLE)):
-        say(
-            f"{settings.tokenize} leaves whole clauses uncut here: --tokenize bigram or zh cuts them"
-        )
+        say(f"{settings.tokenize} leaves whole clauses uncut: --tokenize bigram or zh cuts them")
     if found.explain:
         _explain(ranker, records, words, found, plan.format)
         return None
