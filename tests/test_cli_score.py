@@ -125,6 +125,7 @@ def test_score_options_of_the_metric_reach_it_by_short_plain_and_prefixed_name(f
         # Between and after the files, too.
         assert score(capsys, f"mylab.equal hyp {flags} ref -b")[1] == "66.7\n"
     assert score(capsys, "mylab.equal hyp ref --level 0.5 -b -w 3")[1] == "16.667\n"
+    assert score(capsys, "mylab.equal hyp ref --lev=0.5 --score -w3")[1] == "16.667\n"
 
 
 def test_score_json_is_unrounded_and_has_all_that_is_known(folder, capsys):
@@ -461,6 +462,7 @@ def test_score_of_an_error_rate_has_its_limit_above(folder, capsys):
         ("bleu ref -i hyp hyp", "hyp: given twice to -i"),
         ("mylab.equal hyp ref ref ref", "mylab.equal: takes 1 to 2 references, not 3"),
         ("bleu hyp ref --lowercas --wdth 3", "no option --wdth, did you mean --width?"),
+        ("bleu ref -i hyp -l en-de", "no option -l"),
         ("bleu hyp ref -w x", "argument -w/--width: invalid integer value: 'x'"),
         ("bleu hyp ref -nr 0", "argument -nr/--num-refs: 0 is less than 1"),
         ("bleu hyp ref -s exq", "argument -s/--smooth-method/--bleu-smooth-method: invalid choice"),

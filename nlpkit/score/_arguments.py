@@ -31,6 +31,12 @@ class Parser(argparse.ArgumentParser):
         self.description = self._about and cleandoc(self._about)
         return super().format_help()
 
+    def _get_option_tuples(self, option_string: str) -> list[Any]:
+        # Long names may be cut (--tok), but sacrebleu's -l en-de must not be taken for -lc.
+        found = super()._get_option_tuples(option_string)
+        is_long = option_string.startswith("--")
+        return [each for each in found if is_long or len(each[1]) <= len(option_string)]
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
 
