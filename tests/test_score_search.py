@@ -3,6 +3,8 @@
 import gzip
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -213,3 +215,30 @@ def test_search_text_without_spaces_left_uncut_is_told(
     files = write_jsonl(tmp_path / "d.jsonl", [text]), write_tsv(tmp_path / "q.tsv", ["x"])
     call(bm25, *files, "--tokenize", tokenize)
     assert ("leaves whole clauses uncut" in capsys.readouterr().err) == is_told
+
+
+def test_search_pipeline_of_the_real_command_line(tmp_path: Path) -> None:
+    def nlpkit(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "nlpkit", "score", *arguments]
+        return subprocess.run(command, input=given, capture_output=True, text=True, cwd=tmp_path)
+
+    write_jsonl(tmp_path / "d.jsonl", SMALL)
+    (tmp_path / "qrels").write_text("1 0 d2 1\n2 0 d1 1\n")
+    ranked = nlpkit("bm25", "d.jsonl", "-", given="cat\ndog\n")
+    assert [line.split()[2] for line in ranked.stdout.splitlines()] == ["d0", "d2", "d1", "d0"]
+    (tmp_path / "run").write_text(ranked.stdout)
+    # d2 is the second of two, d1 the first.
+    scored = nlpkit("ir", "qrels", "run", "-m", "RR", "P@1", "--score-only")
+    assert (scored.returncode, scored.stdout) == (0, "0.7500\t0.5000\n")
+    both = nlpkit("tfidf", "d.jsonl", "-", "--qrels", "qrels", "-m", "RR", "-q", given="cat\ndog\n")
+    assert both.stdout.splitlines()[1].split() == ["tfidf", "2", "0.7500"]
+    low = nlpkit("ir", "qrels", "run", "-m", "RR", "-q", "--fail-under", "0.8")
+    assert (low.returncode, low.stderr.count("\n")) == (6, 1)
+    for arguments, code in (
+        (("bm25", "missing", "-"), 4),
+        (("bm25", "qrels", "-"), 3),
+        (("bm25", "d.jsonl", "-", "--k1", "x"), 2),
+        (("ir", "qrels", "run", "-m", "nGDC"), 2),
+    ):
+        failed = nlpkit(*arguments, "-q")
+        assert (failed.returncode, failed.stdout, failed.stderr.count("\n")) == (code, "", 1)

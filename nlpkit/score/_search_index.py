@@ -94,4 +94,5 @@ def _inverted(
     counts = np.diff(first, append=len(keys)).astype(np.int32)
     keys = keys[first]
     starts = np.searchsorted(keys, np.arange(terms + 1, dtype=np.int64) << 32)
+    # The lower half of each key is the document.
     return starts, keys.astype(np.int32), counts
