@@ -50,6 +50,18 @@ def test_score_options_of_the_metric_reach_it_by_short_plain_and_prefixed_name(f
     assert score(capsys, "mylab.equal hyp ref --lev=0.5 --score -w3")[1] == "16.667\n"
 
 
+def test_score_name_is_the_score_though_a_file_is_called_so(folder, capsys):
+    Path("bleu").write_text("12.3\n")
+    assert score(capsys, "bleu hyp hyp -b")[:2] == (0, "100.0\n")
+
+
+def test_score_metrics_of_the_same_last_name_have_options_each(folder, capsys):
+    (folder / "other").mkdir()
+    (folder / "other" / "equal.py").write_text((folder / "mylab" / "equal.py").read_text())
+    line = "mylab.equal,other.equal hyp ref -b --level 0.5 --other.equal-level 0.25"
+    assert score(capsys, line)[:2] == (0, "16.7\n8.3\n")
+
+
 def test_score_json_is_unrounded_and_has_all_that_is_known(folder, capsys):
     code, out, _ = score(capsys, "mylab.equal hyp ref --json")
     assert (code, out.count("\n")) == (0, 1)

@@ -101,7 +101,7 @@ def is_tool(module: ModuleType) -> bool:
 
 def module_of(name: str) -> ModuleType:
     """Return the score's module; raise `UsageError` with the nearest name for an unknown one."""
-    if os.path.isfile(name):
+    if name not in registry.names("score") and os.path.isfile(name):
         raise UsageError(f"{name} is a file; METRIC comes first: nlpkit score METRIC HYP REF...")
     try:
         return registry.load("score", name)
@@ -120,14 +120,9 @@ def for_metrics(modules: Mapping[str, ModuleType]) -> Parser:
     usage = f"{prog} HYP REF... [options]\n       {prog} REF... -i HYP [HYP ...] [options]"
     parser = Parser(prog, "\n".join(module.__doc__ or "" for module in modules.values()), usage)
     _add_files(parser)
-    taken = {"-m", "--metrics"}
-    common = [
-        parser.add_argument_group("output"),
-        parser.add_argument_group("significance (95 %)"),
-    ]
-    _add_output(common[0])
-    _add_significance(common[1])
-    taken.update(parser._option_string_actions)
+    _add_output(parser.add_argument_group("output"))
+    _add_significance(parser.add_argument_group("significance (95 %)"))
+    taken = set(parser._option_string_actions)
     for name in sorted(modules):
         group = parser.add_argument_group(f"options of {name}")
         for option in modules[name].OPTIONS:
@@ -147,7 +142,8 @@ def _add_option(
     prefix = metric.rpartition(".")[2]
     own = dashed.removeprefix(f"{prefix}-")
     flags = [f for f in (*option.flags, f"--{dashed}", f"--{prefix}-{own}") if f not in taken]
-    flags = list(dict.fromkeys(flags))
+    # Two metrics of one's own may have the same last name.
+    flags = list(dict.fromkeys(flags)) or [f"--{metric}-{own}"]
     taken.update(flags)
     text = option.help.replace("%", "%%")
     settings: dict[str, Any] = {"dest": f"{metric}:{option.name}", "default": option.default}
