@@ -320,7 +320,8 @@ def test_tokenizer_show_of_no_tokenizer_gives_4(folder, capsys):
     )
     assert cli.run(["tokenizer", "show", "."]) == 4
     assert capsys.readouterr().err == (
-        "nlpkit: .: no tokenizer here, neither tokenizer.json nor vocab.txt\n"
+        "nlpkit: .: no tokenizer here, neither encoder_bpe_40000.json nor tokenizer.json "
+        "nor vocab.json nor vocab.txt\n"
     )
 
 
