@@ -29,7 +29,9 @@ class Settings(FrozenConfig):
     "number")  # fmt: skip
     stop: list[str] = Field(default_factory=list, description="texts at which an answer ends")
     blank: str = Field(
-        "<blank>", description="marks a token to fill in, in models that can; <blank:5> is five"
+        "<blank>",
+        min_length=1,
+        description="marks a token to fill in, in models that can; <blank:5> is five",
     )
 
     @property
