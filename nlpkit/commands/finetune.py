@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from nlpkit.recipe import Resolved
 
 DEFAULT_RECIPE = "cpm_ant_nlg"
+COMMAND_LINE = "command line"  # as `recipe.Resolved.origin` says it
+# Adapters want about ten times the learning rate of full tuning (Schulman et al. 2025,
+# "LoRA Without Regret"); measured here on cpm_ant_nlg: docs/cpm_ant.md.
+LORA_LR = 10
 Name = Annotated[
     str,
     typer.Argument(metavar="[RECIPE]", help="a file, or the name of a packaged recipe"),
@@ -48,9 +52,10 @@ def command(
     """Adapt a checkpoint to a task.
 
     Without RECIPE: cpm_ant_nlg, from the newest checkpoint of runs/cpm_ant. Prints the directory of
-    the final checkpoint. With --lora the run is runs/NAME-lora and its checkpoints hold adapters
-    only, which peft opens; `nlpkit convert` merges them. With --seeds N the seeds are the recipe's
-    and those after it, each in a directory of its own below the run's.
+    the final checkpoint. With --lora the run is runs/NAME-lora, its learning rate ten times the
+    recipe's unless the recipe has a section lora or --set gives one, and its checkpoints hold
+    adapters only, which peft opens; `nlpkit convert` merges them. With --seeds N the seeds are the
+    recipe's and those after it, each in a directory of its own below the run's.
     """
     resolved = _loaded(common, recipe, start, lora)
     if seeds is None:
@@ -89,16 +94,24 @@ def _loaded(
     sets = list(common.overrides or ())
     if start is not None:
         sets.append(f"init_from={_quoted(start)}")
-    if lora and recipes.load(recipe, sets).recipe.lora is None:
-        sets.append("lora={}")
+    if lora:
+        sets += _adapters(recipes.load(recipe, sets))
     if common.out is not None:
         sets.append(f"out={_quoted(common.out)}")
-    resolved = recipes.load(recipe, sets)
-    if lora and common.out is None:
-        sets.append(f"out={_quoted(resolved.recipe.out + '-lora')}")
     resolved = recipes.load(recipe, [*sets, *(more or ())])
     _check_start(resolved)
     return resolved
+
+
+def _adapters(resolved: "Resolved") -> list[str]:
+    """Return the settings that `--lora` adds to a recipe that says nothing about adapters."""
+    recipe = resolved.recipe
+    found = [f"out={_quoted(recipe.out + '-lora')}"]
+    if recipe.lora is None:
+        found.append("lora={}")
+        if resolved.origin["train.lr"] != COMMAND_LINE:
+            found.append(f"train.lr={LORA_LR * recipe.train.lr:.6g}")
+    return found
 
 
 def _check_start(resolved: "Resolved") -> None:
@@ -107,7 +120,7 @@ def _check_start(resolved: "Resolved") -> None:
     from nlpkit.errors import FileError
 
     named = resolved.recipe.init_from
-    if named is None or resolved.path(named).is_dir():
+    if named is None or resolved.path(named).exists():
         return
     parts = Path(named).parts
     hint = ""
