@@ -23,7 +23,8 @@ from transformers import (
 )
 
 from nlpkit import __version__
-from nlpkit.generate.engine import Rules, generate
+from nlpkit.generate.engine import generate
+from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
 from nlpkit.models import cpm_ant, gpt
 from nlpkit.models.cpm_ant import model as cpm_ant_model

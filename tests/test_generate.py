@@ -22,7 +22,8 @@ from transformers import (
 from nlpkit.errors import UsageError
 from nlpkit.generate import logits as choosing
 from nlpkit.generate.beams import Beam
-from nlpkit.generate.engine import Rules, _compact, generate
+from nlpkit.generate.engine import generate
+from nlpkit.generate.rows import Rules, compact
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.models import cpm_ant, gpt
@@ -363,6 +364,7 @@ def test_generate_does_not_wait_while_there_is_work(gpts) -> None:
 
     answers = generate(model, prompts(), Settings(), Rules(), batch=8, ready=lambda: there["ready"])
     for number, _ in enumerate(answers):
+        assert not torch.is_inference_mode_enabled()  # it is not the caller's
         events.append(f"answer {number}")
     order = ["read 0", "read 1", "answer 0", "answer 1", "read 2", "answer 2", "read 3", "answer 3"]
     assert events == order
@@ -420,10 +422,10 @@ def test_beam_that_stop_texts_leave_alone_goes_on_beside_dead_ones() -> None:
 
 
 def test_compact_moves_the_last_into_the_gaps() -> None:
-    assert _compact([True, False, True, False, True]) == [0, 4, 2]
-    assert _compact([False, True]) == [1]
-    assert _compact([False, False]) == []
-    assert _compact([True, True]) == [0, 1]
+    assert compact([True, False, True, False, True]) == [0, 4, 2]
+    assert compact([False, True]) == [1]
+    assert compact([False, False]) == []
+    assert compact([True, True]) == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ U inputs at work, each with W rows of the cache (beams; else one), R = U * W, C 
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,52 +17,12 @@ from torch import Tensor
 from nlpkit.attention.cache import Cache
 from nlpkit.generate import logits as choosing
 from nlpkit.generate.beams import Answer, Beam
+from nlpkit.generate.rows import Line, Rows, Rules, compact
 from nlpkit.generate.settings import Settings
 from nlpkit.objectives._contract import Prompt
 
 # Prompts computed together; more would need more memory and be no faster.
 _TOKENS_AT_ONCE = 16384
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What of the vocabulary ends an answer or is never in one."""
-
-    ends: tuple[int, ...] = ()
-    never: tuple[int, ...] = ()
-    stops: Callable[[Sequence[int]], bool] | None = None  # whether ids hold a stop text
-
-
-@dataclass
-class _Line:
-    """One answer in the making: an input, or one of several samples of it."""
-
-    number: int  # of the input
-    prompt: Prompt
-    draws: np.random.Generator | None
-    beam: Beam | None
-    ids: list[int] = field(default_factory=list)
-    score: float = 0.0
-    answers: list[Answer] | None = None  # once it is done
-    kept: dict[int, Tensor] = field(default_factory=dict)  # slot -> state (C,) it is predicted from
-
-    @property
-    def count(self) -> int:
-        """Tokens generated so far."""
-        return len(self.beam.running[0][1]) if self.beam else len(self.ids)
-
-    def last(self) -> list[int]:
-        """Return the last token of each row."""
-        return [ids[-1] for _, ids in self.beam.running] if self.beam else self.ids[-1:]
-
-
-@dataclass
-class _Rows:
-    """Lines and what is kept of them: line i has rows i * W up to (i + 1) * W."""
-
-    lines: list[_Line] = field(default_factory=list)
-    cache: Cache = field(default_factory=Cache)
-    seen: Tensor | None = None  # (R, V) bool, tokens of input and output
 
 
 def generate(
@@ -79,15 +38,15 @@ def generate(
     """Yield `settings.nbest` answers, best first, for each prompt, in order; none for a None.
 
     At most `batch` inputs are worked on at once. `ready` says whether the next prompt can be had
-    without waiting; while there is other work, it is not waited for. Without `scores` greedy and
-    sampled answers have the score 0, which is faster; else the log-probability of their tokens.
+    without waiting; while there is other work, it is not waited for. Without `scores` an only
+    answer, greedy or sampled, has the score 0, which is faster; else its log-probability.
 
     Raises:
         ValueError: `settings.beam` does not fit the vocabulary.
     """
-    if settings.beam > 1 and settings.beam * max(2, 1 + len(rules.ends)) > model.vocab_size:
+    if rules.candidates(settings.beam) > model.vocab_size:
         raise ValueError(f"beam: {settings.beam} is too many for {model.vocab_size} tokens")
-    engine = _Engine(model, settings, rules, scores)
+    engine = _Engine(model, settings, rules, scores or settings.nbest > 1)
     source = enumerate(prompts)
     # New prompts come a few at a time: computing them apart costs more.
     enough = max(batch // 4, 1)
@@ -95,28 +54,27 @@ def generate(
     lines = settings.nbest if settings.samples else 1
     left: dict[int, int] = {}  # lines of an input that are still at work
     following, exhausted = 0, False
-    with torch.inference_mode():
-        while left or finished or not exhausted:
-            if not exhausted and (not left or batch - len(left) >= enough):
-                wait = not left
-                taken = _take(source, batch - len(left), wait, ready)
-                exhausted = wait and not taken
-                finished.update((number, []) for number, prompt in taken if prompt is None)
-                new = [(number, prompt) for number, prompt in taken if prompt is not None]
-                left.update((number, lines) for number, _ in new)
-                engine.admit(new)
-            if engine.running.lines:
-                engine.step()
-            while engine.done:
-                line = engine.done.popleft()
-                finished.setdefault(line.number, []).extend(line.answers or [])
-                left[line.number] -= 1
-                if not left[line.number]:
-                    del left[line.number]
-            while following in finished and following not in left:
-                answers = sorted(finished.pop(following), key=lambda answer: -answer.score)
-                yield answers[: settings.nbest]
-                following += 1
+    while left or finished or not exhausted:
+        if not exhausted and (not left or batch - len(left) >= enough):
+            wait = not left
+            taken = _take(source, batch - len(left), wait, ready)
+            exhausted = wait and not taken
+            finished.update((number, []) for number, prompt in taken if prompt is None)
+            new = [(number, prompt) for number, prompt in taken if prompt is not None]
+            left.update((number, lines) for number, _ in new)
+            engine.admit(new)
+        if engine.running.lines:
+            engine.step()
+        while engine.done:
+            line = engine.done.popleft()
+            finished.setdefault(line.number, []).extend(line.answers or [])
+            left[line.number] -= 1
+            if not left[line.number]:
+                del left[line.number]
+        while following in finished and following not in left:
+            answers = sorted(finished.pop(following), key=lambda answer: -answer.score)
+            yield answers[: settings.nbest]
+            following += 1
 
 
 def _take(
@@ -140,16 +98,18 @@ class _Engine:
     def __init__(self, model: Any, settings: Settings, rules: Rules, scores: bool):
         self.model, self.settings, self.rules, self.scores = model, settings, rules, scores
         self.device = next(model.parameters()).device
-        self.running = _Rows()
-        self.done: deque[_Line] = deque()
+        self.running = Rows()
+        self.done: deque[Line] = deque()
         # Samples of one input are lines of their own; beams are rows of one line.
         self.copies = settings.nbest if settings.samples else 1
 
+    # Here, not in `generate`, which would leave it on for its caller between two answers.
+    @torch.inference_mode()
     def admit(self, prompts: Sequence[tuple[int, Prompt]]) -> None:
         """Compute the prompts and their first tokens; take what goes on among the running."""
         if not prompts:
             return
-        new = _Rows()
+        new = Rows()
         hidden = self._compute_prompts([prompt for _, prompt in prompts], new.cache)
         states, start = [], 0
         for number, prompt in prompts:
@@ -176,6 +136,7 @@ class _Engine:
         if new.seen is not None:
             running.seen = new.seen if running.seen is None else torch.cat([running.seen, new.seen])
 
+    @torch.inference_mode()
     def step(self) -> None:
         """Feed the last token of every row and choose the next."""
         rows = self.running
@@ -201,25 +162,25 @@ class _Engine:
         lengths = tuple(len(prompt.given["input_ids"]) for prompt in prompts)
         return self.model(lengths, **inputs, cache=cache)
 
-    def _line(self, number: int, copy: int, prompt: Prompt, kept: dict[int, Tensor]) -> _Line:
+    def _line(self, number: int, copy: int, prompt: Prompt, kept: dict[int, Tensor]) -> Line:
         settings, draws, beam = self.settings, None, None
         if settings.samples:
             # Of the input alone, so that its neighbours do not matter.
             draws = np.random.default_rng((settings.seed, number, copy))
         elif settings.beam > 1:
             beam = Beam(settings.beam, settings.length_penalty, len(prompt.source))
-        return _Line(number, prompt, draws, beam, kept=kept)
+        return Line(number, prompt, draws, beam, kept=kept)
 
-    def _width(self, rows: _Rows) -> int:
+    def _width(self, rows: Rows) -> int:
         return len(rows.cache) // len(rows.lines)
 
-    def _choose(self, rows: _Rows, states: Tensor) -> None:
+    def _choose(self, rows: Rows, states: Tensor) -> None:
         """Choose the next token of every row by its state (R, C); finished lines leave `rows`."""
         logits = self.model.logits(states).float()
         parents = self._push_beams(rows, logits) if rows.lines[0].beam else self._push(rows, logits)
         width = self._width(rows)
         self.done.extend(line for line in rows.lines if line.answers is not None)
-        order = _compact([line.answers is None for line in rows.lines])
+        order = compact([line.answers is None for line in rows.lines])
         indices = [i * width + parent for i in order for parent in parents[i]]
         rows.cache.select(indices)
         rows.lines = [rows.lines[i] for i in order]
@@ -229,7 +190,7 @@ class _Engine:
             seen[torch.arange(len(last)), torch.tensor(last, dtype=torch.int64)] = True
             rows.seen = seen
 
-    def _push(self, rows: _Rows, logits: Tensor) -> list[list[int]]:
+    def _push(self, rows: Rows, logits: Tensor) -> list[list[int]]:
         """Add a token to every line, greedy or drawn; each goes on from its own row."""
         settings, lines = self.settings, rows.lines
         allowed = self._restrict(rows, logits)
@@ -258,11 +219,9 @@ class _Engine:
                 line.answers = [Answer(tuple(kept), line.score, stopped)]
         return [[0]] * len(lines)
 
-    def _push_beams(self, rows: _Rows, logits: Tensor) -> list[list[int]]:
+    def _push_beams(self, rows: Rows, logits: Tensor) -> list[list[int]]:
         """Add a token to the beams of every line; return which old one each beam goes on from."""
-        lines = rows.lines
-        # So many that even if each beam may end in every way, N go on.
-        size = max(2, 1 + len(self.rules.ends)) * self.settings.beam
+        lines, size = rows.lines, self.rules.candidates(self.settings.beam)
         allowed = self._restrict(rows, logits.log_softmax(-1))
         before = [score for line in lines for score, _ in line.beam.running]  # type: ignore[union-attr]
         total = allowed + torch.tensor(before, device=self.device)[:, None]
@@ -283,7 +242,7 @@ class _Engine:
                 line.answers = line.beam.finished
         return parents
 
-    def _restrict(self, rows: _Rows, logits: Tensor) -> Tensor:
+    def _restrict(self, rows: Rows, logits: Tensor) -> Tensor:
         """Return `logits` after the repetition penalty, -inf where a token may not be chosen."""
         rules, settings = self.rules, self.settings
         if rows.seen is not None:
@@ -304,10 +263,3 @@ class _Engine:
 
     def _stops(self, ids: Sequence[int]) -> bool:
         return self.rules.stops is not None and self.rules.stops(ids)
-
-
-def _compact(alive: Sequence[bool]) -> list[int]:
-    """Return the indices of those alive, most in their old place: the last fill the gaps."""
-    count = sum(alive)
-    movers = (i for i in range(len(alive) - 1, count - 1, -1) if alive[i])
-    return [i if alive[i] else next(movers) for i in range(count)]

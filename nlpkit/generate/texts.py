@@ -8,7 +8,8 @@ from typing import Any
 
 from nlpkit.errors import UsageError
 from nlpkit.generate.beams import Answer
-from nlpkit.generate.engine import Rules, generate
+from nlpkit.generate.engine import generate
+from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
 from nlpkit.objectives._contract import Filling, Generative, Prompt
 
@@ -70,6 +71,10 @@ class Writer:
                 f"model takes {objective.longest} tokens, input and output together"
                 + (f", and {self.room} are to be added" if which == "min" else "")
             )
+        stops = self._stops if settings.stop else None
+        self._rules = Rules(tuple(objective.ends), tuple(objective.never), stops)
+        if self._rules.candidates(settings.beam) > tokenizer.vocab_size:
+            raise UsageError(f"beam: {settings.beam} is too many for {tokenizer.vocab_size} tokens")
         self.counts: Counter[str] = Counter()
         self._blank = _blank_pattern(settings.blank) if isinstance(objective, Filling) else None
 
@@ -89,13 +94,11 @@ class Writer:
                 jobs.append(self._job(text))
                 yield jobs[-1].prompt
 
-        stops = self._stops if self.settings.stop else None
-        rules = Rules(tuple(self.objective.ends), tuple(self.objective.never), stops)
         answered = generate(
             self.model,
             prompts(),
             self.settings,
-            rules,
+            self._rules,
             batch=batch,
             ready=ready,
             scores=scores,

@@ -1,0 +1,66 @@
+"""What is at work: lines of tokens in the making, and their rows of the cache.
+
+W rows a line, R rows in all, C width, V vocabulary.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+from nlpkit.attention.cache import Cache
+from nlpkit.generate.beams import Answer, Beam
+from nlpkit.objectives._contract import Prompt
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What of the vocabulary ends an answer or is never in one."""
+
+    ends: tuple[int, ...] = ()
+    never: tuple[int, ...] = ()
+    stops: Callable[[Sequence[int]], bool] | None = None  # whether ids hold a stop text
+
+    def candidates(self, beams: int) -> int:
+        """Return how many continuations to look at: if all end in every way, `beams` go on."""
+        return max(2, 1 + len(self.ends)) * beams
+
+
+@dataclass
+class Line:
+    """One answer in the making: an input, or one of several samples of it."""
+
+    number: int  # of the input
+    prompt: Prompt
+    draws: np.random.Generator | None
+    beam: Beam | None
+    ids: list[int] = field(default_factory=list)
+    score: float = 0.0
+    answers: list[Answer] | None = None  # once it is done
+    kept: dict[int, Tensor] = field(default_factory=dict)  # slot -> state (C,) it is predicted from
+
+    @property
+    def count(self) -> int:
+        """Tokens generated so far."""
+        return len(self.beam.running[0][1]) if self.beam else len(self.ids)
+
+    def last(self) -> list[int]:
+        """Return the last token of each row."""
+        return [ids[-1] for _, ids in self.beam.running] if self.beam else self.ids[-1:]
+
+
+@dataclass
+class Rows:
+    """Lines and what is kept of them: line i has rows i * W up to (i + 1) * W."""
+
+    lines: list[Line] = field(default_factory=list)
+    cache: Cache = field(default_factory=Cache)
+    seen: Tensor | None = None  # (R, V) bool, tokens of input and output
+
+
+def compact(alive: Sequence[bool]) -> list[int]:
+    """Return the indices of those alive, most in their old place: the last fill the gaps."""
+    count = sum(alive)
+    movers = (i for i in range(len(alive) - 1, count - 1, -1) if alive[i])
+    return [i if alive[i] else next(movers) for i in range(count)]
