@@ -21,7 +21,7 @@ from nlpkit.data.items import build_items, read_rows
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Corpus, Watch
 from nlpkit.errors import DataError, FileError, UsageError
-from nlpkit.models import _hf, _lora
+from nlpkit.models import _hf, _lora, _source
 from nlpkit.models._head import Head
 from nlpkit.models._hf import HEAD
 from nlpkit.objectives._contract import missing
@@ -65,9 +65,8 @@ class ModelPart:
     head_dropout: float = 0.0
     same_task: bool = False  # whether the layer of `init_from` answers the same question
     lora: Any = None  # settings of the adapters that are trained instead
-    targets: Mapping[str, str] = field(
-        default_factory=dict
-    )  # their layers: our names, transformers'
+    # Their layers: our names and transformers'.
+    targets: Mapping[str, str] = field(default_factory=dict)
     base_hash: str | None = None  # of the weights that they belong to
     prompt_rows: tuple[int, int] | None = None  # of the soft prompts, if these alone are trained
 
@@ -89,15 +88,17 @@ def model_part(
     if recipe.init_from is None:
         assert recipe.model is not None  # the recipe's own check
         return ModelPart(recipe.model.family, recipe.model.config, None)
-    own = None
-    if recipe.lora is not None:
-        pass  # adapters are nothing without what they belong to
+    own = base = None
+    if recipe.lora is not None:  # adapters are nothing without what they belong to
+        saved = [c.path for c in checkpoint.found(run_path)] if run_path else []
+        newest = resumed or (saved[0] if saved else None)
+        base = _source.base(newest) if newest else None
     elif resumed is not None:
         own = resumed, _hf.read(resumed)
     elif run_path is not None:
         own = _own_checkpoint(run_path)
-    directory = own[0] if own else _start(resolved.path(recipe.init_from))
-    settings, tensors = own[1] if own else _lora.read(directory)
+    directory = own[0] if own else base or _start(resolved.path(recipe.init_from))
+    settings, tensors = own[1] if own else _source.read(directory)
     family, _ = _hf.family_of(settings, directory)
     part = ModelPart(family, None, None, directory)
     part.config, state = _hf.converted(part.module(), directory, settings, tensors)
@@ -111,7 +112,7 @@ def model_part(
     if recipe.lora is not None:
         part.lora = recipe.lora
         part.targets = _lora.targeted(recipe.lora, part.module(), part.config)
-        part.base_hash = _lora.content_hash(directory)
+        part.base_hash = _source.base_hash(directory)
     return part
 
 
@@ -124,8 +125,8 @@ def _own_checkpoint(run_path: Path) -> tuple[Path, tuple[dict[str, Any], dict[st
 
 
 def _start(directory: Path) -> Path:
-    """Return the directory of `init_from`; `latest` may move on while it is read."""
-    if not (directory / "config.json").is_file() and checkpoint.pointed(directory, "latest"):
+    """Return the checkpoint of `init_from`; `latest` may move on while it is read."""
+    if not _source.is_checkpoint(directory) and checkpoint.pointed(directory, "latest"):
         raise UsageError(
             f"init_from: {directory} is a run; name its checkpoint: {directory}/checkpoints/latest"
         )
@@ -250,7 +251,7 @@ def bind_objective(
     _check_training(resolved, objective, part)
     if isinstance(objective, Task):
         part.outputs, part.head_dropout = objective.outputs, objective.dropout
-        notes = _hf.read_notes(part.source) if part.source else {}
+        notes = _source.read_notes(part.source) if part.source else {}
         part.same_task = notes.get("objective") == objective_notes(first.name, objective)
     return objective
 
@@ -306,12 +307,13 @@ def build_tokenizer(
     """
     own = run_path / TOKENIZER
     section = resolved.recipe.tokenizer
-    old = _load.load(part.source) if part.source and _load.is_there(part.source) else None
+    home = part.source and _source.tokenizer_home(part.source)
+    old = _load.load(home) if home and _load.is_there(home) else None
     if own.is_dir():
         tokenizer = _load.load(own)[1]
     elif section is None:
-        assert part.source is not None  # the recipe's own check
-        tokenizer = _load.load(part.source)[1]
+        assert home is not None  # the recipe's own check
+        tokenizer = _load.load(home)[1]
     elif section.path is not None:
         tokenizer = _load.load(resolved.path(section.path))[1]
     elif part.source is not None and old is None:

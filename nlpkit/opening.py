@@ -16,7 +16,7 @@ from torch import nn
 from nlpkit import registry
 from nlpkit.build import ModelPart
 from nlpkit.errors import FileError, UsageError
-from nlpkit.models import _hf, _lora
+from nlpkit.models import _hf, _source
 from nlpkit.models._head import Head
 from nlpkit.objectives._contract import missing
 from nlpkit.tokenizers import _load
@@ -58,19 +58,19 @@ def open_checkpoint(
     """
     where = _device(device)
     directory = find_checkpoint(Path(path).expanduser(), say)
-    _verify(directory)
-    settings, tensors = _lora.read(directory)
+    verify(directory)
+    settings, tensors = _source.read(directory)
     family, light = _hf.family_of(settings, directory)
     part = ModelPart(family, None, None, directory)
     part.config, state = _hf.converted(part.module(), directory, settings, tensors)
-    tokenizer = _load.load(directory)[1]
+    tokenizer = _load.load(_source.tokenizer_home(directory))[1]
     part.rows = len(state["token_embedding"])
     if part.rows != tokenizer.vocab_size:
         raise FileError(
             f"{directory}: the model has {part.rows} tokens and the tokenizer beside it "
             f"{tokenizer.vocab_size}"
         )
-    notes = _hf.read_notes(directory)
+    notes = _source.read_notes(directory)
     objective = _objective(directory, notes, light, tokenizer, part)
     machine.tune_memory()
     dtype = _precision(precision, state["token_embedding"].dtype, where)
@@ -84,7 +84,7 @@ def find_checkpoint(path: Path, say: Callable[[str], None] = lambda _: None) -> 
     Raises:
         FileError: it is neither.
     """
-    if (path / "config.json").is_file():
+    if _source.is_checkpoint(path):
         return path.resolve()
     run = path.parent if path.name == "checkpoints" else path
     for name in ("best", "latest"):
@@ -98,7 +98,7 @@ def find_checkpoint(path: Path, say: Callable[[str], None] = lambda _: None) -> 
     raise FileError(f"{path}: neither a checkpoint (no config.json) nor a run with checkpoints")
 
 
-def _verify(directory: Path) -> None:
+def verify(directory: Path) -> None:
     """Raise `FileError` where a file is not what the manifest beside it says."""
     manifest = directory / checkpoint.MANIFEST
     if not manifest.is_file():  # from elsewhere

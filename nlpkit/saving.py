@@ -18,7 +18,7 @@ from torch import nn
 from nlpkit import __version__, build
 from nlpkit.data.pack import Batch
 from nlpkit.errors import FileError, UsageError
-from nlpkit.models import _hf, _lora
+from nlpkit.models import _hf, _peft
 from nlpkit.recipe import Resolved
 from nlpkit.rundir import RunDirectory
 from nlpkit.train import checkpoint, snapshot
@@ -118,9 +118,9 @@ def _weights(run: Run, path: Path) -> dict[str, Any]:
     if _hf.read_notes(path).get("base") != part.base_hash:
         raise FileError(f"{path}: {part.source} is another model than these adapters belong to")
     try:
-        return _lora.read_state(path, part.module(), part.targets, run.data.tokenizer.vocab_size)
+        return _peft.read_state(path, part.module(), part.targets, run.data.tokenizer.vocab_size)
     except KeyError as error:
-        raise FileError(f"{path}: {error} is missing from {_lora.WEIGHTS}") from error
+        raise FileError(f"{path}: {error} is missing from {_peft.WEIGHTS}") from error
 
 
 def _checkpoint_to_resume(run: Run, resume: str) -> checkpoint.Checkpoint | None:
@@ -270,7 +270,16 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Any]) -> None:
         grown = tokenizer.vocab_size != part.rows
         table = tensors[part.module().EMBEDDING] if grown else None
         _hf.write_settings(directory, settings)
-        _lora.write(directory, part.module(), part.lora, part.targets, weights, table, part.source)
+        _peft.write(
+            directory,
+            part.module(),
+            part.config,
+            part.lora,
+            part.targets,
+            weights,
+            table,
+            part.source,
+        )
         notes["base"] = part.base_hash
     text = json.dumps(notes, indent=1, ensure_ascii=False)
     (directory / _hf.NOTES).write_text(text + "\n", encoding="utf-8")

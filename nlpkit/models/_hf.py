@@ -69,7 +69,7 @@ def read(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     index = directory / f"{WEIGHTS}.index.json"
     shards = [WEIGHTS]
     if index.is_file():
-        places = _read_json(index).get("weight_map")
+        places = read_json(index).get("weight_map")
         if not isinstance(places, dict) or not all(isinstance(n, str) for n in places.values()):
             raise FileError(f"{index}: needs weight_map, which names the file of each tensor")
         shards = sorted(set(places.values()))
@@ -95,7 +95,7 @@ def read(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def read_notes(directory: Path) -> dict[str, Any]:
     """Return what nlpkit wrote beside the weights, such as the objective; empty if nothing."""
     path = directory / NOTES
-    return _read_json(path) if path.is_file() else {}
+    return read_json(path) if path.is_file() else {}
 
 
 def read_settings(directory: Path) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def read_settings(directory: Path) -> dict[str, Any]:
     path = directory / "config.json"
     if not path.is_file():
         raise FileError(f"{path}: {_absent(path)}; is this a checkpoint directory?")
-    return _read_json(path)
+    return read_json(path)
 
 
 def _absent(path: Path) -> str:
@@ -111,7 +111,8 @@ def _absent(path: Path) -> str:
     return "not a regular file" if path.exists() else "no such file"
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object that a JSON file holds; raise `FileError` if it holds none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -1,0 +1,181 @@
+"""CPM-Ant as its authors released it (OpenBMB/CPM-Live, branch cpm-ant): `cpm-ant-10b.pt`, a state
+dict, and a json of sizes.
+
+There every linear layer divides its output by sqrt(dim_in) at run time, and every look-up in a
+table its rows by sqrt(dim_model); here, as in transformers, these factors are part of the weights.
+The output projection divides its input by the same sqrt(dim_model), so input and output stay one
+table. Soft prompts are a table of their own there; here they follow the words.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nlpkit.errors import FileError
+from nlpkit.models import _hf
+
+WEIGHTS, SETTINGS = "cpm-ant-*.pt", "*.json"
+# What transformers' config.json calls the sizes in the json.
+_SIZES = {
+    "hidden_size": "dim_model",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "dim_head": "dim_head",
+    "dim_ff": "dim_ff",
+    "vocab_size": "vocab_size",
+    "prompt_types": "prompt_types",
+    "prompt_length": "prompt_length",
+    "segment_types": "segment_types",
+    "position_bias_num_buckets": "position_bias_num_buckets",
+    "position_bias_max_distance": "position_bias_max_distance",
+}
+_WORDS, _PROMPTS = "input_embedding.weight", "prompt_embedding.weight"
+_TABLES = (_WORDS, _PROMPTS, "segment_embedding.weight")
+
+
+def is_settings(content: Mapping[str, Any]) -> bool:
+    """Return whether a JSON object holds CPM-Ant's sizes by their original names."""
+    return {"dim_model", "num_layers", "prompt_types"} <= content.keys()
+
+
+def read(
+    weights: Path, settings: Path, dtype: torch.dtype = torch.float32
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return `config.json` and tensors of transformers' CpmAntForCausalLM, computed in float32.
+
+    The file is read as tensors only: a pickle that holds anything else is refused, nothing in it is
+    run. Prompt blocks stay where they are: transformers, too, reads block 2.
+
+    Args:
+        dtype: of the tensors returned; each is made so as soon as it is computed.
+
+    Raises:
+        FileError: a setting or tensor is missing, unknown, or of another size (named).
+    """
+    content = _hf.read_json(settings)
+    sizes: dict[str, Any] = {
+        theirs: _size(content, ours, settings) for theirs, ours in _SIZES.items()
+    }
+    for name in ("eps", "dropout_p"):
+        value = content.get(name, 0.0 if name == "dropout_p" else None)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise FileError(f"{settings}: {name} is {value!r}; needs a number")
+        sizes[name] = float(value)
+    # The compressed sizes leave parts of some layers out, which transformers cannot say.
+    if any(map(_is_true, _flat(content.get("mask_modules")))):
+        raise FileError(f"{settings}: mask_modules leaves parts of layers out; not supported")
+    state = _load(weights)
+    _check(weights, state, _shapes(content, len(state)))
+    tensors = {}
+    for name in sorted(state):
+        if name not in (_WORDS, _PROMPTS):
+            tensors[f"cpmant.{name}"] = _folded(name, state[name], content).to(dtype)
+    tables = [_folded(name, state[name], content).to(dtype) for name in (_WORDS, _PROMPTS)]
+    tensors[f"cpmant.{_WORDS}"] = torch.cat(tables)
+    return {"model_type": "cpmant", **sizes}, tensors
+
+
+def _size(content: Mapping[str, Any], name: str, where: Path) -> int:
+    value = content.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        what = f"is {value!r}" if name in content else "is missing"
+        raise FileError(f"{where}: {name} {what}; needs a whole number from 1 on")
+    return value
+
+
+def _flat(value: Any) -> list[Any]:
+    return [each for part in value for each in _flat(part)] if isinstance(value, list) else [value]
+
+
+def _is_true(value: Any) -> bool:
+    return bool(value)
+
+
+def _load(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a state dict; raise `FileError` for anything else."""
+    if not path.is_file():
+        raise FileError(f"{path}: no such file")
+    try:
+        with open(path, "rb") as file:
+            # Mapped, where it is a zip archive: a tensor takes memory when it is read.
+            zipped = file.read(2) == b"PK"
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    # A broken or hostile pickle can raise anything.
+    except Exception as error:
+        why = " ".join(str(error).split())[:200]
+        raise FileError(
+            f"{path}: not a file of tensors alone, and nothing else is opened: {why}"
+        ) from error
+    if not isinstance(state, dict) or not state:
+        raise FileError(f"{path}: holds {type(state).__name__}; a state dict has names and tensors")
+    for name, tensor in state.items():
+        if not isinstance(name, str) or not _is_plain(tensor):
+            raise FileError(f"{path}: {name!r} is no plain tensor of floating-point numbers")
+    return state
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Return whether a value is a dense tensor that the file has all elements of."""
+    return (
+        isinstance(tensor, Tensor)
+        and tensor.layout == torch.strided
+        and tensor.device.type == "cpu"
+        and tensor.is_floating_point()
+        and tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
+    )
+
+
+def _shapes(sizes: Mapping[str, Any], most_layers: int) -> dict[str, tuple[int, ...]]:
+    """Return the name and shape of every tensor; no more layers than there are tensors."""
+    width, wide = sizes["dim_model"], sizes["dim_ff"]
+    inner = sizes["num_heads"] * sizes["dim_head"]
+    segments, buckets = sizes["segment_types"], sizes["position_bias_num_buckets"]
+    layer = {
+        "self_att.layernorm_before_attention": (width,),
+        "self_att.self_attention.project_q": (inner, width),
+        "self_att.self_attention.project_k": (inner, width),
+        "self_att.self_attention.project_v": (inner, width),
+        "self_att.self_attention.attention_out": (width, inner),
+        "ffn.layernorm_before_ffn": (width,),
+        "ffn.ffn.w_in.w_0": (wide, width),
+        "ffn.ffn.w_in.w_1": (wide, width),
+        "ffn.ffn.w_out": (width, wide),
+    }
+    shapes: dict[str, tuple[int, ...]] = {
+        _WORDS: (sizes["vocab_size"], width),
+        _PROMPTS: (sizes["prompt_types"] * sizes["prompt_length"], width),
+        "segment_embedding.weight": (segments, width),
+        "position_bias.relative_attention_bias": (segments**2 + buckets, sizes["num_heads"]),
+        "encoder.output_layernorm.weight": (width,),
+    }
+    for i in range(min(sizes["num_layers"], most_layers)):
+        shapes |= {f"encoder.layers.{i}.{name}.weight": shape for name, shape in layer.items()}
+    return shapes
+
+
+def _check(path: Path, state: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    for what, names in (
+        ("lacks", shapes.keys() - state.keys()),
+        ("holds, unknown to CPM-Ant of these sizes,", state.keys() - shapes.keys()),
+    ):
+        if names:
+            first, *others = sorted(names)
+            more = f" and {len(others)} more" if others else ""
+            raise FileError(f"{path}: {what} {first}{more}")
+    for name, shape in shapes.items():
+        if tuple(state[name].shape) != shape:
+            found = tuple(state[name].shape)
+            raise FileError(f"{path}: {name} is {found}; by its settings it is {shape}")
+
+
+def _folded(name: str, tensor: Tensor, sizes: Mapping[str, Any]) -> Tensor:
+    """Return a weight, float32, with the factor that its use has at run time in the original."""
+    tensor = tensor.to(torch.float32, copy=True)
+    if name in _TABLES:
+        return tensor.div_(math.sqrt(sizes["dim_model"]))
+    is_linear = tensor.ndim == 2 and name.startswith("encoder.")
+    return tensor.div_(math.sqrt(tensor.shape[1])) if is_linear else tensor
