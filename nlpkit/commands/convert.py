@@ -1,0 +1,63 @@
+"""Write a checkpoint for transformers: adapters merged, in any precision."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from nlpkit.commands._options import Common, shared
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="CKPT", help="a checkpoint, a run, adapters of peft, or CPM-Live's cpm-ant-10b.pt"
+    ),
+]
+Out = Annotated[str, typer.Argument(metavar="OUT", help="a directory that is new or empty")]
+Precision = Annotated[
+    Literal["fp32", "bf16", "fp16"] | None,
+    typer.Option(help="of the weights; default: as they are stored"),
+]
+Settings = Annotated[
+    str | None,
+    typer.Option("--config", metavar="FILE", help="the json of a .pt that has none beside it"),
+]
+Vocabulary = Annotated[
+    str | None,
+    typer.Option("--vocab", metavar="FILE", help="the tokenizer, if it is not beside the weights"),
+]
+
+
+@shared("json", "quiet", "verbose")
+def command(
+    checkpoint: Source,
+    out: Out,
+    common: Common,
+    precision: Precision = None,
+    config: Settings = None,
+    vocab: Vocabulary = None,
+) -> None:
+    """Write a checkpoint for transformers: adapters merged, in any precision.
+
+    OUT holds config.json, model.safetensors, the tokenizer and nlpkit.json: `from_pretrained` opens
+    it, and so does every command of nlpkit. It appears whole or not at all. Prints OUT.
+    """
+    from nlpkit.converting import convert
+    from nlpkit.train.log import Log
+
+    log = Log(common.verbosity)
+    made = convert(
+        Path(checkpoint).expanduser(),
+        Path(out).expanduser(),
+        precision=precision,
+        config=_path(config),
+        vocabulary=_path(vocab),
+        say=log.say,
+        warn=log.warn,
+    )
+    log.say(f"{made['parameters']:,} parameters in {made['precision']}, {made['bytes']:,} bytes")
+    common.result(made["checkpoint"], **made)
+
+
+def _path(name: str | None) -> Path | None:
+    return None if name is None else Path(name).expanduser()

@@ -1,0 +1,162 @@
+"""Writes a checkpoint as `transformers` opens it: adapters merged, in any precision."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nlpkit import __version__, registry
+from nlpkit.errors import FileError, UsageError
+from nlpkit.models import _hf, _source
+from nlpkit.opening import find_checkpoint, verify
+from nlpkit.tokenizers import _load
+from nlpkit.train.checkpoint import naming_the_path, sync
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """What was read, in the layout of transformers."""
+
+    path: Path
+    settings: dict[str, Any]
+    tensors: dict[str, Tensor]
+    precision: torch.dtype  # in which it was stored
+
+
+def convert(
+    source: Path,
+    out: Path,
+    *,
+    precision: str | None = None,
+    config: Path | None = None,
+    vocabulary: Path | None = None,
+    say: Callable[[str], None] = lambda _: None,
+    warn: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Write the checkpoint `source` to `out`; return what was written, in figures.
+
+    `out` appears whole or not at all.
+
+    Args:
+        precision: fp32, bf16 or fp16; None: as it is stored (fp32 for an authors' release).
+        config: settings of an authors' release, where they do not lie beside it.
+        vocabulary: file or directory of the tokenizer, where it does not lie beside the weights.
+
+    Raises:
+        UsageError: `out` is there and not empty; an option does not apply.
+        FileError: something is missing or damaged, does not fit, or cannot be written.
+    """
+    _check_free(out)
+    asked = PRECISIONS[precision] if precision is not None else None
+    found = _read(source, asked, config, say)
+    family, _ = _hf.family_of(found.settings, found.path)
+    module = registry.load("models", f"nlpkit.models.{family}.model")
+    model_config, state = _hf.converted(module, found.path, found.settings, found.tensors)
+    tokenizer = _load.load(vocabulary or _source.tokenizer_home(found.path))[1]
+    rows = len(state["token_embedding"])
+    if rows != tokenizer.vocab_size:
+        whose = vocabulary or "the one beside it"
+        raise FileError(
+            f"{found.path}: the model has {rows} tokens and its tokenizer, {whose}, "
+            f"{tokenizer.vocab_size}"
+        )
+    settings, tensors = _hf.layout(module, model_config, state, pad_id=tokenizer.pad_id)
+    _report_left_out(found.tensors, tensors, warn)
+    dtype = asked or found.precision
+    tensors = {name: _cast(name, tensor, dtype) for name, tensor in tensors.items()}
+    settings = {
+        **{k: v for k, v in found.settings.items() if k != "torch_dtype"},
+        **settings,
+        **{k: v for k, v in found.settings.items() if k in ("id2label", "label2id")},
+        "dtype": str(dtype).removeprefix("torch."),
+    }
+    notes = {**_source.read_notes(found.path), "nlpkit": __version__}
+    notes.pop("base", None)
+
+    def write(directory: Path) -> None:
+        _hf.write(directory, settings, tensors)
+        tokenizer.save(directory)
+        text = json.dumps(notes, indent=1, ensure_ascii=False)
+        (directory / _hf.NOTES).write_text(text + "\n", encoding="utf-8")
+
+    _publish(out, write)
+    return {
+        "checkpoint": str(out),
+        "source": str(found.path),
+        "family": family,
+        "precision": next(name for name, kind in PRECISIONS.items() if kind == dtype),
+        "parameters": sum(tensor.numel() for tensor in state.values()),
+        "bytes": (out / _hf.WEIGHTS).stat().st_size,
+    }
+
+
+def _check_free(out: Path) -> None:
+    with naming_the_path(out):
+        if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
+            raise UsageError(f"{out}: is there already; give a directory that is new or empty")
+
+
+def _read(
+    source: Path, asked: torch.dtype | None, config: Path | None, say: Callable[[str], None]
+) -> _Weights:
+    """Return the weights of a release, or of any other checkpoint, with adapters merged."""
+    release = _source.original(source, config)
+    if release is not None:
+        dtype = asked or torch.float32
+        say(f"{release.weights}: its authors' release, sizes from {release.settings}")
+        return _Weights(source, *release.read(dtype), dtype)
+    if config is not None:
+        raise UsageError(f"--config: {source} is no authors' release, and has its own config.json")
+    path = find_checkpoint(source, say)
+    verify(path)
+    settings, tensors = _source.read(path)
+    base = _source.base(path)
+    if base is not None:
+        say(f"adapters of {path} merged into {base}")
+    # Merged weights are in float32 until the end: one rounding is enough.
+    kinds = {tensor.dtype for tensor in tensors.values() if tensor.dtype in PRECISIONS.values()}
+    stored = min(kinds, key=lambda kind: kind.itemsize, default=torch.float32)
+    return _Weights(path, settings, tensors, stored)
+
+
+def _report_left_out(
+    found: Mapping[str, Tensor], written: Mapping[str, Tensor], warn: Callable[[str], None]
+) -> None:
+    """Say which tensors have no place in the family's layout."""
+    kept = {name for full in written for name in (full, full.partition(".")[2])}
+    if lost := sorted(found.keys() - kept):
+        more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+        warn(f"left out, having no place in the model: {', '.join(lost[:3])}{more}")
+
+
+def _cast(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    cast = tensor.to(dtype)
+    if dtype == torch.float16 and not cast.isfinite().all() and tensor.isfinite().all():
+        most = tensor.abs().max().item()
+        raise UsageError(f"--precision fp16: {name} has {most:.3g}, above 65504; use bf16")
+    return cast
+
+
+def _publish(out: Path, write: Callable[[Path], None]) -> None:
+    """Make `out` from the files that `write(directory)` makes, in one renaming."""
+    draft = out.absolute().with_name(f".{out.absolute().name}.{os.getpid()}")
+    with naming_the_path(out):
+        draft.mkdir(parents=True)
+        try:
+            write(draft)
+            for path in draft.iterdir():
+                sync(path)
+            sync(draft)
+            draft.rename(out)
+            sync(draft.parent)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
