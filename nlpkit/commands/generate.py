@@ -1,6 +1,5 @@
 """Generate text with CKPT from lines of FILE."""
 
-import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -146,7 +145,7 @@ def command(
 
     opened = open_checkpoint(checkpoint, device=common.device, precision=precision, say=log.say)
     writer = Writer(opened.model, opened.tokenizer, opened.objective, settings)
-    if file == "-" and sys.stdin.isatty():
+    if inputs.is_terminal:
         log.say("one input a line; Ctrl-D ends")
     start = time.perf_counter()
     texts = writer.write(inputs, batch=batch, ready=inputs.ready, scores=common.json)

@@ -2,7 +2,6 @@
 
 import os
 import select
-import sys
 from collections import deque
 from collections.abc import Iterator
 
@@ -10,6 +9,7 @@ from nlpkit.data._lines import TextFile, lines
 from nlpkit.data._rows import RowError, Rows, text_of
 from nlpkit.errors import DataError
 
+_STDIN = 0
 _AT_ONCE = 1 << 16  # bytes
 _UTF8_MARK = b"\xef\xbb\xbf"
 
@@ -25,8 +25,13 @@ class Inputs:
         self.error: DataError | None = None
         self.blank = 0  # empty lines between the JSON objects
         self._rows = Rows("text") if key is None else Rows("jsonl", key=key)
-        self._pipe = _Pipe(sys.stdin.fileno()) if path == "-" else None
+        self._pipe = _Pipe(_STDIN) if path == "-" else None
         self._file = TextFile(path, path, self._rows.format, gzip=path.endswith(".gz"))
+
+    @property
+    def is_terminal(self) -> bool:
+        """Return whether someone types the texts."""
+        return self._pipe is not None and os.isatty(_STDIN)
 
     def ready(self) -> bool:
         """Return whether the next line, or the end, is there already."""
