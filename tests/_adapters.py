@@ -1,0 +1,130 @@
+"""Small models of both families with adapters, ours and peft's, and runs that train them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, CpmAntForCausalLM, OpenAIGPTLMHeadModel
+
+from nlpkit import registry
+from nlpkit.models import _hf, _lora, _peft, cpm_ant, gpt
+from nlpkit.models._lora_config import Config
+from nlpkit.models.cpm_ant.model import Model as CpmAnt
+from nlpkit.tokenizers.cpm_ant import SPECIAL_TOKENS, Tokenizer
+from tests import _tiny
+
+WORDS = [*SPECIAL_TOKENS, *dict.fromkeys(_tiny.WORDS)]
+CONFIGS: dict[str, Any] = {
+    "cpm_ant": cpm_ant.Config(
+        hidden_size=32, num_layers=2, num_heads=4, intermediate_size=48, prompt_types=4,
+        prompt_length=5, segment_types=4, num_buckets=32, max_distance=40,
+    ),
+    "gpt": gpt.Config(hidden_size=32, num_layers=2, num_heads=4, max_positions=40),
+}  # fmt: skip
+THEIRS = {"cpm_ant": CpmAntForCausalLM, "gpt": OpenAIGPTLMHeadModel}
+# Exactly those; CPM-Ant's of the feed-forward layer have a different number of inputs and outputs.
+TARGETS = {"cpm_ant": ["project_q", "w_out"], "gpt": ["c_attn", "mlp.c_proj"]}
+IDS = torch.arange(11, 31)
+
+
+def module(family: str) -> Any:
+    return registry.load("models", f"nlpkit.models.{family}.model")
+
+
+def base(family: str, directory: Path) -> nn.Module:
+    """Return a model of ours with random weights; write it, with a tokenizer, as a base."""
+    model = module(family).Model(CONFIGS[family], len(WORDS)).eval()
+    with torch.no_grad():  # large enough for every part to matter
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    directory.mkdir(parents=True)
+    _hf.write(directory, *module(family).to_hf(CONFIGS[family], model.state_dict()))
+    Tokenizer(WORDS).save(directory)
+    return model
+
+
+def theirs(family: str, directory: Path) -> nn.Module:
+    """Return transformers' model of a directory."""
+    return AutoModelForCausalLM.from_pretrained(directory).eval()
+
+
+def peft_model(family: str, directory: Path, **settings: Any) -> nn.Module:
+    """Return transformers' model of a base with peft's adapters, B not 0."""
+    settings = {"r": 4, "lora_alpha": 6, "target_modules": TARGETS[family]} | settings
+    transposed = {"fan_in_fan_out": module(family).TRANSPOSED}
+    model = get_peft_model(theirs(family, directory), LoraConfig(**(transposed | settings)))
+    randomise(model, "lora_B")
+    return model.eval()
+
+
+def randomise(model: nn.Module, part: str) -> None:
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if part in name:
+                parameter.normal_(std=0.3)
+
+
+def inputs(model: Any, ids: Tensor = IDS) -> tuple[tuple[int, ...], dict[str, Tensor]]:
+    """Return what `forward` takes so that transformers' forward computes the same."""
+    if not isinstance(model, CpmAnt):
+        return (len(ids),), {"input_ids": ids}
+    size = model.config.prompt_length
+    prompt = model.vocab_size + model.config.prompts.generation * size + torch.arange(size)
+    length = size + len(ids)
+    return (length,), {
+        "input_ids": torch.cat([prompt, ids]),
+        "segment": torch.tensor([0] * size + [2] * len(ids)),
+        "position": torch.arange(length),
+        "context": torch.ones(length, dtype=torch.bool),
+    }
+
+
+def logits(model: Any, ids: Tensor = IDS) -> Tensor:
+    """Return (T, V) of our model, or of transformers', for the same text."""
+    if not hasattr(model, "token_loss"):
+        return model(input_ids=ids[None]).logits[0]
+    lengths, fields = inputs(model, ids)
+    return model.logits(model(lengths, **fields))[-len(ids) :]
+
+
+def adapted(family: str, model: nn.Module, **settings: Any) -> dict[str, str]:
+    """Put adapters on our model, B not 0; return their layers, our names and transformers'."""
+    config = Config(**({"rank": 4, "alpha": 6.0, "targets": TARGETS[family]} | settings))
+    targets = _lora.targeted(config, module(family), CONFIGS[family])
+    _lora.adapt(model, config, targets)
+    randomise(model, "lora_B")
+    return targets
+
+
+def write_adapters(family: str, model: nn.Module, directory: Path, base_path: Path) -> None:
+    """Write the adapters of our model as a run does."""
+    config = Config(rank=4, alpha=6.0, targets=TARGETS[family])
+    targets = _lora.targeted(config, module(family), CONFIGS[family])
+    directory.mkdir()
+    _peft.write(
+        directory, module(family), CONFIGS[family], config, targets, model.state_dict(), None,
+        base_path,
+    )  # fmt: skip
+
+
+def tuning_recipe(folder: Path, start: Path, *lines: str) -> Path:
+    """Write a recipe that goes on from a checkpoint on the corpus of `_tiny.write`."""
+    path = folder / "tune.yaml"
+    path.write_text(
+        "\n".join(
+            (
+                "name: tune",
+                f"init_from: {json.dumps(str(start))}",
+                f"data: {{train: [{folder}/train.txt], valid: [{folder}/valid.txt]}}",
+                "objective: {name: cpm_ant, max_length: 64, min_piece: 4}",
+                "train: {steps: 8, tokens_per_step: 512, tokens_per_batch: 256, lr: 1.0e-2,"
+                " warmup_steps: 2, precision: fp32, eval_every: 4, save_every: 3, keep: 9}",
+                *lines,
+            )
+        ),
+        encoding="utf-8",
+    )
+    return path

@@ -1,0 +1,523 @@
+"""Low-rank adapters against peft: forward, gradients, files in both directions."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from safetensors.torch import load_file, save_file
+from transformers import OpenAIGPTForSequenceClassification
+
+from nlpkit import recipe, registry
+from nlpkit.errors import FileError, NlpkitError, UsageError
+from nlpkit.models import _hf, _lora, _peft, _source
+from nlpkit.models._lora_config import Config
+from nlpkit.opening import open_checkpoint
+from nlpkit.tokenizers import bpe
+from tests import _adapters, _tiny, _tiny_tasks
+
+FAMILIES = ("cpm_ant", "gpt")
+both = pytest.mark.parametrize("family", FAMILIES)
+
+
+def _copy_from_peft(ours: torch.nn.Module, theirs: torch.nn.Module, targets: dict) -> None:
+    found = get_peft_model_state_dict(theirs)
+    assert len(found) == 2 * len(targets)
+    with torch.no_grad():
+        for name, their_name in targets.items():
+            layer = ours.get_submodule(name)
+            for matrix in ("lora_A", "lora_B"):
+                key = f"base_model.model.{their_name}.{matrix}.weight"
+                getattr(layer, matrix).copy_(found[key])
+
+
+@both
+def test_lora_forward_and_gradients_equal_pefts(family: str, tmp_path: Path) -> None:
+    ours = _adapters.base(family, tmp_path / "base")
+    theirs = _adapters.peft_model(family, tmp_path / "base")
+    targets = _adapters.adapted(family, ours)
+    assert len(targets) == 4  # 2 layers, 2 targets
+    _copy_from_peft(ours, theirs, targets)
+    found, expected = _adapters.logits(ours), _adapters.logits(theirs)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    weights = torch.randn_like(found)
+    (found * weights).sum().backward()
+    (expected * weights).sum().backward()
+    their_gradients = {
+        name.replace(".default", ""): p.grad for name, p in theirs.named_parameters()
+    }
+    for name, their_name in targets.items():
+        for matrix in ("lora_A", "lora_B"):
+            gradient = getattr(ours.get_submodule(name), matrix).grad
+            other = their_gradients[f"base_model.model.{their_name}.{matrix}.weight"]
+            assert other.abs().max() > 0
+            scale = other.abs().max().item()
+            torch.testing.assert_close(gradient, other, atol=2e-5 * scale, rtol=1e-4, msg=name)
+    trained = {name for name, p in ours.named_parameters() if p.grad is not None}
+    assert trained == {f"{name}.{matrix}" for name in targets for matrix in ("lora_A", "lora_B")}
+
+
+@both
+def test_lora_starts_as_the_base_bit_for_bit(family: str, tmp_path: Path) -> None:
+    model = _adapters.base(family, tmp_path / "base")
+    before = _adapters.logits(model)
+    config = Config(rank=4)
+    _lora.adapt(model, config, _lora.targeted(config, _adapters.module(family), model.config))
+    assert torch.equal(_adapters.logits(model), before)
+
+
+@both
+def test_lora_adapters_of_ours_open_in_peft_with_equal_logits(family: str, tmp_path: Path) -> None:
+    model = _adapters.base(family, tmp_path / "base")
+    before = _adapters.logits(model)
+    _adapters.adapted(family, model)
+    _adapters.write_adapters(family, model, tmp_path / "ours", tmp_path / "base")
+    opened = PeftModel.from_pretrained(
+        _adapters.theirs(family, tmp_path / "base"), tmp_path / "ours"
+    ).eval()
+    # peft finds the very layers: no adapter of its own that the file has not.
+    made = get_peft_model_state_dict(opened)
+    assert made.keys() == load_file(tmp_path / "ours" / _peft.WEIGHTS).keys()
+    found = _adapters.logits(opened)
+    torch.testing.assert_close(found, _adapters.logits(model), atol=1e-5, rtol=1e-5)
+    assert (found - before).abs().max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("cpm_ant", {}),
+        ("cpm_ant", {"use_rslora": True}),
+        ("gpt", {}),
+        ("gpt", {"use_rslora": True}),
+        ("gpt", {"bias": "lora_only"}),  # CPM-Ant has none
+    ],
+)
+def test_lora_adapters_of_peft_open_in_ours_with_equal_logits(
+    family: str, settings: dict, tmp_path: Path
+) -> None:
+    # Neither config.json nor tokenizer of its own: those of the base.
+    _adapters.base(family, tmp_path / "base")
+    theirs = _adapters.peft_model(family, tmp_path / "base", **settings)
+    if "bias" in settings:
+        _adapters.randomise(theirs, "base_layer.bias")
+    theirs.save_pretrained(tmp_path / "peft")
+    assert not (tmp_path / "peft" / "config.json").exists()
+    opened = open_checkpoint(tmp_path / "peft")
+    assert opened.tokenizer.vocab_size == len(_adapters.WORDS)
+    with torch.no_grad():
+        found, expected = _adapters.logits(opened.model), _adapters.logits(theirs)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@both
+def test_lora_merged_equals_unmerged(family: str, tmp_path: Path) -> None:
+    model = _adapters.base(family, tmp_path / "base")
+    _adapters.adapted(family, model)
+    _adapters.write_adapters(family, model, tmp_path / "ours", tmp_path / "base")
+    opened = open_checkpoint(tmp_path / "ours")
+    assert not any("lora" in name for name, _ in opened.model.named_parameters())
+    torch.testing.assert_close(
+        _adapters.logits(opened.model), _adapters.logits(model), atol=1e-5, rtol=1e-5
+    )
+
+
+def test_lora_adapters_of_the_body_alone_open(tmp_path: Path) -> None:
+    # AutoModel instead of AutoModelForCausalLM: names without "transformer."
+    model = _adapters.base("gpt", tmp_path / "base")
+    _adapters.adapted("gpt", model)
+    _adapters.write_adapters("gpt", model, tmp_path / "ours", tmp_path / "base")
+    file = tmp_path / "ours" / _peft.WEIGHTS
+    tensors = {n.replace(".transformer.", "."): t for n, t in load_file(file).items()}
+    save_file(tensors, file)
+    opened = open_checkpoint(tmp_path / "ours")
+    torch.testing.assert_close(
+        _adapters.logits(opened.model), _adapters.logits(model), atol=1e-5, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"use_dora": True}, "use_dora"),
+        ({"rank_pattern": {"project_q": 2}}, "rank_pattern"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights pissa"),
+        ({"lora_bias": True}, "lora_bias"),
+        ({"layers_pattern_of_the_future": 1}, "layers_pattern_of_the_future"),
+        ({"peft_type": "IA3"}, "peft_type IA3"),
+        ({"r": 0}, "r is 0; needs a number greater than 0"),
+        ({"lora_alpha": "16"}, "lora_alpha is '16'; needs a number"),
+        ({"base_model_name_or_path": None}, "names no base_model_name_or_path"),
+        ({"base_model_name_or_path": "nobody/nothing"}, "its base nobody/nothing is not there"),
+    ],
+)
+def test_lora_of_another_kind_is_refused_in_one_line(
+    settings: dict, named: str, tmp_path: Path
+) -> None:
+    model = _adapters.base("cpm_ant", tmp_path / "base")
+    _adapters.adapted("cpm_ant", model)
+    _adapters.write_adapters("cpm_ant", model, tmp_path / "ours", tmp_path / "base")
+    file = tmp_path / "ours" / _peft.SETTINGS
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    with pytest.raises(FileError) as caught:
+        open_checkpoint(tmp_path / "ours")
+    assert named in str(caught.value)
+    assert str(tmp_path / "ours") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def _q(layer: int) -> str:
+    name = f"encoder.layers.{layer}.self_att.self_attention.project_q"
+    return f"base_model.model.cpmant.{name}.lora_A.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda t: t.pop(_q(0)), "has no lora_A beside it"),
+        (lambda t: t.pop(_q(0).replace("_A", "_B")), "has no lora_B beside it"),
+        (lambda t: t.update({_q(0): t[_q(0)][:, :5]}), "does not fit the base's layer of 32"),
+        (lambda t: t.update({_q(7): torch.ones(4, 9), _q(7).replace("_A", "_B"): torch.ones(9, 4)}),
+         "encoder.layers.7.self_att.self_attention.project_q, which the base has not"),
+        (lambda t: t.update({"base_model.model.new.weight": torch.ones(3)}),
+         "holds new.weight (3,), which the base has not"),
+        (lambda t: t.update({"base_model.model.lm_head.weight": torch.ones(3, 32)}),
+         "lm_head is trained apart from the token table"),
+    ],
+)  # fmt: skip
+def test_lora_tensors_that_do_not_fit_the_base_are_refused(change, named, tmp_path: Path) -> None:
+    model = _adapters.base("cpm_ant", tmp_path / "base")
+    _adapters.adapted("cpm_ant", model)
+    _adapters.write_adapters("cpm_ant", model, tmp_path / "ours", tmp_path / "base")
+    file = tmp_path / "ours" / _peft.WEIGHTS
+    tensors = load_file(file)
+    change(tensors)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file)
+    with pytest.raises(FileError, match=r"adapter_config\.json: ") as caught:
+        _source.read(tmp_path / "ours")
+    assert named in str(caught.value)
+
+
+def test_lora_pickled_adapters_are_not_opened(tmp_path: Path) -> None:
+    _adapters.base("cpm_ant", tmp_path / "base")
+    _adapters.peft_model("cpm_ant", tmp_path / "base").save_pretrained(
+        tmp_path / "peft", safe_serialization=True
+    )
+    (tmp_path / "peft" / _peft.WEIGHTS).rename(tmp_path / "peft" / "adapter_model.bin")
+    with pytest.raises(FileError, match=r"adapter_model.bin is a pickle, which is not opened"):
+        open_checkpoint(tmp_path / "peft")
+
+
+@pytest.mark.parametrize(
+    ("targets", "layers"),
+    [
+        (None, ["layers.0.q", "layers.0.v"]),
+        (["k"], ["layers.0.k"]),
+        (["project_k", "w_0"], ["layers.0.gate", "layers.0.k"]),
+        (["w_in.w_1"], ["layers.0.up"]),
+        (["layers.0.out"], ["layers.0.out"]),
+    ],
+)
+def test_lora_targets_go_by_our_names_and_transformers(targets, layers: list[str]) -> None:
+    model_config = _adapters.CONFIGS["cpm_ant"].model_copy(update={"num_layers": 1})
+    found = _lora.targeted(Config(targets=targets), _adapters.module("cpm_ant"), model_config)
+    assert sorted(found) == layers
+
+
+@pytest.mark.parametrize(
+    ("family", "known"),
+    [("cpm_ant", "down, gate, k, out, q, up, v"), ("gpt", "c_attn, c_fc, c_proj")],
+)
+def test_lora_unknown_target_is_refused_with_those_there_are(family: str, known: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        _lora.targeted(
+            Config(targets=["query"]), _adapters.module(family), _adapters.CONFIGS[family]
+        )
+    assert str(caught.value) == (
+        f"lora.targets: no linear layer 'query' in this model; it has {known}"
+    )
+
+
+def test_lora_dropout_is_on_the_input_of_a_in_training_only() -> None:
+    # E[W x + s B A dropout(x)] is what evaluation gives.
+    linear = torch.nn.Linear(6, 5)
+    layer = _lora.LoraLinear(linear, Config(rank=2, alpha=4.0, dropout=0.5))
+    torch.nn.init.normal_(layer.lora_B)
+    x = torch.randn(6)
+    layer.eval()
+    expected = linear(x) + 2.0 * layer.lora_B @ (layer.lora_A @ x)
+    torch.testing.assert_close(layer(x), expected)
+    layer.train()
+    drawn = layer(x.expand(40_000, 6))
+    assert drawn.std(0).min() > 0.1
+    torch.testing.assert_close(drawn.mean(0), expected, atol=0.05, rtol=0)
+
+
+# Runs
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return the folder of a corpus and a pretrained checkpoint."""
+    folder = tmp_path_factory.mktemp("start")
+    path = _tiny.write(folder)
+    sets = ("train.steps=4", "model.dropout=0.0")
+    return folder, _tiny.pretrain(path, folder / "run", *sets)
+
+
+LORA = "lora: {rank: 4, dropout: 0.1}"
+
+
+def test_lora_run_trains_adapters_alone_and_keeps_the_base(start, tmp_path: Path) -> None:
+    folder, base = start
+    before = {p.name: p.read_bytes() for p in base.iterdir()}
+    last = _tiny.pretrain(_adapters.tuning_recipe(folder, base, LORA), tmp_path / "run")
+    assert {p.name: p.read_bytes() for p in base.iterdir()} == before
+    assert not (last / _hf.WEIGHTS).exists()
+    tensors = load_file(last / _peft.WEIGHTS)
+    # 2 layers x (q, v) x (A, B) of 4 x 32
+    assert {tuple(t.shape) for t in tensors.values()} == {(4, 32), (32, 4)}
+    assert len(tensors) == 8
+    moved = [
+        name for name, tensor in tensors.items() if "lora_B" in name and tensor.abs().max() > 0
+    ]
+    assert len(moved) == 4
+    moments = load_file(last / "optimizer.safetensors")
+    assert len(moments) == 3 * 8
+    # 1,024 numbers beside 24,800: float32, names and shapes
+    assert (last / _peft.WEIGHTS).stat().st_size < 8_000
+    assert (base / _hf.WEIGHTS).stat().st_size > 100_000
+    losses = [r["held_out"]["loss"] for r in _tiny.metrics(tmp_path / "run") if "held_out" in r]
+    assert losses[-1] < losses[0]
+    merged, plain = _source.read(last)[1], _source.read(base)[1]
+    changed = {name for name in merged if not torch.equal(merged[name], plain[name])}
+    assert {name.rpartition("project_")[2] for name in changed} == {"q.weight", "v.weight"}
+    assert plain.keys() - {"lm_head.weight"} == merged.keys()
+
+
+def test_lora_checkpoint_of_a_run_opens_in_peft(start, tmp_path: Path) -> None:
+    folder, base = start
+    last = _tiny.pretrain(_adapters.tuning_recipe(folder, base, LORA), tmp_path / "run")
+    opened = PeftModel.from_pretrained(_adapters.theirs("cpm_ant", base), last).eval()
+    ours = open_checkpoint(last).model
+    ids = torch.arange(20, 50)
+    torch.testing.assert_close(
+        _adapters.logits(ours, ids), _adapters.logits(opened, ids), atol=1e-5, rtol=1e-5
+    )
+
+
+def test_lora_run_resumed_equals_an_uninterrupted_one_bit_for_bit(start, tmp_path: Path) -> None:
+    folder, base = start
+    path = _adapters.tuning_recipe(folder, base, LORA)
+    whole = _tiny.pretrain(path, tmp_path / "whole")
+    parts = _tiny.pretrain_with_stops(path, tmp_path / "parts", [14, 20])
+    assert _tiny.metrics(tmp_path / "parts") == _tiny.metrics(tmp_path / "whole")
+    for name in (_peft.WEIGHTS, "optimizer.safetensors"):
+        assert (parts / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_lora_run_goes_on_from_its_own_base_though_latest_has_moved(start, tmp_path: Path) -> None:
+    folder, base = start
+    moving = tmp_path / "moving"
+    moving.symlink_to(base)
+    path = _adapters.tuning_recipe(folder, moving, LORA)
+    with pytest.raises(NlpkitError):
+        _tiny.pretrain(path, tmp_path / "run", stop=_tiny.StopAfter(14))
+    other = tmp_path / "other"
+    shutil.copytree(base, other)
+    moving.unlink()
+    moving.symlink_to(other)
+    tensors = {n: t + 1 for n, t in load_file(other / _hf.WEIGHTS).items()}
+    save_file(tensors, other / _hf.WEIGHTS)
+    assert (tmp_path / "run/checkpoints/latest").exists()
+    last = _tiny.pretrain(path, tmp_path / "run")
+    assert json.loads((last / _peft.SETTINGS).read_text())["base_model_name_or_path"] == str(base)
+
+
+def test_lora_wrong_or_missing_base_is_refused_naming_both(start, tmp_path: Path) -> None:
+    folder, first = start
+    base = tmp_path / "base"
+    shutil.copytree(first, base)
+    path = _adapters.tuning_recipe(folder, base, LORA)
+    last = _tiny.pretrain(path, tmp_path / "run", "train.steps=3")
+    tensors = load_file(base / _hf.WEIGHTS)
+    tensors["cpmant.segment_embedding.weight"][0, 0] += 1
+    save_file(tensors, base / _hf.WEIGHTS)
+    expected = f"{last}: {base} is another model than these adapters were made for"
+    for attempt in (
+        lambda: open_checkpoint(last),
+        lambda: _tiny.pretrain(path, tmp_path / "run", "train.steps=5", allow_change=True),
+    ):
+        with pytest.raises(FileError) as caught:
+            attempt()
+        assert str(caught.value) == expected
+    base.rename(tmp_path / "elsewhere")
+    with pytest.raises(FileError) as caught:
+        open_checkpoint(last)
+    assert str(caught.value) == (
+        f"{last}: its base {base} is not there; put it back, or change base_model_name_or_path "
+        "in adapter_config.json"
+    )
+
+
+def test_lora_adapters_as_a_start_train_whole_but_not_as_a_base(start, tmp_path: Path) -> None:
+    folder, base = start
+    last = _tiny.pretrain(_adapters.tuning_recipe(folder, base, LORA), tmp_path / "first")
+    whole = _tiny.pretrain(
+        _adapters.tuning_recipe(folder, last), tmp_path / "whole", "train.lr=1.0e-30"
+    )
+    for name, tensor in _source.read(last)[1].items():
+        torch.testing.assert_close(load_file(whole / _hf.WEIGHTS)[name], tensor, rtol=0, atol=0)
+    with pytest.raises(
+        UsageError, match=r"holds adapters itself; merge them first: nlpkit convert"
+    ):
+        _tiny.pretrain(_adapters.tuning_recipe(folder, last, LORA), tmp_path / "second")
+
+
+def test_lora_of_peft_is_a_start(start, tmp_path: Path) -> None:
+    folder, base = start
+    theirs = _adapters.peft_model("cpm_ant", base)
+    theirs.save_pretrained(tmp_path / "peft")
+    path = _adapters.tuning_recipe(folder, tmp_path / "peft")
+    last = _tiny.pretrain(path, tmp_path / "run", "train.steps=3", "train.lr=1.0e-30")
+    ids = torch.arange(20, 50)
+    torch.testing.assert_close(
+        _adapters.logits(_adapters.theirs("cpm_ant", last), ids), _adapters.logits(theirs, ids),
+        atol=1e-5, rtol=1e-5,
+    )  # fmt: skip
+
+
+def test_lora_recipe_without_a_start_is_refused(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path)
+    with pytest.raises(UsageError, match=r"lora: needs init_from"):
+        recipe.load(str(path), ["lora={}"])
+
+
+def test_lora_every_family_names_its_layers_as_transformers_does(tmp_path: Path) -> None:
+    for family in registry.names("models"):
+        model = _adapters.base(family, tmp_path / family)
+        names = _adapters.module(family).linear_names(_adapters.CONFIGS[family])
+        theirs = _adapters.theirs(family, tmp_path / family)
+        for our_name, their_name in names.items():
+            weight = model.get_submodule(our_name).weight
+            other = theirs.get_submodule(their_name).weight
+            expected = other.T if _adapters.module(family).TRANSPOSED else other
+            assert torch.equal(weight, expected)
+        assert set(names) == {n for n, m in model.named_modules() if type(m) is torch.nn.Linear}
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return the recipe of a classification on a small GPT, with adapters, and that GPT."""
+    folder = tmp_path_factory.mktemp("classes")
+    run = _tiny_tasks.start(folder, "gpt")
+    text = _tiny_tasks.CLASSES + "lora: {rank: 4}\n"
+    return _tiny_tasks.task(folder, "classes", text, run), (run / "checkpoints/latest").resolve()
+
+
+def test_lora_of_a_classifier_keeps_new_tokens_and_head(classes, tmp_path: Path) -> None:
+    path, base = classes
+    last = _tiny.pretrain(path, tmp_path / "whole")
+    tensors = load_file(last / _peft.WEIGHTS)
+    before = load_file(base / _hf.WEIGHTS)["transformer.tokens_embed.weight"]
+    table = tensors["base_model.model.transformer.tokens_embed.weight"]
+    assert torch.equal(table[:-3], before)  # _start_, _delimiter_, _classify_ are new
+    assert len(table) == len(before) + 3
+    assert tensors["base_model.model.score.weight"].shape == (3, 32)
+    opened = open_checkpoint(last)
+    assert torch.equal(opened.model.token_embedding, table)
+    assert torch.equal(opened.model.head.weight, tensors["base_model.model.score.weight"])
+    parts = _tiny.pretrain_with_stops(path, tmp_path / "parts", [22])
+    assert len(list((tmp_path / "parts/checkpoints").glob("step-*"))) > 2
+    for name in (_peft.WEIGHTS, "optimizer.safetensors"):
+        assert (parts / name).read_bytes() == (last / name).read_bytes()
+
+
+def test_lora_classifier_opens_in_peft_with_equal_scores(classes, tmp_path: Path) -> None:
+    path, base = classes
+    last = _tiny.pretrain(path, tmp_path / "run")
+    opened = open_checkpoint(last)
+    theirs = OpenAIGPTForSequenceClassification.from_pretrained(
+        base, num_labels=3, pad_token_id=opened.tokenizer.pad_id
+    )
+    theirs.resize_token_embeddings(opened.tokenizer.vocab_size)
+    theirs = PeftModel.from_pretrained(theirs, last).eval()
+    ids = torch.tensor(
+        [
+            opened.tokenizer.special_id("_start_"),
+            *opened.tokenizer.encode("花天地人山水"),
+            opened.tokenizer.special_id("_classify_"),
+        ]
+    )
+    with torch.no_grad():
+        ours = opened.model.head(opened.model((len(ids),), ids)[-1:])
+        expected = theirs(input_ids=ids[None]).logits
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+    settings = json.loads((last / "config.json").read_text())
+    assert settings["id2label"] == {"0": "bad", "1": "good", "2": "so so"}
+
+
+def test_lora_with_a_head_of_peft_opens_in_ours(classes, tmp_path: Path) -> None:
+    _, base = classes
+    plain = OpenAIGPTForSequenceClassification.from_pretrained(base, num_labels=3, pad_token_id=0)
+    settings = LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["c_attn"], fan_in_fan_out=True)
+    theirs = get_peft_model(plain, settings).eval()
+    _adapters.randomise(theirs, "lora_B")
+    theirs.save_pretrained(tmp_path / "peft")
+    assert json.loads((tmp_path / "peft" / _peft.SETTINGS).read_text())["modules_to_save"]
+    opened = open_checkpoint(tmp_path / "peft")
+    ids = torch.arange(5, 25)
+    with torch.no_grad():
+        ours = opened.model.head(opened.model((len(ids),), ids)[-1:])
+        expected = theirs(input_ids=ids[None]).logits
+    assert expected.abs().max() > 0.01
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_lora_with_tokens_added_in_peft_opens_in_ours(classes, tmp_path: Path) -> None:
+    _, base = classes
+    plain = _adapters.theirs("gpt", base)
+    tokenizer = bpe.Tokenizer.load(base).extended(["<new>", "<newer>"])
+    plain.resize_token_embeddings(tokenizer.vocab_size)
+    settings = LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True)
+    theirs = get_peft_model(plain, settings).eval()
+    _adapters.randomise(theirs, "lora_B")
+    theirs.save_pretrained(tmp_path / "peft", save_embedding_layers=True)
+    tokenizer.save(tmp_path / "peft")
+    opened = open_checkpoint(tmp_path / "peft")
+    assert opened.tokenizer.special_id("<newer>") == opened.model.vocab_size - 1
+    ids = torch.tensor([5, 6, opened.model.vocab_size - 1, 7])
+    torch.testing.assert_close(
+        _adapters.logits(opened.model, ids), _adapters.logits(theirs, ids), atol=1e-5, rtol=1e-5
+    )
+
+
+@pytest.mark.slow
+def test_lora_two_processes_give_the_losses_of_one(start, tmp_path: Path) -> None:
+    folder, base = start
+    path = _adapters.tuning_recipe(folder, base, "lora: {rank: 4}")
+    one = _tiny.command("finetune", path, "--out", tmp_path / "one")
+    assert one.returncode == 0, one.stderr
+    launch = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "nlpkit")
+    two = subprocess.run(
+        [sys.executable, "-m", *launch, "finetune", str(path), "--out", str(tmp_path / "two")],
+        capture_output=True, text=True, check=False, timeout=180,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert two.returncode == 0, two.stderr
+    assert "processes: 2" in two.stderr
+    first, second = _tiny.metrics(tmp_path / "one"), _tiny.metrics(tmp_path / "two")
+    for ours, theirs in zip(first, second, strict=True):
+        ours, theirs = ours.get("held_out", ours), theirs.get("held_out", theirs)
+        assert theirs["loss"] == pytest.approx(ours["loss"], abs=1e-4)
+        assert theirs["targets"] == ours["targets"]
+    ours, theirs = (
+        load_file(tmp_path / name / "checkpoints/latest" / _peft.WEIGHTS) for name in ("one", "two")
+    )
+    for name, tensor in ours.items():
+        torch.testing.assert_close(theirs[name], tensor, atol=1e-4, rtol=1e-3)
