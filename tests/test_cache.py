@@ -3,6 +3,8 @@
 B sequences, T tokens, H heads, D width of a head.
 """
 
+import random
+
 import pytest
 import torch
 from torch import Tensor
@@ -188,3 +190,31 @@ def test_layout_positions_go_on_after_the_cache() -> None:
     assert layout.longest == 7
     with pytest.raises(ValueError, match="2 sequences go on from 1"):
         Layout.of([1, 1], past=[3])
+
+
+@pytest.mark.parametrize("kind", CASES)
+@pytest.mark.parametrize("seed", range(4))
+def test_cache_after_any_order_of_operations_equals_whole(kind: str, seed: int) -> None:
+    draw = random.Random(seed)
+    sequences, old, cache = _started(kind)
+    for step in range(25):
+        what = draw.choice(["select", "append", "feed", "feed", "feed"])
+        if what == "select" and len(old) > 1:
+            size = draw.randint(1, min(len(old) + 1, 9))
+            indices = [draw.randrange(len(old)) for _ in range(size)]
+            cache.select(indices)
+            sequences, old = [sequences[i] for i in indices], [old[i] for i in indices]
+        elif what == "append":
+            lengths = [draw.randint(1, 20) for _ in range(draw.randint(1, 3))]
+            added = [_Sequence(100 * step + i, length) for i, length in enumerate(lengths)]
+            other = Cache()
+            _feed(kind, added, [0] * len(added), lengths, other)
+            cache.append(other)
+            sequences, old = sequences + added, old + lengths
+        new = draw.choice([1, 1, 2])
+        ends = [length + new for length in old]
+        if max(ends) > 80:
+            break
+        outs = _feed(kind, sequences, old, ends, cache)
+        _assert_equal_to_whole(kind, sequences, old, ends, outs)
+        old = ends
