@@ -1,0 +1,186 @@
+"""GPT-1's tasks: sequences by hand against the table of spec/gpt1.md, labels, rows of files."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from nlpkit import registry
+from nlpkit.data.items import Row
+from nlpkit.data.pack import LENGTHS
+from nlpkit.errors import DataError
+from nlpkit.objectives._task import RowError
+from tests._letters import DELIMITER, EXTRACT, START, Letters
+
+RNG = np.random.default_rng(0)
+A, B, C, D, E = range(11, 16)
+
+
+def _task(name: str, rows: list[dict] | None = None, **settings):
+    """Return a task bound as `build` does it: what is open is learned from the training rows."""
+    module = registry.load("objectives", name)
+    config = module.Config(**settings)
+    if rows is not None:
+        made = [Row(values, "train.jsonl", i) for i, values in enumerate(rows, 1)]
+        config = module.Objective.complete(config, made)
+    return module.Objective(config, Letters(), SimpleNamespace(max_positions=512))
+
+
+def _example(task, **values):
+    row = Row(values, "x.jsonl", 1)
+    item = task.item(row, task.encode(list(task.texts(row))))
+    example = task.example(item, RNG)
+    assert item.size == len(example["input_ids"]) == example[LENGTHS].sum()
+    return example, item
+
+
+def test_classification_is_start_text_extract() -> None:
+    task = _task("classification", labels=["no", "yes"])
+    example, item = _example(task, text="abc", label="yes")
+    assert example["input_ids"].tolist() == [START, A, B, C, EXTRACT]
+    assert example[LENGTHS].tolist() == [5]
+    assert example["right"].tolist() == [1]
+    assert item.cut == {}
+
+
+def test_entailment_is_premise_delimiter_hypothesis() -> None:
+    task = _task("entailment", labels=["no", "yes"])
+    example, _ = _example(task, premise="ab", hypothesis="c", label="no")
+    assert example["input_ids"].tolist() == [START, A, B, DELIMITER, C, EXTRACT]
+    assert example["right"].tolist() == [0]
+
+
+def test_similarity_has_both_orders() -> None:
+    task = _task("similarity", regression=True)
+    example, _ = _example(task, text_a="ab", text_b="c", label="3.5")
+    assert example["input_ids"].tolist() == [
+        *(START, A, B, DELIMITER, C, EXTRACT),
+        *(START, C, DELIMITER, A, B, EXTRACT),
+    ]
+    assert example[LENGTHS].tolist() == [6, 6]
+    assert example["order"].tolist() == [0, 1]
+    assert example["right"].tolist() == [3.5, 3.5]
+
+
+@pytest.mark.parametrize("columns", ["options", ["one", "two", "three"]])
+def test_multiple_choice_has_context_and_question_with_each_answer(columns) -> None:
+    task = _task("multiple_choice", question="question", options=columns)
+    values = {"context": "a", "question": "b", "label": 2}
+    answers = ["c", "", "de"]
+    given = (
+        {"options": answers}
+        if columns == "options"
+        else dict(zip(columns, answers, strict=columns != "options"))
+    )
+    example, _ = _example(task, **values, **given)
+    space = 11 + 52
+    asked = [START, A, space, B, DELIMITER]
+    assert example["input_ids"].tolist() == [
+        *(*asked, C, EXTRACT),
+        *(*asked, EXTRACT),
+        *(*asked, D, E, EXTRACT),
+    ]
+    assert example[LENGTHS].tolist() == [7, 6, 8]
+    assert example["order"].tolist() == [0, 1, 2]
+    assert example["right"].tolist() == [2, 2, 2]
+
+
+def test_truncation_cuts_the_context_first_and_counts_it() -> None:
+    # start, delimiter, extract: 5 of 8 left; the hypothesis has 3, so 2 of the premise's 6 stay
+    task = _task("entailment", labels=["0", "1"], max_length=8)
+    example, item = _example(task, premise="abcdea", hypothesis="cde", label=0)
+    assert example["input_ids"].tolist() == [START, A, B, DELIMITER, C, D, E, EXTRACT]
+    assert item.cut == {"part 1 of inputs cut": 1, "tokens cut from part 1 of inputs": 4}
+
+
+def test_truncation_of_a_long_second_part_keeps_delimiter_and_extract() -> None:
+    task = _task("entailment", labels=["0", "1"], max_length=6)
+    example, item = _example(task, premise="ab", hypothesis="abcde", label=0)
+    assert example["input_ids"].tolist() == [START, DELIMITER, A, B, C, EXTRACT]
+    assert item.cut == {
+        "part 1 of inputs cut": 1,
+        "tokens cut from part 1 of inputs": 2,
+        "part 2 of inputs cut": 1,
+        "tokens cut from part 2 of inputs": 2,
+    }
+
+
+def test_truncation_of_options_is_counted_over_all_of_them() -> None:
+    task = _task("multiple_choice", max_length=7)  # room for 4
+    example, item = _example(task, context="abc", options=["d", "de", "deabc"], label=0)
+    assert example["input_ids"].tolist() == [
+        *(START, A, B, C, DELIMITER, D, EXTRACT),
+        *(START, A, B, DELIMITER, D, E, EXTRACT),
+        *(START, DELIMITER, D, E, A, B, EXTRACT),
+    ]
+    assert item.cut == {
+        "part 1 of inputs cut": 2,
+        "tokens cut from part 1 of inputs": 1 + 3,
+        "part 2 of inputs cut": 1,
+        "tokens cut from part 2 of inputs": 1,
+    }
+
+
+def test_max_length_beyond_the_positions_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"max_length: 600 is more than model.max_positions 512"):
+        _task("classification", labels=["0", "1"], max_length=600)
+
+
+@pytest.mark.parametrize(
+    ("found", "sorted_names"),
+    [
+        (["b", "a", "b"], ["a", "b"]),
+        ([10, 9, -1], ["-1", "9", "10"]),
+        (["10", "9"], ["9", "10"]),
+        ([1, "b", 10], ["1", "10", "b"]),
+    ],
+)
+def test_labels_are_those_of_the_training_rows_sorted(found, sorted_names) -> None:
+    task = _task("classification", [{"text": "a", "label": label} for label in found])
+    assert task.config.labels == sorted_names
+    assert task.outputs == len(sorted_names)
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        (True, '"label" is true, not a string or an integer'),
+        (None, '"label" is null, not a string or an integer'),
+        (1.0, '"label" is a number (1.0), not a string or an integer'),
+        ("", '"label" is empty, not a string or an integer'),
+        (["a"], '"label" is an array'),
+    ],
+)
+def test_label_that_is_no_class_is_refused_with_its_line(label, message: str) -> None:
+    with pytest.raises(DataError) as error:
+        _task("classification", [{"text": "a", "label": "x"}, {"text": "a", "label": label}])
+    assert str(error.value).startswith(f"train.jsonl:2: {message}")
+
+
+def test_labels_all_alike_are_refused() -> None:
+    with pytest.raises(DataError, match="all rows have the same \"label\", 'x'"):
+        _task("entailment", [{"premise": "a", "hypothesis": "b", "label": "x"}] * 3)
+
+
+@pytest.mark.parametrize("label", ["much", None, True, "nan", "inf", [1]])
+def test_regression_label_that_is_no_number_is_refused(label) -> None:
+    task = _task("similarity", regression=True)
+    with pytest.raises(RowError, match="not a finite number"):
+        task.texts(Row({"text_a": "a", "text_b": "b", "label": label}, "x", 1))
+
+
+@pytest.mark.parametrize("label", [3, -1, True, None, "b", 0.0])
+def test_choice_label_that_is_no_option_is_refused(label) -> None:
+    row = Row({"context": "a", "options": ["b", "c", "d"], "label": label}, "x", 1)
+    with pytest.raises(RowError, match="not the number of an option, 0 to 2"):
+        _task("multiple_choice").texts(row)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [("ab", "not a list of strings"), (["a", 1], "not a list of strings"), ([], "an empty list")],
+)
+def test_choice_options_that_are_no_texts_are_refused(options, message: str) -> None:
+    row = Row({"context": "a", "options": options, "label": 0}, "x", 1)
+    with pytest.raises(RowError, match=message):
+        _task("multiple_choice").texts(row)
