@@ -63,6 +63,21 @@ class History:
         ranked = sorted((math.isnan(loss), loss, step) for step, loss in losses.items())
         return (ranked[0][2], ranked[0][1]) if ranked else None
 
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """The names of a task's scores in the evaluations, sorted."""
+        found = {name for figures in self.evaluations.values() for name in figures["metrics"]}
+        return tuple(sorted(found))
+
+    @property
+    def loss_unit(self) -> str:
+        """`nats/token`, or `nats/row` where evaluations have no perplexity but scores."""
+        by_row = bool(self.scores) and not any(
+            isinstance(figures.get("perplexity"), int | float)
+            for figures in self.evaluations.values()
+        )
+        return "nats/row" if by_row else "nats/token"
+
     def settings_hash(self) -> str:
         """Return the SHA-256 of all settings but the run's name and directory."""
         told = {k: v for k, v in self.settings.items() if k not in _IDENTITY}
@@ -173,6 +188,11 @@ def _losses(record: dict[str, Any]) -> dict[str, Any]:
     return losses if isinstance(losses, dict) else {}
 
 
+def _scores(figures: dict[str, Any]) -> dict[str, Any]:
+    scores = figures.get("metrics")
+    return scores if isinstance(scores, dict) else {}
+
+
 def _column(
     path: Path, records: list[dict[str, Any]], chosen: list[dict[str, Any]], name: str
 ) -> np.ndarray:
@@ -201,11 +221,12 @@ def _evaluations(path: Path, records: list[dict[str, Any]]) -> dict[int, dict[st
             for values, names in (
                 (figures, ("perplexity", "bits_per_character")),
                 (_losses(figures), tuple(_losses(figures))),
+                (_scores(figures), tuple(_scores(figures))),
             )
             for name in names
         ):
             raise FileError(f"{path}:{number}: `held_out` is not a set of figures with a `loss`")
-        found[record["step"]] = figures
+        found[record["step"]] = figures | {"metrics": _scores(figures)}
     return found
 
 

@@ -105,14 +105,14 @@ def _facts_of(history: History) -> dict[str, str]:
     if len(columns["step"]):
         speed, memory = columns["tokens_per_second"], columns["memory_bytes"]
         facts["tokens"] = f"{columns['tokens'][-1]:,.0f}"
-        facts["last training loss"] = f"{_loss(columns['loss'][-1])} nats/token"
+        facts["last training loss"] = f"{_loss(columns['loss'][-1])} {history.loss_unit}"
         if np.isfinite(speed).any():
             facts["median speed"] = f"{np.nanmedian(speed):,.0f} tokens/s"
         if np.isfinite(memory).any():
             facts["peak memory"] = f"{np.nanmax(memory) / 2**20:,.0f} MiB"
     if history.best:
         step, loss = history.best
-        facts["best held-out loss"] = f"{_loss(loss)} nats/token at step {step:,}"
+        facts["best held-out loss"] = f"{_loss(loss)} {history.loss_unit} at step {step:,}"
     if isinstance(entropy, int | float):
         facts["unigram entropy of the held-out text"] = f"{_loss(entropy)} nats/token"
     for key, value in status.items():
@@ -190,10 +190,12 @@ def _evaluations(told: Sequence[History]) -> str:
             f = found[step]
             values = [f["loss"], *[(f.get("losses") or {}).get(name) for name in parts]]
             cells = [_loss(v) for v in values]
+            cells += [_figure(f["metrics"].get(name), 4) for name in history.scores]
             cells += [_figure(f.get("perplexity"), 2), _figure(f.get("bits_per_character"), 3)]
             mark = " (best)" if step == best else ""
             rows.append([f"{step:,}{mark}", *[(c, "best") if mark else c for c in cells]])
-        head = ["step", "loss (nats/token)", *parts, "perplexity", "bits/character"]
+        head = ["step", f"loss ({history.loss_unit})", *parts, *history.scores]
+        head += ["perplexity", "bits/character"]
         tables.append(_table(caption, head, rows))
     return _section("Held-out evaluation", *tables)
 

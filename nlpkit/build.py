@@ -259,10 +259,11 @@ def bind_objective(
 def _check_training(resolved: Resolved, objective: Any, part: ModelPart) -> None:
     """Raise `UsageError` if `train` asks for what this objective or family has not."""
     settings, name = resolved.recipe.train, resolved.recipe.objective[0].name
-    figures = ("loss", *getattr(objective, "metrics", ()))
+    judges = isinstance(objective, Task) and type(objective).judge is not Task.judge
+    figures = ("loss", *(objective.metrics if judges else ()))  # others: of generated text
     if settings.best_by not in figures:
         raise UsageError(
-            f"train.best_by: objective {name} has no {settings.best_by}; it has "
+            f"train.best_by: objective {name} has no {settings.best_by} while it trains; it has "
             f"{', '.join(figures)}"
         )
     if settings.tune == "prompt":

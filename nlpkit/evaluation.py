@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from nlpkit import recipe, registry
+from nlpkit import recipe
 from nlpkit.data import corpus, store
 from nlpkit.data.items import Items, build_items
 from nlpkit.data.loader import HELD_OUT, Examples
@@ -148,7 +148,7 @@ class Evaluation:
             result["losses"] = found["losses"]
         if wanted:
             pairs = list(zip(answers, right, strict=True))
-            result["metrics"] = scores(wanted, pairs)
+            result["metrics"] = scores(wanted, pairs, log.warn)
         rows = [{"prediction": a, "target": b} for a, b in zip(answers, right, strict=True)]
         return result, rows
 
@@ -180,14 +180,6 @@ class Evaluation:
         if cut := writer.counts["cut inputs"]:
             log.warn(f"{cut} inputs were cut by {writer.counts['cut tokens']} tokens in all")
         return answers, right
-
-
-def check_metrics(names: Sequence[str]) -> None:
-    """Raise `UsageError` for a name that is no score of lines against lines."""
-    for name in names:
-        module = registry.load("score", name)
-        if not hasattr(module, "score"):
-            raise UsageError(f"--metrics {name}: compares no answers; see nlpkit score {name}")
 
 
 def table(figures: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """A run before it costs anything: what would be trained on what, how long, in how much memory."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,34 @@ class Plan:
         return self.stream[0].batches[0]
 
     @cached_property
-    def parameters(self) -> int:
-        """The numbers that the model learns."""
+    def _sizes(self) -> tuple[int, int]:
+        part = replace(self.part, start=None)
+        backend = self.resolved.recipe.attention.backend
         with torch.device("meta"):
-            model = self.part.module().Model(self.part.config, self.data.tokenizer.vocab_size)
-        return sum(p.numel() for p in model.parameters())
+            model = build.build_model(part, self.data.tokenizer.vocab_size, backend)
+        sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
+        return sum(n for n, _ in sizes), sum(n for n, trained in sizes if trained)
+
+    @property
+    def parameters(self) -> int:
+        """The numbers of the model, with adapters and the task's layer."""
+        return self._sizes[0]
+
+    @property
+    def trained(self) -> int:
+        """The numbers that have gradients: all, or adapters, or the table of soft prompts."""
+        return self._sizes[1]
+
+    @property
+    def state_bytes(self) -> int:
+        """Float32 weights; of what is trained also gradients and Adam's two moments."""
+        return 4 * self.parameters + 12 * self.trained
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Weights and moments that a checkpoint holds: with adapters, nothing of the base."""
+        whole = self.trained if self.part.lora is not None else self.parameters
+        return 4 * whole + 8 * self.trained
 
 
 def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
@@ -74,6 +97,7 @@ def describe(plan: Plan) -> dict[str, Any]:
         "data": {
             "train": _corpus(data.train) | {"examples": len(data.examples)},
             "dropped": data.examples.pieces.dropped,
+            "cut": dict(data.train.cut),
             "held_out": _held_out(data),
             "vocabulary": vocab_size,
         },
@@ -89,8 +113,8 @@ def describe(plan: Plan) -> dict[str, Any]:
         "model": {
             "family": plan.part.family,
             "parameters": plan.parameters,
-            # float32 weights and gradients, and Adam's two moments
-            "state_bytes": 16 * plan.parameters,
+            "trained_parameters": plan.trained,
+            "state_bytes": plan.state_bytes,
             "new_tokens": vocab_size - plan.part.rows if plan.part.rows is not None else 0,
             "flops_per_step": float(
                 module.flops(plan.part.config, vocab_size, first.lengths, first.count)
@@ -104,7 +128,8 @@ def describe(plan: Plan) -> dict[str, Any]:
 def _held_out(data: build.Data) -> dict[str, Any] | None:
     if data.valid is None or data.held_out is None:
         return None
-    entropy = round(data.valid.unigram_entropy(), 4)
+    entropy = data.valid.unigram_entropy()  # rows of a task have none
+    entropy = None if entropy is None else round(entropy, 4)
     return _corpus(data.valid) | {"examples": len(data.held_out), "unigram_entropy": entropy}
 
 
@@ -132,18 +157,27 @@ def _target_share(plan: Plan, batches: int = 16) -> float:
 
 
 def table_of_batch(plan: Plan) -> Iterator[str]:
-    """Yield the first batch as tab-separated lines, a token a line, a blank line between."""
-    batch, tokenizer = plan.first, plan.data.tokenizer
-    names = [n for n, f in plan.data.objective.fields.items() if f.per == "token"]
-    yield "\t".join(["sequence", "token", *names, "target"])
+    """Yield the first batch as tab-separated lines, a token a line, a blank line between.
+
+    The last column is the token to be predicted; where whole sequences are judged, what they have
+    of the batch's fields stands on the line of their last token.
+    """
+    batch, tokenizer, fields = plan.first, plan.data.tokenizer, plan.data.objective.fields
+    names = [n for n, f in fields.items() if f.per == "token"]
+    labels = batch.fields.get("labels")
+    others = [n for n, f in fields.items() if f.per == "sequence"]
+    last = [] if labels is None else ["target"]
+    yield "\t".join(["sequence", "token", *names, *others, *last])
     start = 0
     for number, length in enumerate(batch.lengths):
         for row in range(start, start + length):
-            values = [batch.fields[name][row].item() for name in names]
+            values = [str(batch.fields[name][row].item()) for name in names]
+            ends = row == start + length - 1
+            values += [f"{batch.fields[n][number].item():g}" if ends else "" for n in others]
+            if labels is not None:
+                values.append("" if labels[row] == IGNORE else _shown(tokenizer, labels[row]))
             token = _shown(tokenizer, batch.fields["input_ids"][row])
-            label = batch.fields["labels"][row]
-            target = "" if label == IGNORE else _shown(tokenizer, label)
-            yield "\t".join([str(number), token, *map(str, values), target])
+            yield "\t".join([str(number), token, *values])
         yield ""
         start += length
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,8 @@ def mask_figure(
         places = range(stop - start)
         one.set_xticks(places, tokens[start:stop], rotation=90, fontsize=7)
         one.set_yticks(places, tokens[start:stop], fontsize=7)
-    with naming_the_path(path):
+    with naming_the_path(path), warnings.catch_warnings():
+        # Where no font has a character there is a box: said once by each is too much.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(path, dpi=120)
     plt.close(figure)

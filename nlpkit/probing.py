@@ -24,8 +24,6 @@ from nlpkit.train.settings import Config
 FULL = 0.8  # share of the memory above which the plan warns
 _TIMED_BATCHES, _TIMED_SECONDS = 4, 20.0
 _SAMPLE_BYTES = 1 << 25
-_STATE = 16  # bytes a parameter: float32 weight and gradient, Adam's two moments
-_SAVED = 12  # of these in a checkpoint
 
 
 @dataclass
@@ -118,7 +116,7 @@ def probe(plan: Plan) -> dict[str, Any]:
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     memory.forget_peak(plan.device)
     now = memory.used(plan.device)[0]
-    found = Memory(memory.limit(plan.device), now + _STATE * plan.parameters)
+    found = Memory(memory.limit(plan.device), now + plan.state_bytes)
     times, attention = Times(), ""
     if found.state > found.limit:
         found.fits = False
@@ -170,7 +168,7 @@ def _measure_memory(trial: _Trial, found: Memory) -> None:
     trial.train(first)
     found.per_token = (memory.used(device)[1] - before) / first.tokens
     trial.update()
-    found.state = memory.used(device)[0] + 4 * plan.parameters
+    found.state = memory.used(device)[0] + 4 * plan.trained
     parts = [heavy[0][: len(heavy[0]) // n] for n in (16, 4) if len(heavy[0]) >= n]
     taken: list[float] = []
     for items in [*parts, *heavy]:
@@ -221,7 +219,7 @@ def _time_figures(plan: Plan, times: Times) -> dict[str, Any]:
     whole = (
         step * settings.steps,
         times.held_out_token * held_out * evaluations,
-        _saving_seconds(Path(plan.resolved.recipe.out), _SAVED * plan.parameters) * saves,
+        _saving_seconds(Path(plan.resolved.recipe.out), plan.checkpoint_bytes) * saves,
     )
     tokens = float(np.mean(times.tokens)) * settings.batches_per_step
     figures = (batch, times.update, step, tokens / step, *whole, sum(whole))

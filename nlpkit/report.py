@@ -80,13 +80,14 @@ def _write(out: Path, text: str) -> None:
 def make_charts(told: Sequence[History]) -> list[Chart]:
     """Return the charts of the runs: losses, whole and by part, then what the optimizer did."""
     several = len(told) > 1
+    unit = _loss_unit(told)
     # Of runs with one part, that part is the whole.
     parts = sorted({name for history in told for name in history.parts})
     charts = [
         Chart(
             "loss",
             "Loss",
-            "nats/token",
+            unit,
             [line for n, history in enumerate(told) for line in _losses(history, n, None, several)],
             levels=_entropies(told),
         )
@@ -95,10 +96,19 @@ def make_charts(told: Sequence[History]) -> list[Chart]:
         Chart(
             f"loss.{part}",
             _UNPRINTABLE.sub("\ufffd", f"Loss: {part}"),
-            "nats/token",
+            _loss_unit([history for history in told if part in history.parts]),
             [line for n, history in enumerate(told) for line in _losses(history, n, part, several)],
         )
         for part in (parts if len(parts) > 1 else ())
+    ]
+    charts += [
+        Chart(
+            f"score.{name}",
+            _UNPRINTABLE.sub("\ufffd", f"Held out: {name}"),
+            "score",
+            [line for n, history in enumerate(told) for line in _scores(history, n, name)],
+        )
+        for name in sorted({name for history in told for name in history.scores})
     ]
     charts += [
         _chart(told, "lr", "Learning rate", "per step"),
@@ -126,6 +136,21 @@ def _losses(history: History, number: int, part: str | None, several: bool) -> l
         values = np.array(list(held_out.values()), dtype=np.float64)
         lines.append(thin(f"{before}held out", number, at, values, strong=True))
     return lines
+
+
+def _scores(history: History, number: int, name: str) -> list[Line]:
+    """Return the held-out score `name` of a run; undefined ones are gaps."""
+    found = {step: f.get("metrics", {}).get(name) for step, f in history.evaluations.items()}
+    if all(value is None for value in found.values()):
+        return []
+    at, values = (np.array(list(x), dtype=np.float64) for x in (found, found.values()))
+    return [thin(history.label, number, at, values, strong=True)]
+
+
+def _loss_unit(told: Sequence[History]) -> str:
+    """Return the unit of the loss: a task that writes no text is judged by the row."""
+    units = {history.loss_unit for history in told}
+    return " or ".join(sorted(units, reverse=True))
 
 
 def _entropies(told: Sequence[History]) -> list[tuple[str, float, int]]:

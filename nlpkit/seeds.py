@@ -32,18 +32,21 @@ def best_evaluation(run: Path, best_by: str = "loss") -> dict[str, float]:
 
 
 def summary(runs: Sequence[tuple[int, Path]], best_by: str = "loss") -> dict[str, Any]:
-    """Return for each figure mean, median, sample standard deviation and the value of each seed."""
+    """Return for each figure mean, median, sample standard deviation and the value of each seed.
+
+    The three are None where the figure of a seed is undefined.
+    """
     figures = [best_evaluation(path, best_by) for _, path in runs]
     result: dict[str, Any] = {"seeds": [seed for seed, _ in runs], "figures": {}}
     for name in figures[0]:
         values = [figure[name] for figure in figures]
-        if None not in values:
-            result["figures"][name] = {
-                "mean": statistics.fmean(values),
-                "median": statistics.median(values),
-                "std": statistics.stdev(values),
-                "values": values,
-            }
+        whole = None not in values
+        result["figures"][name] = {
+            "mean": statistics.fmean(values) if whole else None,
+            "median": statistics.median(values) if whole else None,
+            "std": statistics.stdev(values) if whole else None,
+            "values": values,
+        }
     return result
 
 
@@ -53,5 +56,9 @@ def table(found: dict[str, Any]) -> str:
     lines = ["\t".join(head)]
     for name, row in found["figures"].items():
         values = [row["mean"], row["median"], row["std"], *row["values"]]
-        lines.append("\t".join([name, *(f"{value:.4f}" for value in values)]))
+        lines.append("\t".join([name, *map(_shown, values)]))
     return "\n".join(lines)
+
+
+def _shown(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.4f}"

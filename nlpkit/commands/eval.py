@@ -17,9 +17,11 @@ Data = Annotated[
     ),
 ]
 Metrics = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
-        "--metrics", metavar="NAMES", help="scores, such as accuracy,f1; see nlpkit score"
+        "--metrics",
+        metavar="NAMES",
+        help="scores of nlpkit score, with options: accuracy,f1:average=micro; repeatable",
     ),
 ]
 Predictions = Annotated[
@@ -54,6 +56,9 @@ def command(
     of the task, computed by the code of `nlpkit score`. A task that writes text is judged by what
     the checkpoint generates.
     """
+    from nlpkit.score._named import split
+
+    names = None if not metrics else split(metrics)
     from nlpkit import evaluation
     from nlpkit.cli import leave
     from nlpkit.data.store import Watch
@@ -62,8 +67,6 @@ def command(
     from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
 
-    names = None if metrics is None else [name.strip() for name in metrics.split(",")]
-    evaluation.check_metrics(names or ())
     log = Log(common.verbosity)
     with catch_signals(leave) as stop:
         watch = Watch(note=log.detail, should_stop=stop.check)

@@ -57,11 +57,13 @@ def command(
     adapters only, which peft opens; `nlpkit convert` merges them. With --seeds N the seeds are the
     recipe's and those after it, each in a directory of its own below the run's.
     """
+    start = None if start is None else _checkpoint_of(start, common)
     resolved = _loaded(common, recipe, start, lora)
-    if seeds is None:
+    if seeds is None or common.dry_run:
         _training.train(resolved, common, max_time, allow_change)
         return
     from nlpkit.cli import leave
+    from nlpkit.rundir import process_rank
     from nlpkit.seeds import summary, table
     from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
@@ -75,8 +77,22 @@ def command(
             log.say(f"seed {number}: {out}")
             _training.one_run(one, common, allow_change, log, stop)
             runs.append((number, Path(one.recipe.out).expanduser()))
-    found = summary(runs, resolved.recipe.train.best_by)
-    common.result(table(found), **found)
+    if process_rank() == 0:
+        found = summary(runs, resolved.recipe.train.best_by)
+        common.result(table(found), **found)
+
+
+def _checkpoint_of(start: str, common: Common) -> str:
+    """Return `start`, or the latest checkpoint of the run that it is; says which."""
+    from nlpkit.train import checkpoint
+    from nlpkit.train.log import Log
+
+    run = Path(start).expanduser()
+    found = None if (run / "config.json").exists() else checkpoint.pointed(run, "latest")
+    if found is None:
+        return start
+    Log(common.verbosity).say(f"{start}: its latest checkpoint, {found.name}")
+    return str(Path(start) / "checkpoints/latest")
 
 
 def _quoted(text: str) -> str:

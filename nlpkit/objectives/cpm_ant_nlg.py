@@ -53,7 +53,8 @@ class Objective(Task):
     }
     needs = ("prompt_length", "prompts", "prompt_types")
     predicts_text = True
-    metrics = ("exact_match", "rouge")
+    # Of generated text; Chinese characters count one by one.
+    metrics = ("exact_match", "rouge:tokenize=zh", "bleu:tokenize=zh")
 
     def __init__(self, config: Config, tokenizer: Any, model_config: Any):
         """Bind the settings.

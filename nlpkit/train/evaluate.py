@@ -10,10 +10,10 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 
-from nlpkit import registry
 from nlpkit.data.loader import Examples, held_out_batches
 from nlpkit.errors import DataError
 from nlpkit.objectives._contract import IGNORE
+from nlpkit.score import _named
 from nlpkit.train.loop import sums, to_device
 from nlpkit.train.signals import StopFlag
 
@@ -82,16 +82,21 @@ class HeldOut:
         return figures
 
 
-def scores(metrics: Sequence[str], judged: Sequence[tuple[str, str]]) -> dict[str, float | None]:
+def scores(
+    metrics: Sequence[str],
+    judged: Sequence[tuple[str, str]],
+    warn: Callable[[str], None] = lambda _: None,
+) -> dict[str, float | None]:
     """Return the scores of answers against what is right, by the code of `nlpkit score`.
 
-    None where a score is not defined, such as a correlation with a constant.
+    `metrics` are names, options behind a colon: see `score/_named.py`. None where a score is not
+    defined, such as a correlation with a constant. `warn` hears the scores' doubts.
     """
     answers, right = [a for a, _ in judged], [b for _, b in judged]
     found: dict[str, float | None] = {}
     for name in metrics:
         try:
-            value = registry.load("score", name).score(answers, [right]).score
+            value = _named.score(name, answers, right, warn).score
         except DataError:
             value = math.nan
         found[name] = value if math.isfinite(value) else None
