@@ -39,6 +39,7 @@ def schema() -> Schema:
         "objective": {"anyOf": [sections[Objective], objectives]},
         "attention": written(Attention),
         **{section: written(config) for section, config in fixed.items()},
+        "lora": {"anyOf": [written(fixed["lora"]), {"type": "null"}], "default": None},
     }
     backends = ["auto", *registry.names(_sections.BACKENDS)]
     special["attention"]["properties"]["backend"]["enum"] = backends
