@@ -39,8 +39,9 @@ def schema() -> Schema:
         "objective": {"anyOf": [sections[Objective], objectives]},
         "attention": written(Attention),
         **{section: written(config) for section, config in fixed.items()},
-        "lora": {"anyOf": [written(fixed["lora"]), {"type": "null"}], "default": None},
     }
+    for name in ("model", "tokenizer", "lora"):  # a written-out recipe says null of these
+        special[name] = {"anyOf": [special[name], {"type": "null"}], "default": None}
     backends = ["auto", *registry.names(_sections.BACKENDS)]
     special["attention"]["properties"]["backend"]["enum"] = backends
     plain = Recipe.model_json_schema()["properties"]
