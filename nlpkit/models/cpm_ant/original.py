@@ -8,6 +8,9 @@ table. Soft prompts are a table of their own there; here they follow the words.
 """
 
 import math
+import pickle
+import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -103,12 +106,13 @@ def _load(path: Path) -> dict[str, Tensor]:
         with open(path, "rb") as file:
             # Mapped, where it is a zip archive: a tensor takes memory when it is read.
             zipped = file.read(2) == b"PK"
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it may go wrong, and then says so once more
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     # A broken or hostile pickle can raise anything.
     except Exception as error:
-        why = " ".join(str(error).split())[:200]
         raise FileError(
-            f"{path}: not a file of tensors alone, and nothing else is opened: {why}"
+            f"{path}: not a file of tensors alone, and nothing else is opened: {_why(error)}"
         ) from error
     if not isinstance(state, dict) or not state:
         raise FileError(f"{path}: holds {type(state).__name__}; a state dict has names and tensors")
@@ -116,6 +120,16 @@ def _load(path: Path) -> dict[str, Tensor]:
         if not isinstance(name, str) or not _is_plain(tensor):
             raise FileError(f"{path}: {name!r} is no plain tensor of floating-point numbers")
     return state
+
+
+def _why(error: Exception) -> str:
+    """Return what is wrong with a file without torch's advice to open it all the same."""
+    text = " ".join(str(error).split())
+    if named := re.search(r"GLOBAL (\S+)", text):
+        return f"it calls {named[1]}"
+    if isinstance(error, pickle.UnpicklingError):
+        return "a pickle of other things"
+    return f"{type(error).__name__}: {text.partition('. ')[0][:200]}"
 
 
 def _is_plain(tensor: Any) -> bool:
