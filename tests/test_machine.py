@@ -1,0 +1,37 @@
+"""What the machine does best: the compute type is found on a busy machine, too."""
+
+from itertools import count
+
+import pytest
+import torch
+
+from nlpkit.train import machine
+
+
+def test_product_is_timed_though_other_programs_take_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A clock that moves on by a second at each look: the 25 ms are over before the first product.
+    clock = count()
+    monkeypatch.setattr(machine.time, "perf_counter", lambda: float(next(clock)))
+    assert machine._gemm_seconds(torch.float32) == 1.0
+
+
+def test_trying_products_leaves_the_number_of_threads() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        machine.choose_precision("auto", torch.device("cpu"))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("ratio", "expected"), [(1.4, "fp32"), (1.6, "bf16")])
+def test_bf16_is_chosen_where_it_is_enough_faster(
+    ratio: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = {torch.float32: ratio, torch.bfloat16: 1.0}
+    monkeypatch.setattr(machine, "_gemm_seconds", seconds.__getitem__)
+    assert machine.choose_precision("auto", torch.device("cpu"))[0] == expected
+    assert machine.choose_precision("fp32", torch.device("cpu")) == ("fp32", "asked for")
