@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import OpenAIGPTForSequenceClassification
 
 from nlpkit import recipe, registry
+from nlpkit.converting import convert
 from nlpkit.errors import FileError, NlpkitError, UsageError
 from nlpkit.models import _hf, _lora, _peft, _source
 from nlpkit.models._lora_config import Config
@@ -458,8 +459,13 @@ def test_lora_classifier_opens_in_peft_with_equal_scores(classes, tmp_path: Path
         ours = opened.model.head(opened.model((len(ids),), ids)[-1:])
         expected = theirs(input_ids=ids[None]).logits
     torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
-    settings = json.loads((last / "config.json").read_text())
-    assert settings["id2label"] == {"0": "bad", "1": "good", "2": "so so"}
+    convert(last, tmp_path / "merged")
+    merged = OpenAIGPTForSequenceClassification.from_pretrained(tmp_path / "merged").eval()
+    assert merged.config.id2label == {0: "bad", 1: "good", 2: "so so"}
+    with torch.no_grad():
+        torch.testing.assert_close(
+            merged(input_ids=ids[None]).logits, expected, atol=1e-5, rtol=1e-5
+        )
 
 
 def test_lora_with_a_head_of_peft_opens_in_ours(classes, tmp_path: Path) -> None:

@@ -1,0 +1,199 @@
+"""`nlpkit convert`: what it writes opens in transformers and in ours; mistakes are one line."""
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from nlpkit import converting
+from nlpkit.converting import convert
+from nlpkit.errors import FileError, UsageError
+from nlpkit.models import _hf, _peft, _source
+from nlpkit.opening import open_checkpoint
+from tests import _adapters, _cpm_live, _tiny
+
+FAMILIES = ("cpm_ant", "gpt")
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+both = pytest.mark.parametrize("family", FAMILIES)
+
+
+@both
+@pytest.mark.parametrize("precision", DTYPES)
+def test_convert_of_adapters_opens_everywhere_in_every_precision(
+    family: str, precision: str, tmp_path: Path
+) -> None:
+    model = _adapters.base(family, tmp_path / "base")
+    _adapters.adapted(family, model)
+    _adapters.write_adapters(family, model, tmp_path / "ours", tmp_path / "base")
+    made = convert(tmp_path / "ours", tmp_path / "out", precision=precision)
+    tensors = load_file(tmp_path / "out" / _hf.WEIGHTS)
+    assert {tensor.dtype for tensor in tensors.values()} == {DTYPES[precision]}
+    assert made["precision"] == precision
+    assert not (tmp_path / "out" / _peft.SETTINGS).exists()
+    # One rounding of the merged weights, none before it.
+    exact = _source.read(tmp_path / "ours")[1]
+    for name, tensor in exact.items():
+        assert torch.equal(tensors[name], tensor.to(DTYPES[precision])), name
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    assert theirs.dtype == DTYPES[precision]
+    opened = open_checkpoint(tmp_path / "out", precision="fp32")
+    with torch.no_grad():
+        found, expected = _adapters.logits(opened.model), _adapters.logits(theirs.float())
+        exactly = _adapters.logits(model)
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)
+    # relative precision of the stored numbers, over a few layers
+    tolerance = {"fp32": 2e-5, "bf16": 0.05, "fp16": 0.01}[precision]
+    assert (found - exactly).norm() < tolerance * exactly.norm()
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").vocab_size == len(_adapters.WORDS)
+
+
+@both
+def test_convert_without_change_of_precision_is_exact(family: str, tmp_path: Path) -> None:
+    _adapters.base(family, tmp_path / "base")
+    convert(tmp_path / "base", tmp_path / "half", precision="bf16")
+    made = convert(tmp_path / "half", tmp_path / "again")
+    assert made["precision"] == "bf16"
+    first, second = (load_file(tmp_path / name / _hf.WEIGHTS) for name in ("half", "again"))
+    assert first.keys() == second.keys() == load_file(tmp_path / "base" / _hf.WEIGHTS).keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert AutoConfig.from_pretrained(tmp_path / "again").dtype == torch.bfloat16
+
+
+def test_convert_keeps_what_the_checkpoint_says_of_itself(tmp_path: Path) -> None:
+    _adapters.base("gpt", tmp_path / "base")
+    settings = json.loads((tmp_path / "base/config.json").read_text())
+    settings |= {"problem_type": "regression", "torch_dtype": "float32"}
+    (tmp_path / "base/config.json").write_text(json.dumps(settings))
+    objective = {"name": "clm", "max_length": 20, "contiguous": True}
+    notes = {"objective": objective, "base": "a hash"}
+    (tmp_path / "base" / _hf.NOTES).write_text(json.dumps(notes))
+    convert(tmp_path / "base", tmp_path / "out", precision="bf16")
+    made = json.loads((tmp_path / "out/config.json").read_text())
+    assert made["problem_type"] == "regression"
+    assert made["dtype"] == "bfloat16"
+    assert "torch_dtype" not in made
+    notes = json.loads((tmp_path / "out" / _hf.NOTES).read_text())
+    assert notes["objective"] == objective
+    assert "base" not in notes
+    assert open_checkpoint(tmp_path / "out").objective.config.max_length == 20
+
+
+def test_convert_says_what_has_no_place(tmp_path: Path) -> None:
+    _adapters.base("gpt", tmp_path / "base")
+    tensors = load_file(tmp_path / "base" / _hf.WEIGHTS)
+    tensors["multiple_choice_head.summary.weight"] = torch.ones(1, 32)
+    save_file(tensors, tmp_path / "base" / _hf.WEIGHTS)
+    warnings: list[str] = []
+    convert(tmp_path / "base", tmp_path / "out", warn=warnings.append)
+    (line,) = warnings
+    assert line == "left out, having no place in the model: multiple_choice_head.summary.weight"
+
+
+def test_convert_refuses_numbers_beyond_half_precision(tmp_path: Path) -> None:
+    _adapters.base("gpt", tmp_path / "base")
+    tensors = load_file(tmp_path / "base" / _hf.WEIGHTS)
+    tensors["transformer.h.1.ln_2.weight"][3] = -7e4
+    save_file(tensors, tmp_path / "base" / _hf.WEIGHTS)
+    with pytest.raises(UsageError) as caught:
+        convert(tmp_path / "base", tmp_path / "out", precision="fp16")
+    assert str(caught.value) == (
+        "--precision fp16: transformer.h.1.ln_2.weight has 7e+04, above 65504; use bf16"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_convert_takes_an_empty_directory_and_no_other(tmp_path: Path) -> None:
+    _adapters.base("gpt", tmp_path / "base")
+    (tmp_path / "empty").mkdir()
+    convert(tmp_path / "base", tmp_path / "empty")
+    assert (tmp_path / "empty" / _hf.WEIGHTS).is_file()
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for name in ("empty", "file", "link"):
+        with pytest.raises(UsageError) as caught:
+            convert(tmp_path / "base", tmp_path / name)
+        assert str(caught.value) == (
+            f"{tmp_path / name}: is there already; give a directory that is new or empty"
+        )
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["mkdir", "sync", "rename"])
+def test_convert_leaves_nothing_where_the_disk_is_full(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _adapters.base("gpt", tmp_path / "base")
+
+    def full(*_, **__) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    owner = converting if name == "sync" else Path
+    monkeypatch.setattr(owner, name, full)
+    with pytest.raises(FileError) as caught:
+        convert(tmp_path / "base", tmp_path / "out")
+    assert str(caught.value) == f"{tmp_path / 'out'}: cannot be written: no space left on the disk"
+    assert [path.name for path in tmp_path.iterdir()] == ["base"]
+
+
+def test_convert_of_a_release_takes_config_and_vocabulary_from_elsewhere(tmp_path: Path) -> None:
+    sizes = _cpm_live.SIZES
+    tokens = [*_adapters.WORDS, *"零一二三四五六七八九十"][: sizes["vocab_size"]]
+    state = _cpm_live.weights(sizes)
+    released = _cpm_live.release(tmp_path / "release", state, sizes, tokens)
+    (tmp_path / "elsewhere").mkdir()
+    weights = released.rename(tmp_path / "elsewhere" / "model.pt")
+    out = tmp_path / "out"
+    with pytest.raises(FileError, match=r"needs its settings, model.json, beside it.*--config"):
+        convert(weights, out)
+    config = tmp_path / "release/cpm-ant-tiny.json"
+    with pytest.raises(FileError, match="no tokenizer here"):
+        convert(weights, out, config=config)
+    vocabulary = (tmp_path / "release/vocab.txt").rename(tmp_path / "ant.txt")
+    made = convert(weights, out, config=config, vocabulary=vocabulary, precision="bf16")
+    assert made["source"] == str(weights)
+    expected = state["encoder.layers.0.ffn.ffn.w_out.weight"].div(48**0.5).bfloat16()
+    found = load_file(out / _hf.WEIGHTS)["cpmant.encoder.layers.0.ffn.ffn.w_out.weight"]
+    assert torch.equal(found, expected)
+    assert open_checkpoint(out).tokenizer.token(60) == tokens[60]
+    short = tmp_path / "short.txt"
+    short.write_text("\n".join(tokens[:-1]), encoding="utf-8")
+    with pytest.raises(FileError) as caught:
+        convert(weights, tmp_path / "no", config=config, vocabulary=short)
+    assert str(caught.value) == (
+        f"{weights}: the model has 61 tokens and its tokenizer, {short}, 60"
+    )
+    with pytest.raises(UsageError, match=r"--config: .* is no authors' release"):
+        convert(out, tmp_path / "no", config=config)
+
+
+def test_convert_prints_the_directory_or_one_object(tmp_path: Path) -> None:
+    _adapters.base("cpm_ant", tmp_path / "base")
+    result = _tiny.command("convert", tmp_path / "base", tmp_path / "a b 天")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == f"{tmp_path}/a b 天\n"
+    assert "parameters in fp32" in result.stderr
+    result = _tiny.command(
+        "convert", tmp_path / "base", tmp_path / "out", "--precision", "bf16", "--json", "-q"
+    )
+    made = json.loads(result.stdout)
+    assert result.stderr == ""
+    assert made == {
+        "checkpoint": str(tmp_path / "out"),
+        "source": str(tmp_path / "base"),
+        "family": "cpm_ant",
+        "precision": "bf16",
+        # 58 words, 20 prompts, 4 segments of 32; 48 x 4; 2 x (4 x 32^2 + 3 x 32 x 48 + 64); 32
+        "parameters": (len(_adapters.WORDS) + 24) * 32 + 192 + 2 * (4096 + 4608 + 64) + 32,
+        "bytes": (tmp_path / "out" / _hf.WEIGHTS).stat().st_size,
+    }
+    result = _tiny.command("convert", tmp_path / "nothing", tmp_path / "x")
+    assert result.returncode == 4
+    assert result.stderr.startswith(f"nlpkit: {tmp_path}/nothing: no such directory")
+    result = _tiny.command("convert", tmp_path / "base", tmp_path / "out")
+    assert result.returncode == 2
+    result = _tiny.command("convert", tmp_path / "base", tmp_path / "x", "--precision", "int8")
+    assert result.returncode == 2
