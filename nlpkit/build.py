@@ -5,7 +5,6 @@ Used by `run` to train and by `planning` to say what training would do.
 
 import contextlib
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,6 @@ from torch import nn
 
 from nlpkit import registry
 from nlpkit.data import corpus, store
-from nlpkit.data._cache import content_hash, publish, scratch
 from nlpkit.data.items import build_items, read_rows
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Corpus, Watch
@@ -27,10 +25,8 @@ from nlpkit.models._hf import HEAD
 from nlpkit.objectives._contract import missing
 from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved
-from nlpkit.tokenizers import _grow, _load
 from nlpkit.train import checkpoint
-
-TOKENIZER = "tokenizer"  # where a run keeps its own
+from nlpkit.vocabulary import build_tokenizer
 
 
 @dataclass
@@ -179,6 +175,7 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, watch: Watch
     train_inputs, valid_inputs = corpus.resolve(config, resolved.base, cache, watch.should_stop)
     held_out_share = bool(config.valid_fraction)
     train_part: Any = "train" if held_out_share else "all"
+    _suited_objective(resolved, part)  # before the tokenizer, which may be asked for its tokens
     tokenizer = build_tokenizer(resolved, part, train_inputs, train_part, run_path, cache, watch)
     objective = bind_objective(resolved, tokenizer, part, train_inputs, train_part)
 
@@ -226,18 +223,7 @@ def bind_objective(
     Raises:
         UsageError: the model lacks what the objective needs, or sizes do not fit.
     """
-    first, *others = resolved.recipe.objective
-    if others:
-        raise UsageError(
-            f"objective: {first.name} makes whole examples and cannot be combined with "
-            f"{', '.join(other.name for other in others)}; name one objective"
-        )
-    objective_class = registry.load("objectives", first.name).Objective
-    if lacking := missing(objective_class, part.config):
-        raise UsageError(
-            f"objective {first.name} needs model.{', model.'.join(lacking)}; "
-            f"family {part.family} has no such setting{_suited(objective_class)}"
-        )
+    objective_class, first = _suited_objective(resolved, part), resolved.recipe.objective[0]
     settings = first.config
     if issubclass(objective_class, Task):
         # Columns by number or by name: only the task knows which it reads.
@@ -254,6 +240,24 @@ def bind_objective(
         notes = _source.read_notes(part.source) if part.source else {}
         part.same_task = notes.get("objective") == objective_notes(first.name, objective)
     return objective
+
+
+def _suited_objective(resolved: Resolved, part: ModelPart) -> Any:
+    """Return the class of the recipe's objective; raise `UsageError` if the family lacks what it
+    needs."""
+    first, *others = resolved.recipe.objective
+    if others:
+        raise UsageError(
+            f"objective: {first.name} makes whole examples and cannot be combined with "
+            f"{', '.join(other.name for other in others)}; name one objective"
+        )
+    objective_class = registry.load("objectives", first.name).Objective
+    if lacking := missing(objective_class, part.config):
+        raise UsageError(
+            f"objective {first.name} needs model.{', model.'.join(lacking)}; "
+            f"family {part.family} has no such setting{_suited(objective_class)}"
+        )
+    return objective_class
 
 
 def _check_training(resolved: Resolved, objective: Any, part: ModelPart) -> None:
@@ -288,110 +292,3 @@ def _suited(objective_class: Any) -> str:
         if not missing(objective_class, registry.load("models", name).Config())
     ]
     return f"; it trains: {', '.join(families)}" if families else ""
-
-
-def build_tokenizer(
-    resolved: Resolved,
-    part: ModelPart,
-    inputs: list[corpus.Input],
-    which: corpus.Part,
-    run_path: Path,
-    cache: Path,
-    watch: Watch,
-) -> Any:
-    """Return the run's own tokenizer if it has one, else the recipe's: loaded, or trained now.
-
-    With `init_from`, one of a kind is that checkpoint's tokenizer grown on the text.
-
-    Raises:
-        UsageError: it does not begin with the tokens of `init_from`.
-    """
-    own = run_path / TOKENIZER
-    section = resolved.recipe.tokenizer
-    home = part.source and _source.tokenizer_home(part.source)
-    old = _load.load(home) if home and _load.is_there(home) else None
-    if own.is_dir():
-        tokenizer = _load.load(own)[1]
-    elif section is None:
-        assert home is not None  # the recipe's own check
-        tokenizer = _load.load(home)[1]
-    elif section.path is not None:
-        tokenizer = _load.load(resolved.path(section.path))[1]
-    elif part.source is not None and old is None:
-        raise UsageError(f"tokenizer.kind: {part.source} has no tokenizer to grow; give a path")
-    else:
-        tokenizer = _trained(resolved, old, inputs, which, cache, watch)
-    if part.source is not None:
-        _check_rows(part, old, tokenizer)
-    return _with_special_tokens(resolved, tokenizer)
-
-
-def _with_special_tokens(resolved: Resolved, tokenizer: Any) -> Any:
-    """Return the tokenizer with the tokens that the task frames its texts with."""
-    first = resolved.recipe.objective[0]
-    wanted = getattr(registry.load("objectives", first.name).Objective, "special_tokens", ())
-    lacking = [token for token in wanted if tokenizer.special_id(token) is None]
-    return tokenizer.extended(lacking) if lacking else tokenizer
-
-
-def _check_rows(part: ModelPart, old: tuple[str, Any] | None, tokenizer: Any) -> None:
-    """Raise `UsageError` unless row r of the checkpoint is token r of the tokenizer."""
-    if old is not None:
-        _grow.check(old[1], tokenizer, str(part.source))
-    size = old[1].vocab_size if old else tokenizer.vocab_size
-    if part.rows != size:
-        whose = "the tokenizer beside it" if old else "the recipe's tokenizer"
-        raise UsageError(
-            f"init_from: the model in {part.source} has {part.rows} tokens and {whose} "
-            f"{size}; use the tokenizer that belongs to the model"
-        )
-
-
-def _trained(
-    resolved: Resolved,
-    old: tuple[str, Any] | None,
-    inputs: list[corpus.Input],
-    which: corpus.Part,
-    cache: Path,
-    watch: Watch,
-) -> Any:
-    """Return the tokenizer that the text gives, or `old` (kind, tokenizer) grown on it."""
-    section = resolved.recipe.tokenizer
-    assert section is not None
-    assert section.kind is not None
-    key = {
-        "kind": section.kind,
-        "config": section.config.model_dump(),
-        "files": [
-            [content_hash(file, cache / "hashes", watch.should_stop), file.format]
-            for entry in inputs
-            for file in entry.files
-        ],
-        "data": resolved.recipe.data.model_dump(include={"text_key", "line_break", "on_error"}),
-        "part": [which, resolved.recipe.data.valid_fraction],
-    } | ({"grown from": old[1].fingerprint()} if old else {})
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
-    place = cache / "tokenizers" / digest
-    if place.is_dir():
-        return _load.load(place)[1]
-    counts = corpus.Counts()
-    documents = corpus.documents(
-        inputs, resolved.recipe.data, counts, part=which, should_stop=watch.should_stop
-    )
-    texts = (document.text for document in documents)
-    if old is None:
-        module = registry.load("tokenizers", section.kind)
-        tokenizer = module.Tokenizer.train(texts, section.config)
-    else:
-        tokenizer = _grow.grown(old[1], old[0], section.kind, texts, section.config.model_dump())
-    with scratch(place.parent) as room:
-        tokenizer.save(room / "tokenizer")
-        publish(room / "tokenizer", place, place.is_dir)
-    how = (
-        f", {tokenizer.vocab_size - old[1].vocab_size:,} of them new, grown" if old else " trained"
-    )
-    watch.note(
-        f"tokenizer: {section.kind}, {tokenizer.vocab_size:,} tokens{how} on "
-        f"{counts.documents:,} documents"
-    )
-    return tokenizer

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from nlpkit import __version__, build
+from nlpkit import __version__, build, vocabulary
 from nlpkit.data.pack import Batch
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import _hf, _peft
@@ -230,7 +230,7 @@ def _keep_tokenizer(run: Run) -> None:
     With the first checkpoint, not before: a start that failed must leave no tokenizer that another
     try, under other settings, would take for its own.
     """
-    place = run.directory.path / build.TOKENIZER
+    place = run.directory.path / vocabulary.TOKENIZER
     if place.is_dir():
         return
     draft = place.with_name(f".{place.name}")

@@ -14,11 +14,12 @@ import pytest
 from transformers import AutoTokenizer, OpenAIGPTTokenizer
 
 from nlpkit import recipe, registry
-from nlpkit.build import build_tokenizer, model_part
+from nlpkit.build import model_part
 from nlpkit.data.store import Watch
 from nlpkit.errors import FileError
 from nlpkit.tokenizers import _load, bpe, gpt1_bpe
 from nlpkit.tokenizers.gpt1_bpe import Config, Tokenizer
+from nlpkit.vocabulary import build_tokenizer
 from tests import _tiny
 from tests.conftest import REAL_DATA
 

@@ -1,0 +1,124 @@
+"""A run's tokenizer: its own, a finished one, or one trained on its text or grown on it."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from nlpkit import registry
+from nlpkit.data import corpus
+from nlpkit.data._cache import content_hash, publish, scratch
+from nlpkit.data.store import Watch
+from nlpkit.errors import UsageError
+from nlpkit.models import _source
+from nlpkit.recipe import Resolved
+from nlpkit.tokenizers import _grow, _load
+
+TOKENIZER = "tokenizer"  # where a run keeps its own
+
+
+def build_tokenizer(
+    resolved: Resolved,
+    part: Any,
+    inputs: list[corpus.Input],
+    which: corpus.Part,
+    run_path: Path,
+    cache: Path,
+    watch: Watch,
+) -> Any:
+    """Return the run's own tokenizer if it has one, else the recipe's: loaded, or trained now.
+
+    With `init_from`, one of a kind is that checkpoint's tokenizer grown on the text.
+
+    Raises:
+        UsageError: it does not begin with the tokens of `init_from`.
+    """
+    own = run_path / TOKENIZER
+    section = resolved.recipe.tokenizer
+    home = part.source and _source.tokenizer_home(part.source)
+    old = _load.load(home) if home and _load.is_there(home) else None
+    if own.is_dir():
+        tokenizer = _load.load(own)[1]
+    elif section is None:
+        assert home is not None  # the recipe's own check
+        tokenizer = _load.load(home)[1]
+    elif section.path is not None:
+        tokenizer = _load.load(resolved.path(section.path))[1]
+    elif part.source is not None and old is None:
+        raise UsageError(f"tokenizer.kind: {part.source} has no tokenizer to grow; give a path")
+    else:
+        tokenizer = _trained(resolved, old, inputs, which, cache, watch)
+    if part.source is not None:
+        _check_rows(part, old, tokenizer)
+    return _with_special_tokens(resolved, tokenizer)
+
+
+def _with_special_tokens(resolved: Resolved, tokenizer: Any) -> Any:
+    """Return the tokenizer with the tokens that the task frames its texts with."""
+    first = resolved.recipe.objective[0]
+    wanted = getattr(registry.load("objectives", first.name).Objective, "special_tokens", ())
+    lacking = [token for token in wanted if tokenizer.special_id(token) is None]
+    return tokenizer.extended(lacking) if lacking else tokenizer
+
+
+def _check_rows(part: Any, old: tuple[str, Any] | None, tokenizer: Any) -> None:
+    """Raise `UsageError` unless row r of the checkpoint is token r of the tokenizer."""
+    if old is not None:
+        _grow.check(old[1], tokenizer, str(part.source))
+    size = old[1].vocab_size if old else tokenizer.vocab_size
+    if part.rows != size:
+        whose = "the tokenizer beside it" if old else "the recipe's tokenizer"
+        raise UsageError(
+            f"init_from: the model in {part.source} has {part.rows} tokens and {whose} "
+            f"{size}; use the tokenizer that belongs to the model"
+        )
+
+
+def _trained(
+    resolved: Resolved,
+    old: tuple[str, Any] | None,
+    inputs: list[corpus.Input],
+    which: corpus.Part,
+    cache: Path,
+    watch: Watch,
+) -> Any:
+    """Return the tokenizer that the text gives, or `old` (kind, tokenizer) grown on it."""
+    section = resolved.recipe.tokenizer
+    assert section is not None
+    assert section.kind is not None
+    key = {
+        "kind": section.kind,
+        "config": section.config.model_dump(),
+        "files": [
+            [content_hash(file, cache / "hashes", watch.should_stop), file.format]
+            for entry in inputs
+            for file in entry.files
+        ],
+        "data": resolved.recipe.data.model_dump(include={"text_key", "line_break", "on_error"}),
+        "part": [which, resolved.recipe.data.valid_fraction],
+    } | ({"grown from": old[1].fingerprint()} if old else {})
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
+    place = cache / "tokenizers" / digest
+    if place.is_dir():
+        return _load.load(place)[1]
+    counts = corpus.Counts()
+    documents = corpus.documents(
+        inputs, resolved.recipe.data, counts, part=which, should_stop=watch.should_stop
+    )
+    texts = (document.text for document in documents)
+    if old is None:
+        module = registry.load("tokenizers", section.kind)
+        tokenizer = module.Tokenizer.train(texts, section.config)
+    else:
+        tokenizer = _grow.grown(old[1], old[0], section.kind, texts, section.config.model_dump())
+    with scratch(place.parent) as room:
+        tokenizer.save(room / "tokenizer")
+        publish(room / "tokenizer", place, place.is_dir)
+    how = (
+        f", {tokenizer.vocab_size - old[1].vocab_size:,} of them new, grown" if old else " trained"
+    )
+    watch.note(
+        f"tokenizer: {section.kind}, {tokenizer.vocab_size:,} tokens{how} on "
+        f"{counts.documents:,} documents"
+    )
+    return tokenizer
