@@ -210,6 +210,24 @@ def test_generate_seed_and_number_of_the_input_decide_the_sample(ants) -> None:
     assert first != _ours(ants, same, temperature=1.0, seed=1)
 
 
+def test_generate_samples_of_one_input_differ_and_are_sorted(gpts) -> None:
+    for answers in _ours(gpts, _texts(), temperature=2.0, nbest=5):
+        assert len({answer.ids for answer in answers}) > 1
+        scores = [answer.score for answer in answers]
+        assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize("given", [{}, {"temperature": 1.0}], ids=str)
+def test_generate_no_end_token_before_the_least_then_at_once(gpts, given: dict) -> None:
+    # With half of the vocabulary as end tokens, an answer ends as soon as it may.
+    ends = tuple(range(VOCAB // 3, VOCAB - VOCAB // 6))
+    short = _ours(gpts, _texts() * 3, ends=ends, **given)
+    assert min(len(answers[0].ids) for answers in short) == 0
+    found = _ours(gpts, _texts() * 3, ends=ends, min_new_tokens=4, **given)
+    # Four tokens, then the end token, which is not in `ids`.
+    assert min(len(answers[0].ids) for answers in found) == 4
+
+
 def test_generate_score_is_the_log_probability(gpts) -> None:
     model, _, _ = gpts
     (text,) = _texts()[1:2]
