@@ -121,14 +121,17 @@ def test_make_writes_the_committed_files_byte_for_byte(tmp_path: Path) -> None:
         [sys.executable, "-B", EN / "make.py", tmp_path], check=True, capture_output=True
     )
     written = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
-    assert written == set(FILES) == {str(p.relative_to(EN)) for p in EN.rglob("*.jsonl")}
+    there = {str(p.relative_to(EN)) for part in ("train", "valid") for p in (EN / part).iterdir()}
+    assert written == set(FILES) == there
     for name in written:
         assert (tmp_path / name).read_bytes() == (EN / name).read_bytes(), name
 
 
 def test_readme_table_gives_sizes_and_digests_of_every_file() -> None:
     readme = (DATA / "README.md").read_text("utf-8")
-    table = re.findall(r"^\| en/(\S+) \| (\d+) \| (\d+) \| `(\w{64})` \|$", readme, re.M)
+    table = re.findall(
+        r"^\| en/((?:train|valid)/\S+) \| (\d+) \| (\d+) \| `(\w{64})` \|$", readme, re.M
+    )
     assert {name for name, *_ in table} == set(FILES)
     for name, size, lines, digest in table:
         data = (EN / name).read_bytes()

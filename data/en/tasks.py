@@ -45,7 +45,8 @@ def main() -> None:
         data = written(items, path.suffix).encode()
         path.write_bytes(data)
         digest = hashlib.sha256(data).hexdigest()
-        print(f"| en/{name} | {len(data)} | {len(items)} | `{digest}` |")
+        lines = data.count(b"\n")
+        print(f"| en/{name} | {len(data)} | {lines} | `{digest}` |")
 
 
 def written(items: list[Item], suffix: str) -> str:
