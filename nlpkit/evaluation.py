@@ -25,6 +25,7 @@ from nlpkit.train.evaluate import HeldOut, scores
 from nlpkit.train.log import Log
 from nlpkit.train.signals import StopFlag
 
+_UNSAID = (None, "auto")
 LOSS_FIGURES = ("loss", "perplexity", "bits_per_character")
 
 
@@ -45,6 +46,7 @@ class Source:
     config: corpus.Config
     part: corpus.Part
     cache: Path
+    seed: int  # of the held-out examples, as the run drew them
 
 
 def find_data(opened: Opened, files: Sequence[str], text_key: str | None, watch: Watch) -> Source:
@@ -60,6 +62,10 @@ def find_data(opened: Opened, files: Sequence[str], text_key: str | None, watch:
     if resolved is not None:
         known = resolved.recipe.data.model_dump(exclude={"train", "valid", "valid_fraction"})
         settings = known | settings
+    if "-" in files and hasattr(opened.objective, "texts") and settings.get("format") in _UNSAID:
+        # A pipe has no ending that would tell; rows are jsonl by default.
+        rows = [{"files": [name], "format": "jsonl"} if name == "-" else name for name in files]
+        settings["train"] = rows
     if text_key is not None:
         settings["text_key"] = text_key
     part: corpus.Part = "all"
@@ -75,7 +81,8 @@ def find_data(opened: Opened, files: Sequence[str], text_key: str | None, watch:
     config = corpus.Config.model_validate(settings)
     cache = store.cache_directory(config.cache, None, watch)
     inputs, _ = corpus.resolve(config, base, cache, watch.should_stop)
-    return Source(inputs, config, part, cache)
+    seed = resolved.recipe.seed if resolved else 0
+    return Source(inputs, config, part, cache, seed)
 
 
 class Evaluation:
@@ -106,7 +113,7 @@ class Evaluation:
                 watch=watch,
             )
         self.corpus = made
-        self.examples = Examples(made, objective, 0, HELD_OUT)
+        self.examples = Examples(made, objective, source.seed, HELD_OUT)
         if not len(self.examples):
             raise DataError(f"{len(made):,} {made.NOUN} and no example")
         # A sequence longer than the budget is a batch of its own.

@@ -12,6 +12,7 @@ train: {steps: 8, tokens_per_step: 512, tokens_per_batch: 256, lr: 1.0e-2, warmu
 """
 HEAD = """\
 name: NAME
+out: FOLDER/runs/NAME
 init_from: START
 data: {train: [FOLDER/NAME.train.jsonl], valid: [FOLDER/NAME.valid.jsonl]}
 """
@@ -57,11 +58,11 @@ def write_rows(path: Path, rows: list[dict]) -> Path:
     return path
 
 
-def start(folder: Path, family: str = "cpm_ant") -> Path:
+def start(folder: Path, family: str = "cpm_ant", *sets: str) -> Path:
     """Pretrain a few steps; return the run."""
     path = write(folder / family, documents=60, text=RECIPE if family == "cpm_ant" else GPT)
     out = folder / f"{family}-run"
-    pretrain(path, out, "train.steps=4", "train.eval_every=null")
+    pretrain(path, out, "train.steps=4", "train.eval_every=null", *sets)
     return out
 
 

@@ -1,0 +1,219 @@
+"""`nlpkit eval` in real processes: figures against the training log and `nlpkit score`."""
+
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nlpkit.errors import UsageError
+from nlpkit.score import _named
+from tests import _tiny, _tiny_tasks
+from tests._faults import Ended, Server
+
+_LONG = ("--set", "train.steps=60", "--set", "train.eval_every=60", "--set", "train.save_every=60")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def folder(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with finished runs: running text, and three tasks."""
+    place = tmp_path_factory.mktemp("tasks")
+    ant, gpt = _tiny_tasks.start(place), _tiny_tasks.start(place, "gpt")
+    for name, text, start in (
+        ("nlg", _tiny_tasks.NLG, ant),
+        ("nlu", _tiny_tasks.NLU, ant),
+        ("classes", _tiny_tasks.CLASSES, gpt),
+    ):
+        path = _tiny_tasks.task(place, name, text, start)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("NLPKIT_CACHE", str(place / "cache"))
+            ended = server.run("finetune", path, *(_LONG if name == "nlg" else ()))
+        assert ended.code == 0, ended.stderr
+    return place
+
+
+def _figures(ended: Ended) -> dict:
+    assert ended.code == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def _refused(ended: Ended, code: int, text: str) -> None:
+    assert ended.code == code, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert text in ended.stderr.splitlines()[-1]
+
+
+def _run(folder: Path, task: str) -> Path:
+    return folder / ("cpm_ant-run" if task == "text" else f"runs/{task}")
+
+
+@pytest.mark.parametrize("task", ["text", "nlg", "nlu", "classes"])
+def test_eval_gives_the_figures_of_the_training_log_whatever_the_batch(
+    server: Server, folder: Path, tmp_path: Path, task: str
+) -> None:
+    run = _run(folder, task)
+    logged = next(r["held_out"] for r in reversed(_tiny.metrics(run)) if "held_out" in r)
+    found = []
+    for budget in ("60", "256", "4096"):
+        written = tmp_path / f"p{budget}"
+        options = () if task == "text" else ("--predictions", written)
+        checkpoint = run / "checkpoints/latest"
+        found.append(_figures(server.run("eval", checkpoint, "--json", "--device", "cpu",
+                                         "--tokens-per-batch", budget, *options)))  # fmt: skip
+        figures = found[-1]
+        for name in ("loss", "perplexity", "bits_per_character"):
+            expected = logged[name]
+            assert figures.get(name) == (expected if expected is None else
+                                         pytest.approx(expected, rel=1e-5))  # fmt: skip
+        assert figures["targets"] == logged["targets"]
+        for name, value in logged["losses"].items():
+            if len(logged["losses"]) > 1:
+                assert figures["losses"][name] == pytest.approx(value, rel=1e-5)
+        for name, value in logged.get("metrics", {}).items():
+            assert figures["metrics"][name] == value
+        if task != "text":
+            first = (tmp_path / "p60").read_bytes()
+            assert written.read_bytes() == first
+            assert len(first.splitlines()) == 13
+    assert all(f.get("metrics") == found[0].get("metrics") for f in found)
+
+
+@pytest.mark.parametrize("task", ["nlg", "nlu", "classes"])
+def test_eval_predictions_are_in_row_order_and_score_gives_their_figures(
+    server: Server, folder: Path, tmp_path: Path, task: str
+) -> None:
+    file = tmp_path / "p.jsonl"
+    metrics = {
+        "nlg": "rouge:tokenize=zh,variant=rouge1,exact_match,bleu:tokenize=zh",
+        "nlu": "f1:average=micro,accuracy,mcc",
+        "classes": "f1,accuracy",
+    }[task]
+    found = _figures(server.run("eval", _run(folder, task), "--json", "--metrics", metrics,
+                                "--predictions", file))  # fmt: skip
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    data = (folder / f"{task}.valid.jsonl").read_text(encoding="utf-8").splitlines()
+    right = [str(json.loads(line)["label" if task == "classes" else "target"]) for line in data]
+    assert [row["target"] for row in rows] == right
+    if task == "nlg":
+        assert any(row["prediction"] for row in rows)
+    hypotheses, references = tmp_path / "hyp", tmp_path / "ref"
+    hypotheses.write_text("".join(row["prediction"] + "\n" for row in rows), encoding="utf-8")
+    references.write_text("".join(text + "\n" for text in right), encoding="utf-8")
+    for name, value in found["metrics"].items():
+        module, _, options = name.partition(":")
+        words = [w for o in filter(None, options.split(",")) for w in ("--" + o).split("=")]
+        scored = server.run("score", module, hypotheses, references, *words, "--json", "-q")
+        assert json.loads(scored.stdout)["score"] == value
+
+
+def test_eval_of_generated_text_counts_chinese_characters_by_default(
+    server: Server, folder: Path
+) -> None:
+    table = server.run("eval", _run(folder, "nlg"))
+    assert table.code == 0, table.stderr
+    lines = dict(line.split() for line in table.stdout.splitlines())
+    assert {"exact_match", "rouge:tokenize=zh", "bleu:tokenize=zh", "perplexity"} < lines.keys()
+    # After 60 steps the model begins answers right; the word tokenizer would see nothing.
+    assert float(lines["rouge:tokenize=zh"]) > 0
+    plain = server.run("eval", _run(folder, "nlg"), "--metrics", "rouge")
+    assert "--tokenize word drops" in plain.stderr
+
+
+def test_eval_reads_data_from_a_file_compressed_or_stdin(
+    server: Server, folder: Path, tmp_path: Path
+) -> None:
+    run, source = _run(folder, "classes"), folder / "classes.valid.jsonl"
+    packed = tmp_path / "rows.jsonl.gz"
+    packed.write_bytes(gzip.compress(source.read_bytes()))
+    own = _figures(server.run("eval", run, "--json"))
+    assert _figures(server.run("eval", run, "--json", "--data", packed)) == own
+    with open(source, "rb") as rows:
+        piped = _tiny.command("eval", run, "--json", "--data", "-", stdin=rows)
+    assert piped.returncode == 0, piped.stderr
+    assert json.loads(piped.stdout) == own
+
+
+def test_eval_outside_a_run_needs_data_and_finds_label_names_in_the_checkpoint(
+    server: Server, folder: Path, tmp_path: Path
+) -> None:
+    run = _run(folder, "classes")
+    names = json.loads((run / "checkpoints/latest/config.json").read_text())["id2label"]
+    assert names == {"0": "bad", "1": "good", "2": "so so"}
+    alone = tmp_path / "alone"
+    shutil.copytree(run / "checkpoints/latest", alone)
+    _refused(server.run("eval", alone), 2, f"{alone} belongs to no run; name the data: --data FILE")
+    found = _figures(server.run("eval", alone, "--json", "--data", folder / "classes.valid.jsonl"))
+    own = _figures(server.run("eval", run, "--json"))
+    assert {**found, "checkpoint": ""} == {**own, "checkpoint": ""}
+    # Rows without one of the classes: it is the checkpoint that knows them.
+    rows = _tiny_tasks.rows_of("classes", 30, 5)
+    some = [row for row in rows if row["label"] != "bad"]
+    file = _tiny_tasks.write_rows(tmp_path / "some.jsonl", some)
+    assert _figures(server.run("eval", alone, "--json", "--data", file))["rows"] == len(some)
+    other = _tiny_tasks.write_rows(tmp_path / "other.jsonl", [{"text": "天", "label": "ugly"}])
+    _refused(server.run("eval", alone, "--data", other), 3, "other.jsonl:1: \"label\" is 'ugly'")
+
+
+def test_eval_shows_an_undefined_score_as_undefined_and_null(
+    server: Server, folder: Path, tmp_path: Path
+) -> None:
+    row = _tiny_tasks.rows_of("nlu", 1, 3)[0]
+    file = _tiny_tasks.write_rows(tmp_path / "same.jsonl", [row] * 3)
+    arguments = ("eval", _run(folder, "nlu"), "--data", file, "--metrics", "pearson,accuracy")
+    found = _figures(server.run(*arguments, "--json"))
+    assert found["metrics"]["pearson"] is None
+    assert "pearson     undefined" in server.run(*arguments).stdout
+
+
+@pytest.mark.parametrize(
+    ("task", "metrics", "text"),
+    [
+        ("text", "bleu", "trained on running text; it has no answers to score"),
+        ("nlu", "rougge", "--metrics rougge: no 'rougge', did you mean rouge?"),
+        ("nlu", "bleu:tokenze=zh", "bleu has no option 'tokenze', did you mean tokenize?"),
+        ("nlu", "rouge:tokenize=zk", "tokenize is 'zk'; must be word, unicode, zh"),
+        ("nlu", "perplexity", "--metrics perplexity: compares no answers"),
+        ("nlu", "bm25", "--metrics bm25: compares no answers"),
+        ("nlu", "accuracy,accuracy", "--metrics accuracy: given twice"),
+        ("classes", "pearson", "--metrics pearson: the prediction of row 1: "),
+    ],
+)
+def test_eval_metrics_that_cannot_be_are_refused_in_one_line(
+    server: Server, folder: Path, task: str, metrics: str, text: str
+) -> None:
+    ended = server.run("eval", _run(folder, task), "--metrics", metrics, "-q")
+    _refused(ended, 2, text)
+    assert ended.stdout == ""
+
+
+def test_named_scores_are_split_at_commas_that_begin_a_name() -> None:
+    found = _named.split(["rouge:tokenize=zh,variant=rouge1,accuracy", " bleu:tokenize=zh "])
+    assert found == ["rouge:tokenize=zh,variant=rouge1", "accuracy", "bleu:tokenize=zh"]
+    module, options = _named.resolve("bleu:lowercase=true,smooth-value=0.5")
+    assert module.__name__ == "nlpkit.score.bleu"
+    assert options == {"lowercase": True, "smooth_value": 0.5}
+    for wrong, what in (
+        ("bleu:lowercase=1", "true or false"),
+        ("chrf:char_order=x", "no int"),
+        ("bleu:lowercase", "lowercase needs a value"),
+        ("", "a name is empty"),
+        ("accuracy:x=1", "it has none"),
+    ):
+        with pytest.raises(UsageError, match=what):
+            _named.split([wrong])
+
+
+def test_named_scores_import_no_torch() -> None:
+    code = "import sys; from nlpkit.score import _named; _named.split(['f1']); "
+    code += "assert not {'torch', 'pydantic'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,277 @@
+"""`nlpkit finetune`, and `plan` and `report` of tasks, in real processes."""
+
+import gzip
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import _tiny, _tiny_tasks
+from tests._faults import Ended, Server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with pretrained tiny models, and rows and recipes of three tasks."""
+    place = tmp_path_factory.mktemp("tasks")
+    ant, gpt = _tiny_tasks.start(place), _tiny_tasks.start(place, "gpt")
+    _tiny_tasks.task(place, "nlg", _tiny_tasks.NLG, ant)
+    _tiny_tasks.task(place, "nlu", _tiny_tasks.NLU, ant)
+    _tiny_tasks.task(place, "classes", _tiny_tasks.CLASSES, gpt)
+    return place
+
+
+def _done(ended: Ended) -> Ended:
+    assert ended.code == 0, ended.stderr
+    return ended
+
+
+def _refused(ended: Ended, code: int, *parts: str) -> str:
+    assert ended.code == code, ended.stderr
+    assert "Traceback" not in ended.stderr
+    lines = [line for line in ended.stderr.splitlines() if not line.startswith("20")]
+    assert len(lines) == 1, ended.stderr
+    for part in parts:
+        assert part in lines[0]
+    return lines[0]
+
+
+def test_finetune_without_a_checkpoint_says_in_one_line_what_makes_one(tmp_path: Path) -> None:
+    for more in ([], ["--lora"], ["--dry-run"]):
+        result = _tiny.command("finetune", *more, cwd=tmp_path)
+        assert result.returncode == 4
+        assert result.stdout == ""
+        assert result.stderr.count("\n") == 1
+        assert "`nlpkit pretrain cpm_ant` makes one" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_finetune_from_prints_the_checkpoint_and_takes_a_run_as_its_latest(
+    server: Server, folder: Path, tmp_path: Path
+) -> None:
+    run = folder / "cpm_ant-run"
+    shutil.copytree(run, tmp_path / "other", symlinks=True)
+    one = _done(server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "one"))
+    assert one.stdout == f"{tmp_path}/one/checkpoints/step-00000008\n"
+    two = _done(
+        server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "two",
+                   "--from", tmp_path / "other")
+    )  # fmt: skip
+    assert f"{tmp_path}/other: its latest checkpoint, step-00000004" in two.stderr
+    assert _tiny.metrics(tmp_path / "one") == _tiny.metrics(tmp_path / "two")
+    # A run that began so goes on, although its start is given as a run again, or is gone.
+    again = _done(
+        server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "two",
+                   "--from", tmp_path / "other")
+    )  # fmt: skip
+    assert "is finished; nothing to do" in again.stderr
+    gone = server.run("finetune", folder / "nlg.yaml", "--from", tmp_path / "nothing")
+    _refused(gone, 4, f"{tmp_path}/nothing: no such checkpoint to start from")
+
+
+def test_finetune_lora_trains_adapters_in_a_run_of_its_own(server: Server, folder: Path) -> None:
+    ended = _done(server.run("finetune", folder / "nlu.yaml", "--lora", "--json"))
+    found = Path(json.loads(ended.stdout)["checkpoint"])
+    assert found == folder / "runs/nlu-lora/checkpoints/step-00000008"
+    assert (found / "adapter_model.safetensors").is_file()
+    assert not (found / "model.safetensors").exists()
+    assert re.search(r"[\d,]+ of the parameters are trained", ended.stderr)
+    records = _tiny.metrics(folder / "runs/nlu-lora")
+    # Ten times the recipe's 1e-2, but --set wins.
+    assert max(r["lr"] for r in records if "lr" in r) == pytest.approx(1e-1)
+    _done(server.run("finetune", folder / "nlu.yaml", "--lora", "--dry-run", "-q"))
+    told = _done(
+        server.run("plan", folder / "nlu.yaml", "--set", "lora={}", "--no-probe", "--json")
+    )
+    model = json.loads(told.stdout)["model"]
+    assert 0 < model["trained_parameters"] < model["parameters"]
+    assert model["state_bytes"] == 4 * model["parameters"] + 12 * model["trained_parameters"]
+
+
+def test_finetune_seeds_give_mean_median_and_deviation_and_go_on(
+    server: Server, folder: Path, tmp_path: Path
+) -> None:
+    arguments = ("finetune", folder / "nlu.yaml", "--seeds", "2", "--out", tmp_path / "s",
+                 "--set", "train.best_by=accuracy")  # fmt: skip
+    dry = _done(server.run(*arguments, "--dry-run"))
+    assert "are in order" in dry.stderr
+    assert not list(tmp_path.rglob("metrics.jsonl"))
+    # The second seed is interrupted; the same command goes on with it.
+    metrics = tmp_path / "s/seed-2/metrics.jsonl"
+    stopped = server.run(*arguments, when=(metrics, '"step": 2'), signals={0: signal.SIGTERM})
+    assert stopped.code in (0, 143)
+    ended = _done(server.run(*arguments))
+    assert "seed-1 is finished" in ended.stderr
+    head, *rows = [line.split("\t") for line in ended.stdout.splitlines()]
+    assert head == ["figure", "mean", "median", "std", "seed 1", "seed 2"]
+    best = []
+    for seed in (1, 2):
+        records = _tiny.metrics(tmp_path / f"s/seed-{seed}")
+        figures = [r["held_out"] for r in records if "held_out" in r]
+        best.append(max(f["metrics"]["accuracy"] for f in figures))
+    assert [row[0] for row in rows] == ["loss", "accuracy"]
+    expected = [statistics.fmean(best), statistics.median(best), statistics.stdev(best), *best]
+    assert rows[1][1:] == [f"{value:.4f}" for value in expected]
+    told = json.loads(_done(server.run(*arguments, "--json")).stdout)
+    assert told["seeds"] == [1, 2]
+    assert told["figures"]["accuracy"]["values"] == best
+
+
+def test_best_checkpoint_is_that_of_the_highest_score_and_patience_ends_the_run(
+    server: Server, folder: Path, tmp_path: Path
+) -> None:
+    sets = ("train.best_by=accuracy", "train.eval_every=2", "train.patience=2", "train.steps=40",
+            "train.warmup_steps=0", "train.schedule=constant", "train.lr=1e-12")  # fmt: skip
+    arguments = [word for each in sets for word in ("--set", each)]
+    out = tmp_path / "run"
+    ended = _done(server.run("finetune", folder / "nlu.yaml", "--out", out, *arguments))
+    # At such a rate nothing changes: the first evaluation is the best, two more are no better.
+    assert "no gain in 2 evaluations: stopping early at step 6" in ended.stderr
+    assert (out / "checkpoints/best").resolve().name == "step-00000002"
+    learned = tmp_path / "learned"
+    sets = ("train.best_by=accuracy", "train.eval_every=2", "train.steps=16")
+    arguments = [word for each in sets for word in ("--set", each)]
+    _done(server.run("finetune", folder / "nlu.yaml", "--out", learned, *arguments))
+    accuracy = {
+        r["step"]: r["held_out"]["metrics"]["accuracy"]
+        for r in _tiny.metrics(learned)
+        if "held_out" in r
+    }
+    first_highest = max(accuracy, key=lambda step: (accuracy[step], -step))
+    assert (learned / "checkpoints/best").resolve().name == f"step-{first_highest:08d}"
+    wrong = server.run("finetune", folder / "nlg.yaml", "--set", "train.best_by=exact_match")
+    _refused(wrong, 2, "train.best_by: objective cpm_ant_nlg has no exact_match", "it has loss")
+
+
+@pytest.mark.parametrize("task", ["nlg", "nlu", "classes"])
+def test_plan_and_dry_run_of_a_task_show_its_batch_and_mask(
+    server: Server, folder: Path, tmp_path: Path, task: str
+) -> None:
+    path = folder / f"{task}.yaml"
+    assert "first batch has" in _done(server.run("finetune", path, "--dry-run")).stderr
+    text = _done(server.run("plan", path)).stdout
+    assert re.search(r"^data.held_out.unigram_entropy +none$", text, re.MULTILINE)
+    assert re.search(r"^estimate.total_seconds +[\d.]+ (s|min)", text, re.MULTILINE)
+    one, two = (
+        _done(server.run("plan", path, "--json", "--no-probe", "--set", "objective.max_length=14"))
+        for _ in range(2)
+    )
+    assert one.stdout == two.stdout
+    described = json.loads(one.stdout)
+    assert described["data"]["train"]["documents"] == 60
+    assert any(name.startswith("tokens cut from ") for name in described["data"]["cut"])
+    batch = _done(server.run("plan", path, "--batch")).stdout.split("\n\n")
+    head, *first = [line.split("\t") for line in batch[0].splitlines()]
+    assert all(len(line) == len(head) for line in first)
+    if task == "nlg":
+        assert head[-1] == "target"
+        assert first[-2][-1] == "</s>"
+        assert [line[head.index("context")] for line in first][-1] == "False"
+    else:
+        order = "option" if task == "nlu" else "order"
+        assert head[-2:] == [order, "right"]
+        assert first[-1][-2] == "0"
+        assert all(line[-2:] == ["", ""] for line in first[:-1])
+    pytest.importorskip("matplotlib")
+    drawn = _done(server.run("plan", path, "--mask", tmp_path / "m.png", "--no-probe"))
+    assert (tmp_path / "m.png").stat().st_size > 5000
+    assert "Glyph" not in drawn.stderr
+
+
+@pytest.mark.parametrize("task", ["nlg", "nlu", "classes"])
+def test_report_of_a_task_has_its_scores(server: Server, folder: Path, task: str) -> None:
+    run = folder / f"runs/{task}"
+    _done(server.run("finetune", folder / f"{task}.yaml"))
+    page = Path(_done(server.run("report", run)).stdout.strip()).read_text(encoding="utf-8")
+    assert ("Held out: accuracy" in page) == (task != "nlg")
+    assert ("nats/row" in page) == (task != "nlg")
+    accuracy = next(
+        (r["held_out"]["metrics"]["accuracy"] for r in _tiny.metrics(run) if task != "nlg"
+         and "held_out" in r), None,
+    )  # fmt: skip
+    if accuracy is not None:
+        assert f"{accuracy:.4f}" in page
+
+
+def test_wrong_rows_are_named_by_file_and_line(
+    server: Server, folder: Path, tmp_path: Path
+) -> None:
+    lines = (folder / "nlu.train.jsonl").read_text(encoding="utf-8").splitlines()
+    row = json.loads(lines[6]) | {"target": "1"}
+    bad = tmp_path / "bad.jsonl.gz"
+    bad.write_bytes(gzip.compress("\n".join([*lines[:6], json.dumps(row), *lines[7:]]).encode()))
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text("\n".join([*lines[:8], '{"input": "a", ']), encoding="utf-8")
+    (tmp_path / "empty.jsonl").write_text("")
+    table = tmp_path / "no_header.csv"
+    table.write_text("好,good\n坏,bad\n", encoding="utf-8")
+
+    def run(task: str, *sets: str) -> Ended:
+        words = [word for each in sets for word in ("--set", each)]
+        return server.run("finetune", folder / f"{task}.yaml", "--out", tmp_path / "out", *words)
+
+    _refused(run("nlu", f"data.train=[{bad}]"), 3, f'{bad}:7: "target" is a string, not an integer')
+    _refused(run("nlu", f"data.train=[{broken}]"), 3, f"{broken}:9: ")
+    _refused(run("nlu", f"data.train=[{tmp_path}/empty.jsonl]"), 3, "empty.jsonl: empty file")
+    named = _refused(run("nlg", "objective.target=targt"), 3, 'no "targt", did you mean target?')
+    assert f"{folder}/nlg.train.jsonl:1: " in named
+    _refused(run("classes", f"data.train=[{table}]"), 3, f'{table}:2: no "label"; it has: ')
+    numbered = ("objective.text='1'", "objective.label='2'")
+    found = run("classes", f"data.train=[{table}]", "data.valid=[]", *numbered)
+    assert found.code == 0, found.stderr
+
+
+@pytest.mark.parametrize("task", ["nlg", "nlu", "classes"])
+def test_killed_task_goes_on_bit_for_bit(
+    server: Server, folder: Path, tmp_path: Path, task: str
+) -> None:
+    arguments = ("finetune", folder / f"{task}.yaml", "--out")
+    _done(server.run(*arguments, tmp_path / "whole"))
+    out = tmp_path / "killed"
+    killed = server.run(
+        *arguments, out, when=(out / "metrics.jsonl", '"step": 5'), signals={0: signal.SIGKILL}
+    )
+    assert killed.code in (0, -signal.SIGKILL)
+    _done(server.run(*arguments, out))
+    assert _tiny.metrics(out) == _tiny.metrics(tmp_path / "whole")
+    weights = "checkpoints/step-00000008/model.safetensors"
+    assert (out / weights).read_bytes() == (tmp_path / "whole" / weights).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["nlg", "nlu"])
+def test_two_processes_give_the_losses_and_scores_of_one(tmp_path: Path, task: str) -> None:
+    run = _tiny_tasks.start(tmp_path, "cpm_ant", "model.dropout=0.0")
+    path = _tiny_tasks.task(tmp_path, task, getattr(_tiny_tasks, task.upper()), run)
+    one = _tiny.command("finetune", path, "--out", tmp_path / "one")
+    assert one.returncode == 0, one.stderr
+    launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+    two = subprocess.run(
+        [*launch, "2", "-m", "nlpkit", "finetune", str(path), "--out", str(tmp_path / "two"),
+         "--device", "cpu"],
+        capture_output=True, text=True, check=False, timeout=180,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert two.returncode == 0, two.stderr
+    assert two.stdout == f"{tmp_path}/two/checkpoints/step-00000008\n"
+    first, second = _tiny.metrics(tmp_path / "one"), _tiny.metrics(tmp_path / "two")
+    assert len(first) == len(second) == 10
+    for ours, theirs in zip(first, second, strict=True):
+        ours, theirs = ours.get("held_out", ours), theirs.get("held_out", theirs)
+        assert theirs["loss"] == pytest.approx(ours["loss"], abs=1e-4)
+        assert theirs["targets"] == ours["targets"]
+        assert theirs.get("metrics") == ours.get("metrics")
