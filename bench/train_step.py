@@ -17,7 +17,6 @@ import json
 import multiprocessing
 import os
 import platform
-import resource
 import statistics
 import time
 from datetime import date
@@ -35,6 +34,7 @@ from nlpkit.models.cpm_ant import Config
 from nlpkit.models.cpm_ant.model import Model, flops
 from nlpkit.objectives import cpm_ant as objective_file
 from nlpkit.tokenizers import cpm_ant as tokenizer_file
+from nlpkit.train import memory
 from nlpkit.train.loop import to_device
 from nlpkit.train.machine import tune_memory
 from nlpkit.train.optim import adamw
@@ -57,8 +57,8 @@ def main() -> None:
             spent = workers[name].step(examples)
             if number:  # the first round warms up
                 seconds[name].append(spent)
-    memory = {name: worker.finish() for name, worker in workers.items()}
-    _print(arguments, tokenizer.vocab_size, rounds[1:], seconds, memory)
+    peaks = {name: worker.finish() for name, worker in workers.items()}
+    _print(arguments, tokenizer.vocab_size, rounds[1:], seconds, peaks)
 
 
 def _arguments() -> argparse.Namespace:
@@ -131,7 +131,7 @@ class _Worker:
         self.pipe.send(examples)
         return self.pipe.recv()
 
-    def finish(self) -> float:
+    def finish(self) -> int:
         """End the process; return its peak memory in bytes, without what it had at the start."""
         self.pipe.send(None)
         peak = self.pipe.recv()
@@ -144,15 +144,16 @@ def _serve(pipe: Any, name: str, arguments: argparse.Namespace, vocab_size: int)
     torch.manual_seed(0)
     kind, precision = name.split()
     subject = (_Ours if kind == "ours" else _Plain)(arguments, vocab_size)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    cpu = torch.device("cpu")
+    memory.forget_peak(cpu)
+    before = memory.used(cpu)[0]
     pipe.send("ready")
     while (examples := pipe.recv()) is not None:
         start = time.perf_counter()
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
             subject.train(examples)
         pipe.send(time.perf_counter() - start)
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    pipe.send((after - before) * 1024)
+    pipe.send(memory.used(cpu)[1] - before)
 
 
 class _Ours:
@@ -250,7 +251,7 @@ def _print(
     vocab_size: int,
     rounds: list[list[dict[str, np.ndarray]]],
     seconds: dict[str, list[float]],
-    memory: dict[str, float],
+    taken: dict[str, int],
 ) -> None:
     tokens = [sum(len(e["input_ids"]) for e in examples) for examples in rounds]
     work = [
@@ -286,9 +287,9 @@ def _print(
         share = max(w / s for w, s in zip(work, spent, strict=True)) / peaks[name.split()[1]]
         print(
             f"| {name} | {statistics.median(rates):,.0f} ({max(rates):,.0f}) | {ratio:.2f} | "
-            f"{memory[name] / 2**20:,.0f} MiB | {memory[name] / memory[base]:.2f} | {share:.0%} |"
+            f"{taken[name] / 2**20:,.0f} MiB | {taken[name] / taken[base]:.2f} | {share:.0%} |"
         )
-        result[name] = {"tokens_per_second": rates, "memory_bytes": memory[name]}
+        result[name] = {"tokens_per_second": rates, "memory_bytes": taken[name]}
     if os.environ.get("NLPKIT_BENCH_JSON"):
         Path(os.environ["NLPKIT_BENCH_JSON"]).write_text(json.dumps(result), encoding="utf-8")
 
