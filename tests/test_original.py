@@ -125,6 +125,22 @@ def test_original_prompts_follow_the_words(released: Path, state) -> None:
     assert len(table) == SIZES["vocab_size"] + len(expected)
 
 
+def test_original_whose_prompts_are_in_the_table_of_words_is_the_same_model(
+    released: Path, state
+) -> None:
+    # Later versions of CPM-Live: no prompt_embedding, and "vocab_size": 31744 = 30720 + 32 * 32.
+    expected_settings, expected = _source.read(released)
+    prompts = state.pop("prompt_embedding.weight")
+    state["input_embedding.weight"] = torch.cat([state["input_embedding.weight"], prompts])
+    torch.save(state, released)
+    sizes = SIZES | {"vocab_size": SIZES["vocab_size"] + len(prompts)}
+    released.with_suffix(".json").write_text(json.dumps(sizes))
+    settings, found = _source.read(released)
+    assert settings == expected_settings
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
 def test_original_is_a_start_of_training(released: Path, tmp_path: Path) -> None:
     _tiny.write(tmp_path)
     path = _adapters.tuning_recipe(tmp_path, released.parent)

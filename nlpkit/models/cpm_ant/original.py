@@ -4,7 +4,8 @@ dict, and a json of sizes.
 There every linear layer divides its output by sqrt(dim_in) at run time, and every look-up in a
 table its rows by sqrt(dim_model); here, as in transformers, these factors are part of the weights.
 The output projection divides its input by the same sqrt(dim_model), so input and output stay one
-table. Soft prompts are a table of their own there; here they follow the words.
+table. Soft prompts are a table of their own there; here they follow the words, as they do in later
+versions of the original, whose `vocab_size` counts them.
 """
 
 import math
@@ -72,13 +73,19 @@ def read(
     if any(map(_is_true, _flat(content.get("mask_modules")))):
         raise FileError(f"{settings}: mask_modules leaves parts of layers out; not supported")
     state = _load(weights)
-    _check(weights, state, _shapes(content, len(state)))
+    shapes = _shapes(content, len(state))
+    prompts = shapes[_PROMPTS][0]
+    if _PROMPTS not in state and sizes["vocab_size"] > prompts:
+        shapes.pop(_PROMPTS)
+        sizes["vocab_size"] -= prompts
+    _check(weights, state, shapes)
     tensors = {}
     for name in sorted(state):
         if name not in (_WORDS, _PROMPTS):
             tensors[f"cpmant.{name}"] = _folded(name, state[name], content).to(dtype)
-    tables = [_folded(name, state[name], content).to(dtype) for name in (_WORDS, _PROMPTS)]
-    tensors[f"cpmant.{_WORDS}"] = torch.cat(tables)
+    tables = [name for name in (_WORDS, _PROMPTS) if name in state]
+    folded = [_folded(name, state[name], content).to(dtype) for name in tables]
+    tensors[f"cpmant.{_WORDS}"] = torch.cat(folded)
     return {"model_type": "cpmant", **sizes}, tensors
 
 
