@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from nlpkit.data.loader import Examples
 from nlpkit.data.pack import Batch, collate
 from nlpkit.objectives._contract import IGNORE, Loss
+from nlpkit.objectives._task import Item
 from nlpkit.train.loop import to_device
 
 Verdict = tuple[bool, str]
@@ -58,13 +59,16 @@ class Subject:
         batch.count = self.objective.count(batch.fields)
         return batch
 
-    def pieces(self, tokens: int, longest: int | None = None) -> list[np.ndarray]:
+    def pieces(self, tokens: int, longest: int | None = None) -> list[Any]:
         """Return ids of random pieces of the real text, of about so many tokens, at least 3."""
         spans, found, total = self.examples.pieces, [], 0
         for number in self.rng(1).permutation(len(spans)).tolist():
-            ids = np.array(self.examples.ids(number)[:longest])
+            ids: Any = self.examples.ids(number)
+            if not isinstance(ids, Item):  # a row of a task is whole
+                ids = np.array(ids[:longest])
             found.append(ids)
-            total += int(self.objective.length(np.array([len(ids)]))[0])
+            size = ids.size if isinstance(ids, Item) else len(ids)
+            total += int(self.objective.length(np.array([size]))[0])
             if len(found) >= 3 and total >= tokens:
                 break
         return found
@@ -103,9 +107,11 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
 
-    def token_loss(self, hidden: Tensor, index: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def token_loss(
+        self, hidden: Tensor, index: Tensor, targets: Tensor, *weights: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Return what the model does."""
-        total, each = self.model.token_loss(hidden, index, targets)  # type: ignore[operator]
+        total, each = self.model.token_loss(hidden, index, targets, *weights)  # type: ignore[operator]
         self.index.append(index)
         self.hidden.append(hidden.detach()[index])
         self.targets.append(targets)
@@ -131,6 +137,9 @@ def look(
     moved = to_device(batch, subject.device)
     with torch.autocast(subject.device.type, dtype, enabled=dtype != torch.float32):
         loss = subject.objective.loss(watched, moved.fields, moved.lengths)
+    if not watched.index:  # a task that judges sequences
+        none = torch.empty(0, device=subject.device)
+        return Seen(loss, none, none, none)
     order = torch.cat(watched.index).argsort(stable=True)  # the parts of a loss may come in turn
     parts = (torch.cat(found)[order] for found in (watched.hidden, watched.targets, watched.each))
     return Seen(loss, *parts)
@@ -298,3 +307,19 @@ def packed_is_alone(subject: Subject) -> Verdict:
             figures.append(f"{largest:.1g} in {str(dtype)[6:]} (at most {limit:g})")
             passed = passed and largest <= limit
     return passed, f"{len(made)} sequences, max |Δ| / loss {', '.join(figures)}"
+
+
+def rows_packed_are_alone(subject: Subject) -> Verdict:
+    """Compare the loss of a task's rows in one pack with the sum of what each has alone."""
+    rows = subject.pieces(2000)[:40]
+    made = [subject.objective.example(row, subject.rng(7, i)) for i, row in enumerate(rows)]
+    figures, passed = [], True
+    for dtype, limit in ROUNDING.items():
+        if dtype in (torch.float32, subject.dtype):
+            with torch.no_grad():
+                packed = float(look(subject, subject.model, subject.pack(made), dtype).loss.total)
+                alone = [look(subject, subject.model, subject.pack([e]), dtype) for e in made]
+            difference = abs(packed / sum(float(seen.loss.total) for seen in alone) - 1)
+            figures.append(f"{difference:.1g} in {str(dtype)[6:]} (at most {limit:g})")
+            passed = passed and difference <= limit
+    return passed, f"{len(made)} rows, |Δ| / loss {', '.join(figures)}"

@@ -21,6 +21,7 @@ from nlpkit import _proofs, _run_proofs, _sections, build, run
 from nlpkit._proofs import Subject, Verdict
 from nlpkit._run_proofs import EVAL_EVERY, SAVE_EVERY, STEPS, Bench, check
 from nlpkit.errors import UsageError
+from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved
 from nlpkit.rundir import RunDirectory
 from nlpkit.train.log import QUIET, Log
@@ -66,7 +67,7 @@ def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Itera
 
         def fresh() -> nn.Module:
             torch.manual_seed(resolved.recipe.seed)
-            part = build.model_part(still)
+            part = replace(made.part, start=None, head_dropout=0.0)
             model = build.build_model(part, data.tokenizer.vocab_size, backend)
             return model.to(accelerator.device)
 
@@ -108,6 +109,12 @@ def prove(bench: Bench) -> Iterator[Proof]:
         "saved = reopened": lambda: _run_proofs.reopened(bench),
         "resumed = whole": lambda: _run_proofs.resumed(bench),
     }
+    if isinstance(subject.objective, Task):  # rows, not pieces of text: what is left to prove
+        rows: dict[str, Callable[[], Verdict]] = {
+            "packed = alone": lambda: _proofs.rows_packed_are_alone(subject),
+        }
+        kept = ("batches", "accumulated = one", "resumed = whole")
+        proofs = rows | {name: proofs[name] for name in kept}
     for name, proof in proofs.items():
         subject.check()
         start = time.perf_counter()

@@ -275,3 +275,13 @@ def test_two_processes_give_the_losses_and_scores_of_one(tmp_path: Path, task: s
         assert theirs["loss"] == pytest.approx(ours["loss"], abs=1e-4)
         assert theirs["targets"] == ours["targets"]
         assert theirs.get("metrics") == ours.get("metrics")
+
+
+@pytest.mark.parametrize("task", ["nlg", "nlu", "classes"])
+def test_selftest_of_a_task_proves_what_applies_to_rows(
+    server: Server, folder: Path, task: str
+) -> None:
+    told = json.loads(_done(server.run("selftest", folder / f"{task}.yaml", "--json")).stdout)
+    proven = [proof["name"] for proof in told["proofs"]]
+    assert proven == ["packed = alone", "batches", "accumulated = one", "resumed = whole"]
+    assert told["passed"]
