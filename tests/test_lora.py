@@ -11,7 +11,7 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
-from transformers import OpenAIGPTForSequenceClassification
+from transformers import CpmAntForCausalLM, OpenAIGPTForSequenceClassification
 
 from nlpkit import recipe, registry
 from nlpkit.converting import convert
@@ -389,6 +389,21 @@ def test_lora_of_peft_is_a_start(start, tmp_path: Path) -> None:
     ids = torch.arange(20, 50)
     torch.testing.assert_close(
         _adapters.logits(_adapters.theirs("cpm_ant", last), ids), _adapters.logits(theirs, ids),
+        atol=1e-5, rtol=1e-5,
+    )  # fmt: skip
+
+
+def test_lora_on_a_base_of_half_precision_opens_in_peft_and_in_ours(start, tmp_path: Path) -> None:
+    folder, first = start
+    base = tmp_path / "bf16"
+    convert(first, base, precision="bf16")
+    last = _tiny.pretrain(_adapters.tuning_recipe(folder, base, LORA), tmp_path / "run")
+    plain = CpmAntForCausalLM.from_pretrained(base, dtype=torch.float32)
+    theirs = PeftModel.from_pretrained(plain, last).eval()
+    ids = torch.arange(20, 50)
+    # The base as it is stored, the sum of base and adapters never rounded to bf16.
+    torch.testing.assert_close(
+        _adapters.logits(open_checkpoint(last).model, ids), _adapters.logits(theirs, ids),
         atol=1e-5, rtol=1e-5,
     )  # fmt: skip
 

@@ -202,19 +202,17 @@ def merged(
         if not layer.endswith((_A, _B)):
             whole[_place(layer, base, module)] = tensor
             continue
-        if layer.endswith(_B):
-            if name.removesuffix(_B) + _A not in adapters:
-                raise FileError(f"{where}: {name} has no lora_A beside it")
+        mine, other = (_A, _B) if layer.endswith(_A) else (_B, _A)
+        if name.removesuffix(mine) + other not in adapters:
+            raise FileError(f"{where}: {name} has no {other[1:7]} beside it")
+        if mine == _B:
             continue
-        layer = layer.removesuffix(_A)
-        other = adapters.get(name.removesuffix(_A) + _B)
-        if other is None:
-            raise FileError(f"{where}: {name} has no lora_B beside it")
+        layer, b = layer.removesuffix(_A), adapters[name.removesuffix(_A) + _B]
         weight = _place(f"{layer}.weight", base, module)
         if weight not in base or base[weight].ndim != 2 or layer == "lm_head":
             raise FileError(f"{where}: an adapter of {layer}, which the base has not")
         tensors[weight] = base[weight].float() + _delta(
-            tensor, other, scale, base[weight], module.TRANSPOSED, f"{where}: {layer}"
+            tensor, b, scale, base[weight], module.TRANSPOSED, f"{where}: {layer}"
         )
     _replace(tensors, whole, _place(module.EMBEDDING, base, module), where)
     return tensors
