@@ -92,7 +92,7 @@ def different(items: Iterator[Item]) -> Iterator[Item]:
 
 
 def classify(grammar: Grammar) -> Iterator[Item]:
-    """Opinions; half of them need more than the sum of their words: `not`, `but`."""
+    """Opinions; two of three need more than the sum of their words: `not`, `but`."""
     while True:
         label, text = grammar.write("classify").split("\t")
         yield {"label": label, "text": text}
