@@ -77,8 +77,7 @@ def write(
         "modules_to_save": [_hf.THEIR_HEAD.split(".")[0]] if has_head else None,
         "inference_mode": True,
     }
-    text = json.dumps(settings, indent=2)
-    (directory / SETTINGS).write_text(text + "\n", encoding="utf-8")
+    (directory / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
     save_file(whole, directory / WEIGHTS, metadata={"format": "pt"})
 
