@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ import pytest
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
+
+# A shell's background jobs are started deaf to ^C, and so would be every process of a test.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

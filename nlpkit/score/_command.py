@@ -240,7 +240,8 @@ def _say_files(inputs: Inputs, rows: list[list[Result]], quiet: bool) -> None:
 
 def _lines(lines: Sequence[str]) -> str:
     blank = sum(not line.strip() for line in lines)
-    return f"{len(lines):,} lines" + (f", {blank:,} blank" if blank else "")
+    count = "1 line" if len(lines) == 1 else f"{len(lines):,} lines"
+    return count + (f", {blank:,} blank" if blank else "")
 
 
 def _say_warnings(rows: list[list[Result]]) -> None:
