@@ -23,12 +23,13 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Two at a time, the tests of a file on one worker, which share its runs.
 test: check
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu"
 
 # The long proofs, too.
 test-all: check
-	$(BIN)/python -m pytest -m "not gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu"
 
 # Our training step against the plain way in transformers, our BLEU against sacrebleu, our BM25
 # against bm25s; tables on stdout.

@@ -170,7 +170,10 @@ def _training(path: Path) -> tuple[dict[str, Any], State]:
 
 def _numbers(state: State) -> list[Any]:
     values = state.to_json()
-    return [*values.pop("position"), *(value for value in values.values() if value is not None)]
+    best = values.pop("best_loss")
+    # Minus a score where that decides; none yet.
+    values["best_loss"] = abs(best) if isinstance(best, (int, float)) else best or 0
+    return [*values.pop("position"), *values.values()]
 
 
 def _is_number(value: Any) -> bool:

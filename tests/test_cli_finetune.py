@@ -145,7 +145,10 @@ def test_best_checkpoint_is_that_of_the_highest_score_and_patience_ends_the_run(
     learned = tmp_path / "learned"
     sets = ("train.best_by=accuracy", "train.eval_every=2", "train.steps=16")
     arguments = [word for each in sets for word in ("--set", each)]
-    _done(server.run("finetune", folder / "nlu.yaml", "--out", learned, *arguments))
+    command = ("finetune", folder / "nlu.yaml", "--out", learned, *arguments)
+    # Killed after the first evaluation: a run whose best figure is a score goes on, too.
+    server.run(*command, when=(learned / "metrics.jsonl", '"step": 5'), signals={0: signal.SIGKILL})
+    _done(server.run(*command))
     accuracy = {
         r["step"]: r["held_out"]["metrics"]["accuracy"]
         for r in _tiny.metrics(learned)

@@ -19,7 +19,7 @@ _CONSOLE = [
     line.removeprefix("$ ")
     for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL)
     for line in block.splitlines()
-    if line.startswith(("$ nlpkit", "$ printf", "$ cat"))
+    if line.startswith(("$ nlpkit", "$ printf", "$ cat", "$ echo"))
 ]
 
 
