@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from nlpkit import recipe
+from nlpkit.commands.finetune import _adapters
 from tests import _tiny, _tiny_tasks
 from tests._faults import Ended, Server
 
@@ -81,6 +83,24 @@ def test_finetune_from_prints_the_checkpoint_and_takes_a_run_as_its_latest(
     assert "is finished; nothing to do" in again.stderr
     gone = server.run("finetune", folder / "nlg.yaml", "--from", tmp_path / "nothing")
     _refused(gone, 4, f"{tmp_path}/nothing: no such checkpoint to start from")
+
+
+@pytest.mark.parametrize(
+    ("more", "sets", "lr"),
+    [
+        ("", [], "train.lr=0.01"),
+        ("", ["lora.rank=4"], "train.lr=0.01"),
+        ("", ["train.lr=0.5"], None),
+        ("lora: {rank: 4}\n", [], None),
+    ],
+)
+def test_lora_option_takes_ten_times_the_rate_unless_one_is_meant_for_adapters(
+    tmp_path: Path, more: str, sets: list[str], lr: str | None
+) -> None:
+    path = tmp_path / "nlg.yaml"
+    path.write_text(recipe.packaged()["cpm_ant_nlg"].read_text("utf-8") + more, encoding="utf-8")
+    found = [each for each in _adapters(recipe.load(str(path), sets)) if "train.lr" in each]
+    assert found == ([] if lr is None else [lr])
 
 
 def test_finetune_lora_trains_adapters_in_a_run_of_its_own(server: Server, folder: Path) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nlpkit.recipe import Resolved
 
 DEFAULT_RECIPE = "cpm_ant_nlg"
-COMMAND_LINE = "command line"  # as `recipe.Resolved.origin` says it
+DEFAULT, COMMAND_LINE = "default", "command line"  # as `recipe.Resolved.origin` says it
 # Adapters want about ten times the learning rate of full tuning (Schulman et al. 2025,
 # "LoRA Without Regret"); measured here on cpm_ant_nlg: docs/cpm_ant.md.
 LORA_LR = 10
@@ -121,12 +121,13 @@ def _loaded(
 
 def _adapters(resolved: "Resolved") -> list[str]:
     """Return the settings that `--lora` adds to a recipe that says nothing about adapters."""
-    recipe = resolved.recipe
+    recipe, origin = resolved.recipe, resolved.origin
     found = [f"out={_quoted(recipe.out + '-lora')}"]
     if recipe.lora is None:
         found.append("lora={}")
-        if resolved.origin["train.lr"] != COMMAND_LINE:
-            found.append(f"train.lr={LORA_LR * recipe.train.lr:.6g}")
+    asked = {where for name, where in origin.items() if name.startswith("lora.")}
+    if asked <= {DEFAULT, COMMAND_LINE} and origin["train.lr"] != COMMAND_LINE:
+        found.append(f"train.lr={LORA_LR * recipe.train.lr:.6g}")
     return found
 
 
