@@ -24,7 +24,7 @@ from nlpkit.train import checkpoint
 COLUMNS = (
     "step", "tokens", "targets", "loss", "lr", "grad_norm", "tokens_per_second", "memory_bytes",
 )  # fmt: skip
-WEIGHTS = "model.safetensors"
+WEIGHTS = ("model.safetensors", "adapter_model.safetensors")  # the one or the other
 # What the receipt hashes, and what two runs must share, bit for bit, to be called the same.
 ORDER, RESULT = ("step", "tokens", "targets"), ("step", "loss", "lr", "grad_norm")
 _IDENTITY = ("name", "out")
@@ -258,7 +258,8 @@ def _weights(path: Path) -> dict[int, str]:
         manifest = each.path / checkpoint.MANIFEST
         try:
             files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
-            found[each.step] = str(files[WEIGHTS]["sha256"])
+            name = next((name for name in WEIGHTS if name in files), WEIGHTS[0])
+            found[each.step] = str(files[name]["sha256"])
         except FileNotFoundError:
             continue  # a running run has just removed this one
         except (OSError, ValueError, KeyError, TypeError) as error:

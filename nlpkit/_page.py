@@ -263,7 +263,7 @@ def _receipt(told: Sequence[History]) -> str:
         f"SHA-256, the first {_SHOWN} digits. Two runs that are the same to the last bit have "
         "the same hashes; the first that differs says where they part. Data order: step, tokens "
         "and targets of every recorded step; results: its loss, learning rate and gradient norm; "
-        "weights: model.safetensors of each checkpoint that is there."
+        "weights: those of the model, or of the adapters, in each checkpoint that is there."
     )
     different = " ≠: not as in the first run that has it." if len(told) > 1 else ""
     table = _table("Determinism receipt", ["of", *[h.label for h in told]], rows)
