@@ -11,6 +11,7 @@ S sequences, G rows of a batch, N tokens, O outputs of the linear layer.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -79,9 +80,9 @@ class StateTask(Task):
         """Return the sequences of a row, each a list of parts, the one to be cut first in front."""
         return [ids]
 
+    @abstractmethod
     def right(self, row: Row) -> float:
         """Return what is right: a class, an option, a number; raise `RowError`."""
-        raise NotImplementedError
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
         """Return a row; the end of the first part is cut first, then that of the next."""
@@ -129,12 +130,19 @@ class StateTask(Task):
 
     def loss(self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]) -> Loss:
         """Return L3, summed over rows; the task's loss and the auxiliary one apart, unweighted."""
-        return self.judge(model, batch, lengths)[0]
+        return self._computed(model, batch, lengths)[0]
 
     def judge(
         self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]
     ) -> tuple[Loss, list[tuple[str, str]]]:
         """Return the loss, and for each row the answer and what is right."""
+        loss, outputs, groups = self._computed(model, batch, lengths)
+        return loss, self.answers(outputs, groups, batch)
+
+    def _computed(
+        self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]
+    ) -> tuple[Loss, torch.Tensor, torch.Tensor]:
+        """Return the loss, each sequence's outputs (S, O) and the number of its row (S,)."""
         hidden = model(lengths, input_ids=batch["input_ids"])
         outputs, groups = self._outputs(model, hidden, batch, lengths)
         task = self.task_loss(outputs, groups, batch)
@@ -145,7 +153,7 @@ class StateTask(Task):
             auxiliary = self._auxiliary(model, hidden, batch, lengths, groups)
             parts["lm"] = (auxiliary.detach(), count)
             total = task + self.config.lm_weight * auxiliary
-        return Loss(total, count, parts), self.answers(outputs, groups, batch)
+        return Loss(total, count, parts), outputs, groups
 
     def _outputs(
         self,

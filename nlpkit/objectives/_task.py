@@ -16,6 +16,7 @@ A task file has a `Config` and an `Objective` derived from `Task`. Beside the co
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -43,7 +44,7 @@ class Item:
     text: str = ""  # what is given, where an answer is to be written
 
 
-class Task:
+class Task(ABC):
     """The common part of every task's `Objective`."""
 
     columns: tuple[str, ...]
@@ -73,9 +74,9 @@ class Task:
         """Return the loss, and for each row the answer and what is right; none by default."""
         return self.loss(model, batch, lengths), []
 
+    @abstractmethod
     def loss(self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]) -> Loss:
         """Return the loss of a batch."""
-        raise NotImplementedError
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the ids of each text."""

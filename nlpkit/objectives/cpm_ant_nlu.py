@@ -160,17 +160,14 @@ class Objective(Task):
 
     def loss(self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]) -> Loss:
         """Return cross entropy over the options of each row."""
-        return self.judge(model, batch, lengths)[0]
+        return _loss(*self._scores(model, batch, lengths), batch)
 
     def judge(
         self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]
     ) -> tuple[Loss, list[tuple[str, str]]]:
         """Return the loss, and for each row the number of the option chosen and the right one's."""
         scores, groups = self._scores(model, batch, lengths)
-        right = (batch["option"] == batch["right"]).nonzero().squeeze(1)
-        each = group_softmax_loss(scores, groups, right)
-        loss = Loss(each.sum(), len(right), {"nlu": (each.detach().sum(), len(right))})
-        return loss, answers(scores, groups, batch["right"])
+        return _loss(scores, groups, batch), answers(scores, groups, batch["right"])
 
     def _scores(
         self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]
@@ -179,3 +176,9 @@ class Objective(Task):
         hidden = model(lengths, **{name: batch[name] for name in self.inputs})
         logits = model.logits(hidden[last_tokens(lengths, hidden.device)])
         return logits[:, self.answer_id], (batch["option"] == 0).cumsum(0) - 1
+
+
+def _loss(scores: torch.Tensor, groups: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> Loss:
+    right = (batch["option"] == batch["right"]).nonzero().squeeze(1)
+    each = group_softmax_loss(scores, groups, right)
+    return Loss(each.sum(), len(right), {"nlu": (each.detach().sum(), len(right))})
