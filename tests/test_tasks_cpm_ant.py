@@ -1,19 +1,23 @@
 """CPM-Ant's tasks, tensor by tensor against the table of spec/cpm_ant.md, worked out by hand."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
-from nlpkit.data.items import Row
+from nlpkit.data import corpus
+from nlpkit.data.items import Items, Row, build_items
 from nlpkit.data.loader import Examples
 from nlpkit.data.pack import LENGTHS, collate
 from nlpkit.errors import DataError
 from nlpkit.objectives import cpm_ant_nlg, cpm_ant_nlu
 from nlpkit.objectives._contract import IGNORE
 from nlpkit.objectives._task import RowError
+from tests.conftest import REAL_DATA
 
 VOCAB, PROMPT, BOS, EOS = 100, 4, 6, 7
 WORDS = {"是": 50, "a": 11, "b": 12, "c": 13, "d": 14, "e": 15, "f": 16, "?": 20, "!": 21}
@@ -212,10 +216,99 @@ def test_nlu_loss_is_cross_entropy_over_the_options_of_each_row() -> None:
     assert torch.allclose(model.scores.grad, softmax - right, atol=1e-6)
 
 
-def test_items_of_a_file_say_where_a_row_is_wrong(tmp_path) -> None:
-    from nlpkit.data import corpus
-    from nlpkit.data.items import build_items
+def _read(file: Path, objective: cpm_ant_nlu.Objective, cache: Path) -> Items:
+    inputs, _ = corpus.resolve(config := corpus.Config(train=[str(file)]), None, cache)
+    return build_items(inputs, config, objective, cache_dir=cache)
 
+
+CHOICES = {"input": "text", "target": "label", "choices": ["c", "de"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("rows.jsonl", '{"text": "ab", "label": 1}\n{"text": "f", "label": 0, "options": 3}\n'),
+        ("rows.jsonl", '{"text": "ab", "label": "1"}\n{"text": "f", "label": "0"}\n'),
+        ("rows.tsv", "text\tlabel\nab\t1\nf\t0\n"),
+        ("rows.csv", 'n,label,text\r\n7,1,"ab"\r\n8,0,f\r\n'),
+    ],
+)
+def test_nlu_choices_are_the_options_of_rows_without_options(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8", newline="")
+    objective = _nlu(**CHOICES)
+    items = _read(tmp_path / name, objective, tmp_path)
+    examples = [objective.example(items.content(i, 0, 0), RNG) for i in range(len(items))]
+    prompt = [104, 105, 106, 107]
+    assert [example["input_ids"].tolist() for example in examples] == [
+        [*prompt, BOS, 11, 12, 13, 20, 21, *prompt, BOS, 11, 12, 14, 15, 20, 21],
+        [*prompt, BOS, 16, 13, 20, 21, *prompt, BOS, 16, 14, 15, 20, 21],
+    ]
+    assert [example["option"].tolist() for example in examples] == [[0, 1], [0, 1]]
+    assert [example["right"].tolist() for example in examples] == [[1, 1], [0, 0]]
+    assert items.lengths.tolist() == [10 + 11, 9 + 10]
+
+
+def test_nlu_choices_are_read_from_numbered_columns(tmp_path: Path) -> None:
+    (tmp_path / "rows.tsv").write_text("1\tab\n0\tf\n", encoding="utf-8")
+    objective = _nlu(**CHOICES | {"input": "2", "target": "1"})
+    assert [item.label for item in _read(tmp_path / "rows.tsv", objective, tmp_path).items] == [
+        1,
+        0,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        *[(value, "2 options, 0 to 1") for value in (2, -1, "2", "10", "999999999")],
+        *[
+            (value, "not an integer")
+            for value in ("", "-1", "01", "1.0", "c", " 1", "１", "9" * 5000)
+        ],
+        *[(value, "not an integer") for value in (True, 1.0, None, [1])],
+    ],
+)
+def test_nlu_target_that_is_no_number_of_a_choice_is_refused(target: object, said: str) -> None:
+    with pytest.raises(RowError) as error:
+        _nlu(**CHOICES).texts(Row({"text": "a", "label": target}, "x", 1))
+    assert said in error.value.what
+    assert len(error.value.what) < 150
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"choices": ["a"]}, "at least 2"),
+        ({"choices": []}, "at least 2"),
+        ({"choices": ["a", ""]}, "choices: entry 2 is empty"),
+        ({"choices": ["a", "b", "a"]}, "choices: 'a' is given twice"),
+        ({"choices": ["a", "b"], "options": "others"}, "choices: excludes options"),
+    ],
+)
+def test_nlu_choices_that_are_none_are_refused(settings: dict, said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        cpm_ant_nlu.Config(**settings)
+    assert cpm_ant_nlu.Config(choices=["a", "b"], options="options").choices == ["a", "b"]
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize(("part", "rows", "good"), [("train", 2500, 1247), ("dev", 500, 269)])
+def test_nlu_choices_read_chnsenticorp_as_it_is(
+    tmp_path: Path, part: str, rows: int, good: int
+) -> None:
+    # rows: `wc -l`; good: `grep -c '"label": 1'`
+    file = REAL_DATA / "zh_task" / f"chnsenticorp.{part}.jsonl"
+    items = _read(file, _nlu(**CHOICES | {"max_length": 4096}), tmp_path)
+    assert len(items) == rows
+    assert sum(item.label for item in items.items) == good
+    first = json.loads(file.read_text(encoding="utf-8").split("\n")[0])
+    # twice prompt, <s>, text, cue; a choice of one token, another of two
+    assert items.items[0].size == 2 * (PROMPT + 1 + len(first["text"]) + 2) + 1 + 2
+
+
+def test_items_of_a_file_say_where_a_row_is_wrong(tmp_path) -> None:
     path = tmp_path / "rows.jsonl"
     good = {"input": "a", "target": 0, "options": ["b", "c"]}
     bad = good | {"target": True}

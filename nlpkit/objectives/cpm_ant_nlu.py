@@ -2,18 +2,21 @@
 
 OpenBMB/CPM-Live, branch cpm-ant, `dataset/nlu`. Each option is one sequence, all of it context:
 soft prompt, `<s>`, input, option, cue. Its score is the logit of the answer "是" at its last token;
-the loss is cross entropy over the options of a row. Rows may have different numbers of options.
+the loss is cross entropy over the options of a row. Rows may have different numbers of options,
+or all have the same: `choices`.
 
 S sequences of a batch, G rows of it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field as Setting
+from pydantic import model_validator
 
 from nlpkit.config import FrozenConfig
 from nlpkit.data.items import Row
@@ -35,6 +38,8 @@ from nlpkit.objectives.cpm_ant_nlg import PROMPT_SEGMENT, TEXT_SEGMENT, prompt_i
 if TYPE_CHECKING:
     import torch
 
+_NUMBER = re.compile("0|[1-9][0-9]{0,8}")
+
 
 class Config(FrozenConfig):
     """Which columns a row has, and the words that ask for a judgement."""
@@ -51,9 +56,25 @@ class Config(FrozenConfig):
     )
     input: str = Setting("input", min_length=1, description="column of the input")
     options: str = Setting("options", min_length=1, description="column of the list of options")
+    choices: list[str] | None = Setting(
+        None,
+        min_length=2,
+        description="the options of every row, where rows have none: [差评, 好评]",
+    )
     target: str = Setting(
         "target", min_length=1, description="column of the right option's number, from 0"
     )
+
+    @model_validator(mode="after")
+    def _one_kind_of_options(self) -> Config:
+        choices = self.choices or []
+        if "" in choices:
+            raise ValueError(f"choices: entry {choices.index('') + 1} is empty")
+        if twice := [choice for choice in choices if choices.count(choice) > 1]:
+            raise ValueError(f"choices: {twice[0]!r} is given twice")
+        if choices and self.options != "options":
+            raise ValueError("choices: excludes options, the column of each row's own; remove one")
+        return self
 
 
 class Objective(Task):
@@ -94,10 +115,22 @@ class Objective(Task):
                 f"objective.max_length: {config.max_length} leaves no room for text after "
                 f"{len(self.prompt)} prompt tokens, <s> and the cue of {len(self.cue)}"
             )
-        self.columns = (config.input, config.options, config.target)
+        of_options = () if config.choices else (config.options,)
+        self.columns = (config.input, *of_options, config.target)
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return the input and the options; raise `RowError`."""
+        options = self.config.choices or self._own_options(row)
+        right = self._right(row)
+        if not 0 <= right < len(options):
+            raise RowError(
+                f'"{self.config.target}" is {right}; there are {len(options)} options, 0 to '
+                f"{len(options) - 1}"
+            )
+        return row.text(self.config.input), *options
+
+    def _own_options(self, row: Row) -> list[str]:
+        """Return the options in a row; raise `RowError`."""
         options = row.value(self.config.options)
         if not isinstance(options, list) or not options:
             raise RowError(
@@ -110,18 +143,20 @@ class Objective(Task):
                 raise RowError(
                     f'"{self.config.options}"[{number}] is {kind_of(option)}, not a string'
                 )
+        return options
+
+    def _right(self, row: Row) -> int:
+        """Return the number of the right option, in range or not; raise `RowError`."""
         right = row.value(self.config.target)
+        # Cells of tsv and csv are text; their rows can only have `choices`.
+        if self.config.choices and isinstance(right, str) and _NUMBER.fullmatch(right):
+            return int(right)
         if not isinstance(right, int) or isinstance(right, bool):
             raise RowError(
                 f'"{self.config.target}" is {kind_of(right)}, not an integer, the number of the '
                 "right option from 0"
             )
-        if not 0 <= right < len(options):
-            raise RowError(
-                f'"{self.config.target}" is {right}; there are {len(options)} options, 0 to '
-                f"{len(options) - 1}"
-            )
-        return row.text(self.config.input), *options
+        return right
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
         """Return a row; the begin of the input is cut first, then the end of the option."""
@@ -135,7 +170,7 @@ class Objective(Task):
             parts.append(np.concatenate([source_ids, option_ids]))
         extra = len(self.prompt) + 1 + len(self.cue)
         size = sum(len(part) + extra for part in parts)
-        return Item(tuple(parts), row.values[self.config.target], size, cut)
+        return Item(tuple(parts), self._right(row), size, cut)
 
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the sequences of a row, one after another, and the number of the right one."""
