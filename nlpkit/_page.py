@@ -94,13 +94,15 @@ def _facts(told: Sequence[History]) -> str:
 def _facts_of(history: History) -> dict[str, str]:
     columns, status = history.columns, dict(history.status)
     finished = status.pop("finished", None)
+    # In epochs, the recipe says null; a run of an older nlpkit has it in its recipe alone.
+    planned = status.pop("steps", None) or history.settings.get("train.steps", "?")
     for told_elsewhere in ("step", "data"):
         status.pop(told_elsewhere, None)
     entropy = status.pop("held_out_unigram_entropy", None)
     facts = {
         "directory": str(history.path),
         "state": "finished" if finished else "not finished",
-        "steps": f"{history.last_step:,} of {history.settings.get('train.steps', '?')} planned",
+        "steps": f"{history.last_step:,} of {planned} planned",
     }
     if len(columns["step"]):
         speed, memory = columns["tokens_per_second"], columns["memory_bytes"]

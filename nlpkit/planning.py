@@ -17,8 +17,10 @@ from nlpkit.data.pack import Batch
 from nlpkit.data.store import Corpus, Watch
 from nlpkit.objectives._contract import IGNORE
 from nlpkit.recipe import Resolved
+from nlpkit.train.duration import batches_per_epoch, settle
 from nlpkit.train.log import Log
 from nlpkit.train.loop import to_device
+from nlpkit.train.settings import Settled
 
 
 @dataclass
@@ -26,6 +28,7 @@ class Plan:
     """The parts of a run that has not begun."""
 
     resolved: Resolved
+    settings: Settled  # `train` of the recipe, its length in steps
     part: build.ModelPart
     data: build.Data
     stream: Stream
@@ -79,17 +82,17 @@ def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
     )
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Plan(resolved, part, data, stream, torch.device(device))
+    return Plan(resolved, settle(settings, stream), part, data, stream, torch.device(device))
 
 
 def describe(plan: Plan) -> dict[str, Any]:
     """Return what the run would be, without anything that differs from one time to the next."""
-    data, settings, stream = plan.data, plan.resolved.recipe.train, plan.stream
+    data, settings, stream = plan.data, plan.settings, plan.stream
     bins = stream.plan(0)
     filled = fill(bins, data.examples.sizes, settings.batch_budget)
     of_epoch = np.concatenate([bins.items, bins.rest]) % len(data.examples)
     epoch_tokens = int(data.examples.sizes[of_epoch].sum())
-    steps_per_epoch = epoch_tokens / (filled * settings.tokens_per_step)
+    steps_per_epoch = float(batches_per_epoch(stream) / settings.batches_per_step)
     first = plan.first
     vocab_size = data.tokenizer.vocab_size
     module = plan.part.module()
@@ -105,6 +108,8 @@ def describe(plan: Plan) -> dict[str, Any]:
             "tokens_per_batch": settings.batch_budget,
             "batches_per_step": settings.batches_per_step,
             "tokens_per_epoch": epoch_tokens,
+            "steps": settings.steps,
+            "warmup_steps": settings.warmup_steps,
             "steps_per_epoch": round(steps_per_epoch, 2),
             "epochs": round(settings.steps / steps_per_epoch, 2),
             "fill": round(filled, 4),
@@ -210,6 +215,7 @@ def dry_run(resolved: Resolved, run_path: Path, device: str, log: Log) -> dict[s
     batch = plan.first
     log.say(
         f"recipe, data and objective are in order: the first batch has {len(batch.lengths)} "
-        f"sequences, {batch.tokens:,} tokens, {batch.count:,} targets"
+        f"sequences, {batch.tokens:,} tokens, {batch.count:,} targets; "
+        f"{plan.settings.steps:,} steps in all"
     )
     return description

@@ -19,7 +19,6 @@ from nlpkit.planning import Plan
 from nlpkit.train import machine, memory
 from nlpkit.train.loop import to_device
 from nlpkit.train.optim import adamw
-from nlpkit.train.settings import Config
 
 FULL = 0.8  # share of the memory above which the plan warns
 _TIMED_BATCHES, _TIMED_SECONDS = 8, 20.0
@@ -52,7 +51,7 @@ class _Trial:
 
     def __init__(self, plan: Plan, precision: str):
         self.plan, self.device = plan, plan.device
-        self.settings: Config = plan.resolved.recipe.train
+        self.settings = plan.settings
         torch.manual_seed(plan.resolved.recipe.seed)
         backend = plan.resolved.recipe.attention.backend
         vocab_size = plan.data.tokenizer.vocab_size
@@ -108,7 +107,7 @@ def probe(plan: Plan) -> dict[str, Any]:
     backward, optimizer step. Because a system out of memory may kill the process, parts of one are
     tried first, and what these say would not fit is not tried.
     """
-    settings = plan.resolved.recipe.train
+    settings = plan.settings
     machine.tune_memory()
     precision, reason = machine.choose_precision(settings.precision, plan.device)
     if settings.deterministic:
@@ -184,7 +183,7 @@ def _measure_memory(trial: _Trial, found: Memory) -> None:
     taken: list[float] = []
     for items in [*parts, *heavy]:
         batch = examples.batch(items, 0)
-        if items is heavy[0] and plan.resolved.recipe.train.batches_per_step == 1:
+        if items is heavy[0] and plan.settings.batches_per_step == 1:
             trial.optimizer.zero_grad()
         if taken and found.state + taken[-1] * batch.tokens > found.limit:
             found.fits = False
@@ -223,7 +222,7 @@ def _time_figures(plan: Plan, times: Times) -> dict[str, Any]:
     counted = {"evaluations": evaluations, "checkpoints": saves}
     if not times.batches:
         return dict.fromkeys(names) | counted
-    settings = plan.resolved.recipe.train
+    settings = plan.settings
     batch = float(np.mean(times.batches))
     step = batch * settings.batches_per_step + times.update
     held_out = int(plan.data.held_out.sizes.sum()) if plan.data.held_out is not None else 0
@@ -239,7 +238,7 @@ def _time_figures(plan: Plan, times: Times) -> dict[str, Any]:
 
 def _occasions(plan: Plan) -> tuple[int, int]:
     """Return the evaluations and the checkpoints, these if every evaluation is the best so far."""
-    settings = plan.resolved.recipe.train
+    settings = plan.settings
     last = settings.steps
     evaluated = set()
     if plan.data.held_out is not None:
@@ -278,7 +277,7 @@ def _memory_figures(plan: Plan, found: Memory) -> dict[str, Any]:
 
 def advice(plan: Plan, found: Memory) -> str:
     """Return one line: what there is, what is needed, and the setting that would fit."""
-    settings = plan.resolved.recipe.train
+    settings = plan.settings
     gib = 2**30
     needed = f"about {found.peak / gib:.1f} GiB" if found.peak else "more memory"
     head = f"the longest batch needs {needed} and there are {found.limit / gib:.1f} GiB; "

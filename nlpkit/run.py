@@ -20,6 +20,7 @@ from nlpkit.recipe import Resolved
 from nlpkit.rundir import METRICS, RunDirectory
 from nlpkit.saving import Run, Training, from_first, named_checkpoint, restore, save
 from nlpkit.train import checkpoint, machine
+from nlpkit.train.duration import settle
 from nlpkit.train.evaluate import HeldOut
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, State, train
@@ -45,7 +46,7 @@ def pretrain(
     accelerator = make_accelerator(resolved, directory, device, log)
     with stop.promptly():
         run = prepare(resolved, directory, accelerator, log, stop, named_checkpoint(resume))
-    settings = resolved.recipe.train
+    settings = run.settings
     state = restore(run, resume)
     announce(run, state)
     budget = settings.batch_budget
@@ -172,11 +173,14 @@ def prepare(
     part = build.model_part(resolved, directory.path, resumed)
     with accelerator.main_process_first():  # the others find it in the cache
         data = build.build_data(resolved, part, directory.path, watch)
+    packing = {"budget": settings.batch_budget, "batches_per_step": settings.batches_per_step}
+    settled = settle(settings, Stream(data.examples, **packing))
     torch.manual_seed(resolved.recipe.seed)
     model = build.build_model(part, data.tokenizer.vocab_size, resolved.recipe.attention.backend)
     bare = Training(model, data.objective)
-    training, optimizer = accelerator.prepare(bare, adamw(bare, settings))
-    return Run(resolved, directory, part, data, accelerator, training, optimizer.optimizer, log)
+    training, optimizer = accelerator.prepare(bare, adamw(bare, settled))
+    optimizer = optimizer.optimizer
+    return Run(resolved, settled, directory, part, data, accelerator, training, optimizer, log)
 
 
 def announce(run: Run, state: State) -> None:
@@ -201,6 +205,13 @@ def announce(run: Run, state: State) -> None:
     for corpus in filter(None, (data.train, data.valid)):
         if corpus.cut:
             log.warn("too long: " + ", ".join(f"{n:,} {what}" for what, n in corpus.cut.items()))
+    written = run.resolved.recipe.train
+    if written.epochs or written.warmup_ratio:
+        log.say(
+            f"training: {run.settings.steps:,} steps"
+            + (f" for {written.epochs:g} epochs" if written.epochs else "")
+            + f", warm-up {run.settings.warmup_steps:,}"
+        )
     if run.accelerator.num_processes > 1:
         log.say(f"processes: {run.accelerator.num_processes}")
 

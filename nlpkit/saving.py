@@ -24,6 +24,7 @@ from nlpkit.rundir import RunDirectory
 from nlpkit.train import checkpoint, snapshot
 from nlpkit.train.log import Log
 from nlpkit.train.loop import State
+from nlpkit.train.settings import Settled
 
 T = TypeVar("T")
 
@@ -52,6 +53,7 @@ class Run:
     """A run with its parts, ready to train."""
 
     resolved: Resolved
+    settings: Settled  # `train` of the recipe, its length in steps
     directory: RunDirectory
     part: build.ModelPart
     data: build.Data
@@ -100,6 +102,8 @@ def restore(run: Run, resume: str) -> State:
         raise FileError(f"{found.path}: is of another model than the recipe's: {error}") from error
     if run.accelerator.is_main_process:
         _point(run, found, state)
+        if run.directory.status().get("steps") != run.settings.steps:  # --allow-change
+            run.directory.set_status(steps=run.settings.steps)
     run.log.say(f"going on from {found.path} (step {state.step})")
     began, now = run.directory.status().get("threads"), torch.get_num_threads()
     if began not in (None, now):
@@ -194,6 +198,7 @@ def _begin(run: Run) -> None:
     run.directory.write_recipe(run.resolved)
     run.directory.set_status(
         finished=False,
+        steps=run.settings.steps,
         nlpkit=__version__,
         torch=torch.__version__,
         python=platform.python_version(),
@@ -223,7 +228,7 @@ def save(run: Run, state: State, best: bool) -> None:
     if run.accelerator.is_main_process:
         if best:
             checkpoint.point(path, "best", checkpoint.place(path, state.step))
-        checkpoint.prune(path, run.resolved.recipe.train.keep)
+        checkpoint.prune(path, run.settings.keep)
     run.accelerator.wait_for_everyone()
 
 

@@ -63,7 +63,7 @@ def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Itera
         made = run.prepare(still, directory, accelerator, log, stop)
         data, backend = made.data, resolved.recipe.attention.backend
         precision = "bf16" if accelerator.mixed_precision == "bf16" else "fp32"
-        small = _short(small, precision, int(data.examples.sizes.max()))
+        small = _short(small, made.settings.warmup_steps, precision, int(data.examples.sizes.max()))
 
         def fresh() -> nn.Module:
             torch.manual_seed(resolved.recipe.seed)
@@ -161,7 +161,7 @@ def _without_dropout(resolved: Resolved) -> Resolved:
     return _changed(resolved, "model", **dict.fromkeys(names, 0.0))
 
 
-def _short(resolved: Resolved, precision: str, longest: int) -> Resolved:
+def _short(resolved: Resolved, warmup: int, precision: str, longest: int) -> Resolved:
     """Return the recipe with a training of a few small steps, in the precision chosen."""
     train = resolved.recipe.train
     budget = max(longest, min(train.batch_budget, BUDGET))
@@ -169,9 +169,11 @@ def _short(resolved: Resolved, precision: str, longest: int) -> Resolved:
         resolved,
         "train",
         steps=STEPS,
+        epochs=None,
         tokens_per_batch=budget,
         tokens_per_step=2 * budget,
-        warmup_steps=min(train.warmup_steps, STEPS // 2),
+        warmup_steps=min(warmup, STEPS // 2),
+        warmup_ratio=None,
         precision=precision,
         eval_every=EVAL_EVERY,
         save_every=SAVE_EVERY,

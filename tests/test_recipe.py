@@ -313,6 +313,21 @@ def test_override_with_a_mistake_says_which(override, said):
     assert problems(GOOD, override)[0].removesuffix(", did you mean hidden_size?") == said
 
 
+def test_override_with_epochs_takes_the_place_of_steps():
+    assert problems(GOOD, "train.epochs=3") == [
+        "--set train.epochs: 3 and train.steps: 300 exclude each other; set one of them to null"
+    ]
+    found = resolve(GOOD, "train.steps=null", "train.epochs=3")
+    assert (found.recipe.train.steps, found.recipe.train.epochs) == (None, 3.0)
+    assert found.origin["train.epochs"] == found.origin["train.steps"] == "command line"
+    again = resolve(found.to_yaml())
+    assert again.recipe == found.recipe
+    assert changed(found.dump(), again.dump()) == []
+    jsonschema.validate(found.dump(), schema())
+    fewer = resolve(GOOD, "train.steps=null", "train.epochs=2").dump()
+    assert changed(found.dump(), fewer) == ["train.epochs"]
+
+
 def test_override_of_a_list_entry_that_is_not_there_says_what_is():
     text = GOOD.replace("a.txt", "[a.txt, b.txt]")
     assert problems(text, "data.train.2=c.txt") == [
@@ -401,6 +416,8 @@ def test_schema_is_valid_and_refuses_what_loading_refuses():
         ("attention", {"backend": "refrence"}),
         ("train", {"steps": 0}),
         ("train", {}),
+        ("train", {"warmup_steps": 1}),
+        ("train", {"epochs": 0}),
         ("sed", 1),
     ]:
         assert not validator.is_valid(good | {section: wrong}), (section, wrong)

@@ -21,7 +21,7 @@ from nlpkit.errors import DataError, DivergedError
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.memory import used
 from nlpkit.train.optim import lr_factor
-from nlpkit.train.settings import Config
+from nlpkit.train.settings import Settled
 from nlpkit.train.signals import StopFlag
 
 _WHOLE = ""  # beside the parts: what is minimised, their weighted sum
@@ -64,7 +64,7 @@ class Job:
     accelerator: Accelerator
     training: nn.Module
     optimizer: Any
-    settings: Config
+    settings: Settled
     seed: int
     steps: Callable[[State], Iterator[Step]]
     evaluate: Callable[[], dict[str, Any] | None] | None
@@ -127,7 +127,7 @@ def _leave(job: Job, state: State) -> NoReturn:
     raise job.stop.ending(f"saved at step {state.step}; the same command goes on from there")
 
 
-def is_over(state: State, settings: Config) -> bool:
+def is_over(state: State, settings: Settled) -> bool:
     """Return whether all steps are done, or patience is."""
     tired = settings.patience and state.evaluations_without_gain >= settings.patience
     return state.step >= settings.steps or bool(tired)

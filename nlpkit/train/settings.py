@@ -2,7 +2,8 @@
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from nlpkit.config import FrozenConfig
 
@@ -13,7 +14,22 @@ FREE: dict[str, Any] = {"free": True}
 class Config(FrozenConfig):
     """How long, how fast and in which precision to train; what to keep."""
 
-    steps: int = Field(gt=0, description="optimizer steps in all")
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"required": ["steps"]}, {"required": ["epochs"]}]}
+    )
+
+    # Before `steps`, whose check asks for it.
+    epochs: float | None = Field(
+        None,
+        gt=0,
+        description="how often the training examples are gone through; instead of steps",
+    )
+    steps: int | None = Field(
+        None,
+        gt=0,
+        validate_default=True,
+        description="optimizer steps in all; or give epochs",
+    )
     tokens_per_step: int = Field(16384, gt=0, description="token budget of an optimizer step")
     tokens_per_batch: int | None = Field(
         None,
@@ -26,6 +42,9 @@ class Config(FrozenConfig):
         "noam", description="shape of the learning rate after the warm-up"
     )
     warmup_steps: int = Field(0, ge=0, description="steps of linear warm-up from 0 to lr")
+    warmup_ratio: float | None = Field(
+        None, ge=0, lt=1, description="warm-up as a share of all steps; instead of warmup_steps"
+    )
     min_lr_ratio: float = Field(
         0.0, ge=0, lt=1, description="end of linear and cosine, as a share of lr"
     )
@@ -66,17 +85,34 @@ class Config(FrozenConfig):
         True, description="only algorithms that give the same bits every time"
     )
 
+    @field_validator("steps", mode="before")
+    @classmethod
+    def _steps_or_epochs(cls, steps: Any, info: ValidationInfo) -> Any:
+        if steps is None and info.data.get("epochs", "not checked") is None:
+            raise PydanticCustomError("missing", "missing")
+        return steps
+
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
+        if self.epochs and self.steps:
+            raise ValueError(
+                f"epochs: {self.epochs:g} and train.steps: {self.steps} exclude each other; "
+                "set one of them to null"
+            )
+        if self.warmup_ratio and self.warmup_steps:
+            raise ValueError(
+                f"warmup_ratio: {self.warmup_ratio:g} and train.warmup_steps: {self.warmup_steps} "
+                "exclude each other; set one of them to 0"
+            )
         if self.tokens_per_batch and self.tokens_per_step % self.tokens_per_batch:
             raise ValueError(
                 f"tokens_per_step: {self.tokens_per_step} is not a multiple of "
                 f"tokens_per_batch {self.tokens_per_batch}"
             )
-        if self.warmup_steps > self.steps:
+        if self.steps and self.warmup_steps > self.steps:
             raise ValueError(f"warmup_steps: {self.warmup_steps} is more than steps {self.steps}")
-        if self.schedule == "noam" and not self.warmup_steps:
-            raise ValueError("schedule: noam needs warmup_steps of at least 1")
+        if self.schedule == "noam" and not (self.warmup_steps or self.warmup_ratio):
+            raise ValueError("schedule: noam needs warmup_steps of at least 1, or warmup_ratio")
         if self.patience and not self.eval_every:
             raise ValueError("patience: needs eval_every")
         return self
@@ -95,3 +131,9 @@ class Config(FrozenConfig):
     def batches_per_step(self) -> int:
         """Return how many packed batches make up one optimizer step, over all processes."""
         return self.tokens_per_step // self.batch_budget
+
+
+class Settled(Config):
+    """The settings of a run whose data are known: its length in steps (`train/duration.py`)."""
+
+    steps: int = Field(gt=0, description="optimizer steps in all")
