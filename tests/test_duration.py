@@ -127,6 +127,15 @@ def test_plan_shows_the_steps_and_the_settings_as_written(
     assert (train["warmup_steps"], train["warmup_ratio"]) == (0, 0.2)
 
 
+def test_ten_epochs_of_the_stream_have_so_many_batches(task: Path, tmp_path: Path) -> None:
+    rows = _tiny_tasks.write_rows(tmp_path / "rows.jsonl", [ROW] * 24)
+    stream = _plan(task, *EPOCHS, f"data.train=[{rows}]").stream
+    assert len(stream.plan(0)) == 4  # 4 rows are left to the next epoch
+    assert float(batches_per_epoch(stream)) == 24 / 5
+    assert sum(len(stream.plan(epoch)) for epoch in range(10)) == 48
+    assert len(stream.plan(9).rest) == 0
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_every_process_finds_the_same_number(task: Path, rank: int) -> None:
     examples = _plan(task, *EPOCHS).data.examples
