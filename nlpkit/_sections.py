@@ -31,12 +31,13 @@ FIXED = {
     "data": ("data", "corpus"),
     "train": ("train", "settings"),
     "lora": ("models", "nlpkit.models._lora_config"),
+    "eval": ("train", "eval_settings"),
 }
 BACKENDS = "attention/backends"
 
 
 def fixed_config(section: str) -> type[FrozenConfig]:
-    """Return the `Config` of the section `data` or `train`."""
+    """Return the `Config` of a section of `FIXED`."""
     return registry.load(*FIXED[section]).Config
 
 

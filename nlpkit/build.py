@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nlpkit import registry
+from nlpkit import _checks, registry
 from nlpkit.data import corpus, store
 from nlpkit.data.items import build_items, read_rows
 from nlpkit.data.loader import HELD_OUT, Examples
@@ -22,7 +22,6 @@ from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.models import _hf, _lora, _source
 from nlpkit.models._head import Head
 from nlpkit.models._hf import HEAD
-from nlpkit.objectives._contract import missing
 from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved
 from nlpkit.train import checkpoint
@@ -175,7 +174,8 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, watch: Watch
     train_inputs, valid_inputs = corpus.resolve(config, resolved.base, cache, watch.should_stop)
     held_out_share = bool(config.valid_fraction)
     train_part: Any = "train" if held_out_share else "all"
-    _suited_objective(resolved, part)  # before the tokenizer, which may be asked for its tokens
+    # Before the tokenizer, which may be asked for its tokens.
+    _checks.suited_objective(resolved, part)
     tokenizer = build_tokenizer(resolved, part, train_inputs, train_part, run_path, cache, watch)
     objective = bind_objective(resolved, tokenizer, part, train_inputs, train_part)
 
@@ -223,7 +223,8 @@ def bind_objective(
     Raises:
         UsageError: the model lacks what the objective needs, or sizes do not fit.
     """
-    objective_class, first = _suited_objective(resolved, part), resolved.recipe.objective[0]
+    first = resolved.recipe.objective[0]
+    objective_class = _checks.suited_objective(resolved, part)
     settings = first.config
     if issubclass(objective_class, Task):
         # Columns by number or by name: only the task knows which it reads.
@@ -234,7 +235,9 @@ def bind_objective(
         objective = objective_class(settings, tokenizer, part.config)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    _check_training(resolved, objective, part)
+    if resolved.recipe.eval.metrics is not None:
+        objective.metrics = tuple(resolved.recipe.eval.metrics)
+    part.prompt_rows = _checks.check_training(resolved, objective)
     if isinstance(objective, Task):
         part.outputs, part.head_dropout = objective.outputs, objective.dropout
         notes = _source.read_notes(part.source) if part.source else {}
@@ -242,53 +245,6 @@ def bind_objective(
     return objective
 
 
-def _suited_objective(resolved: Resolved, part: ModelPart) -> Any:
-    """Return the class of the recipe's objective; raise `UsageError` if the family lacks what it
-    needs."""
-    first, *others = resolved.recipe.objective
-    if others:
-        raise UsageError(
-            f"objective: {first.name} makes whole examples and cannot be combined with "
-            f"{', '.join(other.name for other in others)}; name one objective"
-        )
-    objective_class = registry.load("objectives", first.name).Objective
-    if lacking := missing(objective_class, part.config):
-        raise UsageError(
-            f"objective {first.name} needs model.{', model.'.join(lacking)}; "
-            f"family {part.family} has no such setting{_suited(objective_class)}"
-        )
-    return objective_class
-
-
-def _check_training(resolved: Resolved, objective: Any, part: ModelPart) -> None:
-    """Raise `UsageError` if `train` asks for what this objective or family has not."""
-    settings, name = resolved.recipe.train, resolved.recipe.objective[0].name
-    judges = isinstance(objective, Task) and type(objective).judge is not Task.judge
-    figures = ("loss", *(objective.metrics if judges else ()))  # others: of generated text
-    if settings.best_by not in figures:
-        raise UsageError(
-            f"train.best_by: objective {name} has no {settings.best_by} while it trains; it has "
-            f"{', '.join(figures)}"
-        )
-    if settings.tune == "prompt":
-        prompt = getattr(objective, "prompt", None)
-        if prompt is None or resolved.recipe.lora is not None:
-            why = "lora excludes it" if prompt is not None else f"objective {name} has none"
-            raise UsageError(f"train.tune: prompt: the soft prompt of a task; {why}")
-        first = int(prompt[0]) - objective.tokenizer.vocab_size
-        part.prompt_rows = (first, first + len(prompt))
-
-
 def objective_notes(name: str, objective: Any) -> dict[str, Any]:
     """Return what a checkpoint says of its objective: name and every setting."""
     return {"name": name, **objective.config.model_dump(mode="json")}
-
-
-def _suited(objective_class: Any) -> str:
-    """Return what to say of the families that have what the objective needs, at their defaults."""
-    families = [
-        name
-        for name in registry.names("models")
-        if not missing(objective_class, registry.load("models", name).Config())
-    ]
-    return f"; it trains: {', '.join(families)}" if families else ""

@@ -21,6 +21,7 @@ from nlpkit.generate.texts import Writer
 from nlpkit.opening import Opened
 from nlpkit.rundir import RECIPE
 from nlpkit.saving import Training
+from nlpkit.score._named import WrongScore
 from nlpkit.train.evaluate import HeldOut, scores
 from nlpkit.train.log import Log
 from nlpkit.train.signals import StopFlag
@@ -47,10 +48,13 @@ class Source:
     part: corpus.Part
     cache: Path
     seed: int  # of the held-out examples, as the run drew them
+    metrics: Sequence[str] | None = None  # `eval.metrics` of the run's recipe
 
 
 def find_data(opened: Opened, files: Sequence[str], text_key: str | None, watch: Watch) -> Source:
     """Return the held-out data: `files`, or else those of the recipe of the checkpoint's run.
+
+    The scores by which that recipe judges come along.
 
     Raises:
         UsageError: the checkpoint belongs to no run, or its recipe names no held-out data.
@@ -81,15 +85,16 @@ def find_data(opened: Opened, files: Sequence[str], text_key: str | None, watch:
     config = corpus.Config.model_validate(settings)
     cache = store.cache_directory(config.cache, None, watch)
     inputs, _ = corpus.resolve(config, base, cache, watch.should_stop)
-    seed = resolved.recipe.seed if resolved else 0
-    return Source(inputs, config, part, cache, seed)
+    if resolved is None:
+        return Source(inputs, config, part, cache, 0)
+    return Source(inputs, config, part, cache, resolved.recipe.seed, resolved.recipe.eval.metrics)
 
 
 class Evaluation:
     """The held-out examples of a checkpoint's objective, and what its model makes of them."""
 
     def __init__(self, opened: Opened, source: Source, budget: int, watch: Watch):
-        self.opened = opened
+        self.opened, self.source = opened, source
         objective, tokenizer = opened.objective, opened.tokenizer
         self.is_task = hasattr(objective, "texts")
         made: Any
@@ -130,7 +135,7 @@ class Evaluation:
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Return the figures, and for each row of a task the answer beside what is right.
 
-        `metrics` are names of `nlpkit score`, by default those of the task.
+        `metrics` are names of `nlpkit score`, by default those of the recipe, else of the task.
 
         Raises:
             UsageError: a metric is asked for that this checkpoint gives no answers for.
@@ -142,7 +147,7 @@ class Evaluation:
         found = self.held_out.evaluate(training, Alone(device), stop, log.evaluating)
         if found is None:
             raise stop.ending("nothing was evaluated")
-        wanted = tuple(getattr(objective, "metrics", ()) if metrics is None else metrics)
+        wanted = tuple(metrics or self.source.metrics or getattr(objective, "metrics", []))
         answers, right = self._answers(wanted, generation, log, stop, batch)
         found.pop("metrics", None)
         result = {
@@ -155,7 +160,10 @@ class Evaluation:
             result["losses"] = found["losses"]
         if wanted:
             pairs = list(zip(answers, right, strict=True))
-            result["metrics"] = scores(wanted, pairs, log.warn)
+            try:
+                result["metrics"] = scores(wanted, pairs, log.warn)
+            except WrongScore as error:
+                raise error if metrics else UsageError(f"eval.metrics: {error.told}") from error
         rows = [{"prediction": a, "target": b} for a, b in zip(answers, right, strict=True)]
         return result, rows
 

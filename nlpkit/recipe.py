@@ -36,7 +36,7 @@ DEFAULT = "default"
 
 
 class Recipe(FrozenConfig):
-    """The resolved recipe. `data` and `train` are the `Config` of data/corpus, train/settings."""
+    """The resolved recipe. `data`, `train`, `lora`, `eval`: see `_sections.FIXED`."""
 
     name: str = Field(description="name of the run, and of its directory", json_schema_extra=_FREE)
     seed: int = Field(1, ge=0, lt=2**32, description="of everything that is drawn at random")
@@ -62,6 +62,7 @@ class Recipe(FrozenConfig):
     lora: Any = Field(
         None, description="low-rank adapters, trained instead of the model's own weights"
     )
+    eval: Any = Field(default_factory=dict, validate_default=True, description="the scores")
 
     @field_validator("name")
     @classmethod
@@ -85,7 +86,7 @@ class Recipe(FrozenConfig):
             raise PydanticCustomError("missing", "missing")
         return value
 
-    @field_validator("data", "train", mode="plain")
+    @field_validator("data", "train", "eval", mode="plain")
     @classmethod
     def _fixed(cls, value: Any, info: ValidationInfo) -> Any:
         config = _sections.fixed_config(str(info.field_name))

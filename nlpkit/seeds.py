@@ -28,23 +28,24 @@ def best_evaluation(run: Path, best_by: str = "loss") -> dict[str, float]:
         raise DataError(f"{run}: no evaluation; set data.valid")
     sign = 1 if best_by == "loss" else -1
     worst = float("inf")
-    return min(found, key=lambda f: worst if f[best_by] is None else sign * f[best_by])
+    return min(found, key=lambda f: worst if f.get(best_by) is None else sign * f[best_by])
 
 
 def summary(runs: Sequence[tuple[int, Path]], best_by: str = "loss") -> dict[str, Any]:
     """Return for each figure mean, median, sample standard deviation and the value of each seed.
 
-    The three are None where the figure of a seed is undefined.
+    The three are None where the figure of a seed is undefined, or was not taken.
     """
     figures = [best_evaluation(path, best_by) for _, path in runs]
     result: dict[str, Any] = {"seeds": [seed for seed, _ in runs], "figures": {}}
-    for name in figures[0]:
-        values = [figure[name] for figure in figures]
-        whole = None not in values
+    for name in dict.fromkeys(name for figure in figures for name in figure):
+        values = [figure.get(name) for figure in figures]
+        known = [value for value in values if value is not None]
+        whole = len(known) == len(values)
         result["figures"][name] = {
-            "mean": statistics.fmean(values) if whole else None,
-            "median": statistics.median(values) if whole else None,
-            "std": statistics.stdev(values) if whole else None,
+            "mean": statistics.fmean(known) if whole else None,
+            "median": statistics.median(known) if whole else None,
+            "std": statistics.stdev(known) if whole else None,
             "values": values,
         }
     return result

@@ -63,7 +63,7 @@ def names(match):
 @pytest.mark.parametrize(("section", "written", "said"), list(mistakes()))
 def test_recipe_with_a_mistake_says_where_and_what_would_be_right(section, written, said):
     text = "\n".join((SECTIONS | {section: written}).values()) + "\n"
-    known = "models|tokenizers|objectives|attention/backends|sections"
+    known = "models|tokenizers|objectives|attention/backends|score|sections"
     assert problems(text) == [re.sub(f"<({known})>", names, line) for line in said]
 
 

@@ -21,7 +21,8 @@ Metrics = Annotated[
     typer.Option(
         "--metrics",
         metavar="NAMES",
-        help="scores of nlpkit score, with options: accuracy,f1:average=micro; repeatable",
+        help="scores of nlpkit score, with options: accuracy,f1:average=micro; repeatable; "
+        "default: eval.metrics of the run's recipe, or the task's own",
     ),
 ]
 Predictions = Annotated[

@@ -11,7 +11,7 @@ from accelerate.utils import gather_object
 from torch import nn
 
 from nlpkit.data.loader import Examples, held_out_batches
-from nlpkit.errors import DataError
+from nlpkit.errors import DataError, UsageError
 from nlpkit.objectives._contract import IGNORE
 from nlpkit.score import _named
 from nlpkit.train.loop import sums, to_device
@@ -78,7 +78,10 @@ class HeldOut:
             judged = gather_object(judged)
         self.judged = judged
         if judged:
-            figures["metrics"] = scores(objective.metrics, judged)
+            try:
+                figures["metrics"] = scores(objective.metrics, judged)
+            except _named.WrongScore as error:
+                raise UsageError(f"eval.metrics: {error.told}") from error
         return figures
 
 

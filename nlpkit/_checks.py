@@ -1,0 +1,95 @@
+"""Whether what a recipe asks for fits together: said before anything is read or trained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nlpkit import registry
+from nlpkit.errors import DataError, UsageError
+from nlpkit.objectives._contract import missing
+from nlpkit.objectives._task import Task
+from nlpkit.recipe import Resolved
+from nlpkit.score import _named
+
+if TYPE_CHECKING:
+    from nlpkit.build import ModelPart
+
+
+def suited_objective(resolved: Resolved, part: ModelPart) -> Any:
+    """Return the class of the recipe's objective.
+
+    Raises:
+        UsageError: the family lacks what it needs, or it has no answers for `eval.metrics`.
+    """
+    first, *others = resolved.recipe.objective
+    if others:
+        raise UsageError(
+            f"objective: {first.name} makes whole examples and cannot be combined with "
+            f"{', '.join(other.name for other in others)}; name one objective"
+        )
+    objective_class = registry.load("objectives", first.name).Objective
+    if lacking := missing(objective_class, part.config):
+        raise UsageError(
+            f"objective {first.name} needs model.{', model.'.join(lacking)}; "
+            f"family {part.family} has no such setting{_suited(objective_class)}"
+        )
+    if resolved.recipe.eval.metrics and not issubclass(objective_class, Task):
+        raise UsageError(
+            f"eval.metrics: objective {first.name} is trained on running text, which has no "
+            "answers to score; remove the setting"
+        )
+    return objective_class
+
+
+def check_training(resolved: Resolved, objective: Any) -> tuple[int, int] | None:
+    """Return the rows of the soft prompts if these alone are trained.
+
+    Raises:
+        UsageError: `train` or `eval` asks for what this objective has not.
+    """
+    settings, name = resolved.recipe.train, resolved.recipe.objective[0].name
+    judges = isinstance(objective, Task) and type(objective).judge is not Task.judge
+    figures = ("loss", *(objective.metrics if judges else ()))  # others: of generated text
+    if settings.best_by not in figures:
+        raise UsageError(
+            f"train.best_by: objective {name} has no {settings.best_by} while it trains; it has "
+            f"{', '.join(figures)}"
+        )
+    if settings.best_by != "loss" and _named.lower_is_better(settings.best_by):
+        raise UsageError(
+            f"train.best_by: {settings.best_by} is an error rate, and the highest score is taken "
+            "for the best; name loss or another score"
+        )
+    if judges:
+        _check_readable(objective)
+    if settings.tune != "prompt":
+        return None
+    prompt = getattr(objective, "prompt", None)
+    if prompt is None or resolved.recipe.lora is not None:
+        why = "lora excludes it" if prompt is not None else f"objective {name} has none"
+        raise UsageError(f"train.tune: prompt: the soft prompt of a task; {why}")
+    first = int(prompt[0]) - objective.tokenizer.vocab_size
+    return first, first + len(prompt)
+
+
+def _check_readable(objective: Task) -> None:
+    """Raise `UsageError` if a score cannot read the answers of a task, not even right ones."""
+    answers = getattr(objective.config, "labels", None) or ["0", "1"]
+    for name in objective.metrics:
+        try:
+            _named.score(name, answers, answers)
+        except _named.WrongScore as error:
+            what = f"cannot judge answers such as {', '.join(answers[:3])}: {error.what}"
+            raise UsageError(f"eval.metrics: {name} {what}") from error
+        except DataError:  # undefined of so few
+            continue
+
+
+def _suited(objective_class: Any) -> str:
+    """Return what to say of the families that have what the objective needs, at their defaults."""
+    families = [
+        name
+        for name in registry.names("models")
+        if not missing(objective_class, registry.load("models", name).Config())
+    ]
+    return f"; it trains: {', '.join(families)}" if families else ""
