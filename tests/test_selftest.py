@@ -333,6 +333,15 @@ def test_shrinking_lowers_what_is_large_and_nothing_else() -> None:
     assert selftest._shrink(wide)[0].recipe.model.config.num_heads == 3
 
 
+def test_selftest_of_a_run_in_epochs_trains_its_few_steps(tmp_path: Path) -> None:
+    sets = ("train.steps=null", "train.epochs=2", "train.warmup_steps=0", "train.warmup_ratio=0.1")
+    with _bench(tmp_path, *sets) as bench:
+        train = bench.small.recipe.train
+        assert (train.steps, train.epochs) == (_run_proofs.STEPS, None)
+        assert 10 < bench.run.settings.steps <= 20  # of which a tenth, rounded up, is 2
+        assert (train.warmup_steps, train.warmup_ratio) == (2, None)
+
+
 def test_selftest_of_a_recipe_that_goes_on_from_a_model_uses_its_tokenizer(tmp_path: Path) -> None:
     path = _tiny.write(tmp_path)
     place = _tiny.pretrain(path, tmp_path / "run", "train.steps=4")

@@ -34,7 +34,7 @@ def settle(settings: Config, stream: Stream) -> Settled:
     steps = settings.steps
     if steps is None:
         epochs = _exact(settings.epochs or 0)
-        steps = max(1, math.ceil(epochs * batches_per_epoch(stream) / settings.batches_per_step))
+        steps = math.ceil(epochs * batches_per_epoch(stream) / settings.batches_per_step)
     warmup = settings.warmup_steps or math.ceil(_exact(settings.warmup_ratio or 0) * steps)
     if warmup > steps:
         raise UsageError(
