@@ -62,7 +62,7 @@ class Recipe(FrozenConfig):
     lora: Any = Field(
         None, description="low-rank adapters, trained instead of the model's own weights"
     )
-    eval: Any = Field(default_factory=dict, validate_default=True, description="the scores")
+    eval: Any = Field(default_factory=dict, validate_default=True, description="how it is judged")
 
     @field_validator("name")
     @classmethod
