@@ -33,7 +33,6 @@ from nlpkit.train.optim import adamw
 
 ROOT = Path(__file__).parent.parent
 BUDGET = 4096  # tokens of a batch
-EVERY = ["q", "k", "v", "out", "gate", "up", "down"]
 
 
 class Subject:
@@ -116,9 +115,9 @@ def main() -> None:
     batches, vocab_size = _batches(resolved.recipe, resolved.base, options.rounds + 1)
     chosen = {
         "everything": None,
-        f"LoRA r={options.rank} on q, v": LoraConfig(rank=options.rank),
-        f"LoRA r={options.rank} on every linear layer": LoraConfig(
-            rank=options.rank, targets=EVERY
+        f"LoRA r={options.rank} on q, k, v": LoraConfig(rank=options.rank),
+        f"LoRA r={options.rank} on all linear layers": LoraConfig(
+            rank=options.rank, targets=_lora.ALL
         ),
     }
     subjects = {n: Subject(resolved.recipe, vocab_size, lora) for n, lora in chosen.items()}

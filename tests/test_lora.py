@@ -217,7 +217,9 @@ def test_lora_pickled_adapters_are_not_opened(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("targets", "layers"),
     [
-        (None, ["layers.0.q", "layers.0.v"]),
+        (None, ["layers.0.k", "layers.0.q", "layers.0.v"]),
+        ("out", ["layers.0.out"]),
+        ("all-linear", [f"layers.0.{x}" for x in ("down", "gate", "k", "out", "q", "up", "v")]),
         (["k"], ["layers.0.k"]),
         (["project_k", "w_0"], ["layers.0.gate", "layers.0.k"]),
         (["w_in.w_1"], ["layers.0.up"]),
@@ -240,7 +242,8 @@ def test_lora_unknown_target_is_refused_with_those_there_are(family: str, known:
             Config(targets=["query"]), _adapters.module(family), _adapters.CONFIGS[family]
         )
     assert str(caught.value) == (
-        f"lora.targets: no linear layer 'query' in this model; it has {known}"
+        f"lora.targets: no linear layer 'query' in this model; it has {known}; "
+        "all-linear: every one"
     )
 
 
@@ -281,23 +284,24 @@ def test_lora_run_trains_adapters_alone_and_keeps_the_base(start, tmp_path: Path
     assert {p.name: p.read_bytes() for p in base.iterdir()} == before
     assert not (last / _hf.WEIGHTS).exists()
     tensors = load_file(last / _peft.WEIGHTS)
-    # 2 layers x (q, v) x (A, B) of 4 x 32
+    # 2 layers x (q, k, v) x (A, B) of 4 x 32
     assert {tuple(t.shape) for t in tensors.values()} == {(4, 32), (32, 4)}
-    assert len(tensors) == 8
+    assert len(tensors) == 12
     moved = [
         name for name, tensor in tensors.items() if "lora_B" in name and tensor.abs().max() > 0
     ]
-    assert len(moved) == 4
+    assert len(moved) == 6
     moments = load_file(last / "optimizer.safetensors")
-    assert len(moments) == 3 * 8
-    # 1,024 numbers beside 24,800: float32, names and shapes
-    assert (last / _peft.WEIGHTS).stat().st_size < 8_000
+    assert len(moments) == 3 * 12
+    # 1,536 numbers beside 24,800: float32, names and shapes
+    assert (last / _peft.WEIGHTS).stat().st_size < 12_000
     assert (base / _hf.WEIGHTS).stat().st_size > 100_000
     losses = [r["held_out"]["loss"] for r in _tiny.metrics(tmp_path / "run") if "held_out" in r]
     assert losses[-1] < losses[0]
     merged, plain = _source.read(last)[1], _source.read(base)[1]
     changed = {name for name in merged if not torch.equal(merged[name], plain[name])}
-    assert {name.rpartition("project_")[2] for name in changed} == {"q.weight", "v.weight"}
+    kinds = {name.rpartition("project_")[2] for name in changed}
+    assert kinds == {"q.weight", "k.weight", "v.weight"}
     assert plain.keys() - {"lm_head.weight"} == merged.keys()
 
 

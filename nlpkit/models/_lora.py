@@ -16,6 +16,8 @@ from nlpkit.errors import UsageError
 from nlpkit.models import _hf
 from nlpkit.models._lora_config import Config
 
+ALL = "all-linear"  # peft's word for it
+
 
 class LoraLinear(nn.Linear):
     """A linear layer whose weight is frozen, and the two matrices that are trained beside it."""
@@ -40,7 +42,10 @@ def targeted(config: Config, module: Any, model_config: Any) -> dict[str, str]:
         UsageError: a target is no linear layer of the family.
     """
     names: dict[str, str] = module.linear_names(model_config)
-    wanted = list(module.LORA_TARGETS) if config.targets is None else config.targets
+    if config.targets == ALL:
+        return dict(names)
+    wanted = module.LORA_TARGETS if config.targets is None else config.targets
+    wanted = [wanted] if isinstance(wanted, str) else wanted
     found: dict[str, str] = {}
     for target in wanted:
         hits = {
@@ -51,7 +56,8 @@ def targeted(config: Config, module: Any, model_config: Any) -> dict[str, str]:
         if not hits:
             known = sorted({ours.rpartition(".")[2] for ours in names})
             raise UsageError(
-                f"lora.targets: no linear layer {target!r} in this model; it has {', '.join(known)}"
+                f"lora.targets: no linear layer {target!r} in this model; it has {', '.join(known)}; "
+                f"{ALL}: every one"
             )
         found |= hits
     return found

@@ -27,7 +27,7 @@ from nlpkit.models.cpm_ant import Config
 ATTENTION_KIND = "cpm_ant"
 EMBEDDING = "cpmant.input_embedding.weight"  # transformers' token table
 TRANSPOSED = False  # whether transformers keeps linear weights as (in, out)
-LORA_TARGETS = ("q", "v")  # as the original's tuning
+LORA_TARGETS = ("q", "k", "v")  # Hu et al. 2021; the original's tuning took q and v
 
 
 class RMSNorm(nn.Module):

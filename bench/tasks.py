@@ -1,0 +1,263 @@
+"""Fine-tune on real tasks and print a table: what pretraining, the auxiliary loss and adapters do.
+
+    python bench/tasks.py OUT [--data ../shared/data] [--seeds 3] [--jobs 2] [--only sst2,cola]
+
+Pretrains a small GPT-1 on English and a small CPM-Ant on Chinese text into OUT (a few minutes
+each), then trains every task under every condition with `nlpkit finetune`, one thread a process,
+and scores the last checkpoint on the task's dev file with `nlpkit eval`. Nothing is chosen by a dev
+file: no early stopping, no best checkpoint. The same command goes on where it was stopped.
+"""
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SIZES = {
+    "english": [
+        "model.family=gpt",
+        "model.hidden_size=256",
+        "model.num_layers=4",
+        "model.num_heads=4",
+        "model.attention_dropout=0.0",
+    ],
+    "chinese": [
+        "model.family=cpm_ant",
+        "model.hidden_size=256",
+        "model.num_layers=4",
+        "model.num_heads=8",
+        "model.intermediate_size=640",
+        "model.prompt_types=4",
+        "model.prompt_length=8",
+        "model.segment_types=8",
+        "model.num_buckets=128",
+        "model.max_distance=512",
+    ],
+}
+BASES = {
+    "english": (
+        "gpt1",
+        ["en_lm/wikitext2.valid.txt", "en_lm/wikitext2.test.txt", "en_lm/c4_demo.jsonl"],
+        ["tokenizer.vocab_size=8000", "train.steps=1200", "train.eval_every=300"],
+    ),
+    "chinese": (
+        "cpm_ant",
+        ["zh_lm/clue_small.txt", "zh_lm/wiki_cmrc_contexts.jsonl", "zh_lm/poetry_songci.txt"],
+        ["train.steps=500", "train.eval_every=100"],
+    ),
+}
+SCRATCH = "scratch"
+PLAIN = "objective.lm_weight=0"
+LORA = "lora.targets=all-linear"
+# Conditions of a base's tasks: name -> settings; two of them change the command, too.
+CONDITIONS: dict[str, dict[str, list[str]]] = {
+    "english": {
+        "pretrained, λ = 0.5": [],
+        "pretrained, λ = 0": [PLAIN],
+        "scratch, λ = 0.5": [SCRATCH],
+        "scratch, λ = 0": [SCRATCH, PLAIN],
+        "pretrained, λ = 0.5, LoRA": [LORA],
+    },
+    "chinese": {"pretrained": [], "scratch": [SCRATCH], "pretrained, LoRA": [LORA]},
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of ../shared/data: its files, the recipe it is trained with, the score it is told by.
+
+    `label` is the column that the commonest answer of the training rows is counted in.
+    """
+
+    name: str
+    base: str
+    recipe: str
+    files: str
+    score: str
+    label: str | None
+    epochs: float = 3
+    sets: list[str] = field(default_factory=list)
+
+
+TASKS = [
+    Task("SST-2", "english", "gpt1_classify", "en_task/sst2", "accuracy", "label"),
+    Task("CoLA", "english", "gpt1_classify", "en_task/cola", "mcc", "label"),
+    Task("SciTail", "english", "gpt1_entail", "en_task/scitail", "accuracy", "label"),
+    Task(
+        "SICK",
+        "english",
+        "gpt1_similarity",
+        "en_task/sick",
+        "pearson",
+        None,
+        sets=["objective.regression=true", "objective.label=score"],
+    ),
+    Task(
+        "COPA",
+        "english",
+        "gpt1_choice",
+        "en_task/copa",
+        "accuracy",
+        "label",
+        epochs=5,
+        sets=["objective.context=premise", "objective.question=question"],
+    ),
+    Task(
+        "ChnSentiCorp",
+        "chinese",
+        "cpm_ant_nlu",
+        "zh_task/chnsenticorp",
+        "accuracy",
+        "label",
+        epochs=2,
+        sets=["objective.input=text", "objective.target=label", "objective.choices=[差评, 好评]"],
+    ),
+    Task("CCPM", "chinese", "cpm_ant_nlu", "zh_task/ccpm", "accuracy", "target"),
+    Task(
+        "C3",
+        "chinese",
+        "cpm_ant_nlu",
+        "zh_task/c3",
+        "accuracy",
+        "target",
+        epochs=0.5,
+        sets=["objective.max_length=256"],
+    ),
+    Task("KdConv", "chinese", "cpm_ant_nlg", "zh_task/kdconv", "bleu:tokenize=zh", None),
+    Task("Ape210K", "chinese", "cpm_ant_nlg", "zh_task/ape210k", "exact_match", None),
+]
+
+
+class Bench:
+    """Runs `nlpkit` below a folder, on the data of another."""
+
+    def __init__(self, out: Path, data: Path, seeds: int):
+        self.out, self.data, self.seeds = out, data, seeds
+        out.mkdir(parents=True, exist_ok=True)
+
+    def nlpkit(self, *arguments: str, log: str) -> str:
+        """Return the stdout of a command; its stderr goes to the file `log`."""
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "nlpkit", *arguments]
+        with open(self.out / f"{log}.log", "a", encoding="utf-8") as file:
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=file, env=environment)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)}: exit {done.returncode}; see {file.name}")
+        return done.stdout.decode()
+
+    def pretrain(self, name: str) -> None:
+        """Make a base model, unless it is there."""
+        recipe, files, sets = BASES[name]
+        texts = ", ".join(json.dumps(str(self.data / file)) for file in files)
+        sets = [f"name={name}", f"data.train=[{texts}]", "data.valid=[]", *sets]
+        sets.append("data.valid_fraction=0.02")
+        self.nlpkit("pretrain", recipe, *_set(sets), "--out", str(self.out / name), log=name)
+
+    def cell(self, task: Task, condition: str) -> list[float]:
+        """Return the score of each seed."""
+        place = self.out / _plain(task.name) / _plain(condition)
+        kept = place / "scores.json"
+        if kept.exists():
+            return json.loads(kept.read_text())
+        special = CONDITIONS[task.base][condition]
+        files = {
+            part: json.dumps(str(self.data / f"{task.files}.{split}.jsonl"))
+            for part, split in (("train", "train"), ("valid", "dev"))
+        }
+        sets = [f"data.{part}=[{file}]" for part, file in files.items()]
+        sets += [*task.sets, f"train.epochs={task.epochs}", "train.steps=null"]
+        sets += ["train.best_by=loss", "train.eval_every=null"]
+        sets += [each for each in special if "=" in each]
+        start = ["--from", str(self.out / task.base)]
+        if SCRATCH in special:
+            tokenizer = json.dumps(str(self.out / task.base / "tokenizer"))
+            start = _set(["init_from=null", f"tokenizer.path={tokenizer}", *SIZES[task.base]])
+        options = ["--lora"] * (LORA in special) + ["--seeds", str(self.seeds)]
+        log = f"{_plain(task.name)}-{_plain(condition)}"
+        trained = self.nlpkit(
+            *("finetune", task.recipe, *start, *_set(sets), *options),
+            *("--out", str(place), "--json"),
+            log=log,
+        )
+        scores = []
+        for seed in json.loads(trained)["seeds"]:
+            run = str(place / f"seed-{seed}")
+            found = json.loads(self.nlpkit("eval", run, "--metrics", task.score, "--json", log=log))
+            scores.append(found["metrics"][task.score])
+        kept.write_text(json.dumps(scores))
+        return scores
+
+    def column(self, task: Task, split: str) -> list[Any]:
+        """Return the answers in a file of the task."""
+        text = (self.data / f"{task.files}.{split}.jsonl").read_text(encoding="utf-8")
+        return [json.loads(line)[task.label] for line in text.split("\n") if line]
+
+    def majority(self, task: Task) -> str:
+        """Return the accuracy of always giving the commonest answer of the training rows."""
+        if task.label is None or task.score != "accuracy":
+            return "–"
+        train, dev = (self.column(task, split) for split in ("train", "dev"))
+        return f"{dev.count(statistics.mode(train)) / len(dev):.3f}"
+
+
+def _set(settings: list[str]) -> list[str]:
+    return [word for each in settings for word in ("--set", each)]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower().replace("λ = ", "l")).strip("-")
+
+
+def _shown(scores: list[Any]) -> str:
+    if None in scores:
+        return "undefined"
+    if len(scores) == 1:
+        return f"{scores[0]:.3f}"
+    return f"{statistics.fmean(scores):.3f} ± {statistics.stdev(scores):.3f}"
+
+
+def main() -> None:
+    """Train what is missing and print a table for each base."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("out", type=Path)
+    shared = Path(__file__).resolve().parent.parent.parent / "shared/data"
+    parser.add_argument("--data", type=Path, default=shared)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", help="tasks, by name, with commas")
+    options = parser.parse_args()
+    if not options.data.is_dir():
+        raise SystemExit(f"{options.data}: no such folder; name it: --data DIR")
+    wanted = options.only.lower().split(",") if options.only else None
+    tasks = [task for task in TASKS if wanted is None or _plain(task.name) in wanted]
+    bench = Bench(options.out, options.data.resolve(), options.seeds)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(bench.pretrain, dict.fromkeys(task.base for task in tasks)))
+        jobs = {
+            (task.name, condition): pool.submit(bench.cell, task, condition)
+            for task in tasks
+            for condition in CONDITIONS[task.base]
+        }
+        for (name, condition), job in jobs.items():
+            print(f"{name}: {condition}: {_shown(job.result())}", file=sys.stderr, flush=True)
+    for base in dict.fromkeys(task.base for task in tasks):
+        conditions = list(CONDITIONS[base])
+        print("\n| task | score | commonest answer |", " | ".join(conditions), "|")
+        print("|---" * (3 + len(conditions)) + "|")
+        for task in (task for task in tasks if task.base == base):
+            cells = [_shown(jobs[task.name, condition].result()) for condition in conditions]
+            head = [task.name, task.score.partition(":")[0], bench.majority(task)]
+            print("|", " | ".join(head + cells), "|")
+
+
+if __name__ == "__main__":
+    main()
