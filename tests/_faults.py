@@ -190,6 +190,12 @@ class Ended:
     seconds: float
 
 
+def done(ended: Ended) -> Ended:
+    """Return `ended`; fails unless it ended well."""
+    assert ended.code == 0, ended.stderr
+    return ended
+
+
 class Server:
     """Starts processes of the command line by forking one that has imported everything."""
 

@@ -74,3 +74,11 @@ def task(folder: Path, name: str, text: str, run: Path) -> Path:
     path = folder / f"{name}.yaml"
     path.write_text(text.replace("FOLDER", str(folder)), encoding="utf-8")
     return path
+
+
+def three(folder: Path) -> Path:
+    """Pretrain tiny models in `folder`; write rows and recipes of three tasks; return it."""
+    ant, gpt = start(folder), start(folder, "gpt")
+    for name, text, run in (("nlg", NLG, ant), ("nlu", NLU, ant), ("classes", CLASSES, gpt)):
+        task(folder, name, text, run)
+    return folder

@@ -17,7 +17,7 @@ import pytest
 from nlpkit import recipe
 from nlpkit.commands.finetune import _adapters
 from tests import _tiny, _tiny_tasks
-from tests._faults import Ended, Server
+from tests._faults import Ended, Server, done
 
 
 @pytest.fixture(scope="module")
@@ -28,18 +28,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with pretrained tiny models, and rows and recipes of three tasks."""
-    place = tmp_path_factory.mktemp("tasks")
-    ant, gpt = _tiny_tasks.start(place), _tiny_tasks.start(place, "gpt")
-    _tiny_tasks.task(place, "nlg", _tiny_tasks.NLG, ant)
-    _tiny_tasks.task(place, "nlu", _tiny_tasks.NLU, ant)
-    _tiny_tasks.task(place, "classes", _tiny_tasks.CLASSES, gpt)
-    return place
-
-
-def _done(ended: Ended) -> Ended:
-    assert ended.code == 0, ended.stderr
-    return ended
+    return _tiny_tasks.three(tmp_path_factory.mktemp("tasks"))
 
 
 def _refused(ended: Ended, code: int, *parts: str) -> str:
@@ -67,16 +56,16 @@ def test_finetune_from_prints_the_checkpoint_and_takes_a_run_as_its_latest(
 ) -> None:
     run = folder / "cpm_ant-run"
     shutil.copytree(run, tmp_path / "other", symlinks=True)
-    one = _done(server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "one"))
+    one = done(server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "one"))
     assert one.stdout == f"{tmp_path}/one/checkpoints/step-00000008\n"
-    two = _done(
+    two = done(
         server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "two",
                    "--from", tmp_path / "other")
     )  # fmt: skip
     assert f"{tmp_path}/other: its latest checkpoint, step-00000004" in two.stderr
     assert _tiny.metrics(tmp_path / "one") == _tiny.metrics(tmp_path / "two")
     # A run that began so goes on, although its start is given as a run again, or is gone.
-    again = _done(
+    again = done(
         server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "two",
                    "--from", tmp_path / "other")
     )  # fmt: skip
@@ -104,14 +93,14 @@ def test_lora_option_takes_ten_times_the_rate_unless_one_is_meant_for_adapters(
 
 
 def test_finetune_lora_trains_adapters_in_a_run_of_its_own(server: Server, folder: Path) -> None:
-    ended = _done(server.run("finetune", folder / "nlu.yaml", "--lora", "--json"))
+    ended = done(server.run("finetune", folder / "nlu.yaml", "--lora", "--json"))
     found = Path(json.loads(ended.stdout)["checkpoint"])
     assert found == folder / "runs/nlu-lora/checkpoints/step-00000008"
     assert (found / "adapter_model.safetensors").is_file()
     assert not (found / "model.safetensors").exists()
     assert re.search(r"[\d,]+ of the parameters are trained", ended.stderr)
     # A page of a run that has no model.safetensors; its receipt is of the adapters.
-    page = _done(server.run("report", folder / "runs/nlu-lora", "-o", folder / "lora.html"))
+    page = done(server.run("report", folder / "runs/nlu-lora", "-o", folder / "lora.html"))
     assert page.stdout.strip().endswith("lora.html")
     manifest = json.loads((found / "manifest.json").read_text("utf-8"))["files"]
     weights = manifest["adapter_model.safetensors"]["sha256"]
@@ -119,10 +108,8 @@ def test_finetune_lora_trains_adapters_in_a_run_of_its_own(server: Server, folde
     records = _tiny.metrics(folder / "runs/nlu-lora")
     # Ten times the recipe's 1e-2, but --set wins.
     assert max(r["lr"] for r in records if "lr" in r) == pytest.approx(1e-1)
-    _done(server.run("finetune", folder / "nlu.yaml", "--lora", "--dry-run", "-q"))
-    told = _done(
-        server.run("plan", folder / "nlu.yaml", "--set", "lora={}", "--no-probe", "--json")
-    )
+    done(server.run("finetune", folder / "nlu.yaml", "--lora", "--dry-run", "-q"))
+    told = done(server.run("plan", folder / "nlu.yaml", "--set", "lora={}", "--no-probe", "--json"))
     model = json.loads(told.stdout)["model"]
     assert 0 < model["trained_parameters"] < model["parameters"]
     assert model["state_bytes"] == 4 * model["parameters"] + 12 * model["trained_parameters"]
@@ -133,14 +120,14 @@ def test_finetune_seeds_give_mean_median_and_deviation_and_go_on(
 ) -> None:
     arguments = ("finetune", folder / "nlu.yaml", "--seeds", "2", "--out", tmp_path / "s",
                  "--set", "train.best_by=accuracy")  # fmt: skip
-    dry = _done(server.run(*arguments, "--dry-run"))
+    dry = done(server.run(*arguments, "--dry-run"))
     assert "are in order" in dry.stderr
     assert not list(tmp_path.rglob("metrics.jsonl"))
     # The second seed is interrupted; the same command goes on with it.
     metrics = tmp_path / "s/seed-2/metrics.jsonl"
     stopped = server.run(*arguments, when=(metrics, '"step": 2'), signals={0: signal.SIGTERM})
     assert stopped.code in (0, 143)
-    ended = _done(server.run(*arguments))
+    ended = done(server.run(*arguments))
     assert "seed-1 is finished" in ended.stderr
     head, *rows = [line.split("\t") for line in ended.stdout.splitlines()]
     assert head == ["figure", "mean", "median", "std", "seed 1", "seed 2"]
@@ -152,7 +139,7 @@ def test_finetune_seeds_give_mean_median_and_deviation_and_go_on(
     assert [row[0] for row in rows] == ["loss", "accuracy"]
     expected = [statistics.fmean(best), statistics.median(best), statistics.stdev(best), *best]
     assert rows[1][1:] == [f"{value:.4f}" for value in expected]
-    told = json.loads(_done(server.run(*arguments, "--json")).stdout)
+    told = json.loads(done(server.run(*arguments, "--json")).stdout)
     assert told["seeds"] == [1, 2]
     assert told["figures"]["accuracy"]["values"] == best
 
@@ -164,7 +151,7 @@ def test_best_checkpoint_is_that_of_the_highest_score_and_patience_ends_the_run(
             "train.warmup_steps=0", "train.schedule=constant", "train.lr=1e-12")  # fmt: skip
     arguments = [word for each in sets for word in ("--set", each)]
     out = tmp_path / "run"
-    ended = _done(server.run("finetune", folder / "nlu.yaml", "--out", out, *arguments))
+    ended = done(server.run("finetune", folder / "nlu.yaml", "--out", out, *arguments))
     # At such a rate nothing changes: the first evaluation is the best, two more are no better.
     assert "no gain in 2 evaluations: stopping early at step 6" in ended.stderr
     assert (out / "checkpoints/best").resolve().name == "step-00000002"
@@ -174,7 +161,7 @@ def test_best_checkpoint_is_that_of_the_highest_score_and_patience_ends_the_run(
     command = ("finetune", folder / "nlu.yaml", "--out", learned, *arguments)
     # Killed after the first evaluation: a run whose best figure is a score goes on, too.
     server.run(*command, when=(learned / "metrics.jsonl", '"step": 5'), signals={0: signal.SIGKILL})
-    _done(server.run(*command))
+    done(server.run(*command))
     accuracy = {
         r["step"]: r["held_out"]["metrics"]["accuracy"]
         for r in _tiny.metrics(learned)
@@ -191,19 +178,19 @@ def test_plan_and_dry_run_of_a_task_show_its_batch_and_mask(
     server: Server, folder: Path, tmp_path: Path, task: str
 ) -> None:
     path = folder / f"{task}.yaml"
-    assert "first batch has" in _done(server.run("finetune", path, "--dry-run")).stderr
-    text = _done(server.run("plan", path)).stdout
+    assert "first batch has" in done(server.run("finetune", path, "--dry-run")).stderr
+    text = done(server.run("plan", path)).stdout
     assert re.search(r"^data.held_out.unigram_entropy +none$", text, re.MULTILINE)
     assert re.search(r"^estimate.total_seconds +[\d.]+ (s|min)", text, re.MULTILINE)
     one, two = (
-        _done(server.run("plan", path, "--json", "--no-probe", "--set", "objective.max_length=14"))
+        done(server.run("plan", path, "--json", "--no-probe", "--set", "objective.max_length=14"))
         for _ in range(2)
     )
     assert one.stdout == two.stdout
     described = json.loads(one.stdout)
     assert described["data"]["train"]["documents"] == 60
     assert any(name.startswith("tokens cut from ") for name in described["data"]["cut"])
-    batch = _done(server.run("plan", path, "--batch")).stdout.split("\n\n")
+    batch = done(server.run("plan", path, "--batch")).stdout.split("\n\n")
     head, *first = [line.split("\t") for line in batch[0].splitlines()]
     assert all(len(line) == len(head) for line in first)
     if task == "nlg":
@@ -216,7 +203,7 @@ def test_plan_and_dry_run_of_a_task_show_its_batch_and_mask(
         assert first[-1][-2] == "0"
         assert all(line[-2:] == ["", ""] for line in first[:-1])
     pytest.importorskip("matplotlib")
-    drawn = _done(server.run("plan", path, "--mask", tmp_path / "m.png", "--no-probe"))
+    drawn = done(server.run("plan", path, "--mask", tmp_path / "m.png", "--no-probe"))
     assert (tmp_path / "m.png").stat().st_size > 5000
     assert "Glyph" not in drawn.stderr
 
@@ -224,8 +211,8 @@ def test_plan_and_dry_run_of_a_task_show_its_batch_and_mask(
 @pytest.mark.parametrize("task", ["nlg", "nlu", "classes"])
 def test_report_of_a_task_has_its_scores(server: Server, folder: Path, task: str) -> None:
     run = folder / f"runs/{task}"
-    _done(server.run("finetune", folder / f"{task}.yaml"))
-    page = Path(_done(server.run("report", run)).stdout.strip()).read_text(encoding="utf-8")
+    done(server.run("finetune", folder / f"{task}.yaml"))
+    page = Path(done(server.run("report", run)).stdout.strip()).read_text(encoding="utf-8")
     assert ("Held out: accuracy" in page) == (task != "nlg")
     assert ("nats/row" in page) == (task != "nlg")
     accuracy = next(
@@ -269,13 +256,13 @@ def test_killed_task_goes_on_bit_for_bit(
     server: Server, folder: Path, tmp_path: Path, task: str
 ) -> None:
     arguments = ("finetune", folder / f"{task}.yaml", "--out")
-    _done(server.run(*arguments, tmp_path / "whole"))
+    done(server.run(*arguments, tmp_path / "whole"))
     out = tmp_path / "killed"
     killed = server.run(
         *arguments, out, when=(out / "metrics.jsonl", '"step": 5'), signals={0: signal.SIGKILL}
     )
     assert killed.code in (0, -signal.SIGKILL)
-    _done(server.run(*arguments, out))
+    done(server.run(*arguments, out))
     assert _tiny.metrics(out) == _tiny.metrics(tmp_path / "whole")
     weights = "checkpoints/step-00000008/model.safetensors"
     assert (out / weights).read_bytes() == (tmp_path / "whole" / weights).read_bytes()
@@ -310,7 +297,7 @@ def test_two_processes_give_the_losses_and_scores_of_one(tmp_path: Path, task: s
 def test_selftest_of_a_task_proves_what_applies_to_rows(
     server: Server, folder: Path, task: str
 ) -> None:
-    told = json.loads(_done(server.run("selftest", folder / f"{task}.yaml", "--json")).stdout)
+    told = json.loads(done(server.run("selftest", folder / f"{task}.yaml", "--json")).stdout)
     proven = [proof["name"] for proof in told["proofs"]]
     assert proven == ["packed = alone", "batches", "accumulated = one", "resumed = whole"]
     assert told["passed"]

@@ -15,7 +15,7 @@ from nlpkit import seeds
 from nlpkit._schema import schema
 from nlpkit.recipe import changed
 from tests import _tiny, _tiny_tasks
-from tests._faults import Ended, Server
+from tests._faults import Ended, Server, done
 from tests.test_recipe import GOOD, resolve
 
 _MCC = ("--set", "eval.metrics=[mcc, accuracy]", "--set", "train.best_by=mcc",
@@ -30,18 +30,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with pretrained tiny models, and rows and recipes of three tasks."""
-    place = tmp_path_factory.mktemp("tasks")
-    ant, gpt = _tiny_tasks.start(place), _tiny_tasks.start(place, "gpt")
-    _tiny_tasks.task(place, "nlg", _tiny_tasks.NLG, ant)
-    _tiny_tasks.task(place, "nlu", _tiny_tasks.NLU, ant)
-    _tiny_tasks.task(place, "classes", _tiny_tasks.CLASSES, gpt)
-    return place
-
-
-def _done(ended: Ended) -> Ended:
-    assert ended.code == 0, ended.stderr
-    return ended
+    return _tiny_tasks.three(tmp_path_factory.mktemp("tasks"))
 
 
 def _refused(ended: Ended, *parts: str) -> None:
@@ -94,7 +83,7 @@ def test_task_is_judged_by_eval_metrics_in_training_and_by_eval(
 ) -> None:
     path, run = folder / "nlu.yaml", tmp_path / "run"
     arguments = ("finetune", path, "--out", run, *_MCC)
-    ended = _done(server.run(*arguments))
+    ended = done(server.run(*arguments))
     found = _evaluations(run)
     assert [list(record["held_out"]["metrics"]) for record in found] == [["mcc", "accuracy"]] * 4
     mcc = {r["step"]: r["held_out"]["metrics"]["mcc"] for r in found}
@@ -103,18 +92,18 @@ def test_task_is_judged_by_eval_metrics_in_training_and_by_eval(
     assert f"best held-out mcc {mcc[best]:.4f} at step {best}" in ended.stderr
     # A checkpoint of the run is judged as the run was; the command line wins.
     predictions = tmp_path / "p.jsonl"
-    evaluated = json.loads(_done(server.run("eval", run, "--json", "--device", "cpu",
+    evaluated = json.loads(done(server.run("eval", run, "--json", "--device", "cpu",
                                             "--predictions", predictions)).stdout)  # fmt: skip
     assert evaluated["metrics"] == found[best // 2 - 1]["held_out"]["metrics"]
     rows = [json.loads(line) for line in predictions.read_text("utf-8").splitlines()]
     expected = matthews_corrcoef([r["target"] for r in rows], [r["prediction"] for r in rows])
     assert evaluated["metrics"]["mcc"] == pytest.approx(expected, abs=1e-12)
     data = folder / "nlu.train.jsonl"
-    other = json.loads(_done(server.run("eval", run, "--json", "--data", data)).stdout)
+    other = json.loads(done(server.run("eval", run, "--json", "--data", data)).stdout)
     assert list(other["metrics"]) == ["mcc", "accuracy"]
-    chosen = json.loads(_done(server.run("eval", run, "--json", "--metrics", "f1")).stdout)
+    chosen = json.loads(done(server.run("eval", run, "--json", "--metrics", "f1")).stdout)
     assert list(chosen["metrics"]) == ["f1"]
-    told = json.loads(_done(server.run("plan", path, "--json", "--no-probe", *_MCC)).stdout)
+    told = json.loads(done(server.run("plan", path, "--json", "--no-probe", *_MCC)).stdout)
     assert told["settings"]["eval"] == {"metrics": ["mcc", "accuracy"]}
     assert told["origin"]["eval.metrics.0"] == "command line"
     # Other scores for a run that has begun are a change like any other.
@@ -125,7 +114,7 @@ def test_task_is_judged_by_eval_metrics_in_training_and_by_eval(
 
 def test_seeds_are_summarised_by_eval_metrics(server: Server, folder: Path, tmp_path: Path) -> None:
     arguments = ("finetune", folder / "classes.yaml", "--seeds", "2", "--out", tmp_path, *_MCC)
-    figures = json.loads(_done(server.run(*arguments, "--json")).stdout)["figures"]
+    figures = json.loads(done(server.run(*arguments, "--json")).stdout)["figures"]
     assert list(figures) == ["loss", "mcc", "accuracy"]
     runs = [_evaluations(tmp_path / f"seed-{seed}") for seed in (1, 2)]
     best = [max(record["held_out"]["metrics"]["mcc"] for record in run) for run in runs]
@@ -137,13 +126,13 @@ def test_written_text_is_judged_by_eval_metrics(
     server: Server, folder: Path, tmp_path: Path
 ) -> None:
     sets = ("--set", "eval.metrics=[rouge:tokenize=zh,variant=rouge1, cer]")
-    _done(server.run("finetune", folder / "nlg.yaml", "--out", tmp_path, *sets))
+    done(server.run("finetune", folder / "nlg.yaml", "--out", tmp_path, *sets))
     assert all("metrics" not in record["held_out"] for record in _evaluations(tmp_path))
-    found = json.loads(_done(server.run("eval", tmp_path, "--json")).stdout)
+    found = json.loads(done(server.run("eval", tmp_path, "--json")).stdout)
     names = ["rouge:tokenize=zh,variant=rouge1", "cer"]
     assert list(found["metrics"]) == names
     asked = server.run("eval", tmp_path, "--json", "--metrics", ",".join(names))
-    assert json.loads(_done(asked).stdout) == found
+    assert json.loads(done(asked).stdout) == found
 
 
 @pytest.mark.parametrize(
@@ -183,7 +172,7 @@ def test_scores_that_the_answers_turn_out_not_to_have_are_named_with_the_setting
     ended = server.run("finetune", folder / "nlu.yaml", "--out", tmp_path / "nlu", *sets)
     _refused(ended, "eval.metrics: f1:average=binary: average binary is of two classes")
     sets = ("--set", "eval.metrics=[spearman]")
-    _done(server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "nlg", *sets))
+    done(server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "nlg", *sets))
     _refused(server.run("eval", tmp_path / "nlg"), "eval.metrics: spearman: the prediction of row")
 
 
