@@ -50,7 +50,10 @@ BASES = {
     "chinese": (
         "cpm_ant",
         ["zh_lm/clue_small.txt", "zh_lm/wiki_cmrc_contexts.jsonl", "zh_lm/poetry_songci.txt"],
-        ["train.steps=500", "train.eval_every=100"],
+        [
+            *("train.steps=500", "train.tokens_per_step=8192", "train.warmup_steps=40"),
+            "train.eval_every=100",
+        ],
     ),
 }
 SCRATCH = "scratch"
@@ -71,9 +74,10 @@ CONDITIONS: dict[str, dict[str, list[str]]] = {
 
 @dataclass(frozen=True)
 class Task:
-    """A task of ../shared/data: its files, the recipe it is trained with, the score it is told by.
+    """A task of ../shared/data: its files, the recipe it is trained with, how it is judged.
 
-    `label` is the column that the commonest answer of the training rows is counted in.
+    `shown` are figures of `nlpkit eval`: the score, or `loss`. `label` is the column that the
+    commonest answer of the training rows is counted in.
     """
 
     name: str
@@ -84,6 +88,7 @@ class Task:
     label: str | None
     epochs: float = 3
     sets: list[str] = field(default_factory=list)
+    shown: tuple[str, ...] = ()
 
 
 TASKS = [
@@ -130,8 +135,24 @@ TASKS = [
         epochs=0.5,
         sets=["objective.max_length=256"],
     ),
-    Task("KdConv", "chinese", "cpm_ant_nlg", "zh_task/kdconv", "bleu:tokenize=zh", None),
-    Task("Ape210K", "chinese", "cpm_ant_nlg", "zh_task/ape210k", "exact_match", None),
+    Task(
+        "KdConv",
+        "chinese",
+        "cpm_ant_nlg",
+        "zh_task/kdconv",
+        "bleu:tokenize=zh",
+        None,
+        shown=("loss", "bleu:tokenize=zh"),
+    ),
+    Task(
+        "Ape210K",
+        "chinese",
+        "cpm_ant_nlg",
+        "zh_task/ape210k",
+        "exact_match",
+        None,
+        shown=("loss", "exact_match"),
+    ),
 ]
 
 
@@ -160,10 +181,10 @@ class Bench:
         sets.append("data.valid_fraction=0.02")
         self.nlpkit("pretrain", recipe, *_set(sets), "--out", str(self.out / name), log=name)
 
-    def cell(self, task: Task, condition: str) -> list[float]:
-        """Return the score of each seed."""
+    def cell(self, task: Task, condition: str) -> list[dict[str, Any]]:
+        """Return the figures of each seed."""
         place = self.out / _plain(task.name) / _plain(condition)
-        kept = place / "scores.json"
+        kept = place / "figures.json"
         if kept.exists():
             return json.loads(kept.read_text())
         special = CONDITIONS[task.base][condition]
@@ -186,13 +207,13 @@ class Bench:
             *("--out", str(place), "--json"),
             log=log,
         )
-        scores = []
+        figures = []
         for seed in json.loads(trained)["seeds"]:
             run = str(place / f"seed-{seed}")
             found = json.loads(self.nlpkit("eval", run, "--metrics", task.score, "--json", log=log))
-            scores.append(found["metrics"][task.score])
-        kept.write_text(json.dumps(scores))
-        return scores
+            figures.append({"loss": found["loss"], **found["metrics"]})
+        kept.write_text(json.dumps(figures))
+        return figures
 
     def column(self, task: Task, split: str) -> list[Any]:
         """Return the answers in a file of the task."""
@@ -201,8 +222,6 @@ class Bench:
 
     def majority(self, task: Task) -> str:
         """Return the accuracy of always giving the commonest answer of the training rows."""
-        if task.label is None or task.score != "accuracy":
-            return "–"
         train, dev = (self.column(task, split) for split in ("train", "dev"))
         return f"{dev.count(statistics.mode(train)) / len(dev):.3f}"
 
@@ -215,12 +234,11 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower().replace("λ = ", "l")).strip("-")
 
 
-def _shown(scores: list[Any]) -> str:
-    if None in scores:
+def _shown(figures: list[dict[str, Any]], name: str) -> str:
+    values = [each[name] for each in figures]
+    if None in values:
         return "undefined"
-    if len(scores) == 1:
-        return f"{scores[0]:.3f}"
-    return f"{statistics.fmean(scores):.3f} ± {statistics.stdev(scores):.3f}"
+    return f"{statistics.fmean(values):.3f} ± {statistics.stdev(values):.3f}"
 
 
 def main() -> None:
@@ -248,15 +266,17 @@ def main() -> None:
             for condition in CONDITIONS[task.base]
         }
         for (name, condition), job in jobs.items():
-            print(f"{name}: {condition}: {_shown(job.result())}", file=sys.stderr, flush=True)
+            print(f"{name}: {condition}: {job.result()}", file=sys.stderr, flush=True)
     for base in dict.fromkeys(task.base for task in tasks):
         conditions = list(CONDITIONS[base])
         print("\n| task | score | commonest answer |", " | ".join(conditions), "|")
         print("|---" * (3 + len(conditions)) + "|")
-        for task in (task for task in tasks if task.base == base):
-            cells = [_shown(jobs[task.name, condition].result()) for condition in conditions]
-            head = [task.name, task.score.partition(":")[0], bench.majority(task)]
-            print("|", " | ".join(head + cells), "|")
+        rows = [(t, score) for t in tasks if t.base == base for score in t.shown or (t.score,)]
+        for task, score in rows:
+            made = [jobs[task.name, condition].result() for condition in conditions]
+            majority = bench.majority(task) if score == "accuracy" else "–"
+            head = [task.name, score.partition(":")[0], majority]
+            print("|", " | ".join([*head, *(_shown(figures, score) for figures in made)]), "|")
 
 
 if __name__ == "__main__":
