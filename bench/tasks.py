@@ -51,8 +51,8 @@ BASES = {
         "cpm_ant",
         ["zh_lm/clue_small.txt", "zh_lm/wiki_cmrc_contexts.jsonl", "zh_lm/poetry_songci.txt"],
         [
-            *("train.steps=500", "train.tokens_per_step=8192", "train.warmup_steps=40"),
-            "train.eval_every=100",
+            *("train.steps=500", "train.tokens_per_step=8192", "train.lr=2e-3"),
+            *("train.warmup_steps=40", "train.eval_every=100"),
         ],
     ),
 }
