@@ -54,9 +54,9 @@ def targeted(config: Config, module: Any, model_config: Any) -> dict[str, str]:
             if any(name == target or name.endswith(f".{target}") for name in (ours, theirs))
         }
         if not hits:
-            known = sorted({ours.rpartition(".")[2] for ours in names})
+            known = ", ".join(sorted({ours.rpartition(".")[2] for ours in names}))
             raise UsageError(
-                f"lora.targets: no linear layer {target!r} in this model; it has {', '.join(known)}; "
+                f"lora.targets: no linear layer {target!r} in this model; it has {known}; "
                 f"{ALL}: every one"
             )
         found |= hits
