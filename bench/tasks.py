@@ -20,27 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-SIZES = {
-    "english": [
-        "model.family=gpt",
-        "model.hidden_size=256",
-        "model.num_layers=4",
-        "model.num_heads=4",
-        "model.attention_dropout=0.0",
-    ],
-    "chinese": [
-        "model.family=cpm_ant",
-        "model.hidden_size=256",
-        "model.num_layers=4",
-        "model.num_heads=8",
-        "model.intermediate_size=640",
-        "model.prompt_types=4",
-        "model.prompt_length=8",
-        "model.segment_types=8",
-        "model.num_buckets=128",
-        "model.max_distance=512",
-    ],
-}
+from nlpkit import recipe
+
 BASES = {
     "english": (
         "gpt1",
@@ -199,7 +180,8 @@ class Bench:
         start = ["--from", str(self.out / task.base)]
         if SCRATCH in special:
             tokenizer = json.dumps(str(self.out / task.base / "tokenizer"))
-            start = _set(["init_from=null", f"tokenizer.path={tokenizer}", *SIZES[task.base]])
+            model = json.dumps(recipe.load(BASES[task.base][0]).dump()["model"])
+            start = _set(["init_from=null", f"tokenizer.path={tokenizer}", f"model={model}"])
         options = ["--lora"] * (LORA in special) + ["--seeds", str(self.seeds)]
         log = f"{_plain(task.name)}-{_plain(condition)}"
         trained = self.nlpkit(
