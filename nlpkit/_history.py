@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from nlpkit import _yaml
-from nlpkit._places import dotted
 from nlpkit.errors import FileError
-from nlpkit.recipe import flatten
+from nlpkit.recipe import flatten, yaml
+from nlpkit.recipe.places import dotted
 from nlpkit.rundir import METRICS, RECIPE, RunDirectory
 from nlpkit.train import checkpoint
 
@@ -239,7 +238,7 @@ def _settings(path: Path) -> dict[str, str]:
         raw = path.read_bytes()
     except OSError as error:
         raise FileError(f"{path}: cannot be read: {error.strerror}") from error
-    data = _yaml.read(_yaml.decode(raw, str(path)), str(path)).data
+    data = yaml.read(yaml.decode(raw, str(path)), str(path)).data
     if not isinstance(data, dict):
         raise FileError(f"{path}: not a recipe: expected settings (`key: value`)")
     found = {}

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from nlpkit import _proofs, _run_proofs, _sections, build, run
+from nlpkit import _proofs, _run_proofs, build, run
 from nlpkit._proofs import Subject, Verdict
 from nlpkit._run_proofs import EVAL_EVERY, SAVE_EVERY, STEPS, Bench, check
 from nlpkit.errors import UsageError
 from nlpkit.objectives._task import Task
-from nlpkit.recipe import Resolved
+from nlpkit.recipe import Resolved, sections
 from nlpkit.rundir import RunDirectory
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.signals import StopFlag
@@ -135,8 +135,8 @@ def _shrink(resolved: Resolved) -> tuple[Resolved, dict[str, tuple[Any, Any]]]:
     small = type(config).model_validate(config.model_dump() | lower)
     tokenizer = recipe.tokenizer
     if tokenizer is None:
-        tokenizer = _sections.Tokenizer(path=recipe.init_from, kind=None)
-    model = _sections.Model(family=part.family, config=small)
+        tokenizer = sections.Tokenizer(path=recipe.init_from, kind=None)
+    model = sections.Model(family=part.family, config=small)
     update = {"model": model, "init_from": None, "tokenizer": tokenizer}
     lowered = {k: (known[k], v) for k, v in lower.items() if v != known[k]}
     return replace(resolved, recipe=recipe.model_copy(update=update)), lowered
@@ -151,7 +151,7 @@ def _changed(resolved: Resolved, section: str, **values: Any) -> Resolved:
         assert recipe.model is not None  # `_shrink` put it there
         config = recipe.model.config
         config = type(config).model_validate(config.model_dump() | values)
-        update = _sections.Model(family=recipe.model.family, config=config)
+        update = sections.Model(family=recipe.model.family, config=config)
     return replace(resolved, recipe=recipe.model_copy(update={section: update}))
 
 

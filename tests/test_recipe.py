@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nlpkit import _yaml, recipe, registry
-from nlpkit._schema import schema
-from nlpkit._yaml import MAX_DEPTH
+from nlpkit import recipe, registry
 from nlpkit.errors import FileError, NlpkitError, RecipeError
-from nlpkit.recipe import Recipe, changed, load, packaged, parse
+from nlpkit.recipe import Recipe, changed, load, packaged, parse, yaml
+from nlpkit.recipe.schema import schema
+from nlpkit.recipe.yaml import MAX_DEPTH
 
 SECTIONS = {
     "name": "name: x",
@@ -174,7 +174,7 @@ def test_yaml_bomb_is_refused_at_once(text, said):
     ],
 )
 def test_yaml_scalar_is_read_as_yaml_1_2_has_it(written, value):
-    found = _yaml.read(f"a: {written}" if written != "-" else "a: '-'", "x").data["a"]
+    found = yaml.read(f"a: {written}" if written != "-" else "a: '-'", "x").data["a"]
     assert found == value
     assert type(found) is type(value)
 
@@ -190,7 +190,7 @@ plain = st.recursive(
 @settings(max_examples=200, deadline=None)
 def test_yaml_written_is_read_back_equal(data):
     data = {"a": data}
-    assert _yaml.read(_yaml.write(data), "x").data == data
+    assert yaml.read(yaml.write(data), "x").data == data
 
 
 @given(st.text(alphabet=":-[]{}&*!|>'\"#%@,? \n\tab1.~<=", max_size=60))
@@ -396,14 +396,14 @@ def test_changed_names_what_differs_and_leaves_free_settings_out():
 @pytest.mark.parametrize("name", packaged())
 def test_packaged_recipe_loads_and_fits_the_schema(name):
     found = load(name)
-    jsonschema.validate(_yaml.read(packaged()[name].read_text("utf-8"), name).data, schema())
+    jsonschema.validate(yaml.read(packaged()[name].read_text("utf-8"), name).data, schema())
     jsonschema.validate(found.dump(), schema())
 
 
 def test_schema_is_valid_and_refuses_what_loading_refuses():
     jsonschema.Draft202012Validator.check_schema(schema())
     validator = jsonschema.Draft202012Validator(schema())
-    good = _yaml.read(GOOD, "x").data
+    good = yaml.read(GOOD, "x").data
     assert validator.is_valid(good)
     for section, wrong in [
         ("model", {"family": "cpm_amt"}),

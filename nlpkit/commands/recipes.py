@@ -26,7 +26,7 @@ def command(common: Common, name: Name = None) -> None:
     from nlpkit.errors import UsageError
 
     if name == "schema":
-        from nlpkit._schema import schema
+        from nlpkit.recipe.schema import schema
 
         print(json.dumps(schema(), indent=2, ensure_ascii=False))
         return

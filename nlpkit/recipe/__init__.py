@@ -21,15 +21,16 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from nlpkit import _problems, _sections, _yaml, registry
-from nlpkit._overrides import apply
-from nlpkit._places import Document, dotted
-from nlpkit._places import Path as KeyPath
-from nlpkit._sections import Attention, Model, Objective, Tokenizer
+from nlpkit import registry
 from nlpkit.config import FrozenConfig
 from nlpkit.errors import FileError, RecipeError
+from nlpkit.recipe import problems, sections, yaml
+from nlpkit.recipe.overrides import apply
+from nlpkit.recipe.places import Document, dotted
+from nlpkit.recipe.places import Path as KeyPath
+from nlpkit.recipe.sections import Attention, Model, Objective, Tokenizer
 
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parent.parent
 _FREE: dict[str, Any] = {"free": True}
 COMMAND_LINE = "command line"
 DEFAULT = "default"
@@ -69,7 +70,7 @@ class Recipe(FrozenConfig):
     def _directory_name(cls, name: str) -> str:
         if len(name) > 100 or not re.fullmatch(r"\w[\w.-]*(?<!\.)", name):
             raise ValueError(
-                f"{_problems.quote(name)} is no safe directory name: letters, digits, `_`, `-` "
+                f"{problems.quote(name)} is no safe directory name: letters, digits, `_`, `-` "
                 "and `.` inside, at most 100 characters"
             )
         return name
@@ -89,7 +90,7 @@ class Recipe(FrozenConfig):
     @field_validator("data", "train", "eval", mode="plain")
     @classmethod
     def _fixed(cls, value: Any, info: ValidationInfo) -> Any:
-        config = _sections.fixed_config(str(info.field_name))
+        config = sections.fixed_config(str(info.field_name))
         return config.model_validate({} if value is None else value)
 
     @field_validator("lora", mode="plain")
@@ -99,7 +100,7 @@ class Recipe(FrozenConfig):
             return None
         if info.data.get("init_from", "not checked") is None:
             raise ValueError("needs init_from, the checkpoint that the adapters belong to")
-        return _sections.fixed_config("lora").model_validate(value)
+        return sections.fixed_config("lora").model_validate(value)
 
     @field_validator("attention", mode="before")
     @classmethod
@@ -138,7 +139,7 @@ class Resolved:
 
     def to_yaml(self) -> str:
         """Return a recipe that loads to an equal one."""
-        return _yaml.write(self.dump())
+        return yaml.write(self.dump())
 
     def path(self, name: str) -> Path:
         """Return the file or directory that a setting names, `~` and `$HOME` replaced.
@@ -163,7 +164,7 @@ def load(path_or_name: str, overrides: Sequence[str] = ()) -> Resolved:
 
 def parse(raw: bytes, source: str, base: Path, overrides: Sequence[str] = ()) -> Resolved:
     """Return the recipe in `raw` (UTF-8), called `source` in messages; see `load`."""
-    document = _yaml.read(_yaml.decode(raw, source), source)
+    document = yaml.read(yaml.decode(raw, source), source)
     if document.data is None and not overrides:
         raise RecipeError([f"{source}: an empty recipe: settings are lines like `key: value`"])
     document.data = {} if document.data is None else document.data
@@ -171,24 +172,24 @@ def parse(raw: bytes, source: str, base: Path, overrides: Sequence[str] = ()) ->
         raise RecipeError(
             [f"{source}:1:1: expected settings (`key: value`), got {_kind(document)}"]
         )
-    problems = list(document.problems)
+    mistakes = list(document.problems)
     for order, override in enumerate(overrides, 1):
-        problems += apply(document, override, order)
+        mistakes += apply(document, override, order)
     recipe = None
     try:
         recipe = Recipe.model_validate(document.data)
     except ValidationError as error:
         found = error.errors(include_url=False)
-        known = _sections.known(Recipe, document.data)
-        problems += _problems.explain(found, document, known)
-    if problems or recipe is None:
-        raise RecipeError([str(problem) for problem in sorted(problems)])
+        known = sections.known(Recipe, document.data)
+        mistakes += problems.explain(found, document, known)
+    if mistakes or recipe is None:
+        raise RecipeError([str(problem) for problem in sorted(mistakes)])
     dump = recipe.model_dump(mode="json")
-    known = _sections.known(Recipe, dump)
+    known = sections.known(Recipe, dump)
     origin = {}
     for leaf in flatten(dump):
         setting = known.get(leaf[:-1], {}).get(str(leaf[-1]))
-        usual = setting is not None and setting.default == _problems.value_at(dump, leaf)
+        usual = setting is not None and setting.default == problems.value_at(dump, leaf)
         origin[dotted(leaf)] = _origin(leaf, document, usual)
     return Resolved(recipe, base, origin)
 
@@ -223,7 +224,7 @@ def find(path_or_name: str) -> Path:
 def _read(path: Path, name: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            return file.read(_yaml.MAX_BYTES + 1)
+            return file.read(yaml.MAX_BYTES + 1)
     except OSError as error:
         raise FileError(f"{name}: {(error.strerror or str(error)).lower()}") from error
 
@@ -278,12 +279,12 @@ def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     free = {
         (*path, name)
         for data in (old, new)
-        for path, fields in _sections.known(Recipe, data).items()
+        for path, fields in sections.known(Recipe, data).items()
         for name, field in fields.items()
-        if _sections.is_free(field)
+        if sections.is_free(field)
     }
     values = [
-        {path: json.dumps(_problems.value_at(data, path)) for path in flatten(data)}
+        {path: json.dumps(problems.value_at(data, path)) for path in flatten(data)}
         for data in (old, new)
     ]
     differing = [

@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from nlpkit._places import Document, Path, Place, Problem
 from nlpkit.errors import RecipeError
+from nlpkit.recipe.places import Document, Path, Place, Problem
 
 MAX_BYTES = 1_000_000
 MAX_VALUES = 10_000

@@ -10,8 +10,9 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from nlpkit import _yaml, registry
-from nlpkit._places import Document, Path, Place, Problem
+from nlpkit import registry
+from nlpkit.recipe import yaml
+from nlpkit.recipe.places import Document, Path, Place, Problem
 
 # What is known at each mapping of a recipe: its path -> the settings it may hold.
 Known = Mapping[Path, Mapping[str, FieldInfo]]
@@ -178,17 +179,17 @@ def quote(text: str) -> str:
 def _advice(wanted: str, value: Any, place: Place) -> str | None:
     """Return what would be right, where it can be told."""
     if isinstance(value, str) and ("integer" in wanted or "number" in wanted):
-        meant = _yaml.scalar(value)
+        meant = yaml.scalar(value)
         if isinstance(meant, (int, float)) and not isinstance(meant, bool):
             return "remove the quotes"
         bare = re.sub(r"(?<=\d)[_,](?=\d)", "", value)
         bare = re.sub(r"(?<![\d.])0+(?=\d)", "", bare)
-        if isinstance(_yaml.scalar(bare), (int, float)):
+        if isinstance(yaml.scalar(bare), (int, float)):
             return f"write {bare}"
     elif isinstance(value, float) and "integer" in wanted and value.is_integer():
         return f"write {int(value)}"
     elif "true or false" in wanted and isinstance(value, (str, int)):
-        if isinstance(_yaml.scalar(str(value)), bool):
+        if isinstance(yaml.scalar(str(value)), bool):
             return "remove the quotes"
         meant = _BOOLEANS.get(str(value).lower())
         return f"write {meant}" if meant else None

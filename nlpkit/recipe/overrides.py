@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from nlpkit import _yaml
-from nlpkit._places import Document, Path, Place, Problem, dotted
 from nlpkit.errors import RecipeError
+from nlpkit.recipe import yaml
+from nlpkit.recipe.places import Document, Path, Place, Problem, dotted
 
 
 def apply(document: Document, override: str, order: int) -> list[Problem]:
@@ -18,7 +18,7 @@ def apply(document: Document, override: str, order: int) -> list[Problem]:
         what = "expected section.key=value, such as train.steps=100"
         return [Problem(order, (1, 1), f"--set {override}", "", what)]
     try:
-        given = _yaml.read(value, source, order)
+        given = yaml.read(value, source, order)
     except RecipeError as error:
         what = error.problems[0].removeprefix(f"{source}: ")
         return [Problem(order, (1, 1), source, "", what)]

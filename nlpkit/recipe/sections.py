@@ -22,9 +22,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from nlpkit import registry
-from nlpkit._places import Path
 from nlpkit.config import FrozenConfig
 from nlpkit.errors import UsageError
+from nlpkit.recipe.places import Path
 
 # Sections whose settings are declared by one module, whatever the recipe says.
 FIXED = {

@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from nlpkit import _sections, registry
-from nlpkit._sections import Attention, Model, Objective, Part, Tokenizer
+from nlpkit import registry
 from nlpkit.config import FrozenConfig
-from nlpkit.recipe import Recipe
+from nlpkit.recipe import Recipe, sections
+from nlpkit.recipe.sections import Attention, Model, Objective, Part, Tokenizer
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
@@ -19,7 +19,7 @@ Schema = dict[str, Any]
 def schema() -> Schema:
     """Return the schema; a section that names a part allows the settings of that part alone."""
     parts = {part: _configs(part) for part in (Model, Tokenizer, Objective)}
-    fixed = {section: _sections.fixed_config(section) for section in _sections.FIXED}
+    fixed = {section: sections.fixed_config(section) for section in sections.FIXED}
     configs: list[type[FrozenConfig]] = [Attention, *fixed.values()]
     configs += [config for chosen in parts.values() for config in chosen.values()]
     references, holder = models_json_schema([(each, "validation") for each in configs])
@@ -28,21 +28,21 @@ def schema() -> Schema:
     def written(config: type[FrozenConfig]) -> Schema:
         return defs[references[config, "validation"]["$ref"].rpartition("/")[2]]
 
-    sections = {
+    by_part = {
         part: _part(part, {name: written(config) for name, config in chosen.items()})
         for part, chosen in parts.items()
     }
-    objectives = {"type": "array", "minItems": 1, "items": sections[Objective]}
+    objectives = {"type": "array", "minItems": 1, "items": by_part[Objective]}
     special = {
-        "model": sections[Model],
-        "tokenizer": sections[Tokenizer],
-        "objective": {"anyOf": [sections[Objective], objectives]},
+        "model": by_part[Model],
+        "tokenizer": by_part[Tokenizer],
+        "objective": {"anyOf": [by_part[Objective], objectives]},
         "attention": written(Attention),
         **{section: written(config) for section, config in fixed.items()},
     }
     for name in ("model", "tokenizer", "lora"):  # a written-out recipe says null of these
         special[name] = {"anyOf": [special[name], {"type": "null"}], "default": None}
-    backends = ["auto", *registry.names(_sections.BACKENDS)]
+    backends = ["auto", *registry.names(sections.BACKENDS)]
     special["attention"]["properties"]["backend"]["enum"] = backends
     plain = Recipe.model_json_schema()["properties"]
     properties = {
