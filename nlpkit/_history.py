@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from nlpkit.checkpoints import files
+from nlpkit.checkpoints.run_directory import METRICS, RECIPE, RunDirectory
 from nlpkit.errors import FileError
 from nlpkit.recipe import flatten, yaml
 from nlpkit.recipe.places import dotted
-from nlpkit.rundir import METRICS, RECIPE, RunDirectory
-from nlpkit.train import checkpoint
 
 COLUMNS = (
     "step", "tokens", "targets", "loss", "lr", "grad_norm", "tokens_per_second", "memory_bytes",
@@ -253,12 +253,12 @@ def _settings(path: Path) -> dict[str, str]:
 def _weights(path: Path) -> dict[int, str]:
     """Return the SHA-256 of each checkpoint's weights, as its manifest says, by step."""
     found = {}
-    for each in reversed(checkpoint.found(path)):
-        manifest = each.path / checkpoint.MANIFEST
+    for each in reversed(files.found(path)):
+        manifest = each.path / files.MANIFEST
         try:
-            files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
-            name = next((name for name in WEIGHTS if name in files), WEIGHTS[0])
-            found[each.step] = str(files[name]["sha256"])
+            named = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+            name = next((name for name in WEIGHTS if name in named), WEIGHTS[0])
+            found[each.step] = str(named[name]["sha256"])
         except FileNotFoundError:
             continue  # a running run has just removed this one
         except (OSError, ValueError, KeyError, TypeError) as error:

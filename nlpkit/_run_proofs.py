@@ -17,13 +17,12 @@ from torch import Tensor
 
 from nlpkit import build, run
 from nlpkit._proofs import ROUNDING, Subject, Verdict, look
+from nlpkit.checkpoints import files, hf_layout
+from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
 from nlpkit.data.loader import Position, Step, Stream, fill, steps
 from nlpkit.errors import Stopped, TryAgain
-from nlpkit.models import _hf
 from nlpkit.recipe import Resolved
-from nlpkit.rundir import METRICS, RunDirectory
 from nlpkit.saving import Run, Training, save
-from nlpkit.train import checkpoint
 from nlpkit.train.log import QUIET, TIME_KEYS, Log
 from nlpkit.train.loop import Job, State, train
 from nlpkit.train.signals import StopFlag
@@ -170,8 +169,8 @@ def reopened(bench: Bench) -> Verdict:
     subject, made = bench.subject, bench.run
     made.bare.model.load_state_dict(subject.model.state_dict())
     save(made, State(step=1), False)
-    place = checkpoint.place(made.directory.path, 1)
-    config, weights = made.part.module().from_hf(*_hf.read(place))
+    place = files.place(made.directory.path, 1)
+    config, weights = made.part.module().from_hf(*hf_layout.read(place))
     kept = subject.model.state_dict()
     wrong = [name for name in kept if not _same(kept[name], weights.get(name))]
     if wrong or kept.keys() != weights.keys():
@@ -201,7 +200,7 @@ def _in_transformers(place: Path) -> tuple[str, list[str]]:
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
-    settings, tensors = _hf.read(place)
+    settings, tensors = hf_layout.read(place)
     name = settings.get("architectures", [""])[0]
     if not hasattr(transformers, name):
         return "", []
@@ -252,7 +251,7 @@ def resumed(bench: Bench) -> Verdict:
         _run(bench, broken, killed)
     with open(broken / METRICS, "a", encoding="utf-8") as file:  # as a kill leaves it
         file.write('{"step": 5, "tok')
-    back = checkpoint.found(broken)[0].step if checkpoint.found(broken) else 0
+    back = files.found(broken)[0].step if files.found(broken) else 0
     stopped = _Interruption(bench.stop, 3, kill=False)
     with suppress(TryAgain):
         _run(bench, broken, stopped)
@@ -296,5 +295,5 @@ def _metrics(place: Path) -> list[dict[str, Any]]:
 
 
 def _tensors(place: Path) -> dict[str, Tensor]:
-    final = checkpoint.place(place, STEPS)
-    return load_file(final / _hf.WEIGHTS) | load_file(final / checkpoint.MOMENTS)
+    final = files.place(place, STEPS)
+    return load_file(final / hf_layout.WEIGHTS) | load_file(final / files.MOMENTS)

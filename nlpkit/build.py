@@ -14,17 +14,17 @@ import torch
 from torch import nn
 
 from nlpkit import _checks, registry
+from nlpkit.checkpoints import any_layout, files, hf_layout
+from nlpkit.checkpoints.hf_layout import HEAD
 from nlpkit.data import corpus, store
 from nlpkit.data.items import build_items, read_rows
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Corpus, Watch
 from nlpkit.errors import DataError, FileError, UsageError
-from nlpkit.models import _hf, _lora, _source
+from nlpkit.models import _lora
 from nlpkit.models._head import Head
-from nlpkit.models._hf import HEAD
 from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved
-from nlpkit.train import checkpoint
 from nlpkit.vocabulary import build_tokenizer
 
 
@@ -85,18 +85,18 @@ def model_part(
         return ModelPart(recipe.model.family, recipe.model.config, None)
     own = base = None
     if recipe.lora is not None:  # adapters are nothing without what they belong to
-        saved = [c.path for c in checkpoint.found(run_path)] if run_path else []
+        saved = [c.path for c in files.found(run_path)] if run_path else []
         newest = resumed or (saved[0] if saved else None)
-        base = _source.base(newest) if newest else None
+        base = any_layout.base(newest) if newest else None
     elif resumed is not None:
-        own = resumed, _hf.read(resumed)
+        own = resumed, hf_layout.read(resumed)
     elif run_path is not None:
         own = _own_checkpoint(run_path)
     directory = own[0] if own else base or _start(resolved.path(recipe.init_from))
-    settings, tensors = own[1] if own else _source.read(directory)
-    family, _ = _hf.family_of(settings, directory)
+    settings, tensors = own[1] if own else any_layout.read(directory)
+    family, _ = hf_layout.family_of(settings, directory)
     part = ModelPart(family, None, None, directory)
-    part.config, state = _hf.converted(part.module(), directory, settings, tensors)
+    part.config, state = hf_layout.converted(part.module(), directory, settings, tensors)
     part.start, part.rows = None if own else state, len(state["token_embedding"])
     if recipe.model is not None and recipe.model.config != part.config:
         differ = [k for k, v in part.config if getattr(recipe.model.config, k, None) != v]
@@ -107,21 +107,21 @@ def model_part(
     if recipe.lora is not None:
         part.lora = recipe.lora
         part.targets = _lora.targeted(recipe.lora, part.module(), part.config)
-        part.base_hash = _source.base_hash(directory)
+        part.base_hash = any_layout.base_hash(directory)
     return part
 
 
 def _own_checkpoint(run_path: Path) -> tuple[Path, tuple[dict[str, Any], dict[str, Any]]] | None:
     """Return the run's newest readable checkpoint; when none is, `saving` says what is wrong."""
-    for found in checkpoint.found(run_path):
+    for found in files.found(run_path):
         with contextlib.suppress(FileError):
-            return found.path, _hf.read(found.path)
+            return found.path, hf_layout.read(found.path)
     return None
 
 
 def _start(directory: Path) -> Path:
     """Return the checkpoint of `init_from`; `latest` may move on while it is read."""
-    if not _source.is_checkpoint(directory) and checkpoint.pointed(directory, "latest"):
+    if not any_layout.is_checkpoint(directory) and files.pointed(directory, "latest"):
         raise UsageError(
             f"init_from: {directory} is a run; name its checkpoint: {directory}/checkpoints/latest"
         )
@@ -240,7 +240,7 @@ def bind_objective(
     part.prompt_rows = _checks.check_training(resolved, objective)
     if isinstance(objective, Task):
         part.outputs, part.head_dropout = objective.outputs, objective.dropout
-        notes = _source.read_notes(part.source) if part.source else {}
+        notes = any_layout.read_notes(part.source) if part.source else {}
         part.same_task = notes.get("objective") == objective_notes(first.name, objective)
     return objective
 

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from nlpkit import __version__, registry
+from nlpkit.checkpoints import any_layout, hf_layout, tokenizer_files
+from nlpkit.disk import name_path_in_errors, sync
 from nlpkit.errors import FileError, UsageError
-from nlpkit.models import _hf, _source
 from nlpkit.opening import find_checkpoint, verify
-from nlpkit.tokenizers import _load
-from nlpkit.train.checkpoint import naming_the_path, sync
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -57,10 +56,10 @@ def convert(
     _check_free(out)
     asked = PRECISIONS[precision] if precision is not None else None
     found = _read(source, asked, config, say)
-    family, _ = _hf.family_of(found.settings, found.path)
+    family, _ = hf_layout.family_of(found.settings, found.path)
     module = registry.load("models", f"nlpkit.models.{family}.model")
-    model_config, state = _hf.converted(module, found.path, found.settings, found.tensors)
-    tokenizer = _load.load(vocabulary or _source.tokenizer_home(found.path))[1]
+    model_config, state = hf_layout.converted(module, found.path, found.settings, found.tensors)
+    tokenizer = tokenizer_files.load(vocabulary or any_layout.tokenizer_home(found.path))[1]
     rows = len(state["token_embedding"])
     if rows != tokenizer.vocab_size:
         whose = vocabulary or "the one beside it"
@@ -68,7 +67,7 @@ def convert(
             f"{found.path}: the model has {rows} tokens and its tokenizer, {whose}, "
             f"{tokenizer.vocab_size}"
         )
-    settings, tensors = _hf.layout(module, model_config, state, pad_id=tokenizer.pad_id)
+    settings, tensors = hf_layout.layout(module, model_config, state, pad_id=tokenizer.pad_id)
     _report_left_out(found.tensors, tensors, warn)
     dtype = asked or found.precision
     tensors = {name: _cast(name, tensor, dtype) for name, tensor in tensors.items()}
@@ -78,14 +77,14 @@ def convert(
         **{k: v for k, v in found.settings.items() if k in ("id2label", "label2id")},
         "dtype": str(dtype).removeprefix("torch."),
     }
-    notes = {**_source.read_notes(found.path), "nlpkit": __version__}
+    notes = {**any_layout.read_notes(found.path), "nlpkit": __version__}
     notes.pop("base", None)
 
     def write(directory: Path) -> None:
-        _hf.write(directory, settings, tensors)
+        hf_layout.write(directory, settings, tensors)
         tokenizer.save(directory)
         text = json.dumps(notes, indent=1, ensure_ascii=False)
-        (directory / _hf.NOTES).write_text(text + "\n", encoding="utf-8")
+        (directory / hf_layout.NOTES).write_text(text + "\n", encoding="utf-8")
 
     _publish(out, write)
     return {
@@ -94,12 +93,12 @@ def convert(
         "family": family,
         "precision": next(name for name, kind in PRECISIONS.items() if kind == dtype),
         "parameters": sum(tensor.numel() for tensor in state.values()),
-        "bytes": (out / _hf.WEIGHTS).stat().st_size,
+        "bytes": (out / hf_layout.WEIGHTS).stat().st_size,
     }
 
 
 def _check_free(out: Path) -> None:
-    with naming_the_path(out):
+    with name_path_in_errors(out):
         if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
             raise UsageError(f"{out}: is there already; give a directory that is new or empty")
 
@@ -108,7 +107,7 @@ def _read(
     source: Path, asked: torch.dtype | None, config: Path | None, say: Callable[[str], None]
 ) -> _Weights:
     """Return the weights of a release, or of any other checkpoint, with adapters merged."""
-    release = _source.original(source, config)
+    release = any_layout.original(source, config)
     if release is not None:
         dtype = asked or torch.float32
         say(f"{release.weights}: its authors' release, sizes from {release.settings}")
@@ -117,8 +116,8 @@ def _read(
         raise UsageError(f"--config: {source} is no authors' release, and has its own config.json")
     path = find_checkpoint(source, say)
     verify(path)
-    settings, tensors = _source.read(path)
-    base = _source.base(path)
+    settings, tensors = any_layout.read(path)
+    base = any_layout.base(path)
     if base is not None:
         say(f"adapters of {path} merged into {base}")
     # Merged weights are in float32 until the end: one rounding is enough.
@@ -148,7 +147,7 @@ def _cast(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
 def _publish(out: Path, write: Callable[[Path], None]) -> None:
     """Make `out` from the files that `write(directory)` makes, in one renaming."""
     draft = out.absolute().with_name(f".{out.absolute().name}.{os.getpid()}")
-    with naming_the_path(out):
+    with name_path_in_errors(out):
         draft.mkdir(parents=True)
         try:
             write(draft)

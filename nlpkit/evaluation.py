@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from nlpkit import recipe
+from nlpkit.checkpoints.run_directory import RECIPE
 from nlpkit.data import corpus, store
 from nlpkit.data.items import Items, build_items
 from nlpkit.data.loader import HELD_OUT, Examples
@@ -19,7 +20,6 @@ from nlpkit.errors import DataError, UsageError
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.opening import Opened
-from nlpkit.rundir import RECIPE
 from nlpkit.saving import Training
 from nlpkit.score._named import WrongScore
 from nlpkit.train.evaluate import HeldOut, scores

@@ -1,7 +1,6 @@
 """Opens a checkpoint for use: model, tokenizer and objective, from a run, from one of its
 checkpoints, or from any directory in `transformers`' layout of a known family."""
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,15 +14,15 @@ from torch import nn
 
 from nlpkit import registry
 from nlpkit.build import ModelPart
+from nlpkit.checkpoints import any_layout, files, hf_layout, tokenizer_files
+from nlpkit.disk import file_sha256
 from nlpkit.errors import FileError, UsageError
-from nlpkit.models import _hf, _source
 from nlpkit.models._head import Head
 from nlpkit.objectives._contract import missing
-from nlpkit.tokenizers import _load
-from nlpkit.train import checkpoint, machine
+from nlpkit.train import machine
 
 # What a manifest vouches for and is not read here.
-_NOT_NEEDED = (checkpoint.MOMENTS, checkpoint.TRAINING)
+_NOT_NEEDED = (files.MOMENTS, files.TRAINING)
 
 
 @dataclass(frozen=True)
@@ -59,18 +58,18 @@ def open_checkpoint(
     where = _device(device)
     directory = find_checkpoint(Path(path).expanduser(), say)
     verify(directory)
-    settings, tensors = _source.read(directory)
-    family, light = _hf.family_of(settings, directory)
+    settings, tensors = any_layout.read(directory)
+    family, light = hf_layout.family_of(settings, directory)
     part = ModelPart(family, None, None, directory)
-    part.config, state = _hf.converted(part.module(), directory, settings, tensors)
-    tokenizer = _load.load(_source.tokenizer_home(directory))[1]
+    part.config, state = hf_layout.converted(part.module(), directory, settings, tensors)
+    tokenizer = tokenizer_files.load(any_layout.tokenizer_home(directory))[1]
     part.rows = len(state["token_embedding"])
     if part.rows != tokenizer.vocab_size:
         raise FileError(
             f"{directory}: the model has {part.rows} tokens and the tokenizer beside it "
             f"{tokenizer.vocab_size}"
         )
-    notes = _source.read_notes(directory)
+    notes = any_layout.read_notes(directory)
     objective = _objective(directory, notes, light, tokenizer, part)
     machine.tune_memory()
     dtype = _precision(precision, state["token_embedding"].dtype, where)
@@ -84,11 +83,11 @@ def find_checkpoint(path: Path, say: Callable[[str], None] = lambda _: None) -> 
     Raises:
         FileError: it is neither.
     """
-    if _source.is_checkpoint(path):
+    if any_layout.is_checkpoint(path):
         return path.resolve()
     run = path.parent if path.name == "checkpoints" else path
     for name in ("best", "latest"):
-        if found := checkpoint.pointed(run, name):
+        if found := files.pointed(run, name):
             say(f"{path}: its {name} checkpoint, {found.name}")
             return found
     if not path.exists():
@@ -100,29 +99,21 @@ def find_checkpoint(path: Path, say: Callable[[str], None] = lambda _: None) -> 
 
 def verify(directory: Path) -> None:
     """Raise `FileError` where a file is not what the manifest beside it says."""
-    manifest = directory / checkpoint.MANIFEST
+    manifest = directory / files.MANIFEST
     if not manifest.is_file():  # from elsewhere
         return
     try:
-        files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
-        for name, entry in files.items():
+        named = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+        for name, entry in named.items():
             target = directory / name
             if name in _NOT_NEEDED or target.name != name:
                 continue
             if not target.is_file():
-                raise FileError(f"{target}: is missing; {checkpoint.MANIFEST} names it")
-            if _sha256(target) != entry["sha256"]:
+                raise FileError(f"{target}: is missing; {files.MANIFEST} names it")
+            if file_sha256(target) != entry["sha256"]:
                 raise FileError(f"{target}: has changed since it was written (its hash differs)")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileError(f"{manifest}: cannot be read: {error}") from error
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _objective(
@@ -134,7 +125,7 @@ def _objective(
 ) -> Any:
     """Return the objective that the notes name, bound to the model, or the family's default."""
     named = notes.get("objective")
-    source = f"{directory / _hf.NOTES}: objective"
+    source = f"{directory / hf_layout.NOTES}: objective"
     try:
         settings = dict(named) if named is not None else {"name": light.DEFAULT_OBJECTIVE}
         name = settings.pop("name")
@@ -166,7 +157,7 @@ def _fitting(config: Any, model_config: Any) -> dict[str, Any]:
 
 def _model(part: ModelPart, state: dict[str, Any], backend: str) -> nn.Module:
     """Return the model with the weights of `state`, and the task's layer if it is among them."""
-    head = state.pop(_hf.HEAD, None)
+    head = state.pop(hf_layout.HEAD, None)
     # No time is lost on drawing weights that are replaced at once.
     with torch.device("meta"):
         model = part.module().Model(part.config, part.rows, backend)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from nlpkit._svg import MARKERS, PALETTE, Chart, Line, span
+from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import Unsupported
-from nlpkit.train.checkpoint import naming_the_path
 
 _READABLE = 48  # up to so many tokens are written along the axes
 
@@ -63,7 +63,7 @@ def charts_figure(charts: Sequence[Chart], labels: Sequence[str], heading: str, 
         for axes in grid.flat[: len(charts)]:
             if len(axes.get_lines()) > 1:
                 axes.legend(fontsize=8)
-    with naming_the_path(path):
+    with name_path_in_errors(path):
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             figure.savefig(draft, dpi=120, format="png", metadata={"Software": None})
@@ -114,7 +114,7 @@ def mask_figure(
         places = range(stop - start)
         one.set_xticks(places, tokens[start:stop], rotation=90, fontsize=7)
         one.set_yticks(places, tokens[start:stop], fontsize=7)
-    with naming_the_path(path), warnings.catch_warnings():
+    with name_path_in_errors(path), warnings.catch_warnings():
         # Where no font has a character there is a box: said once by each is too much.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(path, dpi=120)

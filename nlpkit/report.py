@@ -15,8 +15,8 @@ import numpy as np
 from nlpkit import _history, _page, _svg
 from nlpkit._history import History
 from nlpkit._svg import Chart, Line, thin
+from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import UsageError
-from nlpkit.train import checkpoint
 
 ENDINGS = (".html", ".svg", ".png")
 _MIB = 2**20
@@ -69,7 +69,7 @@ def _labels(runs: Sequence[Path]) -> list[str]:
 def _write(out: Path, text: str) -> None:
     """Write the file whole or not at all."""
     draft = out.with_name(f".{out.name}.{os.getpid()}")
-    with checkpoint.naming_the_path(out):
+    with name_path_in_errors(out):
         try:
             draft.write_text(_UNPRINTABLE.sub("\ufffd", text), encoding="utf-8")
             draft.replace(out)

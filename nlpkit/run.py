@@ -13,13 +13,14 @@ import torch
 from accelerate import Accelerator, PartialState
 
 from nlpkit import build
+from nlpkit.checkpoints import files
+from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
 from nlpkit.data.loader import Step, Stream, steps
 from nlpkit.data.store import Watch
 from nlpkit.errors import DivergedError, UsageError
 from nlpkit.recipe import Resolved
-from nlpkit.rundir import METRICS, RunDirectory
 from nlpkit.saving import Run, Training, from_first, named_checkpoint, restore, save
-from nlpkit.train import checkpoint, machine
+from nlpkit.train import machine
 from nlpkit.train.duration import settle
 from nlpkit.train.evaluate import HeldOut
 from nlpkit.train.log import Log, Metrics
@@ -89,13 +90,13 @@ def pretrain(
     try:
         state = train(job, state)
     except DivergedError as error:
-        last = checkpoint.pointed(directory.path, "latest")
+        last = files.pointed(directory.path, "latest")
         where = f"the last good state is {last}" if last else "nothing was saved yet"
         raise DivergedError(f"{error}; {where}; try a lower train.lr or train.clip") from error
     finally:
         if job.metrics:
             job.metrics.close()
-    place = checkpoint.pointed(directory.path, "latest")
+    place = files.pointed(directory.path, "latest")
     assert place is not None
     if is_main:
         directory.set_status(finished=True, step=state.step)

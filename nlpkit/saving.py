@@ -16,12 +16,13 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from nlpkit import __version__, build, vocabulary
+from nlpkit.checkpoints import files, hf_layout, peft_layout
+from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.data.pack import Batch
+from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import FileError, UsageError
-from nlpkit.models import _hf, _peft
 from nlpkit.recipe import Resolved
-from nlpkit.rundir import RunDirectory
-from nlpkit.train import checkpoint, snapshot
+from nlpkit.train import snapshot
 from nlpkit.train.log import Log
 from nlpkit.train.loop import State
 from nlpkit.train.settings import Settled
@@ -93,9 +94,9 @@ def restore(run: Run, resume: str) -> State:
         )
     weights = _weights(run, found.path)
     try:
-        moments = load_file(found.path / checkpoint.MOMENTS)
+        moments = load_file(found.path / files.MOMENTS)
     except (SafetensorError, OSError) as error:
-        raise FileError(f"{found.path / checkpoint.MOMENTS}: {error}") from error
+        raise FileError(f"{found.path / files.MOMENTS}: {error}") from error
     try:
         snapshot.restore(run.training, run.optimizer, weights, moments)
     except (KeyError, RuntimeError) as error:  # missing; of another shape
@@ -118,23 +119,25 @@ def _weights(run: Run, path: Path) -> dict[str, Any]:
     """Return the state dict of a checkpoint of this run, or what of it is trained."""
     part = run.part
     if part.lora is None:
-        return _hf.converted(part.module(), path, *_hf.read(path))[1]
-    if _hf.read_notes(path).get("base") != part.base_hash:
+        return hf_layout.converted(part.module(), path, *hf_layout.read(path))[1]
+    if hf_layout.read_notes(path).get("base") != part.base_hash:
         raise FileError(f"{path}: {part.source} is another model than these adapters belong to")
     try:
-        return _peft.read_state(path, part.module(), part.targets, run.data.tokenizer.vocab_size)
+        return peft_layout.read_state(
+            path, part.module(), part.targets, run.data.tokenizer.vocab_size
+        )
     except KeyError as error:
-        raise FileError(f"{path}: {error} is missing from {_peft.WEIGHTS}") from error
+        raise FileError(f"{path}: {error} is missing from {peft_layout.WEIGHTS}") from error
 
 
-def _checkpoint_to_resume(run: Run, resume: str) -> checkpoint.Checkpoint | None:
+def _checkpoint_to_resume(run: Run, resume: str) -> files.Checkpoint | None:
     path = run.directory.path
     if resume == "auto":
-        return checkpoint.newest_good(path, run.log.warn)
+        return files.newest_good(path, run.log.warn)
     named = named_checkpoint(resume)
     if named is not None:
         return _good(run, named)
-    if checkpoint.found(path):
+    if files.found(path):
         raise UsageError(f"{path} holds checkpoints of a run; give --out another directory")
     return None
 
@@ -144,25 +147,25 @@ def named_checkpoint(resume: str) -> Path | None:
     return None if resume in ("auto", "never") else Path(resume)
 
 
-def _good(run: Run, path: Path) -> checkpoint.Checkpoint:
-    problem = checkpoint.damage(path)
+def _good(run: Run, path: Path) -> files.Checkpoint:
+    problem = files.damage(path)
     if problem:
         raise FileError(f"{path}: not a good checkpoint: {problem}")
     step = _training(path)[1].step
-    newer = [c for c in checkpoint.found(run.directory.path) if c.step > step]
+    newer = [c for c in files.found(run.directory.path) if c.step > step]
     if newer:
         raise UsageError(
             f"{run.directory.path} holds newer checkpoints (step {newer[0].step}); "
             "give --out another directory to branch off"
         )
-    return checkpoint.Checkpoint(path.resolve(), step)
+    return files.Checkpoint(path.resolve(), step)
 
 
 def _training(path: Path) -> tuple[dict[str, Any], State]:
     """Return `training.json` of a checkpoint and the state in it."""
-    file = path / checkpoint.TRAINING
+    file = path / files.TRAINING
     try:
-        file = checkpoint.training_file(path)
+        file = files.training_file(path)
         saved = json.loads(file.read_text(encoding="utf-8"))
         state = State.from_json(saved["state"])
         if not isinstance(saved["data"], str) or not all(map(_is_number, _numbers(state))):
@@ -184,13 +187,13 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
 
 
-def _point(run: Run, found: checkpoint.Checkpoint, state: State) -> None:
+def _point(run: Run, found: files.Checkpoint, state: State) -> None:
     """Let the pointers lead where they should: a kill may have come just before they were set."""
     path = run.directory.path
-    if found.path.resolve().parent == checkpoint.place(path, 0).resolve().parent:
-        checkpoint.point(path, "latest", found.path)
+    if found.path.resolve().parent == files.place(path, 0).resolve().parent:
+        files.point(path, "latest", found.path)
         if state.best_step == found.step:
-            checkpoint.point(path, "best", found.path)
+            files.point(path, "best", found.path)
 
 
 def _begin(run: Run) -> None:
@@ -217,18 +220,18 @@ def save(run: Run, state: State, best: bool) -> None:
     One that is there was saved before the evaluation of its step: it gets the new state.
     """
     path = run.directory.path
-    there = {c.step: c for c in checkpoint.found(path)}.get(state.step)
+    there = {c.step: c for c in files.found(path)}.get(state.step)
     if there is None:
         weights = snapshot.weights(run.training)
         moments = snapshot.moments(run.training, run.optimizer)
         if run.accelerator.is_main_process:
             _write(run, state, weights, moments)
     elif run.accelerator.is_main_process and _training(there.path)[1] != state:
-        checkpoint.amend(there.path, checkpoint.EVALUATED, _state_text(run, state))
+        files.amend(there.path, files.EVALUATED, _state_text(run, state))
     if run.accelerator.is_main_process:
         if best:
-            checkpoint.point(path, "best", checkpoint.place(path, state.step))
-        checkpoint.prune(path, run.settings.keep)
+            files.point(path, "best", files.place(path, state.step))
+        files.prune(path, run.settings.keep)
     run.accelerator.wait_for_everyone()
 
 
@@ -242,7 +245,7 @@ def _keep_tokenizer(run: Run) -> None:
     if place.is_dir():
         return
     draft = place.with_name(f".{place.name}")
-    with checkpoint.naming_the_path(place):
+    with name_path_in_errors(place):
         shutil.rmtree(draft, ignore_errors=True)
         run.data.tokenizer.save(draft)
         draft.rename(place)
@@ -252,11 +255,11 @@ def _write(run: Run, state: State, weights: dict[str, Any], moments: dict[str, A
     def write(directory: Path) -> None:
         _write_model(run, directory, weights)
         run.data.tokenizer.save(directory)
-        save_file({k: v.contiguous() for k, v in moments.items()}, directory / checkpoint.MOMENTS)
-        (directory / checkpoint.TRAINING).write_text(_state_text(run, state), encoding="utf-8")
+        save_file({k: v.contiguous() for k, v in moments.items()}, directory / files.MOMENTS)
+        (directory / files.TRAINING).write_text(_state_text(run, state), encoding="utf-8")
 
     _keep_tokenizer(run)
-    place = checkpoint.save(run.directory.path, state.step, write)
+    place = files.save(run.directory.path, state.step, write)
     run.log.detail(f"saved {place}")
 
 
@@ -270,15 +273,17 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Any]) -> None:
     }
     plain = {key: value for key, value in weights.items() if ".lora_" not in key}
     labels = getattr(objective.config, "labels", None)
-    settings, tensors = _hf.layout(part.module(), part.config, plain, labels, tokenizer.pad_id)
+    settings, tensors = hf_layout.layout(
+        part.module(), part.config, plain, labels, tokenizer.pad_id
+    )
     if part.lora is None:
-        _hf.write(directory, settings, tensors)
+        hf_layout.write(directory, settings, tensors)
     else:
         assert part.source is not None  # the recipe's own check
         grown = tokenizer.vocab_size != part.rows
         table = tensors[part.module().EMBEDDING] if grown else None
-        _hf.write_settings(directory, settings)
-        _peft.write(
+        hf_layout.write_settings(directory, settings)
+        peft_layout.write(
             directory,
             part.module(),
             part.config,
@@ -290,7 +295,7 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Any]) -> None:
         )
         notes["base"] = part.base_hash
     text = json.dumps(notes, indent=1, ensure_ascii=False)
-    (directory / _hf.NOTES).write_text(text + "\n", encoding="utf-8")
+    (directory / hf_layout.NOTES).write_text(text + "\n", encoding="utf-8")
 
 
 def _state_text(run: Run, state: State) -> str:

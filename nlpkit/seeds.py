@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from nlpkit.checkpoints.run_directory import METRICS
 from nlpkit.errors import DataError
-from nlpkit.rundir import METRICS
 
 
 def best_evaluation(run: Path, best_by: str = "loss") -> dict[str, float]:

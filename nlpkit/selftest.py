@@ -20,10 +20,10 @@ from torch import nn
 from nlpkit import _proofs, _run_proofs, build, run
 from nlpkit._proofs import Subject, Verdict
 from nlpkit._run_proofs import EVAL_EVERY, SAVE_EVERY, STEPS, Bench, check
+from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import UsageError
 from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved, sections
-from nlpkit.rundir import RunDirectory
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.signals import StopFlag
 

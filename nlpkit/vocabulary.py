@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from nlpkit import registry
+from nlpkit.checkpoints import any_layout, tokenizer_files
 from nlpkit.data import corpus
 from nlpkit.data._cache import content_hash, publish, scratch
 from nlpkit.data.store import Watch
 from nlpkit.errors import UsageError
-from nlpkit.models import _source
 from nlpkit.recipe import Resolved
-from nlpkit.tokenizers import _grow, _load
+from nlpkit.tokenizers import _grow
 
 TOKENIZER = "tokenizer"  # where a run keeps its own
 
@@ -35,15 +35,15 @@ def build_tokenizer(
     """
     own = run_path / TOKENIZER
     section = resolved.recipe.tokenizer
-    home = part.source and _source.tokenizer_home(part.source)
-    old = _load.load(home) if home and _load.is_there(home) else None
+    home = part.source and any_layout.tokenizer_home(part.source)
+    old = tokenizer_files.load(home) if home and tokenizer_files.is_there(home) else None
     if own.is_dir():
-        tokenizer = _load.load(own)[1]
+        tokenizer = tokenizer_files.load(own)[1]
     elif section is None:
         assert home is not None  # the recipe's own check
-        tokenizer = _load.load(home)[1]
+        tokenizer = tokenizer_files.load(home)[1]
     elif section.path is not None:
-        tokenizer = _load.load(resolved.path(section.path))[1]
+        tokenizer = tokenizer_files.load(resolved.path(section.path))[1]
     elif part.source is not None and old is None:
         raise UsageError(f"tokenizer.kind: {part.source} has no tokenizer to grow; give a path")
     else:
@@ -100,7 +100,7 @@ def _trained(
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
     place = cache / "tokenizers" / digest
     if place.is_dir():
-        return _load.load(place)[1]
+        return tokenizer_files.load(place)[1]
     counts = corpus.Counts()
     documents = corpus.documents(
         inputs, resolved.recipe.data, counts, part=which, should_stop=watch.should_stop

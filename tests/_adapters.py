@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, CpmAntForCausalLM, OpenAIGPTLMHeadModel
 
 from nlpkit import registry
-from nlpkit.models import _hf, _lora, _peft, cpm_ant, gpt
+from nlpkit.checkpoints import hf_layout, peft_layout
+from nlpkit.models import _lora, cpm_ant, gpt
 from nlpkit.models._lora_config import Config
 from nlpkit.models.cpm_ant.model import Model as CpmAnt
 from nlpkit.tokenizers.cpm_ant import SPECIAL_TOKENS, Tokenizer
@@ -41,7 +42,7 @@ def base(family: str, directory: Path) -> nn.Module:
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
     directory.mkdir(parents=True)
-    _hf.write(directory, *module(family).to_hf(CONFIGS[family], model.state_dict()))
+    hf_layout.write(directory, *module(family).to_hf(CONFIGS[family], model.state_dict()))
     Tokenizer(WORDS).save(directory)
     return model
 
@@ -104,7 +105,7 @@ def write_adapters(family: str, model: nn.Module, directory: Path, base_path: Pa
     config = Config(rank=4, alpha=6.0, targets=TARGETS[family])
     targets = _lora.targeted(config, module(family), CONFIGS[family])
     directory.mkdir()
-    _peft.write(
+    peft_layout.write(
         directory, module(family), CONFIGS[family], config, targets, model.state_dict(), None,
         base_path,
     )  # fmt: skip

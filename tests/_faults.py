@@ -69,7 +69,7 @@ class Disk:
         from safetensors import torch as safetensors
 
         from nlpkit import saving
-        from nlpkit.models import _hf
+        from nlpkit.checkpoints import hf_layout
 
         with contextlib.ExitStack() as stack:
             for name in ("fsync", "rename", "replace", "mkdir", "symlink", "unlink", "rmdir"):
@@ -81,7 +81,7 @@ class Disk:
                 stack.enter_context(mock.patch.object(os, name, wrapped))
             for module in (builtins, io):
                 stack.enter_context(mock.patch.object(module, "open", self._open(module.open)))
-            for module in (saving, _hf):
+            for module in (saving, hf_layout):
                 save_file = self._save_file(safetensors.save_file)
                 stack.enter_context(mock.patch.object(module, "save_file", save_file))
             yield self

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from nlpkit import recipe
+from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import NlpkitError
-from nlpkit.rundir import RunDirectory
 from nlpkit.train.log import QUIET, TIME_KEYS, Log
 from nlpkit.train.signals import StopFlag
 

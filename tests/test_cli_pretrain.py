@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nlpkit.train import checkpoint
+from nlpkit.checkpoints import files
 from tests import _tiny
 
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
@@ -96,7 +96,7 @@ def test_signal_saves_leaves_and_the_same_command_goes_on(
     name = signal.Signals(number).name
     assert f"nlpkit: stopped by {name}; saved at step" in stderr
     assert "Traceback" not in stderr
-    saved = checkpoint.newest_good(run, lambda line: None)
+    saved = files.newest_good(run, lambda line: None)
     assert saved is not None
     assert saved.step == max(record["step"] for record in _tiny.metrics(run))
 

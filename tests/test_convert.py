@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from nlpkit import converting
+from nlpkit.checkpoints import any_layout, hf_layout, peft_layout
 from nlpkit.converting import convert
 from nlpkit.errors import FileError, UsageError
-from nlpkit.models import _hf, _peft, _source
 from nlpkit.opening import open_checkpoint
 from tests import _adapters, _cpm_live, _tiny
 
@@ -30,12 +30,12 @@ def test_convert_of_adapters_opens_everywhere_in_every_precision(
     _adapters.adapted(family, model)
     _adapters.write_adapters(family, model, tmp_path / "ours", tmp_path / "base")
     made = convert(tmp_path / "ours", tmp_path / "out", precision=precision)
-    tensors = load_file(tmp_path / "out" / _hf.WEIGHTS)
+    tensors = load_file(tmp_path / "out" / hf_layout.WEIGHTS)
     assert {tensor.dtype for tensor in tensors.values()} == {DTYPES[precision]}
     assert made["precision"] == precision
-    assert not (tmp_path / "out" / _peft.SETTINGS).exists()
+    assert not (tmp_path / "out" / peft_layout.SETTINGS).exists()
     # One rounding of the merged weights, none before it.
-    exact = _source.read(tmp_path / "ours")[1]
+    exact = any_layout.read(tmp_path / "ours")[1]
     for name, tensor in exact.items():
         assert torch.equal(tensors[name], tensor.to(DTYPES[precision])), name
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
@@ -57,8 +57,8 @@ def test_convert_without_change_of_precision_is_exact(family: str, tmp_path: Pat
     convert(tmp_path / "base", tmp_path / "half", precision="bf16")
     made = convert(tmp_path / "half", tmp_path / "again")
     assert made["precision"] == "bf16"
-    first, second = (load_file(tmp_path / name / _hf.WEIGHTS) for name in ("half", "again"))
-    assert first.keys() == second.keys() == load_file(tmp_path / "base" / _hf.WEIGHTS).keys()
+    first, second = (load_file(tmp_path / name / hf_layout.WEIGHTS) for name in ("half", "again"))
+    assert first.keys() == second.keys() == load_file(tmp_path / "base" / hf_layout.WEIGHTS).keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert AutoConfig.from_pretrained(tmp_path / "again").dtype == torch.bfloat16
 
@@ -70,13 +70,13 @@ def test_convert_keeps_what_the_checkpoint_says_of_itself(tmp_path: Path) -> Non
     (tmp_path / "base/config.json").write_text(json.dumps(settings))
     objective = {"name": "clm", "max_length": 20, "contiguous": True}
     notes = {"objective": objective, "base": "a hash"}
-    (tmp_path / "base" / _hf.NOTES).write_text(json.dumps(notes))
+    (tmp_path / "base" / hf_layout.NOTES).write_text(json.dumps(notes))
     convert(tmp_path / "base", tmp_path / "out", precision="bf16")
     made = json.loads((tmp_path / "out/config.json").read_text())
     assert made["problem_type"] == "regression"
     assert made["dtype"] == "bfloat16"
     assert "torch_dtype" not in made
-    notes = json.loads((tmp_path / "out" / _hf.NOTES).read_text())
+    notes = json.loads((tmp_path / "out" / hf_layout.NOTES).read_text())
     assert notes["objective"] == objective
     assert "base" not in notes
     assert open_checkpoint(tmp_path / "out").objective.config.max_length == 20
@@ -84,9 +84,9 @@ def test_convert_keeps_what_the_checkpoint_says_of_itself(tmp_path: Path) -> Non
 
 def test_convert_says_what_has_no_place(tmp_path: Path) -> None:
     _adapters.base("gpt", tmp_path / "base")
-    tensors = load_file(tmp_path / "base" / _hf.WEIGHTS)
+    tensors = load_file(tmp_path / "base" / hf_layout.WEIGHTS)
     tensors["multiple_choice_head.summary.weight"] = torch.ones(1, 32)
-    save_file(tensors, tmp_path / "base" / _hf.WEIGHTS)
+    save_file(tensors, tmp_path / "base" / hf_layout.WEIGHTS)
     warnings: list[str] = []
     convert(tmp_path / "base", tmp_path / "out", warn=warnings.append)
     (line,) = warnings
@@ -95,9 +95,9 @@ def test_convert_says_what_has_no_place(tmp_path: Path) -> None:
 
 def test_convert_refuses_numbers_beyond_half_precision(tmp_path: Path) -> None:
     _adapters.base("gpt", tmp_path / "base")
-    tensors = load_file(tmp_path / "base" / _hf.WEIGHTS)
+    tensors = load_file(tmp_path / "base" / hf_layout.WEIGHTS)
     tensors["transformer.h.1.ln_2.weight"][3] = -7e4
-    save_file(tensors, tmp_path / "base" / _hf.WEIGHTS)
+    save_file(tensors, tmp_path / "base" / hf_layout.WEIGHTS)
     with pytest.raises(UsageError) as caught:
         convert(tmp_path / "base", tmp_path / "out", precision="fp16")
     assert str(caught.value) == (
@@ -110,7 +110,7 @@ def test_convert_takes_an_empty_directory_and_no_other(tmp_path: Path) -> None:
     _adapters.base("gpt", tmp_path / "base")
     (tmp_path / "empty").mkdir()
     convert(tmp_path / "base", tmp_path / "empty")
-    assert (tmp_path / "empty" / _hf.WEIGHTS).is_file()
+    assert (tmp_path / "empty" / hf_layout.WEIGHTS).is_file()
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for name in ("empty", "file", "link"):
@@ -156,7 +156,7 @@ def test_convert_of_a_release_takes_config_and_vocabulary_from_elsewhere(tmp_pat
     made = convert(weights, out, config=config, vocabulary=vocabulary, precision="bf16")
     assert made["source"] == str(weights)
     expected = state["encoder.layers.0.ffn.ffn.w_out.weight"].div(48**0.5).bfloat16()
-    found = load_file(out / _hf.WEIGHTS)["cpmant.encoder.layers.0.ffn.ffn.w_out.weight"]
+    found = load_file(out / hf_layout.WEIGHTS)["cpmant.encoder.layers.0.ffn.ffn.w_out.weight"]
     assert torch.equal(found, expected)
     assert open_checkpoint(out).tokenizer.token(60) == tokens[60]
     short = tmp_path / "short.txt"
@@ -188,7 +188,7 @@ def test_convert_prints_the_directory_or_one_object(tmp_path: Path) -> None:
         "precision": "bf16",
         # 58 words, 20 prompts, 4 segments of 32; 48 x 4; 2 x (4 x 32^2 + 3 x 32 x 48 + 64); 32
         "parameters": (len(_adapters.WORDS) + 24) * 32 + 192 + 2 * (4096 + 4608 + 64) + 32,
-        "bytes": (tmp_path / "out" / _hf.WEIGHTS).stat().st_size,
+        "bytes": (tmp_path / "out" / hf_layout.WEIGHTS).stat().st_size,
     }
     result = _tiny.command("convert", tmp_path / "nothing", tmp_path / "x")
     assert result.returncode == 4

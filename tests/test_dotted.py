@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nlpkit.train import checkpoint
+from nlpkit.checkpoints import files
 from tests import _tiny
 
 _OBJECTIVE = """
@@ -33,5 +33,5 @@ def test_family_and_objective_of_ones_own_train(
     text = _tiny.RECIPE.replace("family: cpm_ant", "family: ownlab.ant")
     path = _tiny.write(tmp_path, text=text.replace("name: cpm_ant", "name: ownlab.backwards"))
     place = _tiny.pretrain(path, tmp_path / "run", "train.steps=4")
-    assert checkpoint.damage(place) is None
+    assert files.damage(place) is None
     assert [r["step"] for r in _tiny.metrics(tmp_path / "run") if "loss" in r] == [1, 2, 3, 4]

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file
 
 from nlpkit import _history, _page, planning, recipe
+from nlpkit.checkpoints import files
 from nlpkit.data.loader import Stream
 from nlpkit.data.pack import Bins
 from nlpkit.errors import UsageError
-from nlpkit.train import checkpoint
 from nlpkit.train.duration import batches_per_epoch, settle
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.settings import Config
@@ -184,7 +184,7 @@ def test_stopped_run_of_epochs_goes_on_bit_for_bit(
 ) -> None:
     place = _tiny.pretrain_with_stops(task, tmp_path, reads, *EPOCHS)
     assert _tiny.metrics(tmp_path) == _tiny.metrics(whole)
-    expected = checkpoint.pointed(whole, "latest")
+    expected = files.pointed(whole, "latest")
     assert expected is not None
     for name in ("model.safetensors", "optimizer.safetensors"):
         ours, theirs = load_file(place / name), load_file(expected / name)

@@ -9,7 +9,8 @@ from unittest import mock
 
 import pytest
 
-from nlpkit.train import checkpoint, evaluate
+from nlpkit.checkpoints import files
+from nlpkit.train import evaluate
 from tests import _tiny
 from tests._faults import Ended, Server
 
@@ -52,10 +53,10 @@ def _start(server: Server, path: Path, run: Path, *more: str, **faults: Any) -> 
 
 def _state(run: Path, name: str) -> dict[str, Any]:
     """Return where a pointer of the run leads, the state kept there, and its weights."""
-    place = checkpoint.pointed(run, name)
+    place = files.pointed(run, name)
     assert place is not None
-    assert checkpoint.damage(place) is None
-    state = json.loads(checkpoint.training_file(place).read_text(encoding="utf-8"))
+    assert files.damage(place) is None
+    state = json.loads(files.training_file(place).read_text(encoding="utf-8"))
     weights = (place / "model.safetensors").read_bytes()
     return {"name": place.name, "state": state, "weights": weights}
 
@@ -84,7 +85,7 @@ def test_signal_inside_evaluations_loses_and_doubles_nothing(
         assert ended.stderr.splitlines()[-1] == (
             f"nlpkit: stopped by {name}; saved at step {step}; the same command goes on from there"
         )
-        assert checkpoint.damage(checkpoint.place(tmp_path, step)) is None
+        assert files.damage(files.place(tmp_path, step)) is None
         assert _evaluated(tmp_path) == kept
     assert _start(server, path, tmp_path).code == 0
     _check_same(tmp_path, undisturbed)

@@ -15,7 +15,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from nlpkit import cli
-from nlpkit.train import checkpoint
+from nlpkit.checkpoints import files
 from tests import _tiny
 
 _SETS = (
@@ -140,7 +140,7 @@ def test_hostile_init_from_is_one_line_and_exit_4(base, tmp_path: Path, capsys, 
     folder, run = base
     change, said = _STARTS[case]
     start = tmp_path / "start"
-    shutil.copytree(checkpoint.place(run, 2), start)
+    shutil.copytree(files.place(run, 2), start)
     change(start)
     text = (folder / "start.yaml").read_text(encoding="utf-8").replace("START", str(start))
     (tmp_path / "r.yaml").write_text(text, encoding="utf-8")
@@ -158,23 +158,23 @@ def _sealed(change: Change) -> Change:
 
     def both(directory: Path) -> None:
         change(directory)
-        content = json.loads((directory / checkpoint.MANIFEST).read_text())
+        content = json.loads((directory / files.MANIFEST).read_text())
         for name in content["files"]:
             data = (directory / name).read_bytes()
             digest = hashlib.sha256(data).hexdigest()
             content["files"][name] = {"bytes": len(data), "sha256": digest}
-        (directory / checkpoint.MANIFEST).write_text(json.dumps(content))
+        (directory / files.MANIFEST).write_text(json.dumps(content))
 
     return both
 
 
 def _without_a_moment(directory: Path) -> None:
-    moments = load_file(directory / checkpoint.MOMENTS)
+    moments = load_file(directory / files.MOMENTS)
     moments.pop(sorted(moments)[0])
-    save_file(moments, directory / checkpoint.MOMENTS)
+    save_file(moments, directory / files.MOMENTS)
 
 
-_STATE, _MANIFEST = checkpoint.TRAINING, checkpoint.MANIFEST
+_STATE, _MANIFEST = files.TRAINING, files.MANIFEST
 _RESUMES: dict[str, tuple[Change, str]] = {
     "manifest above": (
         _set(_MANIFEST, "files", "../../../../etc/passwd", value={"bytes": 1, "sha256": ""}),
@@ -197,7 +197,7 @@ _RESUMES: dict[str, tuple[Change, str]] = {
     "state without data": (_sealed(_set(_STATE, "data", value=None)), "'data'"),
     "moment missing": (_sealed(_without_a_moment), "of another model than the recipe's"),
     "moments pickled": (
-        _sealed(_put(checkpoint.MOMENTS, pickle.dumps({}))),
+        _sealed(_put(files.MOMENTS, pickle.dumps({}))),
         "optimizer.safetensors: Error while deserializing",
     ),
 }
@@ -210,7 +210,7 @@ def test_hostile_checkpoint_to_resume_is_one_line_and_exit_4(
     folder, run = base
     change, said = _RESUMES[case]
     shutil.copytree(run, tmp_path / "run", symlinks=True)
-    change(checkpoint.place(tmp_path / "run", 2))
+    change(files.place(tmp_path / "run", 2))
     code = _run(folder / "tiny.yaml", "--out", tmp_path / "run", "--allow-change")
     out, err = capsys.readouterr()
     assert (code, out) == (4, ""), err
@@ -220,7 +220,7 @@ def test_hostile_checkpoint_to_resume_is_one_line_and_exit_4(
     assert errors[0].startswith(f"nlpkit: {tmp_path}/run")
     named = _run(
         *(folder / "tiny.yaml", "--out", tmp_path / "new"),
-        *("--resume", checkpoint.place(tmp_path / "run", 2)),
+        *("--resume", files.place(tmp_path / "run", 2)),
     )
     assert named == 4
     assert "Traceback" not in capsys.readouterr().err
@@ -244,6 +244,6 @@ def test_directory_beside_the_checkpoints_with_another_name_is_left_alone(
     folder, run = base
     shutil.copytree(run, tmp_path / "run", symlinks=True)
     copy = tmp_path / "run" / "checkpoints" / "step-00000002 (copy)"
-    shutil.copytree(checkpoint.place(run, 2), copy)
+    shutil.copytree(files.place(run, 2), copy)
     assert _run(folder / "tiny.yaml", "--out", tmp_path / "run", "--allow-change") == 0
-    assert checkpoint.damage(copy) is None
+    assert files.damage(copy) is None

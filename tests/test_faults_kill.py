@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nlpkit.train import checkpoint
+from nlpkit.checkpoints import files
 from tests import _tiny
 from tests._faults import KILL, Disk, Ended, Server
 
@@ -56,9 +56,9 @@ def _steps(run: Path) -> int:
 def _check_kill(run: Path, ended: Ended) -> None:
     """Check what a kill left: the newest checkpoint is good and at most `save_every` steps old."""
     assert ended.code == -signal.SIGKILL, ended
-    found = checkpoint.found(run)
+    found = files.found(run)
     for each in found:
-        assert checkpoint.damage(each.path) is None
+        assert files.damage(each.path) is None
     newest = found[0].step if found else 0
     # one more where the kill came into the save itself
     assert 0 <= _steps(run) - newest <= _EVERY, (newest, _steps(run))
@@ -69,7 +69,7 @@ def _check_end(ended: Ended, run: Path, undisturbed: Path) -> None:
     assert ended.code == 0, ended.stderr
     assert _tiny.metrics(run) == _tiny.metrics(undisturbed)
     for name in ("latest", "best"):
-        ours, theirs = checkpoint.pointed(run, name), checkpoint.pointed(undisturbed, name)
+        ours, theirs = files.pointed(run, name), files.pointed(undisturbed, name)
         assert ours is not None
         assert theirs is not None
         assert ours.name == theirs.name

@@ -14,9 +14,10 @@ from safetensors.torch import load_file, save_file
 from transformers import CpmAntForCausalLM, OpenAIGPTForSequenceClassification
 
 from nlpkit import recipe, registry
+from nlpkit.checkpoints import any_layout, hf_layout, peft_layout
 from nlpkit.converting import convert
 from nlpkit.errors import FileError, NlpkitError, UsageError
-from nlpkit.models import _hf, _lora, _peft, _source
+from nlpkit.models import _lora
 from nlpkit.models._lora_config import Config
 from nlpkit.opening import open_checkpoint
 from nlpkit.tokenizers import bpe
@@ -83,7 +84,7 @@ def test_lora_adapters_of_ours_open_in_peft_with_equal_logits(family: str, tmp_p
     ).eval()
     # peft finds the very layers: no adapter of its own that the file has not.
     made = get_peft_model_state_dict(opened)
-    assert made.keys() == load_file(tmp_path / "ours" / _peft.WEIGHTS).keys()
+    assert made.keys() == load_file(tmp_path / "ours" / peft_layout.WEIGHTS).keys()
     found = _adapters.logits(opened)
     torch.testing.assert_close(found, _adapters.logits(model), atol=1e-5, rtol=1e-5)
     assert (found - before).abs().max() > 0.1
@@ -133,7 +134,7 @@ def test_lora_adapters_of_the_body_alone_open(tmp_path: Path) -> None:
     model = _adapters.base("gpt", tmp_path / "base")
     _adapters.adapted("gpt", model)
     _adapters.write_adapters("gpt", model, tmp_path / "ours", tmp_path / "base")
-    file = tmp_path / "ours" / _peft.WEIGHTS
+    file = tmp_path / "ours" / peft_layout.WEIGHTS
     tensors = {n.replace(".transformer.", "."): t for n, t in load_file(file).items()}
     save_file(tensors, file)
     opened = open_checkpoint(tmp_path / "ours")
@@ -163,7 +164,7 @@ def test_lora_of_another_kind_is_refused_in_one_line(
     model = _adapters.base("cpm_ant", tmp_path / "base")
     _adapters.adapted("cpm_ant", model)
     _adapters.write_adapters("cpm_ant", model, tmp_path / "ours", tmp_path / "base")
-    file = tmp_path / "ours" / _peft.SETTINGS
+    file = tmp_path / "ours" / peft_layout.SETTINGS
     file.write_text(json.dumps(json.loads(file.read_text()) | settings))
     with pytest.raises(FileError) as caught:
         open_checkpoint(tmp_path / "ours")
@@ -195,12 +196,12 @@ def test_lora_tensors_that_do_not_fit_the_base_are_refused(change, named, tmp_pa
     model = _adapters.base("cpm_ant", tmp_path / "base")
     _adapters.adapted("cpm_ant", model)
     _adapters.write_adapters("cpm_ant", model, tmp_path / "ours", tmp_path / "base")
-    file = tmp_path / "ours" / _peft.WEIGHTS
+    file = tmp_path / "ours" / peft_layout.WEIGHTS
     tensors = load_file(file)
     change(tensors)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file)
     with pytest.raises(FileError, match=r"adapter_config\.json: ") as caught:
-        _source.read(tmp_path / "ours")
+        any_layout.read(tmp_path / "ours")
     assert named in str(caught.value)
 
 
@@ -209,7 +210,7 @@ def test_lora_pickled_adapters_are_not_opened(tmp_path: Path) -> None:
     _adapters.peft_model("cpm_ant", tmp_path / "base").save_pretrained(
         tmp_path / "peft", safe_serialization=True
     )
-    (tmp_path / "peft" / _peft.WEIGHTS).rename(tmp_path / "peft" / "adapter_model.bin")
+    (tmp_path / "peft" / peft_layout.WEIGHTS).rename(tmp_path / "peft" / "adapter_model.bin")
     with pytest.raises(FileError, match=r"adapter_model.bin is a pickle, which is not opened"):
         open_checkpoint(tmp_path / "peft")
 
@@ -282,8 +283,8 @@ def test_lora_run_trains_adapters_alone_and_keeps_the_base(start, tmp_path: Path
     before = {p.name: p.read_bytes() for p in base.iterdir()}
     last = _tiny.pretrain(_adapters.tuning_recipe(folder, base, LORA), tmp_path / "run")
     assert {p.name: p.read_bytes() for p in base.iterdir()} == before
-    assert not (last / _hf.WEIGHTS).exists()
-    tensors = load_file(last / _peft.WEIGHTS)
+    assert not (last / hf_layout.WEIGHTS).exists()
+    tensors = load_file(last / peft_layout.WEIGHTS)
     # 2 layers x (q, k, v) x (A, B) of 4 x 32
     assert {tuple(t.shape) for t in tensors.values()} == {(4, 32), (32, 4)}
     assert len(tensors) == 12
@@ -294,11 +295,11 @@ def test_lora_run_trains_adapters_alone_and_keeps_the_base(start, tmp_path: Path
     moments = load_file(last / "optimizer.safetensors")
     assert len(moments) == 3 * 12
     # 1,536 numbers beside 24,800: float32, names and shapes
-    assert (last / _peft.WEIGHTS).stat().st_size < 12_000
-    assert (base / _hf.WEIGHTS).stat().st_size > 100_000
+    assert (last / peft_layout.WEIGHTS).stat().st_size < 12_000
+    assert (base / hf_layout.WEIGHTS).stat().st_size > 100_000
     losses = [r["held_out"]["loss"] for r in _tiny.metrics(tmp_path / "run") if "held_out" in r]
     assert losses[-1] < losses[0]
-    merged, plain = _source.read(last)[1], _source.read(base)[1]
+    merged, plain = any_layout.read(last)[1], any_layout.read(base)[1]
     changed = {name for name in merged if not torch.equal(merged[name], plain[name])}
     kinds = {name.rpartition("project_")[2] for name in changed}
     assert kinds == {"q.weight", "k.weight", "v.weight"}
@@ -322,7 +323,7 @@ def test_lora_run_resumed_equals_an_uninterrupted_one_bit_for_bit(start, tmp_pat
     whole = _tiny.pretrain(path, tmp_path / "whole")
     parts = _tiny.pretrain_with_stops(path, tmp_path / "parts", [14, 20])
     assert _tiny.metrics(tmp_path / "parts") == _tiny.metrics(tmp_path / "whole")
-    for name in (_peft.WEIGHTS, "optimizer.safetensors"):
+    for name in (peft_layout.WEIGHTS, "optimizer.safetensors"):
         assert (parts / name).read_bytes() == (whole / name).read_bytes()
 
 
@@ -337,11 +338,13 @@ def test_lora_run_goes_on_from_its_own_base_though_latest_has_moved(start, tmp_p
     shutil.copytree(base, other)
     moving.unlink()
     moving.symlink_to(other)
-    tensors = {n: t + 1 for n, t in load_file(other / _hf.WEIGHTS).items()}
-    save_file(tensors, other / _hf.WEIGHTS)
+    tensors = {n: t + 1 for n, t in load_file(other / hf_layout.WEIGHTS).items()}
+    save_file(tensors, other / hf_layout.WEIGHTS)
     assert (tmp_path / "run/checkpoints/latest").exists()
     last = _tiny.pretrain(path, tmp_path / "run")
-    assert json.loads((last / _peft.SETTINGS).read_text())["base_model_name_or_path"] == str(base)
+    assert json.loads((last / peft_layout.SETTINGS).read_text())["base_model_name_or_path"] == str(
+        base
+    )
 
 
 def test_lora_wrong_or_missing_base_is_refused_naming_both(start, tmp_path: Path) -> None:
@@ -350,9 +353,9 @@ def test_lora_wrong_or_missing_base_is_refused_naming_both(start, tmp_path: Path
     shutil.copytree(first, base)
     path = _adapters.tuning_recipe(folder, base, LORA)
     last = _tiny.pretrain(path, tmp_path / "run", "train.steps=3")
-    tensors = load_file(base / _hf.WEIGHTS)
+    tensors = load_file(base / hf_layout.WEIGHTS)
     tensors["cpmant.segment_embedding.weight"][0, 0] += 1
-    save_file(tensors, base / _hf.WEIGHTS)
+    save_file(tensors, base / hf_layout.WEIGHTS)
     expected = f"{last}: {base} is another model than these adapters were made for"
     for attempt in (
         lambda: open_checkpoint(last),
@@ -376,8 +379,10 @@ def test_lora_adapters_as_a_start_train_whole_but_not_as_a_base(start, tmp_path:
     whole = _tiny.pretrain(
         _adapters.tuning_recipe(folder, last), tmp_path / "whole", "train.lr=1.0e-30"
     )
-    for name, tensor in _source.read(last)[1].items():
-        torch.testing.assert_close(load_file(whole / _hf.WEIGHTS)[name], tensor, rtol=0, atol=0)
+    for name, tensor in any_layout.read(last)[1].items():
+        torch.testing.assert_close(
+            load_file(whole / hf_layout.WEIGHTS)[name], tensor, rtol=0, atol=0
+        )
     with pytest.raises(
         UsageError, match=r"holds adapters itself; merge them first: nlpkit convert"
     ):
@@ -443,8 +448,8 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_lora_of_a_classifier_keeps_new_tokens_and_head(classes, tmp_path: Path) -> None:
     path, base = classes
     last = _tiny.pretrain(path, tmp_path / "whole")
-    tensors = load_file(last / _peft.WEIGHTS)
-    before = load_file(base / _hf.WEIGHTS)["transformer.tokens_embed.weight"]
+    tensors = load_file(last / peft_layout.WEIGHTS)
+    before = load_file(base / hf_layout.WEIGHTS)["transformer.tokens_embed.weight"]
     table = tensors["base_model.model.transformer.tokens_embed.weight"]
     assert torch.equal(table[:-3], before)  # _start_, _delimiter_, _classify_ are new
     assert len(table) == len(before) + 3
@@ -454,7 +459,7 @@ def test_lora_of_a_classifier_keeps_new_tokens_and_head(classes, tmp_path: Path)
     assert torch.equal(opened.model.head.weight, tensors["base_model.model.score.weight"])
     parts = _tiny.pretrain_with_stops(path, tmp_path / "parts", [22])
     assert len(list((tmp_path / "parts/checkpoints").glob("step-*"))) > 2
-    for name in (_peft.WEIGHTS, "optimizer.safetensors"):
+    for name in (peft_layout.WEIGHTS, "optimizer.safetensors"):
         assert (parts / name).read_bytes() == (last / name).read_bytes()
 
 
@@ -494,7 +499,7 @@ def test_lora_with_a_head_of_peft_opens_in_ours(classes, tmp_path: Path) -> None
     theirs = get_peft_model(plain, settings).eval()
     _adapters.randomise(theirs, "lora_B")
     theirs.save_pretrained(tmp_path / "peft")
-    assert json.loads((tmp_path / "peft" / _peft.SETTINGS).read_text())["modules_to_save"]
+    assert json.loads((tmp_path / "peft" / peft_layout.SETTINGS).read_text())["modules_to_save"]
     opened = open_checkpoint(tmp_path / "peft")
     ids = torch.arange(5, 25)
     with torch.no_grad():
@@ -542,7 +547,8 @@ def test_lora_two_processes_give_the_losses_of_one(start, tmp_path: Path) -> Non
         assert theirs["loss"] == pytest.approx(ours["loss"], abs=1e-4)
         assert theirs["targets"] == ours["targets"]
     ours, theirs = (
-        load_file(tmp_path / name / "checkpoints/latest" / _peft.WEIGHTS) for name in ("one", "two")
+        load_file(tmp_path / name / "checkpoints/latest" / peft_layout.WEIGHTS)
+        for name in ("one", "two")
     )
     for name, tensor in ours.items():
         torch.testing.assert_close(theirs[name], tensor, atol=1e-4, rtol=1e-3)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoConfig, AutoModelForCausalLM, CpmAntConfig, CpmAntForCausalLM
 
-from nlpkit.models import _hf
+from nlpkit.checkpoints import hf_layout
 from nlpkit.models.cpm_ant import Config, Prompts
 from nlpkit.models.cpm_ant.model import Model, from_hf, prompt_blocks, to_hf
 from nlpkit.objectives import cpm_ant as objective_file
@@ -176,12 +176,12 @@ def test_target_is_not_seen_by_what_comes_before_it(model: Model) -> None:
 def test_checkpoint_opens_in_transformers_and_comes_back_exactly(model: Model, tmp_path) -> None:
     model = model.float()
     settings, tensors = to_hf(SMALL, model.state_dict())
-    _hf.write(tmp_path, settings, tensors)
+    hf_layout.write(tmp_path, settings, tensors)
     theirs, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert type(theirs) is CpmAntForCausalLM
     assert not any(report.values()), report
     assert AutoConfig.from_pretrained(tmp_path).dim_ff == 48
-    config, state = from_hf(*_hf.read(tmp_path))
+    config, state = from_hf(*hf_layout.read(tmp_path))
     assert config.model_dump(exclude={"init", "head_dim"}) == SMALL.model_dump(
         exclude={"init", "head_dim"}
     )
@@ -205,7 +205,7 @@ def test_foreign_checkpoint_without_our_notes_is_read(model: Model, tmp_path) ->
     )).eval()  # fmt: skip
     theirs.save_pretrained(tmp_path)
     assert "nlpkit" not in json.loads((tmp_path / "config.json").read_text())
-    config, state = from_hf(*_hf.read(tmp_path))
+    config, state = from_hf(*hf_layout.read(tmp_path))
     table = theirs.cpmant.input_embedding.weight[VOCAB:].unflatten(0, (4, 5))
     assert torch.equal(state["prompt_embedding"].unflatten(0, (4, 5))[1], table[2])
     assert config.num_layers == 3

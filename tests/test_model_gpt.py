@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, OpenAIGPTConfig, OpenAIGPTLMHeadM
 from nlpkit import _proofs, _run_proofs, attention, recipe, selftest
 from nlpkit.attention.kinds import causal
 from nlpkit.attention.layout import Layout
+from nlpkit.checkpoints import hf_layout
 from nlpkit.errors import FileError, Unsupported
-from nlpkit.models import _hf
 from nlpkit.models.gpt import Config
 from nlpkit.models.gpt import model as family
 from nlpkit.models.gpt.model import Model, grow, to_hf
@@ -117,14 +117,14 @@ def test_token_is_not_seen_by_what_comes_before_it(model) -> None:
 
 
 def test_checkpoint_opens_in_transformers_and_comes_back_exactly(model, tmp_path) -> None:
-    _hf.write(tmp_path, *to_hf(SMALL, model.state_dict()))
+    hf_layout.write(tmp_path, *to_hf(SMALL, model.state_dict()))
     theirs, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert type(theirs) is OpenAIGPTLMHeadModel
     assert not any(report.values()), report
     ids = torch.randint(1, VOCAB, (30,))
     expected = theirs.eval()(ids[None]).logits[0]
     torch.testing.assert_close(model.logits(model((30,), ids)), expected, atol=1e-5, rtol=0)
-    config, state = _hf.converted(family, tmp_path, *_hf.read(tmp_path))
+    config, state = hf_layout.converted(family, tmp_path, *hf_layout.read(tmp_path))
     assert config == SMALL
     assert state.keys() == model.state_dict().keys()
     for name, value in model.state_dict().items():
@@ -138,7 +138,7 @@ def test_foreign_checkpoint_with_or_without_head_is_read(kind, tmp_path) -> None
     ).eval()
     theirs.save_pretrained(tmp_path)
     assert "nlpkit" not in json.loads((tmp_path / "config.json").read_text())
-    config, state = _hf.converted(family, tmp_path, *_hf.read(tmp_path))
+    config, state = hf_layout.converted(family, tmp_path, *hf_layout.read(tmp_path))
     model = Model(config, VOCAB).eval()
     model.load_state_dict(state)
     ids = torch.randint(1, VOCAB, (30,))
@@ -149,9 +149,9 @@ def test_foreign_checkpoint_with_or_without_head_is_read(kind, tmp_path) -> None
 
 def test_checkpoint_with_another_activation_is_refused(model, tmp_path) -> None:
     settings, tensors = to_hf(SMALL, model.state_dict())
-    _hf.write(tmp_path, settings | {"afn": "relu"}, tensors)
+    hf_layout.write(tmp_path, settings | {"afn": "relu"}, tensors)
     with pytest.raises(FileError, match="afn is 'relu'; GPT-1 has gelu"):
-        _hf.converted(family, tmp_path, *_hf.read(tmp_path))
+        hf_layout.converted(family, tmp_path, *hf_layout.read(tmp_path))
 
 
 def test_initial_weights_are_the_papers() -> None:
@@ -265,7 +265,7 @@ def test_run_with_dropout_stopped_and_resumed_is_the_uninterrupted_one(tmp_path,
     whole = _tiny.pretrain(path, tmp_path / "whole", *sets)
     broken = _tiny.pretrain_with_stops(path, tmp_path / "broken", [7, 12], *sets)
     assert _tiny.metrics(tmp_path / "whole") == _tiny.metrics(tmp_path / "broken")
-    one, two = _hf.read(whole)[1], _hf.read(broken)[1]
+    one, two = hf_layout.read(whole)[1], hf_layout.read(broken)[1]
     assert all(torch.equal(one[name], two[name]) for name in one.keys() | two.keys())
     first = next(r for r in _tiny.metrics(tmp_path / "whole") if "loss" in r)
     # At first all 400 tokens are about as likely: ln 400 = 5.99.

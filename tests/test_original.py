@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from nlpkit.checkpoints import any_layout
 from nlpkit.converting import convert
 from nlpkit.errors import FileError, UsageError
-from nlpkit.models import _source
 from nlpkit.objectives import cpm_ant as objective_file
 from nlpkit.opening import open_checkpoint
 from tests import _adapters, _cpm_live, _tiny
@@ -99,7 +99,7 @@ def test_original_gives_the_loss_of_the_reference_in_our_objective(released: Pat
 def test_original_of_half_precision_is_folded_in_float32(released: Path, state) -> None:
     half = {name: tensor.half() for name, tensor in state.items()}
     torch.save(half, released)
-    _, tensors = _source.read(released)
+    _, tensors = any_layout.read(released)
     name = "encoder.layers.0.ffn.ffn.w_out.weight"
     expected = half[name].double() / 48**0.5
     assert tensors[f"cpmant.{name}"].dtype == torch.float32
@@ -110,15 +110,15 @@ def test_original_of_half_precision_is_folded_in_float32(released: Path, state) 
 
 def test_original_in_the_file_format_of_old_torch_is_read(released: Path, state) -> None:
     # Before torch 1.6 it was no zip archive, which alone can be mapped.
-    expected = _source.read(released)[1]
+    expected = any_layout.read(released)[1]
     torch.save(state, released, _use_new_zipfile_serialization=False)
     assert not released.read_bytes().startswith(b"PK")
-    found = _source.read(released)[1]
+    found = any_layout.read(released)[1]
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 
 
 def test_original_prompts_follow_the_words(released: Path, state) -> None:
-    _, tensors = _source.read(released)
+    _, tensors = any_layout.read(released)
     table = tensors["cpmant.input_embedding.weight"]
     expected = state["prompt_embedding.weight"] / 32**0.5
     assert torch.equal(table[SIZES["vocab_size"] :], expected)
@@ -129,13 +129,13 @@ def test_original_whose_prompts_are_in_the_table_of_words_is_the_same_model(
     released: Path, state
 ) -> None:
     # Later versions of CPM-Live: no prompt_embedding, and "vocab_size": 31744 = 30720 + 32 * 32.
-    expected_settings, expected = _source.read(released)
+    expected_settings, expected = any_layout.read(released)
     prompts = state.pop("prompt_embedding.weight")
     state["input_embedding.weight"] = torch.cat([state["input_embedding.weight"], prompts])
     torch.save(state, released)
     sizes = SIZES | {"vocab_size": SIZES["vocab_size"] + len(prompts)}
     released.with_suffix(".json").write_text(json.dumps(sizes))
-    settings, found = _source.read(released)
+    settings, found = any_layout.read(released)
     assert settings == expected_settings
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
@@ -145,7 +145,7 @@ def test_original_is_a_start_of_training(released: Path, tmp_path: Path) -> None
     _tiny.write(tmp_path)
     path = _adapters.tuning_recipe(tmp_path, released.parent)
     last = _tiny.pretrain(path, tmp_path / "run", "train.lr=1.0e-30", "train.steps=3")
-    made, before = _source.read(last)[1], _source.read(released)[1]
+    made, before = any_layout.read(last)[1], any_layout.read(released)[1]
     for name, tensor in before.items():
         # our own prompt numbers are permuted in memory and put back
         torch.testing.assert_close(made[name], tensor, rtol=1e-6, atol=1e-12, msg=name)
@@ -178,7 +178,7 @@ def test_original_tensors_that_do_not_fit_are_named(change, named, released: Pat
     change(state)
     torch.save(state, released)
     with pytest.raises(FileError) as caught:
-        _source.read(released)
+        any_layout.read(released)
     assert str(caught.value).startswith(f"{released}: ")
     assert named in str(caught.value)
 
@@ -197,7 +197,7 @@ def test_original_settings_that_are_wrong_are_named(change, named, released: Pat
     file = released.with_suffix(".json")
     file.write_text(json.dumps(SIZES | change))
     with pytest.raises(FileError) as caught:
-        _source.read(released)
+        any_layout.read(released)
     assert str(caught.value).startswith(f"{file}: {named}")
 
 
@@ -205,15 +205,15 @@ def test_original_with_absurd_sizes_allocates_nothing(released: Path) -> None:
     sizes = SIZES | {"num_layers": 10**9, "vocab_size": 10**12}
     released.with_suffix(".json").write_text(json.dumps(sizes))
     with pytest.raises(FileError, match=r"lacks encoder\.layers\.10\.ffn"):
-        _source.read(released)
+        any_layout.read(released)
 
 
 def test_original_without_its_json_is_refused_saying_where_it_should_be(released: Path) -> None:
     released.with_suffix(".json").rename(released.with_name("other.json"))
-    _source.read(released)  # the only one that has these sizes
+    any_layout.read(released)  # the only one that has these sizes
     released.with_name("other.json").unlink()
     with pytest.raises(FileError, match=r"needs its settings, cpm-ant-tiny.json, beside it"):
-        _source.read(released)
+        any_layout.read(released)
 
 
 def test_original_directory_with_two_is_refused_naming_them(released: Path) -> None:
@@ -283,7 +283,7 @@ def test_original_flipped_bytes_never_end_in_a_bug(released: Path) -> None:
             content[place] ^= 0x41
         released.write_bytes(bytes(content))
         try:
-            _source.read(released)
+            any_layout.read(released)
         except FileError as error:
             messages.append(str(error))
     assert 20 < len(messages) < 60

@@ -21,9 +21,9 @@ from accelerate.state import AcceleratorState
 from nlpkit import _proofs, _run_proofs, attention, cli, recipe, selftest
 from nlpkit._run_proofs import Bench
 from nlpkit.attention.kinds import cpm_ant as kind
+from nlpkit.checkpoints import hf_layout
 from nlpkit.data import loader, pack
 from nlpkit.errors import NlpkitError, UsageError
-from nlpkit.models import _hf
 from nlpkit.objectives._contract import IGNORE, Loss
 from nlpkit.objectives.cpm_ant import Objective
 from nlpkit.train import snapshot
@@ -276,13 +276,13 @@ def test_selftest_of_a_loss_of_each_batch_apart_is_found(bench: Bench, broken, f
 def test_selftest_of_a_checkpoint_with_another_weight_is_found(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = _hf.save_file
+    right = hf_layout.save_file
 
     def save_file(tensors, *arguments, **options):
         name = "cpmant.encoder.output_layernorm.weight"
         right(tensors | {name: tensors[name] * (1 + 2**-23)}, *arguments, **options)
 
-    monkeypatch.setattr(_hf, "save_file", save_file)
+    monkeypatch.setattr(hf_layout, "save_file", save_file)
     passed, figure = _run_proofs.reopened(bench)
     assert not passed
     assert figure == "1 of 23 tensors differ: norm.weight"

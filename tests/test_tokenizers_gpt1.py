@@ -15,9 +15,10 @@ from transformers import AutoTokenizer, OpenAIGPTTokenizer
 
 from nlpkit import recipe, registry
 from nlpkit.build import model_part
+from nlpkit.checkpoints import tokenizer_files
 from nlpkit.data.store import Watch
 from nlpkit.errors import FileError
-from nlpkit.tokenizers import _load, bpe, gpt1_bpe
+from nlpkit.tokenizers import bpe, gpt1_bpe
 from nlpkit.tokenizers.gpt1_bpe import Config, Tokenizer
 from nlpkit.vocabulary import build_tokenizer
 from tests import _tiny
@@ -39,7 +40,7 @@ def _write(folder: Path, vocab: str = "vocab.json", merges: str = "merges.txt") 
 
 @pytest.fixture(scope="module")
 def openai() -> Tokenizer:
-    kind, tokenizer = _load.load(REAL_DATA / "gpt1_bpe")
+    kind, tokenizer = tokenizer_files.load(REAL_DATA / "gpt1_bpe")
     assert kind == "gpt1_bpe"
     return tokenizer
 
@@ -58,7 +59,7 @@ def oracle() -> OpenAIGPTTokenizer:
     "names", [("vocab.json", "merges.txt"), ("encoder_bpe_40000.json", "vocab_40000.bpe")]
 )
 def test_ids_of_hand_written_files_are_by_the_merges(tmp_path, names) -> None:
-    kind, tokenizer = _load.load(_write(tmp_path, *names))
+    kind, tokenizer = tokenizer_files.load(_write(tmp_path, *names))
     assert kind == "gpt1_bpe"
     # the | t h </w> | h e | . | x is in no piece
     assert tokenizer.encode("The th he. X") == [8, 1, 5, 2, 4, 6, 0]
@@ -99,8 +100,8 @@ def test_missing_merges_are_named(tmp_path) -> None:
 def test_kinds_of_byte_pairs_refuse_each_others_files(tmp_path) -> None:
     Tokenizer.train(TEXTS, Config(vocab_size=60)).save(tmp_path / "gpt1")
     bpe.Tokenizer.train(TEXTS, bpe.Config(vocab_size=300)).save(tmp_path / "bytes")
-    assert _load.load(tmp_path / "gpt1")[0] == "gpt1_bpe"
-    assert _load.load(tmp_path / "bytes")[0] == "bpe"
+    assert tokenizer_files.load(tmp_path / "gpt1")[0] == "gpt1_bpe"
+    assert tokenizer_files.load(tmp_path / "bytes")[0] == "bpe"
     with pytest.raises(FileError, match="words end in </w>, not in no suffix"):
         bpe.Tokenizer.load(tmp_path / "gpt1")
     with pytest.raises(FileError, match="words end in no suffix, not in </w>"):
@@ -150,7 +151,7 @@ def test_directory_that_transformers_saved_loads_with_equal_ids(tmp_path) -> Non
     ids = {token: number for number, token in enumerate(VOCABULARY)}
     theirs = OpenAIGPTTokenizer(vocab=ids, merges=[tuple(m.split()) for m in MERGES])
     theirs.save_pretrained(tmp_path)
-    kind, tokenizer = _load.load(tmp_path)
+    kind, tokenizer = tokenizer_files.load(tmp_path)
     assert kind == "gpt1_bpe"
     for text in ("The th he. X", "the, THE thé", "h\u200bt 中h"):
         assert tokenizer.encode(text) == theirs(text)["input_ids"]
@@ -159,8 +160,8 @@ def test_directory_that_transformers_saved_loads_with_equal_ids(tmp_path) -> Non
 def test_directories_of_every_kind_are_known_by_their_files(tmp_path) -> None:
     for kind in registry.names("tokenizers"):
         assert registry.load("tokenizers", kind).Tokenizer.files
-    assert not _load.is_there(tmp_path)
-    assert _load.is_there(_write(tmp_path))
+    assert not tokenizer_files.is_there(tmp_path)
+    assert tokenizer_files.is_there(_write(tmp_path))
 
 
 def test_recipe_with_the_path_of_the_files_takes_them(tmp_path) -> None:

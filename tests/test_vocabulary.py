@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from nlpkit.checkpoints import files
 from nlpkit.errors import FileError, NlpkitError, UsageError
 from nlpkit.models._rows import more_rows
 from nlpkit.models.cpm_ant.model import from_hf
 from nlpkit.tokenizers.cpm_ant import Tokenizer
-from nlpkit.train import checkpoint
 from tests import _tiny
 
 OLD = 60  # tokens to begin with: 10 special, 44 characters, some words
@@ -249,7 +249,7 @@ def test_resumed_run_does_not_need_init_from_again(old: Path, tmp_path: Path) ->
     assert _tiny.metrics(tmp_path / "run") == _tiny.metrics(tmp_path / "whole")
     ours, theirs = (load_file(p / "model.safetensors") for p in (place, whole))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    assert checkpoint.damage(place) is None
+    assert files.damage(place) is None
     with pytest.raises(FileError, match=r"start/config\.json: no such file"):
         _tiny.pretrain(path, tmp_path / "fresh", "train.steps=8")
 

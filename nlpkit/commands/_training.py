@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 def train(resolved: "Resolved", common: Common, max_time: str | None, allow_change: bool) -> None:
     """Train the recipe, or go on with it, and print the final checkpoint's directory."""
+    from nlpkit.checkpoints.run_directory import RunDirectory, process_rank
     from nlpkit.cli import leave
-    from nlpkit.rundir import RunDirectory, process_rank
     from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
 
@@ -39,7 +39,7 @@ def one_run(
     resolved: "Resolved", common: Common, allow_change: bool, log: "Log", stop: "StopFlag"
 ) -> Path:
     """Return the final checkpoint's directory; says so if there is nothing left to train."""
-    from nlpkit.rundir import RunDirectory
+    from nlpkit.checkpoints.run_directory import RunDirectory
 
     directory = RunDirectory(Path(resolved.recipe.out).expanduser())
     with directory.locked():

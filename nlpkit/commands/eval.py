@@ -84,7 +84,7 @@ def command(
 def _write(path: Path, rows: list[dict[str, str]]) -> None:
     import json
 
-    from nlpkit.train.checkpoint import naming_the_path
+    from nlpkit.disk import name_path_in_errors
 
-    with naming_the_path(path), open(path, "w", encoding="utf-8") as file:
+    with name_path_in_errors(path), open(path, "w", encoding="utf-8") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

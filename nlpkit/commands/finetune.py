@@ -62,8 +62,8 @@ def command(
     if seeds is None or common.dry_run:
         _training.train(resolved, common, max_time, allow_change)
         return
+    from nlpkit.checkpoints.run_directory import process_rank
     from nlpkit.cli import leave
-    from nlpkit.rundir import process_rank
     from nlpkit.seeds import summary, table
     from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
@@ -84,11 +84,11 @@ def command(
 
 def _checkpoint_of(start: str, common: Common) -> str:
     """Return `start`, or the latest checkpoint of the run that it is; says which."""
-    from nlpkit.train import checkpoint
+    from nlpkit.checkpoints import files
     from nlpkit.train.log import Log
 
     run = Path(start).expanduser()
-    found = None if (run / "config.json").exists() else checkpoint.pointed(run, "latest")
+    found = None if (run / "config.json").exists() else files.pointed(run, "latest")
     if found is None:
         return start
     Log(common.verbosity).say(f"{start}: its latest checkpoint, {found.name}")

@@ -37,8 +37,9 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
     tokenizer, grown.
     """
     from nlpkit import registry
+    from nlpkit.checkpoints import tokenizer_files
     from nlpkit.cli import leave
-    from nlpkit.tokenizers import _grow, _load
+    from nlpkit.tokenizers import _grow
     from nlpkit.train.signals import catch_signals
 
     resolved = common.load(recipe)
@@ -55,7 +56,7 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
             module = registry.load("tokenizers", section.kind)
             tokenizer = module.Tokenizer.train(texts, section.config)
         else:
-            old_kind, old = _load.load(resolved.path(start))
+            old_kind, old = tokenizer_files.load(resolved.path(start))
             settings = section.config.model_dump()
             tokenizer = _grow.grown(old, old_kind, section.kind, texts, settings)
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -113,9 +114,9 @@ def show(directory: Directory, common: Common, text: Text = None) -> None:
 
     Without TEXT: kind, size, special tokens and the first entries of the vocabulary.
     """
-    from nlpkit.tokenizers import _load
+    from nlpkit.checkpoints import tokenizer_files
 
-    kind, tokenizer = _load.load(directory)
+    kind, tokenizer = tokenizer_files.load(directory)
     if text == "-":
         text = _stdin()
     if text is None:

@@ -19,7 +19,7 @@ from typing import IO, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from nlpkit.train.checkpoint import naming_the_path, sync
+from nlpkit.disk import name_path_in_errors, sync
 
 QUIET, NORMAL, VERBOSE = 0, 1, 2
 LINE_SECONDS = 10.0  # pace of plain progress lines
@@ -131,7 +131,7 @@ class Metrics:
     def __init__(self, path: Path, last_step: int, evaluated_step: int):
         """Open for appending after `last_step`; what a killed run wrote beyond it is taken back."""
         self.path = path
-        with naming_the_path(path):
+        with name_path_in_errors(path):
             kept = [line for line in _lines(path) if _order(line) <= (last_step, evaluated_step)]
             draft = path.with_name(f".{path.name}")
             draft.write_text("".join(kept), encoding="utf-8")
@@ -142,7 +142,7 @@ class Metrics:
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append one record."""
-        with naming_the_path(self.path):
+        with name_path_in_errors(self.path):
             line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
             while line:
                 line = line[self._file.write(line) :]

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nlpkit.disk import read_json
 from nlpkit.errors import FileError
-from nlpkit.models import _hf
 
 WEIGHTS, SETTINGS = "cpm-ant-*.pt", "*.json"
 # What transformers' config.json calls the sizes in the json.
@@ -60,7 +60,7 @@ def read(
     Raises:
         FileError: a setting or tensor is missing, unknown, or of another size (named).
     """
-    content = _hf.read_json(settings)
+    content = read_json(settings)
     sizes: dict[str, Any] = {
         theirs: _size(content, ours, settings) for theirs, ours in _SIZES.items()
     }

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from nlpkit import recipe
+from nlpkit.checkpoints import files
+from nlpkit.disk import name_path_in_errors, sync, write_json
 from nlpkit.errors import FileError, TryAgain, UsageError
-from nlpkit.train import checkpoint
 
 RECIPE, STATUS, METRICS, LOCK = "recipe.yaml", "run.json", "metrics.jsonl", "lock"
 
@@ -41,7 +42,7 @@ class RunDirectory:
         if process_rank() != 0:  # the first process of the launch owns it for all
             yield
             return
-        with checkpoint.naming_the_path(self.path):
+        with name_path_in_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             file = open(self.path / LOCK, "a+b", buffering=0)  # noqa: SIM115
         with file:
@@ -51,7 +52,7 @@ class RunDirectory:
                 file.seek(0)
                 owner = file.read().decode().strip() or "another process"
                 raise TryAgain(f"{self.path} is in use by {owner}") from error
-            with checkpoint.naming_the_path(self.path / LOCK):
+            with name_path_in_errors(self.path / LOCK):
                 file.truncate(0)
                 file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
             yield
@@ -71,7 +72,7 @@ class RunDirectory:
 
     def set_status(self, **values: Any) -> None:
         """Add `values` to `run.json`."""
-        checkpoint.write_json(self.path / STATUS, self.status() | values)
+        write_json(self.path / STATUS, self.status() | values)
 
     def accept(self, resolved: recipe.Resolved, allow_change: bool) -> list[str]:
         """Compare the recipe with the one this run started under; return what was changed.
@@ -81,7 +82,7 @@ class RunDirectory:
         """
         path = self.path / RECIPE
         # A start that failed before its first checkpoint binds nobody.
-        if not path.exists() or not checkpoint.found(self.path):
+        if not path.exists() or not files.found(self.path):
             return []
         before, now = recipe.load(str(path)).dump(), resolved.dump()
         changed = recipe.changed(before, now)
@@ -102,10 +103,10 @@ class RunDirectory:
     def write_recipe(self, resolved: recipe.Resolved) -> None:
         """Write `recipe.yaml`: every setting, defaults written out."""
         path = self.path / RECIPE
-        with checkpoint.naming_the_path(path):
+        with name_path_in_errors(path):
             draft = path.with_name(f".{RECIPE}")
             draft.write_text(resolved.to_yaml(), encoding="utf-8")
-            checkpoint.sync(draft)
+            sync(draft)
             draft.replace(path)
 
     def finished(self) -> Path | None:
@@ -113,8 +114,8 @@ class RunDirectory:
         status = self.status()
         if not status.get("finished"):
             return None
-        path = checkpoint.pointed(self.path, "latest")
-        return path if path and (path / checkpoint.MANIFEST).is_file() else None
+        path = files.pointed(self.path, "latest")
+        return path if path and (path / files.MANIFEST).is_file() else None
 
 
 def _value(data: Any, key: str) -> str:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from nlpkit import registry
+from nlpkit.disk import read_json
 from nlpkit.errors import FileError
 
 WEIGHTS = "model.safetensors"
@@ -109,17 +110,6 @@ def read_settings(directory: Path) -> dict[str, Any]:
 def _absent(path: Path) -> str:
     """Say why a path is no file. A link to a file is one: Hugging Face's cache is made of these."""
     return "not a regular file" if path.exists() else "no such file"
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object that a JSON file holds; raise `FileError` if it holds none."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise FileError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise FileError(f"{path}: holds {type(content).__name__}, not a JSON object")
-    return content
 
 
 def converted(

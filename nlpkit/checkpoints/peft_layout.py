@@ -15,8 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from nlpkit.checkpoints import hf_layout
 from nlpkit.errors import FileError
-from nlpkit.models import _hf
 from nlpkit.models._lora_config import Config
 
 SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -59,9 +59,9 @@ def write(
     for ours, theirs in targets.items():
         for matrix in ("lora_A", "lora_B"):
             tensors[f"{_PREFIX}{theirs}.{matrix}.weight"] = weights[f"{ours}.{matrix}"]
-    has_head = _hf.HEAD in weights
+    has_head = hf_layout.HEAD in weights
     if has_head:
-        tensors[f"{_PREFIX}{_hf.THEIR_HEAD}"] = weights[_hf.HEAD]
+        tensors[f"{_PREFIX}{hf_layout.THEIR_HEAD}"] = weights[hf_layout.HEAD]
     if table is not None:
         tensors[f"{_PREFIX}{module.EMBEDDING}"] = table
     settings = {
@@ -74,7 +74,7 @@ def write(
         "target_modules": _target_modules(module.linear_names(model_config).values(), targets),
         "fan_in_fan_out": module.TRANSPOSED,
         "bias": "none",
-        "modules_to_save": [_hf.THEIR_HEAD.split(".")[0]] if has_head else None,
+        "modules_to_save": [hf_layout.THEIR_HEAD.split(".")[0]] if has_head else None,
         "inference_mode": True,
     }
     (directory / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
@@ -103,8 +103,8 @@ def read_state(
         for ours, theirs in targets.items()
         for matrix in ("lora_A", "lora_B")
     }
-    if _PREFIX + _hf.THEIR_HEAD in tensors:
-        state[_hf.HEAD] = tensors[_PREFIX + _hf.THEIR_HEAD]
+    if _PREFIX + hf_layout.THEIR_HEAD in tensors:
+        state[hf_layout.HEAD] = tensors[_PREFIX + hf_layout.THEIR_HEAD]
     if _PREFIX + module.EMBEDDING in tensors:
         # Behind the words there may be other rows, such as soft prompts.
         state["token_embedding"] = tensors[_PREFIX + module.EMBEDDING][:vocab_size].clone()
@@ -127,7 +127,7 @@ def read(
     settings, tensors = base
     found = merged(tensors, adapter, _read_tensors(directory), module, directory / SETTINGS)
     if (directory / "config.json").is_file():
-        return _hf.read_settings(directory), found
+        return hf_layout.read_settings(directory), found
     table = _place(module.EMBEDDING, tensors, module)
     more = len(found[table]) - len(tensors[table]) if table in tensors else 0
     return {**settings, "vocab_size": settings["vocab_size"] + more}, found
@@ -161,7 +161,7 @@ def base_of(directory: Path, adapter: Mapping[str, Any]) -> Path:
             f"{directory}: its base {base} holds adapters itself; merge them first: "
             f"nlpkit convert {base} DIR"
         )
-    wanted = _hf.read_notes(directory).get("base")
+    wanted = hf_layout.read_notes(directory).get("base")
     if wanted is not None and wanted != content_hash(base):
         raise FileError(f"{directory}: {base} is another model than these adapters were made for")
     return base
@@ -243,7 +243,7 @@ def _replace(tensors: dict[str, Tensor], whole: dict[str, Tensor], table: str, w
             tensor.shape == old.shape
             or (name == table and tensor.shape[1:] == old.shape[1:] and len(tensor) > len(old))
         )
-        if not fits and not (name == _hf.THEIR_HEAD and tensor.ndim == 2):
+        if not fits and not (name == hf_layout.THEIR_HEAD and tensor.ndim == 2):
             what = "which the base has not" if old is None else f"there {tuple(old.shape)}"
             raise FileError(f"{where}: holds {name} {tuple(tensor.shape)}, {what}")
         tensors[name] = tensor

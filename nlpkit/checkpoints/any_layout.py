@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from nlpkit import registry
+from nlpkit.checkpoints import hf_layout, peft_layout, tokenizer_files
+from nlpkit.disk import read_json
 from nlpkit.errors import FileError, UsageError
-from nlpkit.models import _hf, _peft
-from nlpkit.tokenizers import _load
 
-_INDEX = f"{_hf.WEIGHTS}.index.json"
+_INDEX = f"{hf_layout.WEIGHTS}.index.json"
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,9 @@ def original(path: Path, settings: Path | None = None) -> Original | None:
     """
     for module in _readers():
         if path.is_dir():
-            if any((path / name).exists() for name in (_hf.WEIGHTS, _INDEX, _peft.SETTINGS)):
+            if any(
+                (path / name).exists() for name in (hf_layout.WEIGHTS, _INDEX, peft_layout.SETTINGS)
+            ):
                 return None
             found = sorted(path.glob(module.WEIGHTS))
         else:
@@ -78,7 +80,7 @@ def _settings_beside(weights: Path, module: Any) -> Path:
     found = []
     for path in sorted(weights.parent.glob(module.SETTINGS)):
         with contextlib.suppress(FileError):  # some other file
-            if module.is_settings(_hf.read_json(path)):
+            if module.is_settings(read_json(path)):
                 found.append(path)
     if len(found) != 1:
         what = ", ".join(path.name for path in found) or "none"
@@ -98,20 +100,20 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     release = original(path)
     if release is not None:
         return release.read()
-    adapter = _peft.read_settings(path)
+    adapter = peft_layout.read_settings(path)
     if adapter is None:
-        return _hf.read(path)
-    below = _peft.base_of(path, adapter)
-    found = _hf.read(below)
-    family, _ = _hf.family_of(found[0], below)
-    return _peft.read(
+        return hf_layout.read(path)
+    below = peft_layout.base_of(path, adapter)
+    found = hf_layout.read(below)
+    family, _ = hf_layout.family_of(found[0], below)
+    return peft_layout.read(
         path, adapter, registry.load("models", f"nlpkit.models.{family}.model"), found
     )
 
 
 def is_checkpoint(path: Path) -> bool:
     """Return whether `path` looks like one of the forms that `read` reads."""
-    marks = ("config.json", _peft.SETTINGS)
+    marks = ("config.json", peft_layout.SETTINGS)
     return any((path / name).is_file() for name in marks) or original(path) is not None
 
 
@@ -119,21 +121,21 @@ def homes(path: Path) -> list[Path]:
     """Return the directories that may hold a checkpoint's tokenizer and notes, nearest first."""
     if not path.is_dir():
         return [path.parent]
-    adapter = _peft.read_settings(path)
+    adapter = peft_layout.read_settings(path)
     if adapter is None or (path / "config.json").is_file():
         return [path]
-    return [path, _peft.base_of(path, adapter)]
+    return [path, peft_layout.base_of(path, adapter)]
 
 
 def tokenizer_home(path: Path) -> Path:
     """Return where the tokenizer of a checkpoint lies, or should lie."""
     places = homes(path)
-    return next(filter(_load.is_there, places), places[0])
+    return next(filter(tokenizer_files.is_there, places), places[0])
 
 
 def read_notes(path: Path) -> dict[str, Any]:
     """Return what nlpkit wrote beside a checkpoint, or beside the base of bare adapters."""
-    return next((notes for home in homes(path) if (notes := _hf.read_notes(home))), {})
+    return next((notes for home in homes(path) if (notes := hf_layout.read_notes(home))), {})
 
 
 def base(path: Path) -> Path | None:
@@ -141,8 +143,8 @@ def base(path: Path) -> Path | None:
 
     A run that goes on must use this: the `latest` that it began from may be another by now.
     """
-    adapter = _peft.read_settings(path)
-    return None if adapter is None else _peft.base_of(path, adapter).resolve()
+    adapter = peft_layout.read_settings(path)
+    return None if adapter is None else peft_layout.base_of(path, adapter).resolve()
 
 
 def base_hash(path: Path) -> str:
@@ -151,10 +153,10 @@ def base_hash(path: Path) -> str:
     Raises:
         UsageError: peft could not open it as a base.
     """
-    if path.is_dir() and _peft.read_settings(path) is not None:
+    if path.is_dir() and peft_layout.read_settings(path) is not None:
         what = "holds adapters itself; merge them first"
     elif original(path) is not None:
         what = "is not in transformers' layout; convert it first"
     else:
-        return _peft.content_hash(path)
+        return peft_layout.content_hash(path)
     raise UsageError(f"lora: {path} {what}: nlpkit convert {path} DIR")

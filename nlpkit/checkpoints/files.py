@@ -5,17 +5,15 @@ with sizes and hashes, then renamed. The manifest is what makes a directory a ch
 are removed afterwards, by step, never the best and never the only good one.
 """
 
-import errno
-import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nlpkit.disk import file_sha256, name_path_in_errors, sync, write_json
 from nlpkit.errors import FileError
 
 MANIFEST = "manifest.json"
@@ -66,7 +64,7 @@ def damage(path: Path) -> str | None:
                 return f"{name} is missing"
             if target.stat().st_size != entry["bytes"]:
                 return f"{name} has {target.stat().st_size} bytes, not {entry['bytes']}"
-            if _sha256(target) != entry["sha256"]:
+            if file_sha256(target) != entry["sha256"]:
                 return f"{name} has changed since it was written (its hash differs)"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"{MANIFEST}: {error}"
@@ -87,7 +85,7 @@ def newest_good(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
         problem = damage(checkpoint.path)
         if problem is None:
             for path in bad:
-                with naming_the_path(path):
+                with name_path_in_errors(path):
                     path.rename(path.with_name(f"damaged-{path.name}"))
             return checkpoint
         say(f"{checkpoint.path} is damaged ({problem}); going back to the one before it")
@@ -108,7 +106,7 @@ def save(run: Path, step: int, write: Callable[[Path], None]) -> Path:
     """
     target = place(run, step)
     draft = target.with_name(f".{target.name}.{os.getpid()}")
-    with naming_the_path(target):
+    with name_path_in_errors(target):
         remove_drafts(run)
         draft.mkdir(parents=True)
         try:
@@ -132,7 +130,7 @@ def save(run: Path, step: int, write: Callable[[Path], None]) -> Path:
 
 def amend(path: Path, name: str, text: str) -> None:
     """Add a file to a checkpoint: it is part of it from the renaming of the manifest on."""
-    with naming_the_path(path):
+    with name_path_in_errors(path):
         (path / name).write_text(text, encoding="utf-8")
         sync(path / name)
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
@@ -153,11 +151,11 @@ def prune(run: Path, keep: int) -> None:
         if checkpoint.path.name == (best.name if best else None):
             continue
         if checkpoint.path.is_symlink():  # kept elsewhere by the user, whose it is
-            with naming_the_path(checkpoint.path):
+            with name_path_in_errors(checkpoint.path):
                 checkpoint.path.unlink()
         else:
             # Without its manifest it is no checkpoint: a kill in the middle leaves no half one.
-            with naming_the_path(checkpoint.path):
+            with name_path_in_errors(checkpoint.path):
                 (checkpoint.path / MANIFEST).unlink()
             shutil.rmtree(checkpoint.path, ignore_errors=True)
 
@@ -174,7 +172,7 @@ def remove_drafts(run: Path) -> None:
 def point(run: Path, name: str, target: Path) -> None:
     """Make the pointer `checkpoints/NAME` lead to `target`, in one rename."""
     link, draft = _directory(run) / name, _directory(run) / f".{name}.{os.getpid()}"
-    with naming_the_path(link):
+    with name_path_in_errors(link):
         draft.unlink(missing_ok=True)
         draft.symlink_to(target.name)
         draft.replace(link)
@@ -187,52 +185,5 @@ def pointed(run: Path, name: str) -> Path | None:
     return link.resolve() if link.is_dir() else None
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Write a small file whole or not at all."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with naming_the_path(path):
-        draft.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        sync(draft)
-        draft.replace(path)
-        sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Make sure that a file, or a directory's entries, are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def naming_the_path(path: Path) -> Iterator[None]:
-    """Turn an error of the disk into one line that names `path`."""
-    try:
-        yield
-    except OSError as error:
-        raise FileError(f"{path}: cannot be written: {_cause(error)}") from error
-    except Exception as error:
-        # safetensors raises its own error type, with the system's message inside
-        if type(error).__module__.startswith("safetensors"):
-            raise FileError(f"{path}: cannot be written: {error}") from error
-        raise
-
-
-def _cause(error: OSError) -> str:
-    if error.errno == errno.ENOSPC:
-        return "no space left on the disk"
-    return error.strerror or str(error)
-
-
 def _entry(path: Path) -> dict[str, Any]:
-    return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        digest = hashlib.sha256()
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
+    return {"bytes": path.stat().st_size, "sha256": file_sha256(path)}

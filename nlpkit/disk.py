@@ -1,0 +1,71 @@
+"""Files that are read and written safely: errors name the path, and what is written is synced."""
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from nlpkit.errors import FileError
+
+
+@contextmanager
+def name_path_in_errors(path: Path) -> Iterator[None]:
+    """Turn an error of the disk into one line that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError(f"{path}: cannot be written: {_cause(error)}") from error
+    except Exception as error:
+        # safetensors raises its own error type, with the system's message inside
+        if type(error).__module__.startswith("safetensors"):
+            raise FileError(f"{path}: cannot be written: {error}") from error
+        raise
+
+
+def _cause(error: OSError) -> str:
+    if error.errno == errno.ENOSPC:
+        return "no space left on the disk"
+    return error.strerror or str(error)
+
+
+def sync(path: Path) -> None:
+    """Make sure that a file, or a directory's entries, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a small file whole or not at all."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with name_path_in_errors(path):
+        draft.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        sync(draft)
+        draft.replace(path)
+        sync(path.parent)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object that a JSON file holds; raise `FileError` if it holds none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise FileError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise FileError(f"{path}: holds {type(content).__name__}, not a JSON object")
+    return content
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, as hex."""
+    with open(path, "rb") as file:
+        digest = hashlib.sha256()
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
