@@ -15,14 +15,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from nlpkit import build, run
 from nlpkit._proofs import ROUNDING, Subject, Verdict, look
 from nlpkit.checkpoints import files, hf_layout
 from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
 from nlpkit.data.loader import Position, Step, Stream, fill, steps
 from nlpkit.errors import Stopped, TryAgain
 from nlpkit.recipe import Resolved
-from nlpkit.saving import Run, Training, save
+from nlpkit.runs import build, pretrain
+from nlpkit.runs.resume import Run, Training, save
 from nlpkit.train.log import QUIET, TIME_KEYS, Log
 from nlpkit.train.loop import Job, State, train
 from nlpkit.train.signals import StopFlag
@@ -275,7 +275,7 @@ def _run(bench: Bench, place: Path, stop: StopFlag) -> None:
     recipe = bench.small.recipe.model_copy(update={"out": str(place)})
     resolved = replace(bench.small, recipe=recipe)
     try:
-        run.pretrain(
+        pretrain.pretrain(
             resolved,
             RunDirectory(place),
             device=bench.device,

@@ -19,8 +19,8 @@ from nlpkit.data.store import Watch
 from nlpkit.errors import DataError, UsageError
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
-from nlpkit.opening import Opened
-from nlpkit.saving import Training
+from nlpkit.runs.opened import Opened
+from nlpkit.runs.resume import Training
 from nlpkit.score._named import WrongScore
 from nlpkit.train.evaluate import HeldOut, scores
 from nlpkit.train.log import Log

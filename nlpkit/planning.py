@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nlpkit import attention, build
+from nlpkit import attention
 from nlpkit.attention.layout import Layout
 from nlpkit.data.corpus import Counts
 from nlpkit.data.loader import Stream, fill
@@ -17,6 +17,8 @@ from nlpkit.data.pack import Batch
 from nlpkit.data.store import Corpus, Watch
 from nlpkit.objectives._contract import IGNORE
 from nlpkit.recipe import Resolved
+from nlpkit.runs import build
+from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.train.duration import batches_per_epoch, settle
 from nlpkit.train.log import Log
 from nlpkit.train.loop import to_device
@@ -29,8 +31,8 @@ class Plan:
 
     resolved: Resolved
     settings: Settled  # `train` of the recipe, its length in steps
-    part: build.ModelPart
-    data: build.Data
+    part: ModelPart
+    data: Data
     stream: Stream
     device: torch.device
 
@@ -130,7 +132,7 @@ def describe(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _held_out(data: build.Data) -> dict[str, Any] | None:
+def _held_out(data: Data) -> dict[str, Any] | None:
     if data.valid is None or data.held_out is None:
         return None
     entropy = data.valid.unigram_entropy()  # rows of a task have none

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from nlpkit import build
 from nlpkit.data.loader import held_out_batches
 from nlpkit.data.pack import Batch
 from nlpkit.planning import Plan
+from nlpkit.runs import build
 from nlpkit.train import machine, memory
 from nlpkit.train.loop import to_device
 from nlpkit.train.optim import adamw

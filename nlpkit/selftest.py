@@ -17,13 +17,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from nlpkit import _proofs, _run_proofs, build, run
+from nlpkit import _proofs, _run_proofs
 from nlpkit._proofs import Subject, Verdict
 from nlpkit._run_proofs import EVAL_EVERY, SAVE_EVERY, STEPS, Bench, check
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import UsageError
 from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved, sections
+from nlpkit.runs import build, pretrain
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.signals import StopFlag
 
@@ -58,9 +59,9 @@ def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Itera
         directory = RunDirectory(room / "saved")
         directory.path.mkdir()
         quiet = Log(QUIET if log.verbosity < 2 else log.verbosity)
-        accelerator = run.make_accelerator(small, directory, device, quiet)
+        accelerator = pretrain.make_accelerator(small, directory, device, quiet)
         still = _without_dropout(small)
-        made = run.prepare(still, directory, accelerator, log, stop)
+        made = pretrain.prepare(still, directory, accelerator, log, stop)
         data, backend = made.data, resolved.recipe.attention.backend
         precision = "bf16" if accelerator.mixed_precision == "bf16" else "fp32"
         small = _short(small, made.settings.warmup_steps, precision, int(data.examples.sizes.max()))

@@ -68,8 +68,8 @@ class Disk:
         """Replace the functions that change files while open."""
         from safetensors import torch as safetensors
 
-        from nlpkit import saving
         from nlpkit.checkpoints import hf_layout
+        from nlpkit.runs import resume
 
         with contextlib.ExitStack() as stack:
             for name in ("fsync", "rename", "replace", "mkdir", "symlink", "unlink", "rmdir"):
@@ -81,7 +81,7 @@ class Disk:
                 stack.enter_context(mock.patch.object(os, name, wrapped))
             for module in (builtins, io):
                 stack.enter_context(mock.patch.object(module, "open", self._open(module.open)))
-            for module in (saving, hf_layout):
+            for module in (resume, hf_layout):
                 save_file = self._save_file(safetensors.save_file)
                 stack.enter_context(mock.patch.object(module, "save_file", save_file))
             yield self
@@ -311,11 +311,11 @@ def _serve(order: dict[str, Any]) -> Ended:
 
 
 def _main() -> None:
-    import nlpkit.run
+    import nlpkit.runs.pretrain
     from nlpkit import verbs
     from tests import _tiny  # noqa: F401 - so that a child imports nothing
 
-    assert nlpkit.run
+    assert nlpkit.runs.pretrain
     assert verbs.build()  # imports every verb
     for line in sys.stdin:
         print(json.dumps(vars(_serve(json.loads(line)))), flush=True)

@@ -60,14 +60,14 @@ def pretrain(
     """Run the recipe in this process; return the final checkpoint."""
     from accelerate.state import AcceleratorState
 
-    from nlpkit import run
+    from nlpkit.runs import pretrain
 
     AcceleratorState._reset_state(reset_partial_state=True)
     resolved = recipe.load(str(path), [*sets, f"out={json.dumps(str(out))}"])
     directory = RunDirectory(out)
     with directory.locked():
         directory.accept(resolved, allow_change)
-        return run.pretrain(
+        return pretrain.pretrain(
             resolved,
             directory,
             device="cpu",

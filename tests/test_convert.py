@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from nlpkit import converting
 from nlpkit.checkpoints import any_layout, hf_layout, peft_layout
-from nlpkit.converting import convert
 from nlpkit.errors import FileError, UsageError
-from nlpkit.opening import open_checkpoint
+from nlpkit.runs import convert as converting
+from nlpkit.runs.convert import convert
+from nlpkit.runs.opened import open_checkpoint
 from tests import _adapters, _cpm_live, _tiny
 
 FAMILIES = ("cpm_ant", "gpt")

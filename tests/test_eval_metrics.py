@@ -11,9 +11,9 @@ import jsonschema
 import pytest
 from sklearn.metrics import matthews_corrcoef
 
-from nlpkit import seeds
 from nlpkit.recipe import changed
 from nlpkit.recipe.schema import schema
+from nlpkit.runs import seeds
 from tests import _tiny, _tiny_tasks
 from tests._faults import Ended, Server, done
 from tests.test_recipe import GOOD, resolve

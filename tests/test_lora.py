@@ -15,11 +15,11 @@ from transformers import CpmAntForCausalLM, OpenAIGPTForSequenceClassification
 
 from nlpkit import recipe, registry
 from nlpkit.checkpoints import any_layout, hf_layout, peft_layout
-from nlpkit.converting import convert
 from nlpkit.errors import FileError, NlpkitError, UsageError
 from nlpkit.models import _lora
 from nlpkit.models._lora_config import Config
-from nlpkit.opening import open_checkpoint
+from nlpkit.runs.convert import convert
+from nlpkit.runs.opened import open_checkpoint
 from nlpkit.tokenizers import bpe
 from tests import _adapters, _tiny, _tiny_tasks
 

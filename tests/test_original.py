@@ -11,10 +11,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from nlpkit.checkpoints import any_layout
-from nlpkit.converting import convert
 from nlpkit.errors import FileError, UsageError
 from nlpkit.objectives import cpm_ant as objective_file
-from nlpkit.opening import open_checkpoint
+from nlpkit.runs.convert import convert
+from nlpkit.runs.opened import open_checkpoint
 from tests import _adapters, _cpm_live, _tiny
 from tests._cpm_live import SIZES
 

@@ -8,7 +8,7 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from nlpkit import opening
+from nlpkit.runs.opened import open_checkpoint
 from tests import _tiny
 from tests._tiny_tasks import CLASSES, rows_of, start, task
 
@@ -65,7 +65,7 @@ def test_checkpoint_opens_in_transformers_with_labels_tokens_and_our_predictions
 
 
 def test_checkpoint_logits_are_those_of_transformers(classes) -> None:
-    opened = opening.open_checkpoint(classes[1], device="cpu")
+    opened = open_checkpoint(classes[1], device="cpu")
     assert opened.objective.config.labels == ["bad", "good", "so so"]
     theirs = AutoModelForSequenceClassification.from_pretrained(classes[1]).eval()
     ids = torch.arange(3, 20)
@@ -92,8 +92,8 @@ def test_run_stopped_and_resumed_is_the_same_bit_for_bit(base, tmp_path, lora: b
 def test_rows_of_the_base_vocabulary_are_kept_and_three_are_new(base, tmp_path) -> None:
     path = task(tmp_path, "classes", CLASSES, base)
     begun = _tiny.pretrain(path, tmp_path / "run", "train.steps=2", "train.lr=1.0e-12")
-    old = opening.open_checkpoint(base, device="cpu")
-    new = opening.open_checkpoint(begun, device="cpu")
+    old = open_checkpoint(base, device="cpu")
+    new = open_checkpoint(begun, device="cpu")
     size = old.tokenizer.vocab_size
     assert new.tokenizer.vocab_size == size + 3
     assert [new.tokenizer.special_id(token) for token in FRAME] == [size, size + 1, size + 2]

@@ -14,13 +14,13 @@ import pytest
 from transformers import AutoTokenizer, OpenAIGPTTokenizer
 
 from nlpkit import recipe, registry
-from nlpkit.build import model_part
 from nlpkit.checkpoints import tokenizer_files
 from nlpkit.data.store import Watch
 from nlpkit.errors import FileError
+from nlpkit.runs.build import model_part
+from nlpkit.runs.vocabulary import build_tokenizer
 from nlpkit.tokenizers import bpe, gpt1_bpe
 from nlpkit.tokenizers.gpt1_bpe import Config, Tokenizer
-from nlpkit.vocabulary import build_tokenizer
 from tests import _tiny
 from tests.conftest import REAL_DATA
 

@@ -50,7 +50,7 @@ def one_run(
         if done is not None:
             log.say(f"{directory.path} is finished; nothing to do")
             return done
-        from nlpkit.run import pretrain
+        from nlpkit.runs.pretrain import pretrain
 
         return pretrain(
             resolved,

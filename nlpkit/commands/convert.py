@@ -42,7 +42,7 @@ def command(
     OUT holds config.json, model.safetensors, the tokenizer and nlpkit.json: `from_pretrained` opens
     it, and so does every command of nlpkit. It appears whole or not at all. Prints OUT.
     """
-    from nlpkit.converting import convert
+    from nlpkit.runs.convert import convert
     from nlpkit.train.log import Log
 
     log = Log(common.verbosity)

@@ -64,7 +64,7 @@ def command(
     from nlpkit.cli import leave
     from nlpkit.data.store import Watch
     from nlpkit.generate.settings import Settings
-    from nlpkit.opening import open_checkpoint
+    from nlpkit.runs.opened import open_checkpoint
     from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
 

@@ -64,7 +64,7 @@ def command(
         return
     from nlpkit.checkpoints.run_directory import process_rank
     from nlpkit.cli import leave
-    from nlpkit.seeds import summary, table
+    from nlpkit.runs.seeds import summary, table
     from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
 

@@ -141,7 +141,7 @@ def command(
     inputs = Inputs(file, key or (_KEY if is_json else None))
     log = Log(common.verbosity)
     from nlpkit.generate.texts import Writer
-    from nlpkit.opening import open_checkpoint
+    from nlpkit.runs.opened import open_checkpoint
 
     opened = open_checkpoint(checkpoint, device=common.device, precision=precision, say=log.say)
     writer = Writer(opened.model, opened.tokenizer, opened.objective, settings)

@@ -39,7 +39,7 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
     from nlpkit import registry
     from nlpkit.checkpoints import tokenizer_files
     from nlpkit.cli import leave
-    from nlpkit.tokenizers import _grow
+    from nlpkit.runs import grow
     from nlpkit.train.signals import catch_signals
 
     resolved = common.load(recipe)
@@ -58,7 +58,7 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
         else:
             old_kind, old = tokenizer_files.load(resolved.path(start))
             settings = section.config.model_dump()
-            tokenizer = _grow.grown(old, old_kind, section.kind, texts, settings)
+            tokenizer = grow.grown(old, old_kind, section.kind, texts, settings)
     directory.parent.mkdir(parents=True, exist_ok=True)
     # It appears whole or not at all.
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".tokenizer-") as draft:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nlpkit import registry
 from nlpkit.errors import DataError, UsageError
 from nlpkit.objectives._contract import missing
 from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved
+from nlpkit.runs.parts import ModelPart
 from nlpkit.score import _named
-
-if TYPE_CHECKING:
-    from nlpkit.build import ModelPart
 
 
 def suited_objective(resolved: Resolved, part: ModelPart) -> Any:

@@ -4,71 +4,27 @@ Used by `run` to train and by `planning` to say what training would do.
 """
 
 import contextlib
-import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from nlpkit import _checks, registry
 from nlpkit.checkpoints import any_layout, files, hf_layout
 from nlpkit.checkpoints.hf_layout import HEAD
 from nlpkit.data import corpus, store
 from nlpkit.data.items import build_items, read_rows
 from nlpkit.data.loader import HELD_OUT, Examples
-from nlpkit.data.store import Corpus, Watch
+from nlpkit.data.store import Watch
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.models import _lora
 from nlpkit.models._head import Head
 from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved
-from nlpkit.vocabulary import build_tokenizer
-
-
-@dataclass
-class Data:
-    """Tokenised training and held-out text, and the examples of the objective over them."""
-
-    tokenizer: Any
-    objective: Any
-    train: Corpus
-    valid: Corpus | None
-    examples: Examples
-    held_out: Examples | None
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of everything that the stream of examples depends on beside the recipe."""
-        parts = [self.tokenizer.fingerprint(), self.train.fingerprint]
-        parts += [self.valid.fingerprint] if self.valid else []
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-@dataclass
-class ModelPart:
-    """A family's module and the settings of the model to build."""
-
-    family: str
-    config: Any
-    start: dict[str, Any] | None  # weights of `init_from`, until `build_model` takes them
-    source: Path | None = None  # the checkpoint whose sizes and tokenizer these are
-    rows: int | None = None  # tokens that it has
-    outputs: int = 0  # of the linear layer that the task puts on a state; 0: none
-    head_dropout: float = 0.0
-    same_task: bool = False  # whether the layer of `init_from` answers the same question
-    lora: Any = None  # settings of the adapters that are trained instead
-    # Their layers: our names and transformers'.
-    targets: Mapping[str, str] = field(default_factory=dict)
-    base_hash: str | None = None  # of the weights that they belong to
-    prompt_rows: tuple[int, int] | None = None  # of the soft prompts, if these alone are trained
-
-    def module(self) -> Any:
-        """Return `models/FAMILY/model.py`, or that of a dotted name."""
-        package = self.family if "." in self.family else f"nlpkit.models.{self.family}"
-        return registry.load("models", f"{package}.model")
+from nlpkit.runs import checks
+from nlpkit.runs.parts import Data, ModelPart
+from nlpkit.runs.vocabulary import build_tokenizer
 
 
 def model_part(
@@ -175,7 +131,7 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, watch: Watch
     held_out_share = bool(config.valid_fraction)
     train_part: Any = "train" if held_out_share else "all"
     # Before the tokenizer, which may be asked for its tokens.
-    _checks.suited_objective(resolved, part)
+    checks.suited_objective(resolved, part)
     tokenizer = build_tokenizer(resolved, part, train_inputs, train_part, run_path, cache, watch)
     objective = bind_objective(resolved, tokenizer, part, train_inputs, train_part)
 
@@ -224,7 +180,7 @@ def bind_objective(
         UsageError: the model lacks what the objective needs, or sizes do not fit.
     """
     first = resolved.recipe.objective[0]
-    objective_class = _checks.suited_objective(resolved, part)
+    objective_class = checks.suited_objective(resolved, part)
     settings = first.config
     if issubclass(objective_class, Task):
         # Columns by number or by name: only the task knows which it reads.
@@ -237,7 +193,7 @@ def bind_objective(
         raise UsageError(str(error)) from error
     if resolved.recipe.eval.metrics is not None:
         objective.metrics = tuple(resolved.recipe.eval.metrics)
-    part.prompt_rows = _checks.check_training(resolved, objective)
+    part.prompt_rows = checks.check_training(resolved, objective)
     if isinstance(objective, Task):
         part.outputs, part.head_dropout = objective.outputs, objective.dropout
         notes = any_layout.read_notes(part.source) if part.source else {}

@@ -15,13 +15,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from nlpkit import __version__, build, vocabulary
+from nlpkit import __version__
 from nlpkit.checkpoints import files, hf_layout, peft_layout
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.data.pack import Batch
 from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import FileError, UsageError
 from nlpkit.recipe import Resolved
+from nlpkit.runs import build, vocabulary
+from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.train import snapshot
 from nlpkit.train.log import Log
 from nlpkit.train.loop import State
@@ -56,8 +58,8 @@ class Run:
     resolved: Resolved
     settings: Settled  # `train` of the recipe, its length in steps
     directory: RunDirectory
-    part: build.ModelPart
-    data: build.Data
+    part: ModelPart
+    data: Data
     accelerator: Accelerator
     training: nn.Module
     optimizer: Any

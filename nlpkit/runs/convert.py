@@ -15,7 +15,7 @@ from nlpkit import __version__, registry
 from nlpkit.checkpoints import any_layout, hf_layout, tokenizer_files
 from nlpkit.disk import name_path_in_errors, sync
 from nlpkit.errors import FileError, UsageError
-from nlpkit.opening import find_checkpoint, verify
+from nlpkit.runs.opened import find_checkpoint, verify
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

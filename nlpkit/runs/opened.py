@@ -13,12 +13,12 @@ from pydantic import ValidationError
 from torch import nn
 
 from nlpkit import registry
-from nlpkit.build import ModelPart
 from nlpkit.checkpoints import any_layout, files, hf_layout, tokenizer_files
 from nlpkit.disk import file_sha256
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models._head import Head
 from nlpkit.objectives._contract import missing
+from nlpkit.runs.parts import ModelPart
 from nlpkit.train import machine
 
 # What a manifest vouches for and is not read here.

@@ -12,14 +12,15 @@ from typing import Any
 import torch
 from accelerate import Accelerator, PartialState
 
-from nlpkit import build
 from nlpkit.checkpoints import files
 from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
 from nlpkit.data.loader import Step, Stream, steps
 from nlpkit.data.store import Watch
 from nlpkit.errors import DivergedError, UsageError
 from nlpkit.recipe import Resolved
-from nlpkit.saving import Run, Training, from_first, named_checkpoint, restore, save
+from nlpkit.runs import build
+from nlpkit.runs.parts import Data
+from nlpkit.runs.resume import Run, Training, from_first, named_checkpoint, restore, save
 from nlpkit.train import machine
 from nlpkit.train.duration import settle
 from nlpkit.train.evaluate import HeldOut
@@ -229,7 +230,7 @@ def _size(corpus: Any) -> str:
     return f"{len(corpus):,} {corpus.NOUN}, {corpus.tokens:,} tokens"
 
 
-def _left_out(data: build.Data) -> dict[str, int]:
+def _left_out(data: Data) -> dict[str, int]:
     """Return what of the training text is not trained on, by reason."""
     counts, pieces = data.train.counts, data.examples.pieces
     return {

@@ -12,7 +12,7 @@ from nlpkit.data._cache import content_hash, publish, scratch
 from nlpkit.data.store import Watch
 from nlpkit.errors import UsageError
 from nlpkit.recipe import Resolved
-from nlpkit.tokenizers import _grow
+from nlpkit.runs import grow
 
 TOKENIZER = "tokenizer"  # where a run keeps its own
 
@@ -64,7 +64,7 @@ def _with_special_tokens(resolved: Resolved, tokenizer: Any) -> Any:
 def _check_rows(part: Any, old: tuple[str, Any] | None, tokenizer: Any) -> None:
     """Raise `UsageError` unless row r of the checkpoint is token r of the tokenizer."""
     if old is not None:
-        _grow.check(old[1], tokenizer, str(part.source))
+        grow.check(old[1], tokenizer, str(part.source))
     size = old[1].vocab_size if old else tokenizer.vocab_size
     if part.rows != size:
         whose = "the tokenizer beside it" if old else "the recipe's tokenizer"
@@ -110,7 +110,7 @@ def _trained(
         module = registry.load("tokenizers", section.kind)
         tokenizer = module.Tokenizer.train(texts, section.config)
     else:
-        tokenizer = _grow.grown(old[1], old[0], section.kind, texts, section.config.model_dump())
+        tokenizer = grow.grown(old[1], old[0], section.kind, texts, section.config.model_dump())
     with scratch(place.parent) as room:
         tokenizer.save(room / "tokenizer")
         publish(room / "tokenizer", place, place.is_dir)

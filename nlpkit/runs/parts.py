@@ -1,0 +1,54 @@
+"""The parts of a run: its data with the objective bound, and the model to build."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nlpkit import registry
+from nlpkit.data.loader import Examples
+from nlpkit.data.store import Corpus
+
+
+@dataclass
+class Data:
+    """Tokenised training and held-out text, and the examples of the objective over them."""
+
+    tokenizer: Any
+    objective: Any
+    train: Corpus
+    valid: Corpus | None
+    examples: Examples
+    held_out: Examples | None
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of everything that the stream of examples depends on beside the recipe."""
+        parts = [self.tokenizer.fingerprint(), self.train.fingerprint]
+        parts += [self.valid.fingerprint] if self.valid else []
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+@dataclass
+class ModelPart:
+    """A family's module and the settings of the model to build."""
+
+    family: str
+    config: Any
+    start: dict[str, Any] | None  # weights of `init_from`, until `build_model` takes them
+    source: Path | None = None  # the checkpoint whose sizes and tokenizer these are
+    rows: int | None = None  # tokens that it has
+    outputs: int = 0  # of the linear layer that the task puts on a state; 0: none
+    head_dropout: float = 0.0
+    same_task: bool = False  # whether the layer of `init_from` answers the same question
+    lora: Any = None  # settings of the adapters that are trained instead
+    # Their layers: our names and transformers'.
+    targets: Mapping[str, str] = field(default_factory=dict)
+    base_hash: str | None = None  # of the weights that they belong to
+    prompt_rows: tuple[int, int] | None = None  # of the soft prompts, if these alone are trained
+
+    def module(self) -> Any:
+        """Return `models/FAMILY/model.py`, or that of a dotted name."""
+        package = self.family if "." in self.family else f"nlpkit.models.{self.family}"
+        return registry.load("models", f"{package}.model")
