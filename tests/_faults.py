@@ -136,10 +136,10 @@ class Disk:
 @contextmanager
 def signal_in_evaluation(at: int, number: int) -> Iterator[None]:
     """Send this process a signal when the `at`-th held-out batch (1, 2, ...) is made."""
-    from nlpkit.train import evaluate
+    from nlpkit.train import held_out
 
     made = itertools.count(1)
-    real = evaluate.held_out_batches
+    real = held_out.held_out_batches
 
     def wrapped(*arguments: Any) -> Any:
         bins, batch = real(*arguments)
@@ -151,7 +151,7 @@ def signal_in_evaluation(at: int, number: int) -> Iterator[None]:
 
         return bins, make
 
-    with mock.patch.object(evaluate, "held_out_batches", wrapped):
+    with mock.patch.object(held_out, "held_out_batches", wrapped):
         yield
 
 

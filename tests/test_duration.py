@@ -10,11 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from nlpkit import _history, _page, planning, recipe
+from nlpkit import plan as planning
+from nlpkit import recipe
 from nlpkit.checkpoints import files
 from nlpkit.data.loader import Stream
 from nlpkit.data.pack import Bins
 from nlpkit.errors import UsageError
+from nlpkit.report import history, page
 from nlpkit.train.duration import batches_per_epoch, settle
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.settings import Config
@@ -194,13 +196,13 @@ def test_stopped_run_of_epochs_goes_on_bit_for_bit(
 
 def test_changed_epochs_are_named_and_go_on_if_allowed(task: Path, tmp_path: Path) -> None:
     _tiny.pretrain(task, tmp_path, *EPOCHS, "train.epochs=1")
-    fewer = _history.read(tmp_path, "run")
-    assert _page._facts_of(fewer)["steps"] == "3 of 3 planned"
+    fewer = history.read(tmp_path, "run")
+    assert page._facts_of(fewer)["steps"] == "3 of 3 planned"
     with pytest.raises(UsageError, match=r"train\.epochs: 1\.0 then, 2\.0 now"):
         _tiny.pretrain(task, tmp_path, *EPOCHS, "train.epochs=2")
     with pytest.raises(UsageError, match=r"train\.steps: not set then, 5 now"):
         _tiny.pretrain(task, tmp_path, *EPOCHS, "train.epochs=null", "train.steps=5")
     _tiny.pretrain(task, tmp_path, *EPOCHS, "train.epochs=2", allow_change=True)
-    longer = _page._facts_of(_history.read(tmp_path, "run"))
+    longer = page._facts_of(history.read(tmp_path, "run"))
     assert longer["steps"] == "5 of 5 planned"
     assert longer["state"] == "finished"

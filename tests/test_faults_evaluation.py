@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from nlpkit.checkpoints import files
-from nlpkit.train import evaluate
+from nlpkit.train import held_out
 from tests import _tiny
 from tests._faults import Ended, Server
 
@@ -32,13 +32,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, int]:
     folder = tmp_path_factory.mktemp("whole")
     path = _tiny.write(folder, documents=60)
     sizes = []
-    real = evaluate.held_out_batches
+    real = held_out.held_out_batches
 
     def noted(*arguments: Any) -> Any:
         sizes.append(len(real(*arguments)[0]))
         return real(*arguments)
 
-    with mock.patch.object(evaluate, "held_out_batches", noted):
+    with mock.patch.object(held_out, "held_out_batches", noted):
         _tiny.pretrain(path, folder / "run", *_SETS)
     assert sizes[0] > 3
     return path, folder / "run", sizes[0]

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from nlpkit import planning, probing, recipe
+from nlpkit import plan as planning
+from nlpkit import recipe
+from nlpkit.plan import probe
 from nlpkit.train import memory
 from nlpkit.train.log import QUIET, Log
 from tests import _tiny
@@ -93,17 +95,17 @@ def test_growth_over_the_timed_batches_counts_twice_on_a_cpu(
     peaks = [100 * MIB]
     monkeypatch.setattr(memory, "used", lambda device: (100 * MIB, peaks[-1]))
     monkeypatch.setattr(memory, "limit", lambda device: 9000 * MIB)
-    timed = probing._measure_time
+    timed = probe._measure_time
 
-    def growing(trial: probing._Trial, times: probing.Times) -> None:
+    def growing(trial: probe._Trial, times: probe.Times) -> None:
         timed(trial, times)
         peaks.append(130 * MIB)
 
-    monkeypatch.setattr(probing, "_measure_time", growing)
+    monkeypatch.setattr(probe, "_measure_time", growing)
     resolved = recipe.load(str(_tiny.write(tmp_path)), [f"out={json.dumps(str(tmp_path / 'run'))}"])
     plan = planning.make(resolved, tmp_path / "run", "cpu", Log(QUIET))
-    assert probing.probe(plan)["peak_memory_bytes"] == (130 + 30) * MIB
-    assert probing._peak_of_run(100, 130, torch.device("cuda")) == 130
+    assert probe.probe(plan)["peak_memory_bytes"] == (130 + 30) * MIB
+    assert probe._peak_of_run(100, 130, torch.device("cuda")) == 130
 
 
 @pytest.mark.slow

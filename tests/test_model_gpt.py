@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from accelerate.state import AcceleratorState
 from transformers import AutoModelForCausalLM, OpenAIGPTConfig, OpenAIGPTLMHeadModel, OpenAIGPTModel
 
-from nlpkit import _proofs, _run_proofs, attention, recipe, selftest
+from nlpkit import attention, recipe, selftest
 from nlpkit.attention.kinds import causal
 from nlpkit.attention.layout import Layout
 from nlpkit.checkpoints import hf_layout
@@ -18,6 +18,7 @@ from nlpkit.models.gpt import Config
 from nlpkit.models.gpt import model as family
 from nlpkit.models.gpt.model import Model, grow, to_hf
 from nlpkit.objectives import clm
+from nlpkit.selftest import of_objective, of_run
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.optim import adamw
 from nlpkit.train.signals import StopFlag
@@ -287,18 +288,21 @@ def test_selftest_of_gpt_holds_and_finds_targets_in_sight(tmp_path) -> None:
     resolved = recipe.load(str(_tiny.write(tmp_path, text=RECIPE, documents=60)))
     with selftest.bench(resolved, device="cpu", log=Log(QUIET), stop=StopFlag()) as bench:
         for proof in (
-            _proofs.no_leak, _proofs.no_neighbour_leak, _proofs.unmasking, _proofs.packed_is_alone
-        ):  # fmt: skip
+            of_objective.no_leak,
+            of_objective.no_neighbour_leak,
+            of_objective.unmasking,
+            of_objective.packed_is_alone,
+        ):
             passed, figure = proof(bench.subject)
             assert passed, figure
-        for other in (_run_proofs.batches, _run_proofs.accumulated, _run_proofs.reopened):
+        for other in (of_run.batches, of_run.accumulated, of_run.reopened):
             passed, figure = other(bench)
             assert passed, figure
         right = bench.subject.objective
         bench.subject.objective = Unshifted(
             right.config, bench.subject.tokenizer, bench.run.part.config
         )
-        passed, figure = _proofs.no_leak(bench.subject)
+        passed, figure = of_objective.no_leak(bench.subject)
         assert not passed
         assert " 0 move with their own token" not in figure
 
@@ -308,9 +312,9 @@ def test_selftest_of_a_mask_that_shows_the_next_token_is_a_leak(tmp_path, monkey
     sets = ["attention.backend=reference"]
     resolved = recipe.load(str(_tiny.write(tmp_path, text=RECIPE, documents=60)), sets)
     with selftest.bench(resolved, device="cpu", log=Log(QUIET), stop=StopFlag()) as bench:
-        assert _proofs.no_leak(bench.subject)[0]
+        assert of_objective.no_leak(bench.subject)[0]
         monkeypatch.setattr(causal, "mask", lambda fields, q, k: k <= q + 1)
-        assert not _proofs.no_leak(bench.subject)[0]
+        assert not of_objective.no_leak(bench.subject)[0]
 
 
 def test_recipe_of_the_paper_has_the_papers_sizes() -> None:

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from nlpkit import planning, probing, recipe
+from nlpkit import plan as planning
+from nlpkit import recipe
 from nlpkit.commands.plan import _human
 from nlpkit.data.pack import Bins
+from nlpkit.plan import probe
 from nlpkit.train import memory
 from nlpkit.train.log import QUIET, Log
 from tests import _tiny
@@ -42,8 +44,8 @@ def test_longest_batches_are_those_of_most_attention_and_of_most_tokens() -> Non
         stream=SimpleNamespace(plan=lambda epoch: bins),
         data=SimpleNamespace(examples=SimpleNamespace(sizes=sizes)),
     )
-    assert probing.longest(plan) == [1, 2]
-    assert probing.longest_tokens(plan) == 9
+    assert probe.longest(plan) == [1, 2]
+    assert probe.longest_tokens(plan) == 9
 
 
 @pytest.mark.parametrize(
@@ -60,19 +62,19 @@ def test_evaluations_and_checkpoints_are_counted_as_the_loop_makes_them(
     tiny: Path, settings: dict, expected: tuple[int, int]
 ) -> None:
     sets = [f"train.{key}={json.dumps(value)}" for key, value in settings.items()]
-    assert probing._occasions(_plan(tiny, *sets)) == expected
+    assert probe._occasions(_plan(tiny, *sets)) == expected
 
 
 def test_loop_makes_as_many_evaluations_and_no_more_checkpoints(tiny: Path, tmp_path: Path) -> None:
     _tiny.pretrain(tiny, tmp_path / "run", "train.keep=99")
-    evaluations, checkpoints = probing._occasions(_plan(tiny))
+    evaluations, checkpoints = probe._occasions(_plan(tiny))
     assert sum("held_out" in r for r in _tiny.metrics(tmp_path / "run")) == evaluations
     assert 3 <= len(list((tmp_path / "run/checkpoints").glob("step-*"))) <= checkpoints
 
 
 def test_estimate_adds_up(tiny: Path) -> None:
     plan = _plan(tiny)
-    found = probing.probe(plan)
+    found = probe.probe(plan)
     step = found["seconds_per_batch"] * 2 + found["seconds_per_update"]
     assert found["seconds_per_step"] == pytest.approx(step)
     assert found["training_seconds"] == pytest.approx(12 * step)
@@ -88,8 +90,8 @@ def test_estimate_adds_up(tiny: Path) -> None:
 
 def test_evaluation_time_is_a_batchs_time_for_every_held_out_token(tiny: Path) -> None:
     plan = _plan(tiny)
-    times = probing.Times(batches=[1.0, 3.0], tokens=[200, 240], update=0.5, held_out_token=0.01)
-    figures = probing._time_figures(plan, times)
+    times = probe.Times(batches=[1.0, 3.0], tokens=[200, 240], update=0.5, held_out_token=0.01)
+    figures = probe._time_figures(plan, times)
     tokens = int(plan.data.held_out.sizes.sum())
     assert figures["seconds_per_step"] == 2.0 * 2 + 0.5
     assert figures["tokens_per_second"] == pytest.approx(440 / 4.5)
@@ -105,7 +107,7 @@ class _Meter:
         monkeypatch.setattr(memory, "used", lambda device: (self.now, self.peak))
         monkeypatch.setattr(memory, "limit", lambda device: limit)
         monkeypatch.setattr(memory, "forget_peak", lambda device: None)
-        train = probing._Trial.train
+        train = probe._Trial.train
 
         def metered(trial, batch) -> float:
             self.tokens.append(batch.tokens)
@@ -114,7 +116,7 @@ class _Meter:
                 raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
             return train(trial, batch)
 
-        monkeypatch.setattr(probing._Trial, "train", metered)
+        monkeypatch.setattr(probe._Trial, "train", metered)
 
 
 BIG = ("train.tokens_per_step=4096", "train.tokens_per_batch=4096")
@@ -125,7 +127,7 @@ def test_batch_that_would_not_fit_is_not_tried_and_the_largest_that_fits_is_name
 ) -> None:
     # 1 MiB a token, 4096 tokens; 0.8 * 1700 - 100 (and the gradients) leaves 1259: 1024 divides
     meter = _Meter(monkeypatch, limit=1700 * MIB, per_token=MIB)
-    found = probing.probe(_plan(tiny, *BIG))
+    found = probe.probe(_plan(tiny, *BIG))
     assert found["fits"] is False
     assert max(meter.tokens) < 1700
     assert found["advice"].endswith("set train.tokens_per_batch=1024")
@@ -139,7 +141,7 @@ def test_batch_above_four_fifths_is_tried_and_advised_against(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meter = _Meter(monkeypatch, limit=4500 * MIB, per_token=MIB)
-    found = probing.probe(_plan(tiny, *BIG))
+    found = probe.probe(_plan(tiny, *BIG))
     assert found["fits"] is True
     assert max(meter.tokens) > 4000
     assert found["memory_share"] == pytest.approx(4196 / 4500, rel=0.05)
@@ -152,7 +154,7 @@ def test_shorter_examples_are_advised_where_no_batch_holds_the_longest(
 ) -> None:
     # 10 MiB a token: 0.8 * 600 - 100 leaves 38 tokens of the longest example's 64: 32 divides
     _Meter(monkeypatch, limit=600 * MIB, per_token=10 * MIB)
-    found = probing.probe(_plan(tiny, *BIG))
+    found = probe.probe(_plan(tiny, *BIG))
     assert found["fits"] is False
     expected = "set objective.max_length=32 and train.tokens_per_batch=32"
     assert found["advice"].endswith(expected)
@@ -162,7 +164,7 @@ def test_model_larger_than_memory_is_not_even_built(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meter = _Meter(monkeypatch, limit=100 * MIB, per_token=1)
-    found = probing.probe(_plan(tiny))
+    found = probe.probe(_plan(tiny))
     assert meter.tokens == []
     assert found["fits"] is False
     assert "take a smaller model or a machine with more memory" in found["advice"]
@@ -174,9 +176,9 @@ def test_other_errors_of_the_probe_are_not_taken_for_a_want_of_memory(
     def broken(trial, batch):
         raise RuntimeError("shapes do not match")
 
-    monkeypatch.setattr(probing._Trial, "train", broken)
+    monkeypatch.setattr(probe._Trial, "train", broken)
     with pytest.raises(RuntimeError, match="shapes do not match"):
-        probing.probe(_plan(tiny))
+        probe.probe(_plan(tiny))
     assert memory.is_shortage(MemoryError())
     assert memory.is_shortage(torch.OutOfMemoryError("CUDA out of memory"))
 

@@ -18,7 +18,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from nlpkit import _svg, cli, report
+from nlpkit import cli, report
+from nlpkit.report import svg
 from tests import _tiny
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -408,18 +409,18 @@ def test_long_run_is_fast_and_loses_no_spike(tmp_path: Path) -> None:
     heights = [float(pair.split(",")[1]) for pair in band.get("points", "").split()]
     assert len(heights) == 1000
     # y runs from 0 (or 4 % below) to 4 % above 77: the spike ends within 4 % of the top
-    assert min(heights) < _svg.TOP + 0.05 * (_svg.BOTTOM - _svg.TOP)
+    assert min(heights) < svg.TOP + 0.05 * (svg.BOTTOM - svg.TOP)
 
 
 def test_thin_takes_means_of_what_is_there() -> None:
     x = np.arange(1.0, 2001.0)
     y = np.where(x <= 5, np.nan, x)
-    line = _svg.thin("n", 0, x, y)
+    line = svg.thin("n", 0, x, y)
     assert line.low is not None
     assert line.high is not None
     assert np.isnan([line.y[0], line.low[0], line.high[0]]).all()  # 1 to 4 are missing
     assert (line.y[1], line.low[1], line.high[1]) == (7.0, 6.0, 8.0)  # (5), 6, 7, 8
-    assert len(_svg.thin("n", 0, x[:1500], y[:1500]).x) == 1500
+    assert len(svg.thin("n", 0, x[:1500], y[:1500]).x) == 1500
 
 
 @pytest.mark.parametrize(
@@ -434,15 +435,15 @@ def test_thin_takes_means_of_what_is_there() -> None:
 def test_ticks_are_round_numbers(
     low: float, high: float, values: list[float], texts: list[str]
 ) -> None:
-    found = _svg.ticks(low, high, 5)
+    found = svg.ticks(low, high, 5)
     assert found == values
-    assert _svg.short(found) == texts
+    assert svg.short(found) == texts
 
 
 def test_powers_are_round_and_few() -> None:
-    assert _svg.powers(0.3, 40) == [0.5, 1, 2, 5, 10, 20]
-    assert _svg.powers(0.05, 90) == [0.1, 0.3, 1, 3, 10, 30]
-    assert _svg.powers(0.9e-9, 1.1e9) == [1e-9, 1e-6, 1e-3, 1, 1e3, 1e6, 1e9]
+    assert svg.powers(0.3, 40) == [0.5, 1, 2, 5, 10, 20]
+    assert svg.powers(0.05, 90) == [0.1, 0.3, 1, 3, 10, 30]
+    assert svg.powers(0.9e-9, 1.1e9) == [1e-9, 1e-6, 1e-3, 1, 1e3, 1e6, 1e9]
 
 
 def test_gradient_norm_that_explodes_is_drawn_on_a_logarithmic_axis(run: Path) -> None:
@@ -479,7 +480,7 @@ def _luminance(colour: str) -> float:
 
 @pytest.mark.parametrize(("dark", "page"), [(0, "#f6f7f9"), (1, "#1d2126")])
 def test_curves_stand_out_from_the_page(dark: int, page: str) -> None:
-    for colours in _svg.PALETTE:
+    for colours in svg.PALETTE:
         a, b = sorted((_luminance(colours[dark]), _luminance(page)))
         assert (b + 0.05) / (a + 0.05) >= 4.5
 
@@ -518,7 +519,7 @@ def test_browser_shows_the_curves_light_and_dark(
         assert pixels[0, 0].tolist() == corner
         assert 0.02 < (pixels != corner).any(axis=2).mean() < 0.9
         for number in range(3):  # the held-out curve of each run
-            wanted = [int(_svg.PALETTE[number][dark][i : i + 2], 16) for i in (1, 3, 5)]
+            wanted = [int(svg.PALETTE[number][dark][i : i + 2], 16) for i in (1, 3, 5)]
             assert (pixels == wanted).all(axis=2).sum() > 50
 
 

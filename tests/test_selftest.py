@@ -18,14 +18,15 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 
-from nlpkit import _proofs, _run_proofs, attention, cli, recipe, selftest
-from nlpkit._run_proofs import Bench
+from nlpkit import attention, cli, recipe, selftest
 from nlpkit.attention.kinds import cpm_ant as kind
 from nlpkit.checkpoints import hf_layout
 from nlpkit.data import loader, pack
 from nlpkit.errors import NlpkitError, UsageError
 from nlpkit.objectives._contract import IGNORE, Loss
 from nlpkit.objectives.cpm_ant import Objective
+from nlpkit.selftest import of_objective, of_run
+from nlpkit.selftest.of_run import Bench
 from nlpkit.train import snapshot
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.loop import State
@@ -146,7 +147,7 @@ def test_selftest_of_a_sound_recipe_proves_everything_and_leaves_nothing(
 
 
 # The first proof finds a leak by training, the second by looking; each must on its own.
-@pytest.mark.parametrize("proof", [_proofs.no_leak, _proofs.noise_floor])
+@pytest.mark.parametrize("proof", [of_objective.no_leak, of_objective.noise_floor])
 @pytest.mark.parametrize("broken", [Unshifted, Uncovered])
 def test_selftest_of_targets_in_sight_is_a_leak(bench: Bench, broken, proof) -> None:
     _use(bench, broken)
@@ -158,9 +159,9 @@ def test_selftest_of_targets_in_sight_is_a_leak(bench: Bench, broken, proof) -> 
 def test_selftest_of_a_model_that_gives_nan_proves_nothing(bench: Bench) -> None:
     with torch.no_grad():
         bench.subject.model.norm.weight.fill_(torch.nan)
-    assert not _proofs.no_leak(bench.subject)[0]
-    assert not _proofs.no_neighbour_leak(bench.subject)[0]
-    assert not _proofs.packed_is_alone(bench.subject)[0]
+    assert not of_objective.no_leak(bench.subject)[0]
+    assert not of_objective.no_neighbour_leak(bench.subject)[0]
+    assert not of_objective.packed_is_alone(bench.subject)[0]
     right = bench.subject.fresh
 
     def fresh():
@@ -169,14 +170,14 @@ def test_selftest_of_a_model_that_gives_nan_proves_nothing(bench: Bench) -> None
         return model
 
     bench.subject.fresh = fresh
-    assert not _proofs.noise_floor(bench.subject)[0]
+    assert not of_objective.noise_floor(bench.subject)[0]
 
 
 def test_selftest_of_a_mask_that_shows_everything_is_a_leak(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kind, "mask", lambda fields, q, k: (q == q) & (k == k))
-    passed, figure = _proofs.no_leak(bench.subject)
+    passed, figure = of_objective.no_leak(bench.subject)
     assert not passed
     assert " 0 move with their own" not in figure
 
@@ -189,42 +190,42 @@ def test_selftest_of_a_mask_that_shows_only_later_targets_is_a_leak(
         return fields["context"][k] | (~fields["context"][q] & (near <= 2) & (near != 1))
 
     monkeypatch.setattr(kind, "mask", mask)
-    assert not _proofs.no_leak(bench.subject)[0]
+    assert not of_objective.no_leak(bench.subject)[0]
 
 
 def test_dependence_in_a_ring_is_told_from_an_order() -> None:
     # 0 on 1, 1 on 2: an order. With 2 on 0 a ring; 3, on the ring, has no order either.
     order = torch.tensor([[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 0]]).bool()
-    assert _proofs._in_rings(order) == 0
+    assert of_objective._in_rings(order) == 0
     order[2, 0] = True
-    assert _proofs._in_rings(order) == 4
+    assert of_objective._in_rings(order) == 4
 
 
 def test_selftest_of_a_mask_that_forgets_documents_is_a_neighbour_leak(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with _bench(tmp_path, "attention.backend=reference") as bench:
-        assert _proofs.no_neighbour_leak(bench.subject)[0]
-        assert _proofs.packed_is_alone(bench.subject)[0]
+        assert of_objective.no_neighbour_leak(bench.subject)[0]
+        assert of_objective.packed_is_alone(bench.subject)[0]
         monkeypatch.setattr(
             attention.Request, "visible", lambda self, q, k: self.kind.mask(self.fields, q, k)
         )
-        passed, figure = _proofs.no_neighbour_leak(bench.subject)
+        passed, figure = of_objective.no_neighbour_leak(bench.subject)
         assert not passed, figure
-        passed, figure = _proofs.packed_is_alone(bench.subject)
+        passed, figure = of_objective.packed_is_alone(bench.subject)
         assert not passed, figure
 
 
 @pytest.mark.parametrize("broken", [Late, Forgetful])
 def test_selftest_of_an_example_without_its_text_is_found(bench: Bench, broken) -> None:
-    assert _proofs.unmasking(bench.subject)[0]
+    assert of_objective.unmasking(bench.subject)[0]
     _use(bench, broken)
-    assert not _proofs.unmasking(bench.subject)[0]
+    assert not of_objective.unmasking(bench.subject)[0]
 
 
 def test_selftest_of_an_objective_with_global_randomness_is_found(bench: Bench) -> None:
     _use(bench, Global)
-    passed, figure = _run_proofs.batches(bench)
+    passed, figure = of_run.batches(bench)
     assert not passed
     assert "other batches" in figure
 
@@ -248,7 +249,7 @@ def test_selftest_of_a_packer_that_drops_or_repeats_is_found(
         return spoil(pack.plan_bins(*arguments, **options))
 
     monkeypatch.setattr(loader, "plan_bins", plan_bins)
-    passed, figure = _run_proofs.batches(bench)
+    passed, figure = of_run.batches(bench)
     assert not passed
     assert "every piece exactly once" in figure
 
@@ -259,16 +260,16 @@ def test_selftest_of_examples_longer_than_planned_is_found(bench: Bench) -> None
     bench.subject.examples = loader.Examples(
         examples.corpus, bench.subject.objective, examples.seed
     )
-    passed, figure = _run_proofs.batches(bench)
+    passed, figure = of_run.batches(bench)
     assert not passed
     assert "was planned as" in figure or "over 256" in figure
 
 
 @pytest.mark.parametrize(("broken", "figure"), [(Mean, "differ by"), (Miscounted, "counted as")])
 def test_selftest_of_a_loss_of_each_batch_apart_is_found(bench: Bench, broken, figure) -> None:
-    assert _run_proofs.accumulated(bench)[0]
+    assert of_run.accumulated(bench)[0]
     _use(bench, broken)
-    passed, found = _run_proofs.accumulated(bench)
+    passed, found = of_run.accumulated(bench)
     assert not passed
     assert figure in found
 
@@ -283,7 +284,7 @@ def test_selftest_of_a_checkpoint_with_another_weight_is_found(
         right(tensors | {name: tensors[name] * (1 + 2**-23)}, *arguments, **options)
 
     monkeypatch.setattr(hf_layout, "save_file", save_file)
-    passed, figure = _run_proofs.reopened(bench)
+    passed, figure = of_run.reopened(bench)
     assert not passed
     assert figure == "1 of 23 tensors differ: norm.weight"
 
@@ -293,7 +294,7 @@ def test_selftest_of_a_checkpoint_without_position_in_the_data_is_found(
 ) -> None:
     right = State.from_json
     monkeypatch.setattr(State, "from_json", lambda v: right(v | {"position": [0, 0]}))
-    passed, figure = _run_proofs.resumed(bench)
+    passed, figure = of_run.resumed(bench)
     assert not passed
     assert figure == "metrics differ from step 3 on"
 
@@ -303,7 +304,7 @@ def test_selftest_of_a_run_without_held_out_text_or_dropout_holds(
     tmp_path: Path, sets: tuple[str, ...]
 ) -> None:
     with _bench(tmp_path, *sets) as bench:
-        passed, figure = _run_proofs.resumed(bench)
+        passed, figure = of_run.resumed(bench)
         assert passed, figure
 
 
@@ -316,7 +317,7 @@ def test_selftest_of_a_checkpoint_without_moments_is_found(
         right(training, optimizer, weights, {n: m * 0 for n, m in moments.items()})
 
     monkeypatch.setattr(snapshot, "restore", restore)
-    assert not _run_proofs.resumed(bench)[0]
+    assert not of_run.resumed(bench)[0]
 
 
 def test_shrinking_lowers_what_is_large_and_nothing_else() -> None:
@@ -337,7 +338,7 @@ def test_selftest_of_a_run_in_epochs_trains_its_few_steps(tmp_path: Path) -> Non
     sets = ("train.steps=null", "train.epochs=2", "train.warmup_steps=0", "train.warmup_ratio=0.1")
     with _bench(tmp_path, *sets) as bench:
         train = bench.small.recipe.train
-        assert (train.steps, train.epochs) == (_run_proofs.STEPS, None)
+        assert (train.steps, train.epochs) == (of_run.STEPS, None)
         assert 10 < bench.run.settings.steps <= 20  # of which a tenth, rounded up, is 2
         assert (train.warmup_steps, train.warmup_ratio) == (2, None)
 
@@ -352,8 +353,8 @@ def test_selftest_of_a_recipe_that_goes_on_from_a_model_uses_its_tokenizer(tmp_p
     resolved = recipe.load(str(path))
     with selftest.bench(resolved, device="cpu", log=Log(QUIET), stop=StopFlag()) as bench:
         assert bench.shrunk == {}
-        assert _proofs.no_leak(bench.subject)[0]
-        assert _run_proofs.reopened(bench)[0]
+        assert of_objective.no_leak(bench.subject)[0]
+        assert of_run.reopened(bench)[0]
 
 
 def test_selftest_of_several_processes_is_refused(

@@ -17,7 +17,7 @@ from nlpkit.data.pack import Batch, collate
 from nlpkit.models._head import Head
 from nlpkit.models.gpt import Config
 from nlpkit.models.gpt.model import Model, to_hf
-from nlpkit.train.evaluate import scores
+from nlpkit.train.held_out import scores
 from tests._letters import Letters
 
 SMALL = Config(hidden_size=32, num_layers=2, num_heads=4, max_positions=40)

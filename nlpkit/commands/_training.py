@@ -22,7 +22,7 @@ def train(resolved: "Resolved", common: Common, max_time: str | None, allow_chan
     log = Log(common.verbosity)
     directory = RunDirectory(Path(resolved.recipe.out).expanduser())
     if common.dry_run:
-        from nlpkit.planning import dry_run
+        from nlpkit.plan import dry_run
 
         described = dry_run(resolved, directory.path, common.device, log)
         if common.json:

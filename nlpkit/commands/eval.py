@@ -60,7 +60,7 @@ def command(
     from nlpkit.score._named import split
 
     names = None if not metrics else split(metrics)
-    from nlpkit import evaluation
+    from nlpkit import evaluate
     from nlpkit.cli import leave
     from nlpkit.data.store import Watch
     from nlpkit.generate.settings import Settings
@@ -72,13 +72,13 @@ def command(
     with catch_signals(leave) as stop:
         watch = Watch(note=log.detail, should_stop=stop.check)
         opened = open_checkpoint(checkpoint, device=common.device, say=log.say)
-        source = evaluation.find_data(opened, data or (), text_key, watch)
-        run = evaluation.Evaluation(opened, source, tokens_per_batch, watch)
+        source = evaluate.find_data(opened, data or (), text_key, watch)
+        run = evaluate.Evaluation(opened, source, tokens_per_batch, watch)
         generation = Settings(max_new_tokens=max_new_tokens, beam=beam)
         figures, rows = run.figures(names, generation, log, stop, batch=32)
     if predictions is not None:
         _write(Path(predictions), rows)
-    common.result(evaluation.table(figures), **figures)
+    common.result(evaluate.table(figures), **figures)
 
 
 def _write(path: Path, rows: list[dict[str, str]]) -> None:

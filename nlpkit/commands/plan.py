@@ -42,7 +42,7 @@ def command(
     from nlpkit.train.log import Log
 
     resolved = common.load(recipe)
-    from nlpkit import planning
+    from nlpkit import plan as planning
 
     log = Log(common.verbosity)
     plan = planning.make(resolved, Path(resolved.recipe.out).expanduser(), common.device, log)
@@ -55,7 +55,7 @@ def command(
         return
     described = planning.describe(plan)
     if not no_probe:
-        from nlpkit.probing import probe
+        from nlpkit.plan.probe import probe
 
         described["estimate"] = probe(plan)
     if common.json:

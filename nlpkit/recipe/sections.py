@@ -31,7 +31,7 @@ FIXED = {
     "data": ("data", "corpus"),
     "train": ("train", "settings"),
     "lora": ("models", "nlpkit.models._lora_config"),
-    "eval": ("train", "eval_settings"),
+    "eval": ("score", "nlpkit.score.settings"),
 }
 BACKENDS = "attention/backends"
 

@@ -23,7 +23,7 @@ from nlpkit.runs.parts import Data
 from nlpkit.runs.resume import Run, Training, from_first, named_checkpoint, restore, save
 from nlpkit.train import machine
 from nlpkit.train.duration import settle
-from nlpkit.train.evaluate import HeldOut
+from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, State, train
 from nlpkit.train.optim import adamw

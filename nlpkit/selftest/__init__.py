@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from nlpkit import _proofs, _run_proofs
-from nlpkit._proofs import Subject, Verdict
-from nlpkit._run_proofs import EVAL_EVERY, SAVE_EVERY, STEPS, Bench, check
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import UsageError
 from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved, sections
 from nlpkit.runs import build, pretrain
+from nlpkit.selftest import of_objective, of_run
+from nlpkit.selftest.of_objective import Subject, Verdict
+from nlpkit.selftest.of_run import EVAL_EVERY, SAVE_EVERY, STEPS, Bench, check
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.signals import StopFlag
 
@@ -92,7 +92,7 @@ def _attention(subject: Subject) -> str:
     """Return the attention backend and why, after a look at some text."""
     batch = subject.pack([subject.objective.example(t, subject.rng(0)) for t in subject.pieces(1)])
     with torch.no_grad():
-        _proofs.look(subject, subject.model, batch)
+        of_objective.look(subject, subject.model, batch)
     return str(getattr(subject.model, "attention_choice", ""))
 
 
@@ -100,19 +100,19 @@ def prove(bench: Bench) -> Iterator[Proof]:
     """Yield the proofs in turn, each as soon as it is done."""
     subject = bench.subject
     proofs: dict[str, Callable[[], Verdict]] = {
-        "noise floor": lambda: _proofs.noise_floor(subject),
-        "no leak": lambda: _proofs.no_leak(subject),
-        "no neighbour leak": lambda: _proofs.no_neighbour_leak(subject),
-        "unmasking": lambda: _proofs.unmasking(subject),
-        "packed = alone": lambda: _proofs.packed_is_alone(subject),
-        "batches": lambda: _run_proofs.batches(bench),
-        "accumulated = one": lambda: _run_proofs.accumulated(bench),
-        "saved = reopened": lambda: _run_proofs.reopened(bench),
-        "resumed = whole": lambda: _run_proofs.resumed(bench),
+        "noise floor": lambda: of_objective.noise_floor(subject),
+        "no leak": lambda: of_objective.no_leak(subject),
+        "no neighbour leak": lambda: of_objective.no_neighbour_leak(subject),
+        "unmasking": lambda: of_objective.unmasking(subject),
+        "packed = alone": lambda: of_objective.packed_is_alone(subject),
+        "batches": lambda: of_run.batches(bench),
+        "accumulated = one": lambda: of_run.accumulated(bench),
+        "saved = reopened": lambda: of_run.reopened(bench),
+        "resumed = whole": lambda: of_run.resumed(bench),
     }
     if isinstance(subject.objective, Task):  # rows, not pieces of text: what is left to prove
         rows: dict[str, Callable[[], Verdict]] = {
-            "packed = alone": lambda: _proofs.rows_packed_are_alone(subject),
+            "packed = alone": lambda: of_objective.rows_packed_are_alone(subject),
         }
         kept = ("batches", "accumulated = one", "resumed = whole")
         proofs = rows | {name: proofs[name] for name in kept}

@@ -1,6 +1,6 @@
 """The report's style sheet and the few lines of script behind its read-outs."""
 
-from nlpkit._svg import LEFT, RIGHT, WIDTH
+from nlpkit.report.svg import LEFT, RIGHT, WIDTH
 
 STYLE = """
 :root{color-scheme:light dark;--text:#1c2024;--soft:#5a626b;--page:#fff;--card:#f6f7f9;

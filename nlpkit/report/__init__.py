@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from nlpkit import _history, _page, _svg
-from nlpkit._history import History
-from nlpkit._svg import Chart, Line, thin
 from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import UsageError
+from nlpkit.report import page, svg
+from nlpkit.report.history import History
+from nlpkit.report.history import read as read_history
+from nlpkit.report.svg import Chart, Line, thin
 
 ENDINGS = (".html", ".svg", ".png")
 _MIB = 2**20
@@ -40,17 +41,17 @@ def write(runs: Sequence[Path], out: Path | None = None) -> Path:
     ending = out.suffix.lower()
     if ending not in ENDINGS:
         raise UsageError(f"{out}: a report ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
-    told = [_history.read(run, label) for run, label in zip(runs, _labels(runs), strict=True)]
+    told = [read_history(run, label) for run, label in zip(runs, _labels(runs), strict=True)]
     charts = make_charts(told)
     labels = [history.label for history in told]
     if ending == ".html":
-        _write(out, _page.render(told, charts))
+        _write(out, page.render(told, charts))
     elif ending == ".svg":
-        _write(out, _svg.sheet(charts, labels, _page.heading(told)))
+        _write(out, svg.sheet(charts, labels, page.heading(told)))
     else:
-        from nlpkit.plots import charts_figure
+        from nlpkit.report.figures import charts_figure
 
-        charts_figure(charts, labels, _page.heading(told), out)
+        charts_figure(charts, labels, page.heading(told), out)
     return out
 
 

@@ -15,7 +15,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from nlpkit._proofs import ROUNDING, Subject, Verdict, look
 from nlpkit.checkpoints import files, hf_layout
 from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
 from nlpkit.data.loader import Position, Step, Stream, fill, steps
@@ -23,6 +22,7 @@ from nlpkit.errors import Stopped, TryAgain
 from nlpkit.recipe import Resolved
 from nlpkit.runs import build, pretrain
 from nlpkit.runs.resume import Run, Training, save
+from nlpkit.selftest.of_objective import ROUNDING, Subject, Verdict, look
 from nlpkit.train.log import QUIET, TIME_KEYS, Log
 from nlpkit.train.loop import Job, State, train
 from nlpkit.train.signals import StopFlag

@@ -22,7 +22,7 @@ from nlpkit.generate.texts import Writer
 from nlpkit.runs.opened import Opened
 from nlpkit.runs.resume import Training
 from nlpkit.score._named import WrongScore
-from nlpkit.train.evaluate import HeldOut, scores
+from nlpkit.train.held_out import HeldOut, scores
 from nlpkit.train.log import Log
 from nlpkit.train.signals import StopFlag
 

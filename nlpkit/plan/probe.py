@@ -14,7 +14,7 @@ import torch
 
 from nlpkit.data.loader import held_out_batches
 from nlpkit.data.pack import Batch
-from nlpkit.planning import Plan
+from nlpkit.plan import Plan
 from nlpkit.runs import build
 from nlpkit.train import machine, memory
 from nlpkit.train.loop import to_device

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from nlpkit import __version__, _svg
-from nlpkit._history import ORDER, RESULT, History, first_difference
-from nlpkit._page_style import SCRIPT, STYLE
-from nlpkit._svg import Chart
+from nlpkit import __version__
+from nlpkit.report import svg
+from nlpkit.report.history import ORDER, RESULT, History, first_difference
+from nlpkit.report.style import SCRIPT, STYLE
+from nlpkit.report.svg import Chart
 
 _LAST = 20  # evaluations in a table; the others are in the chart
 _NONE = "–"
@@ -33,7 +34,7 @@ def render(told: Sequence[History], charts: Sequence[Chart]) -> str:
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     # Nothing is fetched, and no script runs but ours, even if an escape were forgotten.
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    colours = f"{_svg.style(False)}\n@media screen and (prefers-color-scheme:dark){{"
+    colours = f"{svg.style(False)}\n@media screen and (prefers-color-scheme:dark){{"
     sections = [_facts(told), _figures(told, charts), _evaluations(told)]
     if len(told) > 1:
         sections += [_differences(told), _partings(told)]
@@ -43,7 +44,7 @@ def render(told: Sequence[History], charts: Sequence[Chart]) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{title}</title>\n<style>{STYLE}{_svg.SHAPES}{colours}{_svg.style(True)}}}"
+        f"<title>{title}</title>\n<style>{STYLE}{svg.SHAPES}{colours}{svg.style(True)}}}"
         f"</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
         + "\n".join(sections)
         + f"\n</main>\n<footer>nlpkit {__version__}</footer>\n"
@@ -127,7 +128,7 @@ def _facts_of(history: History) -> dict[str, str]:
 def _figures(told: Sequence[History], charts: Sequence[Chart]) -> str:
     legend = "".join(
         f'<li><svg class="chart" viewBox="0 0 28 8" width="28" height="8" aria-hidden="true">'
-        f'<path class="strong {_svg.classes(number)}" d="M0 4H28"/></svg>{escape(h.label)}</li>'
+        f'<path class="strong {svg.classes(number)}" d="M0 4H28"/></svg>{escape(h.label)}</li>'
         for number, h in enumerate(told)
     )
     note = "Thin: training. Thick: held out."
@@ -135,7 +136,7 @@ def _figures(told: Sequence[History], charts: Sequence[Chart]) -> str:
         note += " Dotted across: the unigram entropy of the held-out text, what a model reaches that knows how often each token comes and nothing else."  # noqa: E501
     if any(line.low is not None for chart in charts for line in chart.lines):
         note += (
-            f" Curves of more than {_svg.LIMIT:,} points are the means of {_svg.BUCKETS} equal "
+            f" Curves of more than {svg.LIMIT:,} points are the means of {svg.BUCKETS} equal "
             "stretches, in the band of their smallest and largest values."
         )
     figures = [
@@ -153,8 +154,8 @@ def _figures(told: Sequence[History], charts: Sequence[Chart]) -> str:
 
 
 def _drawing(chart: Chart) -> str:
-    x0, x1, *_ = _svg.span(chart)
-    return _svg.draw(chart, f' data-key="{escape(chart.key)}" data-x0="{x0:g}" data-x1="{x1:g}"')
+    x0, x1, *_ = svg.span(chart)
+    return svg.draw(chart, f' data-key="{escape(chart.key)}" data-x0="{x0:g}" data-x1="{x1:g}"')
 
 
 def _data(charts: Sequence[Chart]) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from nlpkit._svg import MARKERS, PALETTE, Chart, Line, span
 from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import Unsupported
+from nlpkit.report.svg import MARKERS, PALETTE, Chart, Line, span
 
 _READABLE = 48  # up to so many tokens are written along the axes
 

@@ -201,7 +201,7 @@ def draw_mask(plan: Plan, path: Path) -> None:
     Raises:
         UsageError: matplotlib is not installed.
     """
-    from nlpkit.plots import mask_figure
+    from nlpkit.report.figures import mask_figure
 
     batch = to_device(plan.first, torch.device("cpu"))
     layout = Layout.of(batch.lengths, "cpu")
