@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nlpkit.data import _build, _cache, store
+from nlpkit.data import cache, store, tokenize
 from nlpkit.data.corpus import Config, resolve
 from nlpkit.data.store import Corpus, TokenStore, Watch, build_corpus, cache_directory
 from nlpkit.errors import DataError, FileError
@@ -41,7 +41,7 @@ def here(tmp_path, monkeypatch):
 @pytest.fixture
 def small_ranges(monkeypatch):
     """Cut files so small that a test's file is many pieces of work."""
-    monkeypatch.setattr(_build, "RANGE_BYTES", 1 << 12)
+    monkeypatch.setattr(tokenize, "RANGE_BYTES", 1 << 12)
 
 
 def build(tmp_path, names, tokenizer=PLAIN, *, cache="cache", drop=False, **rest):
@@ -336,7 +336,7 @@ def test_store_moved_file_is_known_by_its_content_and_named_anew(tmp_path, here)
 
 def test_store_file_written_in_place_is_seen(tmp_path, here, monkeypatch):
     # Same size, same inode, and the time set back: only the content differs.
-    monkeypatch.setattr(_cache, "_REMEMBERED_BYTES", 1)
+    monkeypatch.setattr(cache, "_REMEMBERED_BYTES", 1)
     (here / "a.txt").write_text("ab\n")
     build(tmp_path, "a.txt")
     (here / "a.txt").write_text("cd\n")
@@ -344,7 +344,7 @@ def test_store_file_written_in_place_is_seen(tmp_path, here, monkeypatch):
 
 
 def test_store_hash_of_a_big_settled_file_is_remembered(tmp_path, here, monkeypatch):
-    monkeypatch.setattr(_cache, "_REMEMBERED_BYTES", 1)
+    monkeypatch.setattr(cache, "_REMEMBERED_BYTES", 1)
     file = here / "a.txt"
     file.write_text("ab\n")
     past = time.time_ns() - 10**10
@@ -542,7 +542,7 @@ def test_store_full_disk_says_no_space_left(tmp_path, here, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         yield
 
-    monkeypatch.setattr(_build, "_move", full)
+    monkeypatch.setattr(tokenize, "_move", full)
     (here / "a.txt").write_text("ab\n")
     with pytest.raises(FileError, match=r"cache/stores/.*: no space left on device; data.cache"):
         build(tmp_path, "a.txt")
@@ -636,8 +636,8 @@ def test_store_winner_that_came_first_is_used(tmp_path, here):
 
 
 def test_scratch_of_a_living_process_is_not_swept(tmp_path):
-    with _cache.scratch(tmp_path / "stores") as mine:
-        with _cache.scratch(tmp_path / "stores") as other:
+    with cache.scratch(tmp_path / "stores") as mine:
+        with cache.scratch(tmp_path / "stores") as other:
             assert mine != other
             assert mine.is_dir()
         assert not other.exists()

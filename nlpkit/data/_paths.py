@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from nlpkit.data._lines import TextFile, file_errors
+from nlpkit.data.lines import TextFile, file_errors
 from nlpkit.errors import FileError, UsageError
 
 _ENDINGS = {

@@ -16,8 +16,8 @@ from pydantic_core import PydanticCustomError
 
 from nlpkit.config import FrozenConfig
 from nlpkit.data import _paths
-from nlpkit.data._lines import TextFile, lines
-from nlpkit.data._rows import Bad, Counts, RowError, Rows, records, rows_of, text_of
+from nlpkit.data.lines import TextFile, lines
+from nlpkit.data.records import Bad, Counts, RowError, Rows, records, rows_of, text_of
 from nlpkit.errors import DataError, UsageError
 
 Format = Literal["auto", "text", "paragraphs", "jsonl", "tsv", "csv"]

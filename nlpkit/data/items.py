@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from nlpkit.data._build import Watch
-from nlpkit.data._cache import content_hash
-from nlpkit.data._lines import TextFile, lines
-from nlpkit.data._rows import Bad, Counts, RowError, decode, json_object, kind_of, no_such
+from nlpkit.data.cache import content_hash
 from nlpkit.data.corpus import Config, Input, Part, held_out
+from nlpkit.data.lines import TextFile, lines
+from nlpkit.data.records import Bad, Counts, RowError, decode, json_object, kind_of, no_such
+from nlpkit.data.tokenize import Watch
 from nlpkit.errors import DataError, UsageError
 
 _AT_ONCE = 1000  # rows tokenised together

@@ -18,11 +18,11 @@ from types import MappingProxyType, TracebackType
 
 import numpy as np
 
-from nlpkit.data import _build, _cache, _fill
-from nlpkit.data._build import Tokenizer, Watch, Work
-from nlpkit.data._lines import TextFile
-from nlpkit.data._rows import Bad, Counts, rows_of
+from nlpkit.data import _write_store, cache, tokenize
 from nlpkit.data.corpus import Config, Input, Part
+from nlpkit.data.lines import TextFile
+from nlpkit.data.records import Bad, Counts, rows_of
+from nlpkit.data.tokenize import Tokenizer, Watch, Work
 from nlpkit.errors import DataError, FileError
 
 
@@ -49,8 +49,8 @@ class TokenStore:
             raise FileError(f"{path}: damaged token store: {error}") from error
 
     def _read(self, meta: dict) -> None:
-        if meta["version"] != _fill.VERSION:
-            raise ValueError(f"version {meta['version']}, not {_fill.VERSION}")
+        if meta["version"] != _write_store.VERSION:
+            raise ValueError(f"version {meta['version']}, not {_write_store.VERSION}")
         for name, size in meta["sizes"].items():
             there = (self.path / name).stat().st_size
             if there != size:
@@ -115,7 +115,7 @@ class TokenStore:
     def verify(self) -> None:
         """Compare the hashes of all bytes with those of the build; raise `FileError`."""
         for name, expected in self._sha256.items():
-            if _build.file_hash(self.path / name) != expected:
+            if tokenize.file_hash(self.path / name) != expected:
                 raise FileError(f"{self.path}: damaged token store: {name} has changed")
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ class Corpus:
         total = np.zeros(max(map(len, histograms)), np.int64)
         for histogram in histograms:
             total[: len(histogram)] += histogram
-        return _fill.entropy(total)
+        return _write_store.entropy(total)
 
     @property
     def counts(self) -> Counts:
@@ -213,7 +213,7 @@ def cache_directory(named: str | None, fallback: Path | None, watch: Watch) -> P
 
     Raise `FileError` if there is none.
     """
-    return _cache.cache_directory(named, fallback, watch.note)
+    return cache.cache_directory(named, fallback, watch.note)
 
 
 def build_corpus(
@@ -245,7 +245,7 @@ def build_corpus(
     corpus = Corpus(parts)
     if not len(corpus):
         name = inputs[0].files[0].name if len(inputs) == 1 else "data.train"
-        raise DataError(f"{name}: {_fill.nothing_left(config, part, corpus.counts)}")
+        raise DataError(f"{name}: {_write_store.nothing_left(config, part, corpus.counts)}")
     return corpus
 
 
@@ -271,8 +271,8 @@ def build(
     files = tuple(files)
     rows = tuple(rows_of(file, config.text_key, config.line_break) for file in files)
     work = Work(files, rows, config, part, tokenizer, drop_unknown)
-    before = [_cache.signature(file) for file in files]
-    key = _fill.key(work, cache_dir / "hashes", watch)
+    before = [cache.signature(file) for file in files]
+    key = _write_store.key(work, cache_dir / "hashes", watch)
     stores = cache_dir / "stores"
     place = stores / key[:32]
     names = [file.name for file in files]
@@ -286,15 +286,15 @@ def build(
         else:
             watch.note(f"data: {_summary(store)}, from the cache: {place}")
             return store
-    with _cache.scratch(stores) as room:
+    with cache.scratch(stores) as room:
         built = room / "store"
-        with _cache.write_errors(built):
+        with cache.write_errors(built):
             built.mkdir()
-        _fill.fill(built, room, work, key, watch)
+        _write_store.fill(built, room, work, key, watch)
         for file, then in zip(files, before, strict=True):
-            if _cache.signature(file) != then:
+            if cache.signature(file) != then:
                 raise FileError(f"{file.name}: changed while it was being read; start again")
-        _cache.publish(built, place, lambda: _is_sound(place))
+        cache.publish(built, place, lambda: _is_sound(place))
     store = TokenStore(place, names)
     watch.note(f"data: {_summary(store)}, tokenised into {place}")
     return store

@@ -5,8 +5,8 @@ import select
 from collections import deque
 from collections.abc import Iterator
 
-from nlpkit.data._lines import TextFile, lines
-from nlpkit.data._rows import RowError, Rows, text_of
+from nlpkit.data.lines import TextFile, lines
+from nlpkit.data.records import RowError, Rows, text_of
 from nlpkit.errors import DataError
 
 _STDIN = 0

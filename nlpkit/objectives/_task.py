@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from nlpkit.data._rows import RowError, kind_of
 from nlpkit.data.pack import LENGTHS
+from nlpkit.data.records import RowError, kind_of
 from nlpkit.objectives._contract import Loss, Pieces
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 from nlpkit import registry
 from nlpkit.checkpoints import any_layout, tokenizer_files
 from nlpkit.data import corpus
-from nlpkit.data._cache import content_hash, publish, scratch
+from nlpkit.data.cache import content_hash, publish, scratch
 from nlpkit.data.store import Watch
 from nlpkit.errors import UsageError
 from nlpkit.recipe import Resolved

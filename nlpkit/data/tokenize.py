@@ -17,11 +17,11 @@ from typing import BinaryIO, Protocol
 
 import numpy as np
 
-from nlpkit.data._cache import write_errors
-from nlpkit.data._crew import in_order
-from nlpkit.data._lines import TextFile, cuts
-from nlpkit.data._rows import Counts, RowError, Rows
+from nlpkit.data._worker_pool import in_order
+from nlpkit.data.cache import write_errors
 from nlpkit.data.corpus import Config, Document, Part, finish, read
+from nlpkit.data.lines import TextFile, cuts
+from nlpkit.data.records import Counts, RowError, Rows
 from nlpkit.errors import DataError
 
 # A range takes a second or so: short enough to share work evenly, long against its overhead.

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from nlpkit.data import _build, _cache
-from nlpkit.data._build import Watch, Work
-from nlpkit.data._rows import Counts
+from nlpkit.data import cache, tokenize
 from nlpkit.data.corpus import Config, Part
+from nlpkit.data.records import Counts
+from nlpkit.data.tokenize import Watch, Work
 from nlpkit.errors import DataError
 
 # Part of every key: change it when the same text would give another store.
@@ -21,7 +21,7 @@ VERSION = 1
 def key(work: Work, memory: Path, watch: Watch) -> str:
     """Return the hash of everything that the store's content depends on."""
     config = work.config
-    content = [_cache.content_hash(file, memory, watch.should_stop) for file in work.files]
+    content = [cache.content_hash(file, memory, watch.should_stop) for file in work.files]
     text = json.dumps(
         {
             "version": VERSION,
@@ -42,7 +42,7 @@ def key(work: Work, memory: Path, watch: Watch) -> str:
 
 def fill(folder: Path, room: Path, work: Work, name: str, watch: Watch) -> None:
     """Write the three files of the store whose key is `name`; raise `DataError` if it is empty."""
-    built = _build.build(work, folder, room, watch)
+    built = tokenize.build(work, folder, room, watch)
     total = Counts()
     for counts in built.file_counts:
         total.add(counts)
@@ -66,7 +66,7 @@ def fill(folder: Path, room: Path, work: Work, name: str, watch: Watch) -> None:
         "sizes": {name: (folder / name).stat().st_size for name in built.sha256},
         "sha256": built.sha256,
     }
-    with _cache.write_errors(folder):
+    with cache.write_errors(folder):
         (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
 

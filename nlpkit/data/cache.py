@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nlpkit.data._lines import TextFile, file_errors
+from nlpkit.data.lines import TextFile, file_errors
 from nlpkit.errors import FileError
 
 try:

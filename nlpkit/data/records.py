@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from nlpkit.data._lines import TextFile, lines
+from nlpkit.data.lines import TextFile, lines
 from nlpkit.errors import DataError, UsageError
 from nlpkit.registry import suggest
 
