@@ -22,9 +22,9 @@ from safetensors.torch import save_file
 from nlpkit import recipe
 from nlpkit.data.corpus import Counts, documents, resolve
 from nlpkit.data.pack import Batch, collate, plan_bins
-from nlpkit.models import _lora
-from nlpkit.models._lora_config import Config as LoraConfig
+from nlpkit.models import lora
 from nlpkit.models.cpm_ant import model as family
+from nlpkit.models.lora_config import Config as LoraConfig
 from nlpkit.objectives import cpm_ant as objective_file
 from nlpkit.tokenizers import cpm_ant as tokenizer_file
 from nlpkit.train.loop import to_device
@@ -44,7 +44,7 @@ class Subject:
         config = settings.model.config
         self.model = family.Model(config, vocab_size)
         if lora is not None:
-            _lora.adapt(self.model, lora, _lora.targeted(lora, family, config))
+            lora.adapt(self.model, lora, lora.targeted(lora, family, config))
         self.optimizer = adamw(self.model, settings.train)
         self.trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
 
@@ -117,7 +117,7 @@ def main() -> None:
         "everything": None,
         f"LoRA r={options.rank} on q, k, v": LoraConfig(rank=options.rank),
         f"LoRA r={options.rank} on all linear layers": LoraConfig(
-            rank=options.rank, targets=_lora.ALL
+            rank=options.rank, targets=lora.ALL
         ),
     }
     subjects = {n: Subject(resolved.recipe, vocab_size, lora) for n, lora in chosen.items()}

@@ -1,7 +1,8 @@
 """The folder is the registry: a name in a recipe is the name of the file, or folder, that does it.
 
-Names that start with `_` are shared helpers. A dotted name is any importable module with the same
-contents, so that an experiment needs no fork.
+Names that start with `_` are shared helpers, and `contract` says what a part offers. Where a room
+has folders, such as `models`, these are its parts and its files are what they share. A dotted name
+is any importable module with the same contents, so that an experiment needs no fork.
 """
 
 import importlib
@@ -17,12 +18,14 @@ _ROOT = os.path.dirname(__file__)
 
 def names(folder: str) -> list[str]:
     """Return the known names in `folder` (such as `objectives` or `attention/kinds`), sorted."""
-    found = []
-    for entry in os.listdir(os.path.join(_ROOT, folder)):
-        is_file = entry.endswith(".py")
-        if not entry.startswith("_") and (is_file or _source(folder, entry)):
-            found.append(entry.removesuffix(".py"))
-    return sorted(found)
+    entries = [name for name in os.listdir(os.path.join(_ROOT, folder)) if name[0] not in "_."]
+    folders = [name for name in entries if _is_package(folder, name)]
+    files = [name[:-3] for name in entries if name.endswith(".py") and name != "contract.py"]
+    return sorted(folders or files)
+
+
+def _is_package(folder: str, name: str) -> bool:
+    return os.path.isfile(os.path.join(_ROOT, folder, name, "__init__.py"))
 
 
 def about(folder: str, name: str) -> str:

@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, CpmAntForCausalLM, OpenAIGPTLMHea
 
 from nlpkit import registry
 from nlpkit.checkpoints import hf_layout, peft_layout
-from nlpkit.models import _lora, cpm_ant, gpt
-from nlpkit.models._lora_config import Config
+from nlpkit.models import cpm_ant, gpt, lora
 from nlpkit.models.cpm_ant.model import Model as CpmAnt
+from nlpkit.models.lora_config import Config
 from nlpkit.tokenizers.cpm_ant import SPECIAL_TOKENS, Tokenizer
 from tests import _tiny
 
@@ -94,8 +94,8 @@ def logits(model: Any, ids: Tensor = IDS) -> Tensor:
 def adapted(family: str, model: nn.Module, **settings: Any) -> dict[str, str]:
     """Put adapters on our model, B not 0; return their layers, our names and transformers'."""
     config = Config(**({"rank": 4, "alpha": 6.0, "targets": TARGETS[family]} | settings))
-    targets = _lora.targeted(config, module(family), CONFIGS[family])
-    _lora.adapt(model, config, targets)
+    targets = lora.targeted(config, module(family), CONFIGS[family])
+    lora.adapt(model, config, targets)
     randomise(model, "lora_B")
     return targets
 
@@ -103,7 +103,7 @@ def adapted(family: str, model: nn.Module, **settings: Any) -> dict[str, str]:
 def write_adapters(family: str, model: nn.Module, directory: Path, base_path: Path) -> None:
     """Write the adapters of our model as a run does."""
     config = Config(rank=4, alpha=6.0, targets=TARGETS[family])
-    targets = _lora.targeted(config, module(family), CONFIGS[family])
+    targets = lora.targeted(config, module(family), CONFIGS[family])
     directory.mkdir()
     peft_layout.write(
         directory, module(family), CONFIGS[family], config, targets, model.state_dict(), None,

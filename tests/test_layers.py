@@ -14,7 +14,7 @@ import pytest
 import nlpkit
 from nlpkit import registry
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives import _contract
+from nlpkit.objectives import contract
 from nlpkit.objectives._task import Task
 
 ROOT = Path(nlpkit.__file__).parent
@@ -219,11 +219,11 @@ def test_config_of_every_part_is_strict_and_described(folder: str, name: str) ->
 @pytest.mark.parametrize(("folder", "name"), _parts("objectives"))
 def test_objective_offers_its_contract(folder: str, name: str) -> None:
     objective = registry.load(folder, name).Objective
-    wanted = _public(_contract.Objective)
+    wanted = _public(contract.Objective)
     assert {"pieces", "length", "example", "count", "loss", "fields", "needs"} <= wanted
     _assert_has(objective, wanted)
     assert list(inspect.signature(objective).parameters) == ["config", "tokenizer", "model_config"]
-    assert all(isinstance(f, _contract.Field) for f in objective.fields.values())
+    assert all(isinstance(f, contract.Field) for f in objective.fields.values())
     assert {f.per for f in objective.fields.values()} <= {"token", "sequence"}
     assert {*objective.inputs} <= {*objective.fields}
     # The targets of those that learn text are found there, for bits a character.
@@ -232,7 +232,7 @@ def test_objective_offers_its_contract(folder: str, name: str) -> None:
     for method in ("pieces", "length", "example", "count", "loss"):
         ours, theirs = (
             list(inspect.signature(getattr(o, method)).parameters)
-            for o in (objective, _contract.Objective)
+            for o in (objective, contract.Objective)
         )
         if is_task and method == "example":  # made of a row's item instead of a piece's ids
             theirs[theirs.index("ids")] = "item"

@@ -16,8 +16,8 @@ from transformers import CpmAntForCausalLM, OpenAIGPTForSequenceClassification
 from nlpkit import recipe, registry
 from nlpkit.checkpoints import any_layout, hf_layout, peft_layout
 from nlpkit.errors import FileError, NlpkitError, UsageError
-from nlpkit.models import _lora
-from nlpkit.models._lora_config import Config
+from nlpkit.models import lora
+from nlpkit.models.lora_config import Config
 from nlpkit.runs.convert import convert
 from nlpkit.runs.opened import open_checkpoint
 from nlpkit.tokenizers import bpe
@@ -69,7 +69,7 @@ def test_lora_starts_as_the_base_bit_for_bit(family: str, tmp_path: Path) -> Non
     model = _adapters.base(family, tmp_path / "base")
     before = _adapters.logits(model)
     config = Config(rank=4)
-    _lora.adapt(model, config, _lora.targeted(config, _adapters.module(family), model.config))
+    lora.adapt(model, config, lora.targeted(config, _adapters.module(family), model.config))
     assert torch.equal(_adapters.logits(model), before)
 
 
@@ -229,7 +229,7 @@ def test_lora_pickled_adapters_are_not_opened(tmp_path: Path) -> None:
 )
 def test_lora_targets_go_by_our_names_and_transformers(targets, layers: list[str]) -> None:
     model_config = _adapters.CONFIGS["cpm_ant"].model_copy(update={"num_layers": 1})
-    found = _lora.targeted(Config(targets=targets), _adapters.module("cpm_ant"), model_config)
+    found = lora.targeted(Config(targets=targets), _adapters.module("cpm_ant"), model_config)
     assert sorted(found) == layers
 
 
@@ -239,7 +239,7 @@ def test_lora_targets_go_by_our_names_and_transformers(targets, layers: list[str
 )
 def test_lora_unknown_target_is_refused_with_those_there_are(family: str, known: str) -> None:
     with pytest.raises(UsageError) as caught:
-        _lora.targeted(
+        lora.targeted(
             Config(targets=["query"]), _adapters.module(family), _adapters.CONFIGS[family]
         )
     assert str(caught.value) == (
@@ -251,7 +251,7 @@ def test_lora_unknown_target_is_refused_with_those_there_are(family: str, known:
 def test_lora_dropout_is_on_the_input_of_a_in_training_only() -> None:
     # E[W x + s B A dropout(x)] is what evaluation gives.
     linear = torch.nn.Linear(6, 5)
-    layer = _lora.LoraLinear(linear, Config(rank=2, alpha=4.0, dropout=0.5))
+    layer = lora.LoraLinear(linear, Config(rank=2, alpha=4.0, dropout=0.5))
     torch.nn.init.normal_(layer.lora_B)
     x = torch.randn(6)
     layer.eval()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from nlpkit import recipe, registry
 from nlpkit.data.loader import Examples, Stream, framed
 from nlpkit.errors import UsageError
-from nlpkit.objectives._contract import missing
 from nlpkit.objectives.clm import Config, Objective
+from nlpkit.objectives.contract import missing
 from nlpkit.runs.build import bind_objective, model_part
 from tests import _tiny
 from tests.test_model_gpt import RECIPE

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from nlpkit.data.pack import collate
 from nlpkit.models.cpm_ant import Config as ModelConfig
 from nlpkit.models.cpm_ant.model import Model
-from nlpkit.objectives._contract import IGNORE
+from nlpkit.objectives.contract import IGNORE
 from nlpkit.objectives.cpm_ant import Config, Objective
 
 VOCAB, BOS, EOS = 50, 6, 7

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nlpkit import recipe, registry
-from nlpkit.objectives._contract import missing
+from nlpkit.objectives.contract import missing
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

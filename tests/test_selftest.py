@@ -23,7 +23,7 @@ from nlpkit.attention.kinds import cpm_ant as kind
 from nlpkit.checkpoints import hf_layout
 from nlpkit.data import loader, pack
 from nlpkit.errors import NlpkitError, UsageError
-from nlpkit.objectives._contract import IGNORE, Loss
+from nlpkit.objectives.contract import IGNORE, Loss
 from nlpkit.objectives.cpm_ant import Objective
 from nlpkit.selftest import of_objective, of_run
 from nlpkit.selftest.of_run import Bench

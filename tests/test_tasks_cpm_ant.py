@@ -15,8 +15,8 @@ from nlpkit.data.loader import Examples
 from nlpkit.data.pack import LENGTHS, collate
 from nlpkit.errors import DataError
 from nlpkit.objectives import cpm_ant_nlg, cpm_ant_nlu
-from nlpkit.objectives._contract import IGNORE
 from nlpkit.objectives._task import RowError
+from nlpkit.objectives.contract import IGNORE
 from tests.conftest import REAL_DATA
 
 VOCAB, PROMPT, BOS, EOS = 100, 4, 6, 7

@@ -14,9 +14,9 @@ from transformers import OpenAIGPTConfig, OpenAIGPTForSequenceClassification, Op
 from nlpkit import registry
 from nlpkit.data.items import Row
 from nlpkit.data.pack import Batch, collate
-from nlpkit.models._head import Head
 from nlpkit.models.gpt import Config
 from nlpkit.models.gpt.model import Model, to_hf
+from nlpkit.models.head import Head
 from nlpkit.train.held_out import scores
 from tests._letters import Letters
 

@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nlpkit.checkpoints import files
 from nlpkit.errors import FileError, NlpkitError, UsageError
-from nlpkit.models._rows import more_rows
 from nlpkit.models.cpm_ant.model import from_hf
+from nlpkit.models.rows import more_rows
 from nlpkit.tokenizers.cpm_ant import Tokenizer
 from tests import _tiny
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nlpkit.checkpoints import hf_layout
 from nlpkit.errors import FileError
-from nlpkit.models._lora_config import Config
+from nlpkit.models.lora_config import Config
 
 SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."

@@ -19,7 +19,7 @@ from nlpkit.generate import logits as choosing
 from nlpkit.generate.beams import Answer, Beam
 from nlpkit.generate.rows import Line, Rows, Rules, compact
 from nlpkit.generate.settings import Settings
-from nlpkit.objectives._contract import Prompt
+from nlpkit.objectives.contract import Prompt
 
 # Prompts computed together; more would need more memory and be no faster.
 _TOKENS_AT_ONCE = 16384

@@ -11,7 +11,7 @@ from nlpkit.generate.beams import Answer
 from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
-from nlpkit.objectives._contract import Filling, Generative, Prompt
+from nlpkit.objectives.contract import Filling, Generative, Prompt
 
 _DEFAULT_NEW_TOKENS = 128
 # Tokens of the input that are decoded with the output: a word's first piece may hold its space.

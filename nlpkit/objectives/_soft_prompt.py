@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nlpkit.objectives._contract import Prompt
+from nlpkit.objectives.contract import Prompt
 
 PROMPT_SEGMENT, INFILLING_SEGMENT, GENERATION_SEGMENT = 0, 1, 2
 

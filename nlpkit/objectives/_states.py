@@ -22,8 +22,8 @@ from nlpkit.config import FrozenConfig
 from nlpkit.data.items import Row
 from nlpkit.data.pack import LENGTHS
 from nlpkit.errors import DataError
-from nlpkit.objectives._contract import Field, Loss, check_length
 from nlpkit.objectives._task import Item, RowError, Task, counted, kind_of, last_tokens, shorten
+from nlpkit.objectives.contract import Field, Loss, check_length
 
 if TYPE_CHECKING:
     import torch

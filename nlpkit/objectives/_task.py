@@ -25,7 +25,7 @@ import numpy as np
 
 from nlpkit.data.pack import LENGTHS
 from nlpkit.data.records import RowError, kind_of
-from nlpkit.objectives._contract import Loss, Pieces
+from nlpkit.objectives.contract import Loss, Pieces
 
 if TYPE_CHECKING:
     import torch

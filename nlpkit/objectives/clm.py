@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives._contract import Field, Loss, Pieces, Prompt, check_length
+from nlpkit.objectives.contract import Field, Loss, Pieces, Prompt, check_length
 
 if TYPE_CHECKING:
     import torch

@@ -17,8 +17,8 @@ from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
 from nlpkit.objectives import _soft_prompt
-from nlpkit.objectives._contract import IGNORE, Field, Loss, Pieces, Prompt
 from nlpkit.objectives._soft_prompt import GENERATION_SEGMENT, INFILLING_SEGMENT, PROMPT_SEGMENT
+from nlpkit.objectives.contract import IGNORE, Field, Loss, Pieces, Prompt
 
 if TYPE_CHECKING:
     import torch

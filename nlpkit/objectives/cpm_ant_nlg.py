@@ -17,8 +17,8 @@ from pydantic import Field as Setting
 from nlpkit.config import FrozenConfig
 from nlpkit.data.items import Row
 from nlpkit.objectives import _soft_prompt
-from nlpkit.objectives._contract import IGNORE, Field, Loss, Prompt
 from nlpkit.objectives._task import Item, Task, counted, shorten
+from nlpkit.objectives.contract import IGNORE, Field, Loss, Prompt
 
 if TYPE_CHECKING:
     import torch

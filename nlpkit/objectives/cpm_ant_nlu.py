@@ -21,7 +21,6 @@ from pydantic import model_validator
 from nlpkit.config import FrozenConfig
 from nlpkit.data.items import Row
 from nlpkit.data.pack import LENGTHS
-from nlpkit.objectives._contract import Field, Loss
 from nlpkit.objectives._task import (
     Item,
     RowError,
@@ -33,6 +32,7 @@ from nlpkit.objectives._task import (
     last_tokens,
     shorten,
 )
+from nlpkit.objectives.contract import Field, Loss
 from nlpkit.objectives.cpm_ant_nlg import PROMPT_SEGMENT, TEXT_SEGMENT, prompt_ids
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from nlpkit.data.corpus import Counts
 from nlpkit.data.loader import Stream, fill
 from nlpkit.data.pack import Batch
 from nlpkit.data.store import Corpus, Watch
-from nlpkit.objectives._contract import IGNORE
+from nlpkit.objectives.contract import IGNORE
 from nlpkit.recipe import Resolved
 from nlpkit.runs import build
 from nlpkit.runs.parts import Data, ModelPart

@@ -30,7 +30,7 @@ from nlpkit.recipe.places import Path
 FIXED = {
     "data": ("data", "corpus"),
     "train": ("train", "settings"),
-    "lora": ("models", "nlpkit.models._lora_config"),
+    "lora": ("models", "nlpkit.models.lora_config"),
     "eval": ("score", "nlpkit.score.settings"),
 }
 BACKENDS = "attention/backends"

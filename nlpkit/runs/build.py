@@ -18,8 +18,8 @@ from nlpkit.data.items import build_items, read_rows
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Watch
 from nlpkit.errors import DataError, FileError, UsageError
-from nlpkit.models import _lora
-from nlpkit.models._head import Head
+from nlpkit.models import lora
+from nlpkit.models.head import Head
 from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved
 from nlpkit.runs import checks
@@ -62,7 +62,7 @@ def model_part(
         )
     if recipe.lora is not None:
         part.lora = recipe.lora
-        part.targets = _lora.targeted(recipe.lora, part.module(), part.config)
+        part.targets = lora.targeted(recipe.lora, part.module(), part.config)
         part.base_hash = any_layout.base_hash(directory)
     return part
 
@@ -102,7 +102,7 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
         if old is not None and part.same_task:
             model.head.load_state_dict({"weight": old})
     if part.lora is not None:
-        _lora.adapt(model, part.lora, part.targets)
+        lora.adapt(model, part.lora, part.targets)
     if part.prompt_rows is not None:
         _train_prompt_only(model, *part.prompt_rows)
     return model

@@ -6,8 +6,8 @@ from typing import Any
 
 from nlpkit import registry
 from nlpkit.errors import DataError, UsageError
-from nlpkit.objectives._contract import missing
 from nlpkit.objectives._task import Task
+from nlpkit.objectives.contract import missing
 from nlpkit.recipe import Resolved
 from nlpkit.runs.parts import ModelPart
 from nlpkit.score import _named

@@ -16,8 +16,8 @@ from nlpkit import registry
 from nlpkit.checkpoints import any_layout, files, hf_layout, tokenizer_files
 from nlpkit.disk import file_sha256
 from nlpkit.errors import FileError, UsageError
-from nlpkit.models._head import Head
-from nlpkit.objectives._contract import missing
+from nlpkit.models.head import Head
+from nlpkit.objectives.contract import missing
 from nlpkit.runs.parts import ModelPart
 from nlpkit.train import machine
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from nlpkit.data.loader import Examples
 from nlpkit.data.pack import Batch, collate
-from nlpkit.objectives._contract import IGNORE, Loss
 from nlpkit.objectives._task import Item
+from nlpkit.objectives.contract import IGNORE, Loss
 from nlpkit.train.loop import to_device
 
 Verdict = tuple[bool, str]

@@ -12,7 +12,7 @@ from torch import nn
 
 from nlpkit.data.loader import Examples, held_out_batches
 from nlpkit.errors import DataError, UsageError
-from nlpkit.objectives._contract import IGNORE
+from nlpkit.objectives.contract import IGNORE
 from nlpkit.score import _named
 from nlpkit.train.loop import sums, to_device
 from nlpkit.train.signals import StopFlag

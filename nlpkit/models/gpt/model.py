@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.attention.layout import Layout
-from nlpkit.models._compute import compute_dtype
-from nlpkit.models._loss import linear_cross_entropy
-from nlpkit.models._rows import more_rows
+from nlpkit.models.compute import compute_dtype
 from nlpkit.models.gpt import Config
+from nlpkit.models.loss import linear_cross_entropy
+from nlpkit.models.rows import more_rows
 
 ATTENTION_KIND = "causal"
 EMBEDDING = "transformer.tokens_embed.weight"  # transformers' token table

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nlpkit.checkpoints import hf_layout
 from nlpkit.errors import UsageError
-from nlpkit.models._lora_config import Config
+from nlpkit.models.lora_config import Config
 
 ALL = "all-linear"  # peft's word for it
 
