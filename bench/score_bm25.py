@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 import bm25s
 import numpy as np
 
-from nlpkit.score import bm25
-from nlpkit.score._documents import Records
-from nlpkit.score._ranking import Ranker
-from nlpkit.score._search_index import build
-from nlpkit.score._words import tokenizer
+from nlpkit.score.metrics import bm25
+from nlpkit.score.search.documents import Records
+from nlpkit.score.search.inverted_index import build
+from nlpkit.score.search.ranking import Ranker
+from nlpkit.score.search.words import tokenizer
 
 _LETTERS = np.array(list("etaoinshrdlucmfwypvbgkjqxz"))
 _VOCABULARY = 200_000

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nlpkit.errors import UsageError
-from nlpkit.score import _named
+from nlpkit.score import named
 from tests import _tiny, _tiny_tasks
 from tests._faults import Ended, Server
 
@@ -197,10 +197,10 @@ def test_eval_metrics_that_cannot_be_are_refused_in_one_line(
 
 
 def test_named_scores_are_split_at_commas_that_begin_a_name() -> None:
-    found = _named.split(["rouge:tokenize=zh,variant=rouge1,accuracy", " bleu:tokenize=zh "])
+    found = named.split(["rouge:tokenize=zh,variant=rouge1,accuracy", " bleu:tokenize=zh "])
     assert found == ["rouge:tokenize=zh,variant=rouge1", "accuracy", "bleu:tokenize=zh"]
-    module, options = _named.resolve("bleu:lowercase=true,smooth-value=0.5")
-    assert module.__name__ == "nlpkit.score.bleu"
+    module, options = named.resolve("bleu:lowercase=true,smooth-value=0.5")
+    assert module.__name__ == "nlpkit.score.metrics.bleu"
     assert options == {"lowercase": True, "smooth_value": 0.5}
     for wrong, what in (
         ("bleu:lowercase=1", "true or false"),
@@ -210,7 +210,7 @@ def test_named_scores_are_split_at_commas_that_begin_a_name() -> None:
         ("accuracy:x=1", "it has none"),
     ):
         with pytest.raises(UsageError, match=what):
-            _named.split([wrong])
+            named.split([wrong])
 
 
 def test_named_scores_import_no_torch() -> None:

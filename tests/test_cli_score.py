@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from nlpkit import registry
-from nlpkit.score import _arguments, _output
-from nlpkit.score._contract import Score
+from nlpkit.score import output, parsing
+from nlpkit.score.contract import Score
 from tests._scores import make_folder, process, score
 
 
@@ -248,10 +248,10 @@ def test_score_help_lists_every_score_and_imports_none(folder):
     done = process("--help")
     assert (done.returncode, done.stderr) == (0, "")
     listed = done.stdout.partition("Scores:\n")[2].splitlines()
-    assert [line.split()[0] for line in listed] == registry.names("score")
+    assert [line.split()[0] for line in listed] == registry.names("score/metrics")
     for line in listed:
         name, about = line.split(maxsplit=1)
-        assert (registry.load("score", name).__doc__ or "").startswith(about)
+        assert (registry.load("score/metrics", name).__doc__ or "").startswith(about)
     alone = process()
     assert (alone.returncode, alone.stdout) == (2, "")
     assert alone.stderr == done.stdout + "nlpkit: no METRIC\n"
@@ -281,26 +281,26 @@ def test_score_help_of_a_metric_has_its_options_and_fits(folder, capsys, monkeyp
 
 
 def test_score_every_pair_of_metrics_has_one_parser():
-    found = {name: registry.load("score", name) for name in registry.names("score")}
+    found = {name: registry.load("score/metrics", name) for name in registry.names("score/metrics")}
     metrics = {name: module for name, module in found.items() if "score" in vars(module)}
     assert len(metrics) > 5
     for pair in itertools.combinations(metrics, 2):
-        parser = _arguments.for_metrics({name: metrics[name] for name in pair})
+        parser = parsing.for_metrics({name: metrics[name] for name in pair})
         parser.format_help()
         read = parser.parse_args(["a", "b"])
         for name in pair:
-            options = _arguments.options_of(name, metrics[name], read)
+            options = parsing.options_of(name, metrics[name], read)
             assert options == {each.name: each.default for each in metrics[name].OPTIONS}
 
 
 def test_score_shared_option_is_the_first_ones_and_prefixed_everyones():
-    modules = {name: registry.load("score", name) for name in ("chrf", "bleu")}
-    read = _arguments.for_metrics(modules).parse_args(["h", "r", "-lc"])
-    assert _arguments.options_of("bleu", modules["bleu"], read)["lowercase"] is True
-    assert _arguments.options_of("chrf", modules["chrf"], read)["lowercase"] is False
-    read = _arguments.for_metrics(modules).parse_args(["h", "r", "--chrf-lowercase"])
-    assert _arguments.options_of("bleu", modules["bleu"], read)["lowercase"] is False
-    assert _arguments.options_of("chrf", modules["chrf"], read)["lowercase"] is True
+    modules = {name: registry.load("score/metrics", name) for name in ("chrf", "bleu")}
+    read = parsing.for_metrics(modules).parse_args(["h", "r", "-lc"])
+    assert parsing.options_of("bleu", modules["bleu"], read)["lowercase"] is True
+    assert parsing.options_of("chrf", modules["chrf"], read)["lowercase"] is False
+    read = parsing.for_metrics(modules).parse_args(["h", "r", "--chrf-lowercase"])
+    assert parsing.options_of("bleu", modules["bleu"], read)["lowercase"] is False
+    assert parsing.options_of("chrf", modules["chrf"], read)["lowercase"] is True
 
 
 # Output, by itself
@@ -320,12 +320,12 @@ def test_score_shared_option_is_the_first_ones_and_prefixed_everyones():
 )  # fmt: skip
 def test_output_short_signature_is_sacrebleus(name, signature, short):
     # The short names: `_abbr` in sacrebleu 2.6.0, metrics/*.py.
-    assert _output.shortened(name, signature) == short
+    assert output.shortened(name, signature) == short
 
 
 def test_output_rounds_per_cent_to_one_decimal_and_others_to_four():
     percent, share = Score("a", 12.3456, ""), Score("b", 0.123456, "", percent=False)
-    assert _output.rounded(percent, percent.score, None) == "12.3"
-    assert _output.rounded(share, share.score, None) == "0.1235"
-    assert _output.rounded(share, share.score, 2) == "0.12"
-    assert _output.rounded(share, math.nan, 2) == "nan"
+    assert output.rounded(percent, percent.score, None) == "12.3"
+    assert output.rounded(share, share.score, None) == "0.1235"
+    assert output.rounded(share, share.score, 2) == "0.12"
+    assert output.rounded(share, math.nan, 2) == "nan"

@@ -285,7 +285,7 @@ def test_score_imports_only_what_it_needs(folder):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.startswith("BLEU|")
     loaded = set(done.stdout.splitlines()[1].split())
-    assert "nlpkit.score.bleu" in loaded
+    assert "nlpkit.score.metrics.bleu" in loaded
     heavy = "torch transformers pydantic typer click numpy scipy sklearn sacrebleu rich yaml"
     slow = "dataclasses inspect pathlib difflib ast json shutil asyncio importlib.metadata"
     assert loaded.isdisjoint(heavy.split())

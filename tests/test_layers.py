@@ -240,7 +240,7 @@ def test_objective_offers_its_contract(folder: str, name: str) -> None:
     if is_task:
         _assert_has(objective, {"texts", "item", "complete", "judge", "metrics", "outputs"})
         named = {name.partition(":")[0] for name in objective.metrics}
-        assert named <= {*registry.names("score")}
+        assert named <= {*registry.names("score/metrics")}
 
 
 @pytest.mark.parametrize(("folder", "name"), _parts("models"))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nlpkit.errors import DataError, UsageError
-from nlpkit.score import _answers, distinct, exact_match, squad_f1
+from nlpkit.score.metrics import _answers, distinct, exact_match, squad_f1
 
 
 def _f1(hypothesis: str, *references: str, **options: Any) -> float:

@@ -9,8 +9,8 @@ import pytest
 from sacrebleu import BLEU, CHRF, TER
 
 from nlpkit.errors import DataError, UsageError
-from nlpkit.score import bleu, chrf, ter
-from nlpkit.score._contract import BadLine
+from nlpkit.score.contract import BadLine
+from nlpkit.score.metrics import bleu, chrf, ter
 from tests.conftest import REAL_DATA
 
 CAT = [["the cat is on the desk"], ["there is a cat on the desk"]]

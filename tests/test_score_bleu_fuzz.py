@@ -13,9 +13,9 @@ import pytest
 from sacrebleu import BLEU
 from sacrebleu.tokenizers.tokenizer_zh import _UCODE_RANGES
 
-from nlpkit.score import _bleu_tokens, bleu
-from nlpkit.score._bleu_tokens import tokenizer
-from nlpkit.score._contract import Score
+from nlpkit.score.contract import Score
+from nlpkit.score.metrics import _bleu_tokens, bleu
+from nlpkit.score.metrics._bleu_tokens import tokenizer
 
 PLAIN = ["a", "b", "Ab", "the", "é", "ß", "İ", "Σ", "don", "t", "x" * 30, "中", "文", "か", "한"]
 DIGITS = ["0", "5", "12", "3.5", "1,000", "5-6", "1.", ".5", "٣", "①", "½", "²", "𝟘", "9."]

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from nlpkit.errors import UsageError
-from nlpkit.score import _run_lines, _search_index, bm25
-from nlpkit.score._ranking import Ranker, _best
+from nlpkit.score.metrics import bm25
+from nlpkit.score.search import inverted_index, run_lines
+from nlpkit.score.search.ranking import Ranker, _best
 from tests._search_files import CRANFIELD, call, random_texts, write_jsonl, write_tsv
 
 WORDS = [f"w{n}" for n in range(60)]
@@ -22,8 +23,8 @@ WORDS = [f"w{n}" for n in range(60)]
 SMALL = ["cat dog cat", "dog", "bird cat", ""]
 
 
-def _index(texts: Sequence[str]) -> _search_index.Index:
-    return _search_index.build(((f"d{i}", text) for i, text in enumerate(texts)), str.split)
+def _index(texts: Sequence[str]) -> inverted_index.Index:
+    return inverted_index.build(((f"d{i}", text) for i, text in enumerate(texts)), str.split)
 
 
 def _peer(texts: Sequence[str], variant: str, **parameters: float) -> bm25s.BM25:
@@ -197,13 +198,13 @@ def test_bm25_trec_run_has_full_scores_and_ties_in_document_order_for_trec_eval(
 
 def test_bm25_distinct_lowers_only_what_float32_cannot_tell_apart() -> None:
     scores = [2.0, 1.0 + 1e-9, 1.0, 1.0, 0.5, -0.5, -0.5]
-    found = _run_lines.distinct(scores)
+    found = run_lines.distinct(scores)
     assert [found[i] for i in (0, 1, 4, 5)] == [scores[i] for i in (0, 1, 4, 5)]
     singles = np.array(found, dtype=np.float32)
     assert (singles[1:] < singles[:-1]).all()
     assert max(abs(a - b) for a, b in zip(found, scores, strict=True)) < 2e-7
-    assert _run_lines.distinct([]) == []
-    assert _run_lines.distinct([3.0, 1.0]) == [3.0, 1.0]
+    assert run_lines.distinct([]) == []
+    assert run_lines.distinct([3.0, 1.0]) == [3.0, 1.0]
 
 
 def test_bm25_unknown_words_print_nothing_and_are_counted(

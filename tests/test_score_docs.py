@@ -20,7 +20,7 @@ COMMANDS = re.findall(r"^\$ (.*)$", PAGE, re.MULTILINE)
 
 
 def _flags_and_defaults(name: str) -> tuple[set[str], dict[str, object]]:
-    module = registry.load("score", name)
+    module = registry.load("score/metrics", name)
     if "run" in vars(module):
         parser = argparse.ArgumentParser()
         module.add_arguments(parser)
@@ -35,7 +35,7 @@ def _flags_and_defaults(name: str) -> tuple[set[str], dict[str, object]]:
 
 
 def test_score_docs_table_has_every_score() -> None:
-    assert sorted(ROWS) == registry.names("score")
+    assert sorted(ROWS) == registry.names("score/metrics")
 
 
 @pytest.mark.parametrize("name", sorted(ROWS))
@@ -51,7 +51,7 @@ def test_score_docs_options_exist_and_begin_with_the_default(name: str) -> None:
 def test_score_docs_references_are_the_codes() -> None:
     said = {(0, 0): "0", (0, 1): "0,", (1, 1): "1", (1, None): "1 or more"}
     for name, row in ROWS.items():
-        module = registry.load("score", name)
+        module = registry.load("score/metrics", name)
         if "run" not in vars(module):
             assert row[3].strip().startswith(said[module.REFERENCES]), name
 

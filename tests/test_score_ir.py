@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from nlpkit.errors import DataError, NlpkitError, UsageError
-from nlpkit.score import ir
-from nlpkit.score._judgements import Rankings, read_qrels, read_run
-from nlpkit.score._measures import parse, parse_all
+from nlpkit.score.metrics import ir
+from nlpkit.score.search.judgements import Rankings, read_qrels, read_run
+from nlpkit.score.search.measures import parse, parse_all
 from tests._search_files import call
 
 Capture = pytest.CaptureFixture[str]
@@ -279,7 +279,7 @@ def test_ir_needs_nothing_but_the_standard_library(tmp_path: Path) -> None:
 
 
 def test_ir_empty_rankings_are_an_error_not_a_zero() -> None:
-    from nlpkit.score._evaluation import evaluate
+    from nlpkit.score.search.evaluation import evaluate
 
     nothing: Rankings = {}
     with pytest.raises(DataError, match=r"bm25: no query of it has judgements \(it ranks nothing"):

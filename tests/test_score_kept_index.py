@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from nlpkit.errors import FileError, UsageError
-from nlpkit.score import _kept_index, _search_index, bm25, tfidf
+from nlpkit.score.metrics import bm25, tfidf
+from nlpkit.score.search import inverted_index, kept_index
 from tests._search_files import call, write_jsonl, write_tsv
 
 SMALL = ["cat dog cat", "dog", "bird cat", ""]
@@ -33,7 +34,7 @@ def test_kept_index_gives_the_same_output_and_is_used(
     first, err = _outputs(capsys, bm25, docs, queries, "--index", tmp_path / "kept")
     assert "kept, written" in err
     assert first == plain
-    monkeypatch.setattr(_search_index, "build", None)
+    monkeypatch.setattr(inverted_index, "build", None)
     again, err = _outputs(capsys, bm25, docs, queries, "--index", tmp_path / "kept")
     assert again == plain
     assert "kept, kept" in err
@@ -140,10 +141,10 @@ def test_kept_index_save_that_fails_keeps_the_old_one(
 def test_kept_index_fingerprint_is_of_the_bytes(tmp_path: Path) -> None:
     for name, text in (("a", "x"), ("b", "x"), ("c", "y")):
         (tmp_path / name).write_text(text)
-    a, b, c = (_kept_index.fingerprint(str(tmp_path / name)) for name in "abc")
+    a, b, c = (kept_index.fingerprint(str(tmp_path / name)) for name in "abc")
     assert a == b != c
     with pytest.raises(FileError, match="missing: no such file"):
-        _kept_index.fingerprint(str(tmp_path / "missing"))
+        kept_index.fingerprint(str(tmp_path / "missing"))
 
 
 def test_kept_index_left_by_a_killed_writer_is_cleared_by_the_next(tmp_path: Path) -> None:
@@ -155,7 +156,7 @@ def test_kept_index_left_by_a_killed_writer_is_cleared_by_the_next(tmp_path: Pat
     write_jsonl(docs, ["cat"])
     call(bm25, docs, queries, "--index", tmp_path / "kept")
     assert len(list((tmp_path / "kept").iterdir())) == 2
-    assert _kept_index.load(tmp_path / "kept")[0].ids == ["d0"]
+    assert kept_index.load(tmp_path / "kept")[0].ids == ["d0"]
 
 
 def test_kept_index_replaced_while_it_is_opened_is_opened_anew(
@@ -173,7 +174,7 @@ def test_kept_index_replaced_while_it_is_opened_is_opened_anew(
         return load(*arguments, **options)
 
     monkeypatch.setattr(np, "load", replaced_first)
-    assert _kept_index.load(tmp_path / "kept")[0].ids == ["d0", "d1"]
+    assert kept_index.load(tmp_path / "kept")[0].ids == ["d0", "d1"]
 
 
 def test_kept_index_of_another_unicode_is_said(tmp_path: Path, capsys: Capture) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from nlpkit.errors import DataError, UsageError
-from nlpkit.score import _labels, _numbers, accuracy, f1, mcc, pearson, spearman
-from nlpkit.score._contract import BadLine
+from nlpkit.score.contract import BadLine
+from nlpkit.score.metrics import _labels, _numbers, accuracy, f1, mcc, pearson, spearman
 
 # Right: 3 a, 2 b, 1 c. Predicted: a a b | b a | b.
 RIGHT = ["a", "a", "a", "b", "b", "c"]

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from nlpkit.errors import DataError, UsageError
-from nlpkit.score import perplexity
-from nlpkit.score._contract import BadLine
+from nlpkit.score.contract import BadLine
+from nlpkit.score.metrics import perplexity
 
 
 def test_perplexity_of_a_uniform_choice_is_its_size() -> None:

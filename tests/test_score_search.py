@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nlpkit.errors import DataError, NlpkitError, UsageError
-from nlpkit.score import _search_index, bm25
-from nlpkit.score._documents import Records, format_of
-from nlpkit.score._words import TOKENIZERS, tokenizer
+from nlpkit.score.metrics import bm25
+from nlpkit.score.search import inverted_index
+from nlpkit.score.search.documents import Records, format_of
+from nlpkit.score.search.words import TOKENIZERS, tokenizer
 from tests._search_files import call, write_jsonl, write_tsv
 
 SMALL = ["cat dog cat", "dog", "bird cat", ""]
@@ -190,7 +191,7 @@ def test_search_index_holds_each_word_of_each_document() -> None:
     texts = [
         " ".join(f"w{n}" for n in rng.zipf(1.5, rng.integers(0, 60)) % 500) for _ in range(900)
     ]
-    index = _search_index.build(((str(i), text) for i, text in enumerate(texts)), str.split)
+    index = inverted_index.build(((str(i), text) for i, text in enumerate(texts)), str.split)
     assert sum(map(len, map(str.split, texts))) > 2 * 8192
     assert index.lengths.tolist() == [len(text.split()) for text in texts]
     for word, term in index.terms.items():

@@ -9,8 +9,9 @@ from sacrebleu import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 
 from nlpkit.errors import DataError, UsageError
-from nlpkit.score import _significance, bleu, chrf
-from nlpkit.score._significance import (
+from nlpkit.score import significance
+from nlpkit.score.metrics import bleu, chrf
+from nlpkit.score.significance import (
     confidence_interval,
     paired_approximate_randomization,
     paired_bootstrap,
@@ -101,8 +102,8 @@ def test_samples_drawn_in_pieces_are_the_same(monkeypatch: pytest.MonkeyPatch) -
         test(rows, bleu.from_sums, samples=203)
         for test in (paired_bootstrap, paired_approximate_randomization)
     ]
-    monkeypatch.setattr(_significance, "_CELLS", 500)
-    monkeypatch.setattr(_significance, "_LINES", 10)
+    monkeypatch.setattr(significance, "_CELLS", 500)
+    monkeypatch.setattr(significance, "_LINES", 10)
     pieces = [
         test(rows, bleu.from_sums, samples=203)
         for test in (paired_bootstrap, paired_approximate_randomization)

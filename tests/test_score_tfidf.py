@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nlpkit.score import _search_index, tfidf
-from nlpkit.score._ranking import Ranker
+from nlpkit.score.metrics import tfidf
+from nlpkit.score.search import inverted_index
+from nlpkit.score.search.ranking import Ranker
 from tests._search_files import CRANFIELD, call, random_texts, write_jsonl, write_tsv
 
 WORDS = [f"w{n}" for n in range(80)]
@@ -17,7 +18,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def _ranker(texts: Sequence[str], variant: str) -> Ranker:
-    index = _search_index.build(((f"d{i}", text) for i, text in enumerate(texts)), str.split)
+    index = inverted_index.build(((f"d{i}", text) for i, text in enumerate(texts)), str.split)
     return Ranker(index, tfidf.Weighting(index, variant))
 
 
@@ -96,7 +97,7 @@ def test_tfidf_corpus_without_a_word_ranks_nothing(
 
 @pytest.mark.real_data
 def test_tfidf_cranfield_ranking_is_that_of_scikit_learn(tmp_path: Path, capsys: Capture) -> None:
-    from nlpkit.score._documents import Records
+    from nlpkit.score.search.documents import Records
 
     docs = dict(Records(str(CRANFIELD / "cranfield.docs.jsonl")))
     queries = dict(Records(str(CRANFIELD / "cranfield.queries.jsonl")))

@@ -14,11 +14,12 @@ from torch import Tensor
 from nlpkit import registry
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
+from nlpkit.models.head import HEAD
 
 WEIGHTS = "model.safetensors"
 NOTES = "nlpkit.json"  # what transformers need not know: the objective with its settings
-# A task's layer on a state: our name and that of transformers' sequence classifiers.
-HEAD, THEIR_HEAD = "head.weight", "score.weight"
+# A task's layer on a state, as transformers' sequence classifiers call it.
+THEIR_HEAD = "score.weight"
 
 
 def write(directory: Path, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:

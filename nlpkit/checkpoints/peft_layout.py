@@ -17,6 +17,7 @@ from torch import Tensor
 
 from nlpkit.checkpoints import hf_layout
 from nlpkit.errors import FileError
+from nlpkit.models.head import HEAD
 from nlpkit.models.lora_config import Config
 
 SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -59,9 +60,9 @@ def write(
     for ours, theirs in targets.items():
         for matrix in ("lora_A", "lora_B"):
             tensors[f"{_PREFIX}{theirs}.{matrix}.weight"] = weights[f"{ours}.{matrix}"]
-    has_head = hf_layout.HEAD in weights
+    has_head = HEAD in weights
     if has_head:
-        tensors[f"{_PREFIX}{hf_layout.THEIR_HEAD}"] = weights[hf_layout.HEAD]
+        tensors[f"{_PREFIX}{hf_layout.THEIR_HEAD}"] = weights[HEAD]
     if table is not None:
         tensors[f"{_PREFIX}{module.EMBEDDING}"] = table
     settings = {
@@ -104,7 +105,7 @@ def read_state(
         for matrix in ("lora_A", "lora_B")
     }
     if _PREFIX + hf_layout.THEIR_HEAD in tensors:
-        state[hf_layout.HEAD] = tensors[_PREFIX + hf_layout.THEIR_HEAD]
+        state[HEAD] = tensors[_PREFIX + hf_layout.THEIR_HEAD]
     if _PREFIX + module.EMBEDDING in tensors:
         # Behind the words there may be other rows, such as soft prompts.
         state["token_embedding"] = tensors[_PREFIX + module.EMBEDDING][:vocab_size].clone()

@@ -57,7 +57,7 @@ def command(
     of the task, computed by the code of `nlpkit score`. A task that writes text is judged by what
     the checkpoint generates.
     """
-    from nlpkit.score._named import split
+    from nlpkit.score.named import split
 
     names = None if not metrics else split(metrics)
     from nlpkit import evaluate

@@ -4,12 +4,12 @@
 """
 
 from nlpkit.errors import UsageError
-from nlpkit.score import _command
+from nlpkit.score import command
 
 
 def main(arguments: list[str]) -> None:
     """Run `nlpkit score` with these arguments."""
     try:
-        _command.run(arguments)
+        command.run(arguments)
     except MemoryError as error:
         raise UsageError("out of memory: all lines of the files are held in it") from error

@@ -21,7 +21,7 @@ from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.runs.opened import Opened
 from nlpkit.runs.resume import Training
-from nlpkit.score._named import WrongScore
+from nlpkit.score.named import WrongScore
 from nlpkit.train.held_out import HeldOut, scores
 from nlpkit.train.log import Log
 from nlpkit.train.signals import StopFlag

@@ -3,6 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+HEAD = "head.weight"  # its name in a state dict
 INIT_STD = 0.02
 
 

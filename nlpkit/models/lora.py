@@ -12,8 +12,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nlpkit.checkpoints import hf_layout
 from nlpkit.errors import UsageError
+from nlpkit.models.head import HEAD
 from nlpkit.models.lora_config import Config
 
 ALL = "all-linear"  # peft's word for it
@@ -66,7 +66,7 @@ def targeted(config: Config, module: Any, model_config: Any) -> dict[str, str]:
 def adapt(model: nn.Module, config: Config, targets: Mapping[str, str]) -> None:
     """Freeze `model`, but for the task's layer, and give the targets their adapters."""
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name == hf_layout.HEAD)
+        parameter.requires_grad_(name == HEAD)
     for name in targets:
         parent, _, leaf = name.rpartition(".")
         owner = model.get_submodule(parent)

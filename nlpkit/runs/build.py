@@ -12,14 +12,13 @@ import torch
 from torch import nn
 
 from nlpkit.checkpoints import any_layout, files, hf_layout
-from nlpkit.checkpoints.hf_layout import HEAD
 from nlpkit.data import corpus, store
 from nlpkit.data.items import build_items, read_rows
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Watch
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.models import lora
-from nlpkit.models.head import Head
+from nlpkit.models.head import HEAD, Head
 from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved
 from nlpkit.runs import checks

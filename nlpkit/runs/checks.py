@@ -10,7 +10,7 @@ from nlpkit.objectives._task import Task
 from nlpkit.objectives.contract import missing
 from nlpkit.recipe import Resolved
 from nlpkit.runs.parts import ModelPart
-from nlpkit.score import _named
+from nlpkit.score import named
 
 
 def suited_objective(resolved: Resolved, part: ModelPart) -> Any:
@@ -53,7 +53,7 @@ def check_training(resolved: Resolved, objective: Any) -> tuple[int, int] | None
             f"train.best_by: objective {name} has no {settings.best_by} while it trains; it has "
             f"{', '.join(figures)}"
         )
-    if settings.best_by != "loss" and _named.lower_is_better(settings.best_by):
+    if settings.best_by != "loss" and named.lower_is_better(settings.best_by):
         raise UsageError(
             f"train.best_by: {settings.best_by} is an error rate, and the highest score is taken "
             "for the best; name loss or another score"
@@ -75,8 +75,8 @@ def _check_readable(objective: Task) -> None:
     answers = getattr(objective.config, "labels", None) or ["0", "1"]
     for name in objective.metrics:
         try:
-            _named.score(name, answers, answers)
-        except _named.WrongScore as error:
+            named.score(name, answers, answers)
+        except named.WrongScore as error:
             what = f"cannot judge answers such as {', '.join(answers[:3])}: {error.what}"
             raise UsageError(f"eval.metrics: {name} {what}") from error
         except DataError:  # undefined of so few

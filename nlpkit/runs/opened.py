@@ -16,7 +16,7 @@ from nlpkit import registry
 from nlpkit.checkpoints import any_layout, files, hf_layout, tokenizer_files
 from nlpkit.disk import file_sha256
 from nlpkit.errors import FileError, UsageError
-from nlpkit.models.head import Head
+from nlpkit.models.head import HEAD, Head
 from nlpkit.objectives.contract import missing
 from nlpkit.runs.parts import ModelPart
 from nlpkit.train import machine
@@ -157,7 +157,7 @@ def _fitting(config: Any, model_config: Any) -> dict[str, Any]:
 
 def _model(part: ModelPart, state: dict[str, Any], backend: str) -> nn.Module:
     """Return the model with the weights of `state`, and the task's layer if it is among them."""
-    head = state.pop(hf_layout.HEAD, None)
+    head = state.pop(HEAD, None)
     # No time is lost on drawing weights that are replaced at once.
     with torch.device("meta"):
         model = part.module().Model(part.config, part.rows, backend)

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, field_validator
 
 from nlpkit.config import FrozenConfig
-from nlpkit.score._named import WrongScore, goes_on, split
+from nlpkit.score.named import WrongScore, goes_on, split
 
 
 def _known(entry: str) -> str:

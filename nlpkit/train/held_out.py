@@ -13,7 +13,7 @@ from torch import nn
 from nlpkit.data.loader import Examples, held_out_batches
 from nlpkit.errors import DataError, UsageError
 from nlpkit.objectives.contract import IGNORE
-from nlpkit.score import _named
+from nlpkit.score import named
 from nlpkit.train.loop import sums, to_device
 from nlpkit.train.signals import StopFlag
 
@@ -80,7 +80,7 @@ class HeldOut:
         if judged:
             try:
                 figures["metrics"] = scores(objective.metrics, judged)
-            except _named.WrongScore as error:
+            except named.WrongScore as error:
                 raise UsageError(f"eval.metrics: {error.told}") from error
         return figures
 
@@ -99,7 +99,7 @@ def scores(
     found: dict[str, float | None] = {}
     for name in metrics:
         try:
-            value = _named.score(name, answers, right, warn).score
+            value = named.score(name, answers, right, warn).score
         except DataError:
             value = math.nan
         found[name] = value if math.isfinite(value) else None

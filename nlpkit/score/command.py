@@ -1,0 +1,273 @@
+"""`nlpkit score METRIC HYP REF...`: reads the files, computes, prints; what it takes: `_arguments`.
+
+A metric that is asked for is imported, and nothing else: for small files imports are the time.
+"""
+
+import argparse
+import contextlib
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from nlpkit import registry
+from nlpkit.errors import ScoreTooLow, UsageError
+from nlpkit.score import output, parsing
+from nlpkit.score.inputs import Inputs, read
+from nlpkit.score.output import Result
+from nlpkit.score.results import named_lines, references_for, results
+
+_USAGE = """\
+Usage: nlpkit score METRIC HYP REF... [options]
+       nlpkit score METRIC REF... -i HYP [HYP ...] [options]    as sacrebleu takes them
+       nlpkit score TOOL ...
+
+A line of HYP and the same line of each REF belong together; - is stdin, .gz is looked through.
+Several metrics: bleu,chrf. The score is on stdout, all else on stderr; with --fail-under X the exit
+code is 6 if it is below X. The options of a score: nlpkit score METRIC --help
+
+"""
+
+
+def run(arguments: list[str]) -> None:
+    """Do what `nlpkit score` was asked; raise `NlpkitError` for what a user can mend."""
+    if not arguments:
+        _say(overview().rstrip("\n"))
+        raise UsageError("no METRIC")
+    if arguments[0] in ("-h", "--help"):
+        return _write(overview())
+    names, rest = parsing.metric_names(arguments)
+    modules = {name: parsing.module_of(name) for name in names}
+    tools = [name for name, module in modules.items() if parsing.is_tool(module)]
+    if tools and len(names) > 1:
+        raise UsageError(f"{tools[0]} reads files of its own kind; it cannot be joined by others")
+    for name, module in modules.items():
+        if not tools and "score" not in vars(module):
+            raise UsageError(f"{name} is no score: neither score() nor run() is in it")
+    return _run_tool(tools[0], modules[tools[0]], rest) if tools else _run_metrics(modules, rest)
+
+
+def overview() -> str:
+    """Return the help: how it is called, and a line for each score of the folder."""
+    names = registry.names("score/metrics")
+    width = max(map(len, names), default=0)
+    lines = [f"  {name:<{width}}  {registry.about('score', name)}\n" for name in names]
+    return _USAGE + "Scores:\n" + "".join(lines)
+
+
+def _run_tool(name: str, module: ModuleType, arguments: list[str]) -> None:
+    parser = parsing.Parser(f"nlpkit score {name}", module.__doc__)
+    module.add_arguments(parser)
+    parsing.add_shared(parser)
+    if parsing.is_help(arguments):
+        parser.usage = None
+        return _write(parser.format_help())
+    found = parser.read(arguments)
+    with _to_stdout():
+        value = module.run(found)
+    if found.fail_under is not None:
+        if value is None:
+            raise UsageError(f"{name}: --fail-under needs a score, and there was none")
+        _check_limit([(name, value)], found.fail_under)
+    return None
+
+
+def _run_metrics(modules: Mapping[str, ModuleType], arguments: list[str]) -> None:
+    parser = parsing.for_metrics(modules)
+    if parsing.is_help(arguments):
+        return _write(parser.format_help())
+    found = parser.read(arguments)
+    found.format = parsing.format_from(os.environ, found.format)
+    _check_options(modules, found)
+    fewest = max(module.REFERENCES[0] for module in modules.values())
+    # One that takes none is not given any; the others set the limit.
+    limits = [module.REFERENCES[1] for module in modules.values()]
+    most = min((m for m in limits if m), default=None if None in limits else 0)
+    inputs = read(found, fewest, most, ",".join(modules))
+    _check_systems(inputs, found)
+    if found.sentence_level:
+        ((name, module),) = modules.items()
+        return _run_sentences(name, module, inputs, found)
+    rows = results(modules, inputs, found)
+    _say_files(inputs, rows, found.quiet)
+    _say_warnings(rows)
+    _write(_text(rows, inputs, found))
+    _check_limits(rows, modules, found)
+    return None
+
+
+def _check_options(modules: Mapping[str, ModuleType], found: argparse.Namespace) -> None:
+    """Raise `UsageError` for options that exclude each other, or that a metric cannot do."""
+    tested = found.confidence or found.paired_bs or found.paired_ar
+    if found.sentence_level:
+        if len(modules) > 1:
+            raise UsageError("--sentence-level takes one metric")
+        if tested or found.fail_under is not None or found.fail_over is not None:
+            raise UsageError("--sentence-level has no one score to test or to compare")
+    if found.confidence and (found.paired_bs or found.paired_ar):
+        raise UsageError("-ci is for one system, -pbs and -par for several")
+    if found.json and found.score_only:
+        raise UsageError("--json and --score-only exclude each other")
+    falls = [_is_error_rate(module) for module in modules.values()]
+    if found.fail_under is not None and all(falls):
+        raise UsageError(f"{','.join(modules)}: less is better; the limit is --fail-over")
+    if found.fail_over is not None and not any(falls):
+        raise UsageError(f"{','.join(modules)}: more is better; the limit is --fail-under")
+    for name, module in modules.items():
+        if found.sentence_level and "sentences" not in vars(module):
+            raise UsageError(f"{name} has no score of a single line")
+        if tested and not {"statistics", "from_sums"} <= vars(module).keys():
+            raise UsageError(f"{name}: no sums over lines decide it, so it cannot be resampled")
+
+
+def _check_systems(inputs: Inputs, found: argparse.Namespace) -> None:
+    count = len(inputs.systems)
+    if found.sentence_level and count > 1:
+        raise UsageError("--sentence-level takes one system")
+    if found.confidence and count > 1:
+        raise UsageError("-ci is for one system; compare several with -pbs or -par")
+    if (found.paired_bs or found.paired_ar) and count == 1:
+        raise UsageError("a paired test needs several systems: REF... -i BASELINE SYSTEM ...")
+
+
+def _run_sentences(
+    name: str, module: ModuleType, inputs: Inputs, found: argparse.Namespace
+) -> None:
+    """Print a score for each line, as they come."""
+    options = parsing.options_of(name, module, found)
+    references = references_for(module, inputs)
+    _say_files(inputs, [], found.quiet)
+    with _to_stdout(), named_lines(inputs, 0):
+        scores = module.sentences(inputs.systems[0], references, **options)
+        for line, score in enumerate(scores, 1):
+            for warning in score.details.get("warnings", ()):
+                _say(f"warning: {inputs.names[0]}:{line}: {warning}")
+            result = Result(name, inputs.names[0], score, score.signature)
+            if found.json:
+                full = output.full_object(result, inputs.sources, 1)
+                text = _json({"line": line} | full, None)
+            elif found.score_only:
+                text = output.number(result, found.width) + "\n"
+            else:
+                text = output.text_line(result, found.width, found.short) + "\n"
+            sys.stdout.write(text)
+
+
+def _text(rows: list[list[Result]], inputs: Inputs, found: argparse.Namespace) -> str:
+    """Return what goes to stdout."""
+    paired = found.paired_bs or found.paired_ar
+    if found.json:
+        count = len(inputs.systems[0])
+        objects = [output.full_object(each, inputs.sources, count) for row in rows for each in row]
+        return _json(objects[0] if len(objects) == 1 else objects, None)
+    if found.score_only:
+        numbers = [[output.number(each, found.width) for each in row] for row in rows]
+        # A line each for the metrics of one system, as sacrebleu; a row each for several.
+        separator = "\n" if len(rows) == 1 else "\t"
+        return "".join(f"{separator.join(row)}\n" for row in numbers)
+    if found.format == "json" and len(rows) > 1:
+        return _json(output.sacrebleu_systems(rows, found.width, paired), 4)
+    if found.format == "json":
+        plain = [output.sacrebleu_object(each, found.width) for each in rows[0]]
+        return _json(plain[0] if len(plain) == 1 else plain, 1)
+    if len(rows) > 1:
+        return f"{output.table(rows, found.width, found.short, paired)}\n"
+    lines = [output.text_line(each, found.width, found.short) for each in rows[0]]
+    return "".join(f"{line}\n" for line in output.aligned(lines))
+
+
+def _json(value: Any, indent: int | None) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False) + "\n"
+
+
+def _check_limits(
+    rows: list[list[Result]], modules: Mapping[str, ModuleType], found: argparse.Namespace
+) -> None:
+    """Raise `ScoreTooLow` for a score on the wrong side of its limit."""
+    low: list[tuple[str, float]] = []
+    high: list[tuple[str, float]] = []
+    for row in rows:
+        for each in row:
+            name = f"{each.score.name} of {each.system}" if len(rows) > 1 else each.score.name
+            falls = _is_error_rate(modules[each.metric])
+            (high if falls else low).append((name, each.score.score))
+    _check_limit(low, found.fail_under)
+    _check_limit(high, found.fail_over, over=True)
+
+
+def _check_limit(
+    scores: Sequence[tuple[str, float]], limit: float | None, over: bool = False
+) -> None:
+    """Raise `ScoreTooLow` for scores below (`over`: above) the limit; undefined ones are, too."""
+    if limit is None:
+        return
+    wrong = [(n, v) for n, v in scores if not (v <= limit if over else v >= limit)]
+    if wrong:
+        said = [f"{name} is {'undefined' if math.isnan(v) else f'{v:.6g}'}" for name, v in wrong]
+        option = f"above --fail-over {limit:g}" if over else f"below --fail-under {limit:g}"
+        raise ScoreTooLow(f"{', '.join(said)}: {option}")
+
+
+def _is_error_rate(module: ModuleType) -> bool:
+    return bool(vars(module).get("LOWER_IS_BETTER", False))
+
+
+def _say_files(inputs: Inputs, rows: list[list[Result]], quiet: bool) -> None:
+    """Say what is compared with what: no score shows that files were given in the wrong order.
+
+    A metric that compares lengths has their `ratio`, hypotheses by references, in its details.
+    """
+    against = ""
+    if not quiet:
+        sources = dict(zip(inputs.sources, inputs.references, strict=True))
+        against = ", ".join(f"{name} ({_lines(lines)})" for name, lines in sources.items())
+    for index, (name, lines) in enumerate(zip(inputs.names, inputs.systems, strict=True)):
+        found = [each.score.details.get("ratio") for each in (rows[index] if rows else ())]
+        ratio = next((each for each in found if each is not None), None)
+        if not quiet:
+            parts = [f"hypotheses: {name} ({_lines(lines)})"]
+            parts += [f"references: {against}"] if against else []
+            parts += [] if ratio is None else [f"length ratio: {ratio:.3f}"]
+            _say("; ".join(parts))
+        if ratio is not None and not 0.5 <= ratio <= 2:
+            text = "times as long as the references: are the files given as HYP REF...?"
+            _say(f"warning: {name}: the hypotheses are {ratio:.3g} {text}")
+
+
+def _lines(lines: Sequence[str]) -> str:
+    blank = sum(not line.strip() for line in lines)
+    count = "1 line" if len(lines) == 1 else f"{len(lines):,} lines"
+    return count + (f", {blank:,} blank" if blank else "")
+
+
+def _say_warnings(rows: list[list[Result]]) -> None:
+    for row in rows:
+        for each in row:
+            for warning in each.score.details.get("warnings", ()):
+                _say(f"warning: {each.system}: {warning}")
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # a closed or full stderr changes no score
+        sys.stderr.write(f"{text}\n")
+
+
+def _write(text: str) -> None:
+    with _to_stdout():
+        sys.stdout.write(text)
+
+
+@contextlib.contextmanager
+def _to_stdout() -> Iterator[None]:
+    """Flush what is written, so that it fails here; an error has the name of stdout."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        if error.filename is None:
+            error.filename = "stdout"
+        raise

@@ -1,0 +1,104 @@
+"""The files of one `nlpkit score`: which are hypotheses, which references; read, and checked."""
+
+import argparse
+import sys
+from typing import NamedTuple
+
+from nlpkit.errors import DataError, UsageError
+from nlpkit.score.files import name_of, read_lines
+
+
+class Inputs(NamedTuple):
+    """`systems[s]` and `references[k]` have as many lines; their files are `names`, `sources`."""
+
+    names: list[str]
+    systems: list[list[str]]
+    sources: list[str]
+    references: list[list[str]]
+
+
+def read(found: argparse.Namespace, fewest: int, most: int | None, of: str) -> Inputs:
+    """Return the lines of all files; `of` says which metrics take `fewest` to `most` references.
+
+    Raise `UsageError` for too few or too many files, `DataError` where line counts differ.
+    """
+    systems, sources = _split(found.files, found.input, fewest)
+    both = [*systems, *sources]
+    if both.count("-") > 1:
+        raise UsageError("stdin (-) can be read once only")
+    twice = [name for name in systems if systems.count(name) > 1]
+    if twice:
+        raise UsageError(f"{twice[0]}: given twice to -i")
+    if found.num_refs > 1 and len(sources) != 1:
+        raise UsageError(f"-nr {found.num_refs} splits one file of references, not {len(sources)}")
+    count = len(sources) if found.num_refs == 1 else found.num_refs
+    if count < fewest or (most is not None and count > most):
+        wanted = f"{fewest}" if fewest == most else f"{fewest} or more"
+        if most is not None and fewest != most:
+            wanted = f"{fewest} to {most}"
+        raise UsageError(f"{of}: takes {wanted} references, not {count}")
+    hypotheses = [_lines(path, found.encoding) for path in systems]
+    if found.input is None and len(found.files) == 1 and fewest and "\t" in hypotheses[0][0]:
+        # sacrebleu takes them for several systems; as one they would give a wrong score.
+        raise DataError("stdin:1: a tab: give several systems as files to -i, or one system as -")
+    references = [_lines(path, found.encoding) for path in sources]
+    if found.num_refs > 1:
+        references = _columns(references[0], found.num_refs, name_of(sources[0]))
+        sources *= found.num_refs
+    inputs = Inputs(
+        [name_of(path) for path in systems], hypotheses,
+        [name_of(path) for path in sources], references,
+    )  # fmt: skip
+    _check_counts(inputs)
+    return inputs
+
+
+def _split(files: list[str], given: list[str] | None, fewest: int) -> tuple[list[str], list[str]]:
+    """Return the paths of systems and references."""
+    if given is not None:
+        if not files and fewest:
+            raise UsageError(
+                "no references: they stand before -i, which takes all files after it for systems"
+            )
+        return given, files
+    if not files:
+        raise UsageError(
+            "no files: HYP REF..., or REF... -i HYP, or REF with the hypotheses on stdin"
+        )
+    if len(files) == 1 and fewest:
+        if files == ["-"] or sys.stdin is None or sys.stdin.isatty():
+            raise UsageError(f"one file, {name_of(files[0])}; HYP and REF are two")
+        return ["-"], files
+    return files[:1], files[1:]
+
+
+def _lines(path: str, encoding: str) -> list[str]:
+    lines = list(read_lines(path, encoding))
+    if not lines:
+        raise DataError(f"{name_of(path)}: no lines")
+    return lines
+
+
+def _columns(lines: list[str], count: int, name: str) -> list[list[str]]:
+    """Return the columns of lines with `count` fields between tabs; more tabs stay in the last."""
+    rows = [line.split("\t", count - 1) for line in lines]
+    for number, row in enumerate(rows, 1):
+        if len(row) != count:
+            fields = f"{len(row)} field{'s' * (len(row) > 1)}"
+            raise DataError(f"{name}:{number}: {fields} between tabs, expected {count} (-nr)")
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _check_counts(inputs: Inputs) -> None:
+    """Raise `DataError` that names both files and both counts where they differ."""
+    for name, lines in zip(inputs.names, inputs.systems, strict=True):
+        for source, others in zip(inputs.sources, inputs.references, strict=True):
+            if len(lines) != len(others):
+                longer, where = max((lines, name), (others, source), key=lambda each: len(each[0]))
+                extra = longer[-abs(len(lines) - len(others)) :]
+                blank = not any(line.strip() for line in extra)
+                hint = f" (the last {len(extra)} of {where} are blank)" if blank else ""
+                raise DataError(
+                    f"{name} has {len(lines)} lines, {source} has {len(others)}{hint}: line i of "
+                    "one belongs to line i of the other"
+                )

@@ -1,0 +1,109 @@
+"""BLEU's tokenizers: 13a, zh, char and none here, equal to sacrebleu 2.6.0's; the others are its.
+
+The 13a rules (mteval-v13a.pl) look only at the neighbours of a character, and white space is a
+boundary to all of them, so the tokens of a line are those of its words, and each distinct word
+needs the rules once.
+"""
+
+import re
+from collections.abc import Callable
+from itertools import chain
+from typing import NamedTuple
+
+VERSION = "2.6.0"  # of sacrebleu, whose tokens these are
+OWN = ("13a", "zh", "char", "none")
+BORROWED = ("intl", "ja-mecab", "ko-mecab", "spm", "flores101", "flores200")
+
+_WORDS = 200_000  # remembered at most
+_RULES = (
+    (re.compile(r"([\{-\~\[-\` -\&\(-\+\:-\@\/])"), r" \1 "),  # no apostrophe, full stop, comma, -
+    (re.compile(r"([^0-9])([\.,])"), r"\1 \2 "),
+    (re.compile(r"([\.,])([^0-9])"), r" \1 \2"),
+    (re.compile(r"([0-9])(-)"), r"\1 \2 "),
+)
+# sacrebleu's ranges as Python reads them: "\u20000" is two characters, so what it calls extension
+# B and the compatibility supplement are U+2001 … U+2A6D and U+2F81 … U+2FA1 (mjpost/sacrebleu#298).
+_CHINESE = (
+    "\u3400-\u4db5\u4e00-\u9fa5\u9fa6-\u9fbb\uf900-\ufa2d\ufa30-\ufa6a\ufa70-\ufad9"
+    "\u2001-\u2a6d\u2f81-\u2fa1\uff00-\uffef\u2e80-\u2eff\u3000-\u303f\u31c0-\u31ef"
+    "\u2f00-\u2fdf\u2ff0-\u2fff\u3100-\u312f\u31a0-\u31bf\ufe10-\ufe1f\ufe30-\ufe4f"
+    "\u2600-\u26ff\u2700-\u27bf\u3200-\u32ff\u3300-\u33ff"
+)
+_PIECES = re.compile(rf"(?!\s)[{_CHINESE}]|[^\s{_CHINESE}]+")
+
+
+class Tokenizer(NamedTuple):
+    """A line's tokens, and how the signature calls what made them."""
+
+    tokens: Callable[[str], list[str]]
+    name: str
+    version: str  # of sacrebleu
+
+
+def tokenizer(name: str) -> Tokenizer:
+    """Return the tokenizer; raise `UsageError` if it is sacrebleu's and cannot be had."""
+    if name in BORROWED:
+        from nlpkit.score.metrics._sacrebleu import borrowed_tokenizer
+
+        return Tokenizer(*borrowed_tokenizer(name))
+    tokens = {"13a": _tokens_13a, "zh": _tokens_zh, "char": _tokens_char, "none": _tokens_none}[
+        name
+    ]
+    return Tokenizer(tokens, name, VERSION)
+
+
+def by_rules(text: str) -> list[str]:
+    """Return the tokens of `text` by the rules that 13a and zh share."""
+    for pattern, replacement in _RULES:
+        text = pattern.sub(replacement, text)
+    return text.split()
+
+
+class _Words(dict[str, tuple[str, ...]]):
+    """The tokens of words seen so far, as they are between white space."""
+
+    def __missing__(self, word: str) -> tuple[str, ...]:
+        if len(self) >= _WORDS:
+            self.clear()
+        if word.isalnum():
+            tokens: tuple[str, ...] = (word,)
+        elif word[-1] in ".," and word[:-1].isalnum():
+            tokens = (word[:-1], word[-1])
+        else:
+            tokens = tuple(by_rules(f" {word} "))
+        self[word] = tokens
+        return tokens
+
+
+_tokens_of = _Words().__getitem__
+
+
+def _tokens_13a(line: str) -> list[str]:
+    if "\n" in line or "<skipped>" in line:
+        line = line.rstrip().replace("<skipped>", "").replace("-\n", "").replace("\n", " ")
+    if "&" in line:
+        for entity, character in (("quot", '"'), ("amp", "&"), ("lt", "<"), ("gt", ">")):
+            line = line.replace(f"&{entity};", character)
+    return list(chain.from_iterable(map(_tokens_of, line.split())))
+
+
+def _tokens_zh(line: str) -> list[str]:
+    pieces = _PIECES.findall(line)
+    if not pieces:
+        return pieces
+    # Here, unlike in 13a, nothing stands before the line or after it.
+    first, last = pieces[0], pieces[-1]
+    if first[0] not in ".," and last[-1] not in ".,":
+        return list(chain.from_iterable(map(_tokens_of, pieces)))
+    if len(pieces) == 1:
+        return by_rules(first)
+    inner = chain.from_iterable(map(_tokens_of, pieces[1:-1]))
+    return [*by_rules(f"{first} "), *inner, *by_rules(f" {last}")]
+
+
+def _tokens_char(line: str) -> list[str]:
+    return list("".join(line.split()))
+
+
+def _tokens_none(line: str) -> list[str]:
+    return line.split()

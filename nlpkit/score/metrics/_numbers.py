@@ -1,0 +1,74 @@
+"""A number a line, for correlations."""
+
+import math
+import re
+from collections.abc import Sequence
+
+from nlpkit.errors import DataError
+from nlpkit.score.contract import BadLine
+
+# float() would also take nan, inf, 1_000 and the digits of other scripts.
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+def read(lines: Sequence[str], file: int) -> list[float]:
+    """Return the numbers; raise `BadLine` where there is not exactly one finite number."""
+    numbers = []
+    for i, line in enumerate(lines):
+        text = line.strip()
+        number = float(text) if NUMBER.fullmatch(text) else math.nan
+        if not math.isfinite(number):
+            shown = repr(text[:40]) if text else "an empty line"
+            raise BadLine(file, i, f"{shown}; there must be one finite number in every line")
+        numbers.append(number)
+    return numbers
+
+
+def read_pairs(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]]
+) -> tuple[list[float], list[float]]:
+    """Return both sides; raise `DataError` where no correlation is defined."""
+    ours, theirs = read(hypotheses, 0), read(references[0], 1)
+    if len(ours) < 2:
+        raise DataError(f"a correlation needs two lines at least, this is {len(ours)}")
+    for name, side in (("hypotheses", ours), ("references", theirs)):
+        if min(side) == max(side):
+            raise DataError(
+                f"undefined correlation: all {len(side)} numbers of the {name} are {side[0]:g}"
+            )
+    return ours, theirs
+
+
+def pearson(x: Sequence[float], y: Sequence[float]) -> float:
+    """Return Pearson's correlation; neither side may be constant."""
+    a, b = _centred(x), _centred(y)
+    covariance = math.fsum(map(float.__mul__, a, b))
+    variances = math.fsum(v * v for v in a) * math.fsum(v * v for v in b)
+    return max(-1.0, min(1.0, covariance / math.sqrt(variances)))
+
+
+def _centred(values: Sequence[float]) -> list[float]:
+    """Return the deviations from the mean, scaled below 1: no square over- or underflows."""
+    scaled = _scaled(values)
+    mean = math.fsum(scaled) / len(scaled)
+    return _scaled([v - mean for v in scaled])
+
+
+def _scaled(values: Sequence[float]) -> list[float]:
+    """Divide by a power of two, which costs no digit."""
+    _, exponent = math.frexp(max(map(abs, values)))
+    return [math.ldexp(v, -exponent) for v in values]
+
+
+def double_ranks(values: Sequence[float]) -> list[int]:
+    """Return twice the rank of each value, from 2; equal values share the mean of theirs."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ranks, first = [0] * len(values), 0
+    while first < len(order):
+        after = first + 1
+        while after < len(order) and values[order[after]] == values[order[first]]:
+            after += 1
+        for i in order[first:after]:
+            ranks[i] = first + 1 + after
+        first = after
+    return ranks

@@ -1,0 +1,43 @@
+"""Lines with their references, as the translation scores take them."""
+
+from collections.abc import Iterator, Sequence
+
+from nlpkit.errors import DataError
+from nlpkit.score.contract import BadLine
+
+References = Sequence[Sequence[str | None]]  # references[k][i]; None: line i has no k-th reference
+
+
+def check_lines(hypotheses: Sequence[str], references: References) -> None:
+    """Raise `DataError` unless there are lines, and as many of each reference."""
+    if not hypotheses:
+        raise DataError("there are no hypotheses")
+    if not references:
+        raise DataError("there are no references")
+    for number, reference in enumerate(references, 1):
+        if len(reference) != len(hypotheses):
+            raise DataError(
+                f"{len(hypotheses)} hypotheses, but {len(reference)} lines in reference {number}"
+            )
+
+
+def with_references(
+    hypotheses: Sequence[str], references: References
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield each hypothesis with its references; raise `BadLine` where there is none.
+
+    As in sacrebleu, an empty string is a reference of no words, and None is no reference.
+    """
+    for index, (hypothesis, *found) in enumerate(zip(hypotheses, *references, strict=True)):
+        kept = [line for line in found if line is not None]
+        if not kept:
+            raise BadLine(1, index, "there is no reference for this line")
+        yield hypothesis, kept
+
+
+def references_a_line(references: References) -> int | str:
+    """Return the number of references of a line, `var` if lines differ."""
+    if not any(None in lines for lines in references):
+        return len(references)
+    counts = {sum(line is not None for line in lines) for lines in zip(*references, strict=True)}
+    return counts.pop() if len(counts) == 1 else "var"

@@ -1,0 +1,92 @@
+"""What is left to sacrebleu: its other tokenizers, chrF and TER; imported only when asked for."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from nlpkit.errors import UsageError
+from nlpkit.score.contract import Score
+from nlpkit.score.metrics._references import (
+    References,
+    check_lines,
+    references_a_line,
+    with_references,
+)
+
+Row = tuple[float, ...]  # integers, but TER's mean reference length
+
+
+def imported(needed_by: str) -> Any:
+    """Return the module sacrebleu; raise `UsageError` naming what needs it if it is missing."""
+    try:
+        import sacrebleu
+    except ImportError as error:
+        raise UsageError(
+            f"{needed_by} needs sacrebleu ({error}): pip install 'nlpkit[score]'"
+        ) from error
+    return sacrebleu
+
+
+def borrowed_tokenizer(name: str) -> tuple[Callable[[str], list[str]], str, str]:
+    """Return how sacrebleu splits a line, what its signature calls it, and its version."""
+    library = imported(f"the tokenizer {name}")
+    try:
+        # The same model by its present name, which it does not warn of.
+        tokenize = library.BLEU(tokenize="flores101" if name == "spm" else name).tokenizer
+    except (ImportError, RuntimeError, AssertionError, OSError, SystemExit) as error:
+        # Its own messages span lines and name what to install.
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, OSError):
+            reason = f"sacrebleu fetches its model from the network: {reason}"
+        raise UsageError(f"the tokenizer {name} cannot be used: {reason}") from error
+    return (
+        lambda line: tokenize(line.rstrip()).split(),
+        tokenize.signature(),
+        library.__version__,
+    )
+
+
+def rows(metric: Any, hypotheses: Sequence[str], references: References) -> Iterator[Row]:
+    """Yield what `metric` counts of each line, one line at a time.
+
+    `corpus_score` would keep the n-grams of all references: 12 kB a line and more.
+    """
+    check_lines(hypotheses, references)
+    for hypothesis, lines in with_references(hypotheses, references):
+        yield _row(metric, hypothesis, lines)
+
+
+def corpus_score(metric: Any, hypotheses: Sequence[str], references: References) -> Score:
+    """Return the score of all lines."""
+    sums: list[float] = []
+    for row in rows(metric, hypotheses, references):
+        sums = [a + b for a, b in zip(sums, row, strict=True)] if sums else list(row)
+    number = references_a_line(references)
+    return _scored(metric, sums, -1 if number == "var" else number)
+
+
+def sentence_scores(
+    metric: Any, hypotheses: Sequence[str], references: References
+) -> Iterator[Score]:
+    """Yield the score of each line by itself."""
+    check_lines(hypotheses, references)
+    for hypothesis, lines in with_references(hypotheses, references):
+        yield _scored(metric, list(_row(metric, hypothesis, lines)), len(lines))
+
+
+def score_of_sums(metric: Any, sums: Sequence[float]) -> float:
+    """Return the score that the sums of the rows give."""
+    return float(metric._compute_score_from_stats(list(sums)).score)
+
+
+def _row(metric: Any, hypothesis: str, references: list[str]) -> Row:
+    # Its command line drops white space at line ends; chrF can count it.
+    each = [[line.rstrip()] for line in references]
+    (row,) = metric._extract_corpus_statistics([hypothesis.rstrip()], each)
+    return tuple(row)
+
+
+def _scored(metric: Any, sums: list[float], references: int | str) -> Score:
+    found = metric._compute_score_from_stats(list(sums))
+    metric.num_refs = references
+    signature = metric.get_signature().format()
+    return Score(found.name, found.score, signature, details={"sums": sums})

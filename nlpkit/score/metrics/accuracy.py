@@ -1,0 +1,53 @@
+"""Accuracy: the share of lines whose label is right.
+
+One label a line, 0...1. As scikit-learn's `accuracy_score`.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from nlpkit.score.contract import Option, Score
+from nlpkit.score.metrics import _labels
+
+REFERENCES = (1, 1)
+OPTIONS: tuple[Option, ...] = ()
+
+
+def score(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
+    """Return the share of lines with the right label."""
+    labels = _labels.read(hypotheses, references)
+    correct, lines = sum(map(str.__eq__, labels.predicted, labels.right)), len(labels.right)
+    details = {
+        "correct": correct,
+        "lines": lines,
+        "classes": len(labels.known),
+        "warnings": _labels.warnings(labels),
+    }
+    verbose = f"{correct} of {lines} right"
+    return Score("accuracy", correct / lines, _signature(labels), verbose, details, percent=False)
+
+
+def sentences(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Iterator[Score]:
+    """Yield 1 for each line that is right, 0 for one that is not."""
+    labels = _labels.read(hypotheses, references)
+    signature = _signature(labels)
+    for predicted, right in zip(labels.predicted, labels.right, strict=True):
+        is_right = float(predicted == right)
+        yield Score("accuracy", is_right, signature, f"{predicted} / {right}", percent=False)
+
+
+def statistics(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]]
+) -> list[tuple[int, int]]:
+    """Return a row a line: 1 if it is right, and 1."""
+    labels = _labels.read(hypotheses, references)
+    return [(int(a == b), 1) for a, b in zip(labels.predicted, labels.right, strict=True)]
+
+
+def from_sums(sums: Sequence[int], **_options: Any) -> float:
+    """Return the accuracy."""
+    return int(sums[0]) / int(sums[1])
+
+
+def _signature(labels: _labels.Labels) -> str:
+    return f"classes:{len(labels.known)}"

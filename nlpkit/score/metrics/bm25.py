@@ -1,0 +1,175 @@
+"""Rank documents for queries with BM25; with --qrels, score that ranking.
+
+DOCS and QUERIES hold a text a line (its identifier is the line's number), or by their ending jsonl
+(id, _id or docid; text or contents; title) or tsv (identifier, tab, text); .gz is looked through,
+- is stdin. DOCS may also be the directory of an index that --index kept.
+
+The ranking goes to stdout, all else to stderr. With --qrels the measures go to stdout instead,
+over the best 1000 of each query, and --run FILE keeps the ranking.
+
+Only documents that hold a word of the query are ranked, with scores above 0; under robertson-raw,
+where a word that most documents hold counts against them, with negative scores, too. Equal scores
+are in the order of DOCS; in a TREC run the second of two that trec_eval would take for equal (it
+reads float32) is lowered to the next float32, so that its rule for ties changes nothing.
+
+K = k1 * (1 - b + b * length / mean length), N documents, df of them with the word, tf times:
+  lucene          log(1 + (N-df+0.5)/(df+0.5))        tf / (tf+K)
+  robertson       log((N-df+0.5)/(df+0.5)), above 0   tf / (tf+K)
+  robertson-raw   log((N-df+0.5)/(df+0.5))            (k1+1) tf / (tf+K)
+  atire           log(N/df)                           (k1+1) tf / (tf+K)
+  bm25l           log((N+1)/(df+0.5))                 (k1+1) (c+delta) / (k1+c+delta), c = k1 tf/K
+  bm25+           log((N+1)/df)                       (k1+1) tf / (tf+K) + delta
+as bm25s has them (Kamphuis et al. 2020), where bm25l and bm25+ give delta's part to documents
+without the word, too; robertson-raw is Robertson's idf as it stands. A word that the query has qtf
+times counts (k3+1) qtf / (k3+qtf), without --k3 qtf times, with --k3 0 once.
+"""
+
+import argparse
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nlpkit.errors import UsageError
+from nlpkit.score.search import command
+from nlpkit.score.search.inverted_index import Index
+
+VARIANTS = ("lucene", "robertson", "robertson-raw", "atire", "bm25l", "bm25+")
+_WITH_DELTA = ("bm25l", "bm25+")
+# As in bm25s, for both; Lv and Zhai 2011 take 0.5 for BM25L and 1 for BM25+.
+_DELTA = 0.5
+
+
+class Weighting:
+    """BM25 in one of `VARIANTS`; raise `UsageError` for parameters out of range."""
+
+    signed: bool
+    columns = ("idf", "length factor", "tf part")
+
+    def __init__(
+        self,
+        index: Index,
+        variant: str = "lucene",
+        *,
+        k1: float = 1.5,
+        b: float = 0.75,
+        k3: float | None = None,
+        delta: float | None = None,
+    ):
+        _check(variant, k1, b, k3, delta)
+        self._index = index
+        self._variant = variant
+        self._k1, self._b, self._k3 = k1, b, k3
+        self._delta = _DELTA if delta is None else delta
+        self.signed = variant == "robertson-raw"
+        # Documents without a word are in no postings, so a mean of 0 divides nothing.
+        self._factors = 1 - b + b * (index.lengths / (index.mean_length or 1.0))  # (N,)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Return all that moves the scores, by name."""
+        found = {"variant": self._variant, "k1": self._k1, "b": self._b, "k3": self._k3}
+        return found | ({"delta": self._delta} if self._variant in _WITH_DELTA else {})
+
+    @property
+    def tag(self) -> str:
+        """Return the same in short, for the last column of a TREC run."""
+        values = [f"{n}={v:g}" for n, v in self.parameters.items() if isinstance(v, float | int)]
+        return "-".join(["bm25", self._variant, *values])
+
+    def impacts(self, term: int) -> np.ndarray:
+        """Return idf times the tf part for each posting, less `absent`: (df,) float64."""
+        place = self._index.postings(term)
+        factors = self._factors[self._index.documents[place]]
+        part = self._part(self._index.counts[place].astype(np.float64), factors)
+        return self._idf(term) * part - self.absent(term)
+
+    def absent(self, term: int) -> float:
+        """Return idf times the tf part of a document that does not hold the term."""
+        if self._variant not in _WITH_DELTA:
+            return 0.0
+        return self._idf(term) * float(self._part(np.zeros(1), np.ones(1))[0])
+
+    def weights(self, terms: Sequence[int], counts: Sequence[int]) -> list[float]:
+        """Return (k3+1) qtf / (k3+qtf) of each term."""
+        k3 = self._k3
+        return [float(n) if k3 is None else (k3 + 1) * n / (k3 + n) for n in counts]
+
+    def parts(self, term: int, document: int) -> tuple[float, ...]:
+        """Return the idf, the length factor and the tf part of a term in a document."""
+        count = float(self._index.count(term, document))
+        factor = float(self._factors[document])
+        if not count and self._variant not in _WITH_DELTA:
+            return self._idf(term), factor, 0.0
+        part = self._part(np.array([count]), np.array([factor]))
+        return self._idf(term), factor, float(part[0])
+
+    def _idf(self, term: int) -> float:
+        N, df = len(self._index.ids), int(self._index.frequencies[term])
+        odds = (N - df + 0.5) / (df + 0.5)
+        match self._variant:
+            case "lucene":
+                return math.log(1 + odds)
+            case "robertson":
+                return math.log(max(1.0, odds))
+            case "robertson-raw":
+                return math.log(odds)
+            case "atire":
+                return math.log(N / df)
+            case "bm25l":
+                return math.log((N + 1) / (df + 0.5))
+            case _:
+                return math.log((N + 1) / df)
+
+    def _part(self, tf: np.ndarray, factors: np.ndarray) -> np.ndarray:
+        """Return what the counts make of the idf; `factors` are the documents' length factors."""
+        k1 = self._k1
+        if self._variant == "bm25l":
+            c = tf / factors + self._delta
+            return (k1 + 1) * c / (k1 + c)
+        part = tf / (k1 * factors + tf)
+        if self._variant in ("lucene", "robertson"):
+            return part
+        return (k1 + 1) * part + (self._delta if self._variant == "bm25+" else 0.0)
+
+
+def _check(variant: str, k1: float, b: float, k3: float | None, delta: float | None) -> None:
+    """Raise `UsageError` for what the formula cannot take."""
+    for name, value in (("k1", k1), ("k3", k3), ("delta", delta)):
+        if value is not None and not 0 <= value < math.inf:
+            raise UsageError(f"--{name}: {value:g} is not a number of at least 0")
+    if not 0 <= b <= 1:
+        raise UsageError(f"--b: {b:g} is not between 0 and 1")
+    if delta is not None and variant not in _WITH_DELTA:
+        raise UsageError(f"--delta: {variant} has none; {' and '.join(_WITH_DELTA)} do")
+    if variant in _WITH_DELTA and k1 == 0:
+        raise UsageError(f"--k1: 0 is not above 0, as {variant} needs it")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `nlpkit score bm25`."""
+    command.add_arguments(parser)
+    formula = parser.add_argument_group("formula")
+    formula.add_argument("--variant", choices=VARIANTS, default="lucene", help="default: lucene")
+    formula.add_argument("--k1", type=float, default=1.5, help="default: 1.5")
+    formula.add_argument("--b", type=float, default=0.75, help="default: 0.75")
+    formula.add_argument("--k3", type=float, help="default: none, a repeated word counts each time")
+    formula.add_argument("--delta", type=float, help="of bm25l and bm25+; default: 0.5")
+
+
+def run(arguments: argparse.Namespace) -> float | None:
+    """Rank or, with --qrels, score: return the first measure then, else None."""
+
+    def weighting(index: Index) -> Weighting:
+        return Weighting(
+            index,
+            arguments.variant,
+            k1=arguments.k1,
+            b=arguments.b,
+            k3=arguments.k3,
+            delta=arguments.delta,
+        )
+
+    _check(arguments.variant, arguments.k1, arguments.b, arguments.k3, arguments.delta)
+    return command.run(arguments, "bm25", weighting)

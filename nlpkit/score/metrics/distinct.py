@@ -1,0 +1,104 @@
+"""Distinct-n: the share of different n-grams among all of them, a measure of diversity.
+
+Li et al. 2016, "A diversity-promoting objective function for neural conversation models". 0...1,
+no references. It falls with the amount of text: compare outputs of the same size. `--level corpus`
+counts over all lines together, `sentence` is the mean over lines of a line's own share, 0 for a
+line with no n-gram.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+
+from nlpkit.errors import DataError, UsageError
+from nlpkit.score.contract import Option, Score
+from nlpkit.score.metrics import _means
+from nlpkit.score.metrics._text_units import is_unspaced, ngrams, tokenizer
+
+LEVELS = ("corpus", "sentence")
+TOKENIZE = ("whitespace", "word", "unicode", "zh", "char")
+REFERENCES = (0, 0)
+OPTIONS = (
+    Option("n", 2, "the length of the n-grams", type=int, metavar="N"),
+    Option("level", "corpus", "over all lines together, or the mean over lines", choices=LEVELS),
+    Option(
+        "tokenize",
+        "whitespace",
+        "whitespace: as it is; word: a-z and 0-9; unicode: words of any script; zh: Chinese "
+        "characters one by one, other words whole; char: every character but white space",
+        ("-tok",),
+        choices=TOKENIZE,
+    ),
+)
+
+
+def score(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]] = (),
+    *,
+    n: int = 2,
+    level: str = "corpus",
+    tokenize: str = "whitespace",
+) -> Score:
+    """Return distinct-n; raise `DataError` if no line has n tokens."""
+    if level not in LEVELS:
+        raise UsageError(f"no level {level!r}; known: {', '.join(LEVELS)}")
+    seen: set[tuple[str, ...]] = set()
+    shares, total, short = array("d"), 0, 0
+    for line in _lines(hypotheses, n, tokenize):
+        seen.update(line)
+        shares.append(_share(line))
+        total += len(line)
+        short += not line
+    if not total:
+        few = f"none of {len(shares)} lines has {n} tokens ({tokenize})"
+        raise DataError(f"distinct-{n} is undefined: {few}")
+    distinct, by_line = len(seen), _means.mean(shares)
+    value = distinct / total if level == "corpus" else by_line
+    details = {
+        "corpus": distinct / total,
+        "sentence": by_line,
+        "distinct": distinct,
+        "ngrams": total,
+        "lines": len(shares),
+        "lines_without_ngram": short,
+        "warnings": list(_warnings(hypotheses, tokenize)),
+    }
+    verbose = f"{distinct} of {total}, {short} of {len(shares)} lines without an n-gram"
+    signature = _signature(level, tokenize)
+    return Score(f"distinct-{n}", value, signature, verbose, details, percent=False)
+
+
+def sentences(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]] = (),
+    *,
+    n: int = 2,
+    level: str = "corpus",
+    tokenize: str = "whitespace",
+) -> Iterator[Score]:
+    """Yield each line's own share, 0 if it has no n-gram."""
+    signature = _signature("sentence", tokenize)
+    for line in _lines(hypotheses, n, tokenize):
+        verbose = f"{len(set(line))} of {len(line)}"
+        yield Score(f"distinct-{n}", _share(line), signature, verbose, percent=False)
+
+
+def _lines(hypotheses: Sequence[str], n: int, tokenize: str) -> Iterator[list[tuple[str, ...]]]:
+    if n < 1:
+        raise UsageError(f"n is {n}; it must be 1 or more")
+    split = tokenizer(tokenize, TOKENIZE)
+    return (ngrams(split(line), n) for line in hypotheses)
+
+
+def _share(line: Sequence[tuple[str, ...]]) -> float:
+    return len(set(line)) / len(line) if line else 0.0
+
+
+def _warnings(hypotheses: Sequence[str], tokenize: str) -> Iterator[str]:
+    if tokenize == "whitespace" and is_unspaced(hypotheses):
+        yield "the lines are written without spaces, so a line is a token: --tokenize zh"
+
+
+def _signature(level: str, tokenize: str) -> str:
+    case = "mixed" if tokenize in ("char", "whitespace") else "lc"
+    return f"level:{level}|tok:{tokenize}|case:{case}"

@@ -1,0 +1,168 @@
+"""Perplexity from a file of log-probabilities, by token, and by word and character of a text.
+
+A line holds the log-probabilities of its tokens, one or many between white space; an empty line
+has none. exp(-mean), 1 or more, lower is better. With the text as reference (a line for a line)
+also perplexities by word and by character, and bits by character and by byte, which models with
+different vocabularies can be compared by. All tokens in the file count, so it says which tokens
+are scored (an end of sentence, a beginning); a token of probability 0 (-inf) makes it infinite.
+"""
+
+import math
+import re
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from nlpkit.errors import DataError, UsageError
+from nlpkit.score.contract import BadLine, Option, Score
+from nlpkit.score.metrics._numbers import NUMBER
+
+BASES = {"e": 1.0, "2": math.log(2), "10": math.log(10)}  # nats in one unit
+NORMS = ("token", "word", "character")
+REFERENCES = (0, 1)
+LOWER_IS_BETTER = True
+OPTIONS = (
+    Option("base", "e", "of the logarithms in the file", choices=tuple(BASES)),
+    Option(
+        "per",
+        "token",
+        "what the score is by: token, or word (between white space) or character of the text "
+        "that is given as reference",
+        choices=NORMS,
+    ),
+    Option(
+        "count_ends",
+        False,
+        "a line's end is a word, a character and a byte of its text, too: where it was scored",
+        type=bool,
+    ),
+)
+# A float32 log-softmax of a certain token may end a little above 0.
+_ROUNDING = 1e-6
+_INFINITY = re.compile(r"-inf(inity)?", re.IGNORECASE)
+
+
+def score(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]] = (),
+    *,
+    base: str = "e",
+    per: str = "token",
+    count_ends: bool = False,
+) -> Score:
+    """Return exp(-sum / count); `details` holds it by every count there is.
+
+    Raise `BadLine` for what is no log-probability (positive, nan, text), `DataError` if there is
+    no token, or no word or character, `UsageError` if `per` needs a text.
+    """
+    _check(base, per, references)
+    values, lines, empty = array("d"), 0, 0
+    for line in hypotheses:
+        row = _read(line, lines, base)
+        values.extend(row)
+        lines += 1
+        empty += not row
+    tokens, impossible = len(values), values.count(-math.inf)
+    nats = -math.fsum(values)
+    counts = {"token": tokens} | _count(references, count_ends)
+    for name in ("token", per):
+        if not counts[name]:
+            where = f"no {name} in the {'file' if name == 'token' else 'text'} ({lines} lines)"
+            raise DataError(f"the perplexity is undefined: there is {where}")
+    details: dict[str, Any] = {f"{name}s": count for name, count in counts.items()}
+    details["lines"] = lines
+    details["empty_lines"] = empty
+    details["log_probability_nats"] = -nats
+    details["tokens_of_probability_0"] = impossible
+    for name, count in counts.items():
+        if count:
+            details[f"bits_per_{name}"] = nats / count / math.log(2)
+            details[f"perplexity_per_{name}"] = _exp(nats / count)
+    details["warnings"] = list(_warnings(nats, tokens, impossible))
+    verbose = ", ".join(f"{count} {name}s" for name, count in counts.items())
+    verbose += f", {details[f'bits_per_{per}']:.4f} bits per {per}"
+    signature = _signature(base, per, count_ends, bool(references))
+    return Score("perplexity", _exp(nats / counts[per]), signature, verbose, details, False)
+
+
+def sentences(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]] = (),
+    *,
+    base: str = "e",
+    per: str = "token",
+    count_ends: bool = False,
+) -> Iterator[Score]:
+    """Yield the perplexity of each line; raise `BadLine` for one with nothing to divide by."""
+    _check(base, per, references)
+    signature = _signature(base, per, count_ends, bool(references))
+    for i, line in enumerate(hypotheses):
+        row = _read(line, i, base)
+        counts = {"token": len(row)} | _count(
+            [lines[i : i + 1] for lines in references], count_ends
+        )
+        if not counts[per]:
+            raise BadLine(int(per != "token"), i, f"no {per} in this line, so no perplexity")
+        value = _exp(-math.fsum(row) / counts[per])
+        yield Score("perplexity", value, signature, f"{counts[per]} {per}s", percent=False)
+
+
+def _check(base: str, per: str, references: Sequence[Sequence[str]]) -> None:
+    for name, value, known in (("base", base, tuple(BASES)), ("per", per, NORMS)):
+        if value not in known:
+            raise UsageError(f"{name} is {value!r}; known: {', '.join(known)}")
+    if per != "token" and not references:
+        raise UsageError(f"perplexity per {per} needs the text, as a second file")
+
+
+def _read(line: str, index: int, base: str) -> list[float]:
+    """Return the natural logarithms of a line."""
+    values = []
+    for field in line.split():
+        if _INFINITY.fullmatch(field):
+            values.append(-math.inf)
+            continue
+        value = float(field) if NUMBER.fullmatch(field) else math.nan
+        if not math.isfinite(value):
+            raise BadLine(0, index, f"{field[:40]!r} is no log-probability")
+        if value > _ROUNDING:
+            raise BadLine(
+                0,
+                index,
+                f"{field} is positive, a log-probability is at most 0 (turn the sign of negative "
+                "log-likelihoods; take the logarithm of probabilities)",
+            )
+        values.append(value * BASES[base])
+    return values
+
+
+def _count(references: Sequence[Sequence[str]], count_ends: bool) -> dict[str, int]:
+    """Return words, characters and bytes of the text, nothing without one."""
+    if not references:
+        return {}
+    text = references[0]
+    ends = len(text) * count_ends
+    return {
+        "word": sum(len(line.split()) for line in text) + ends,
+        "character": sum(map(len, text)) + ends,
+        "byte": sum(len(line.encode()) for line in text) + ends,
+    }
+
+
+def _warnings(nats: float, tokens: int, impossible: int) -> Iterator[str]:
+    if impossible:
+        yield f"the perplexity is infinite: tokens of probability 0: {impossible}"
+    if tokens and not nats:
+        yield "every log-probability is 0"
+
+
+def _exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
+
+
+def _signature(base: str, per: str, count_ends: bool, with_text: bool) -> str:
+    ends = f"|ends:{'yes' if count_ends else 'no'}" if with_text else ""
+    return f"base:{base}|per:{per}{ends}"

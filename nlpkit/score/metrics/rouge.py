@@ -1,0 +1,174 @@
+"""ROUGE-1, ROUGE-2 and ROUGE-L: words, or Chinese characters, shared with a reference summary.
+
+Lin 2004, "ROUGE: a package for automatic evaluation of summaries"; equal to the package
+`rouge_score` without stemming, and to its `score_multi`: of several references the one with the
+best F-measure counts, line by line. The score is the mean over lines, 0...1. A reference that is
+empty where another is not is one that the line has not.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from nlpkit.errors import UsageError
+from nlpkit.registry import suggest
+from nlpkit.score.contract import Option, Score
+from nlpkit.score.metrics import _means
+from nlpkit.score.metrics._edits import lcs_length
+from nlpkit.score.metrics._text_units import dropped_letters, ngrams, tokenizer
+
+VARIANTS = ("rouge1", "rouge2", "rougeL")
+TOKENIZE = ("word", "unicode", "zh", "char", "whitespace")
+REFERENCES = (1, None)
+OPTIONS = (
+    Option("variant", "rougeL", "which of the three is the score", choices=VARIANTS),
+    Option(
+        "tokenize",
+        "word",
+        "word: a-z and 0-9, all else dropped, as rouge_score; unicode: words of any script; "
+        "zh: Chinese characters one by one, other words whole, no punctuation; "
+        "char: every character but white space; whitespace: as it is",
+        ("-tok",),
+        choices=TOKENIZE,
+    ),
+)
+_TITLES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
+Tokens = Sequence[str]
+
+# Below this share the letters dropped are names and loan words of an English text.
+_WARN_SHARE = 0.01
+
+
+class _Part(NamedTuple):
+    precision: float
+    recall: float
+    f: float
+
+
+def score(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    *,
+    variant: str = "rougeL",
+    tokenize: str = "word",
+) -> Score:
+    """Return the mean F-measure of `variant`; all three with precision and recall in `details`."""
+    _check(variant)
+    columns = {v: [array("d") for _ in _Part._fields] for v in VARIANTS}
+    lines = empty = 0
+    for hypothesis, answers in _tokens(hypotheses, references, tokenize):
+        lines += 1
+        empty += not any(answers)
+        for name, parts in columns.items():
+            for column, value in zip(parts, _best(hypothesis, answers, name), strict=True):
+                column.append(value)
+    details: dict[str, Any] = {
+        name: _Part(*map(_means.mean, parts))._asdict() for name, parts in columns.items()
+    }
+    details["lines"] = lines
+    details["warnings"] = list(_warnings(references, tokenize, lines, empty))
+    chosen = _Part(**details[variant])
+    others = " ".join(f"{_TITLES[v]} {details[v]['f']:.4f}" for v in VARIANTS if v != variant)
+    verbose = f"P {chosen.precision:.4f} R {chosen.recall:.4f} {others}"
+    signature = _signature(len(references), tokenize)
+    return Score(_TITLES[variant], chosen.f, signature, verbose, details, percent=False)
+
+
+def sentences(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    *,
+    variant: str = "rougeL",
+    tokenize: str = "word",
+) -> Iterator[Score]:
+    """Yield the F-measure of `variant` of each line."""
+    _check(variant)
+    signature = _signature(len(references), tokenize)
+    for hypothesis, answers in _tokens(hypotheses, references, tokenize):
+        part = _best(hypothesis, answers, variant)
+        verbose = f"P {part.precision:.4f} R {part.recall:.4f}"
+        details = part._asdict()
+        yield Score(_TITLES[variant], part.f, signature, verbose, details, percent=False)
+
+
+def statistics(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    *,
+    variant: str = "rougeL",
+    tokenize: str = "word",
+) -> list[tuple[int, int]]:
+    """Return a row a line: its F-measure as an integer (see `_means`), and 1."""
+    lines = sentences(hypotheses, references, variant=variant, tokenize=tokenize)
+    return _means.statistics_of([line.score for line in lines])
+
+
+def from_sums(sums: Sequence[int], **_options: Any) -> float:
+    """Return the mean F-measure."""
+    return _means.mean_of_sums(sums)
+
+
+def _tokens(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str
+) -> Iterator[tuple[Tokens, list[Tokens]]]:
+    split = tokenizer(tokenize, TOKENIZE)
+    for hypothesis, *answers in zip(hypotheses, *references, strict=True):
+        yield split(hypothesis), [split(answer) for answer in answers]
+
+
+def _best(hypothesis: Tokens, answers: list[Tokens], variant: str) -> _Part:
+    """Return the part of the reference with the best F-measure, the first of equals."""
+    measure = _common_subsequence if variant == "rougeL" else _common_ngrams[variant]
+    return max((measure(hypothesis, answer) for answer in answers), key=lambda part: part.f)
+
+
+def _common_subsequence(hypothesis: Tokens, reference: Tokens) -> _Part:
+    return _part(lcs_length(reference, hypothesis), len(hypothesis), len(reference))
+
+
+def _common(n: int) -> Callable[[Tokens, Tokens], _Part]:
+    def measure(hypothesis: Tokens, reference: Tokens) -> _Part:
+        ours, theirs = Counter(ngrams(hypothesis, n)), Counter(ngrams(reference, n))
+        shared = sum(min(count, theirs[gram]) for gram, count in ours.items() if gram in theirs)
+        return _part(shared, ours.total(), theirs.total())
+
+    return measure
+
+
+_common_ngrams = {"rouge1": _common(1), "rouge2": _common(2)}
+
+
+def _part(shared: int, ours: int, theirs: int) -> _Part:
+    if not shared:
+        return _Part(0.0, 0.0, 0.0)
+    precision, recall = shared / ours, shared / theirs
+    # The harmonic mean in rouge_score's order of operations, so that equal means equal.
+    return _Part(precision, recall, 2 * precision * recall / (precision + recall))
+
+
+def _check(variant: str) -> None:
+    if variant not in VARIANTS:
+        near = suggest(variant, VARIANTS)
+        raise UsageError(f"no ROUGE variant {variant!r}{near}; known: {', '.join(VARIANTS)}")
+
+
+def _signature(references: int, tokenize: str) -> str:
+    case = "mixed" if tokenize in ("char", "whitespace") else "lc"
+    return f"nrefs:{references}|case:{case}|tok:{tokenize}|stem:no|multi:max|mean:lines"
+
+
+def _warnings(
+    references: Sequence[Sequence[str]], tokenize: str, lines: int, empty: int
+) -> Iterator[str]:
+    dropped = total = 0
+    for reference in references if tokenize == "word" else ():
+        more, all_of_them = dropped_letters(reference)
+        dropped, total = dropped + more, total + all_of_them
+    if dropped > _WARN_SHARE * total:
+        yield (
+            f"--tokenize word drops {dropped} of {total} letters of the references (all but a-z "
+            "and 0-9): --tokenize zh for Chinese, unicode for other scripts"
+        )
+    if empty:
+        yield f"no token in any reference, so a score of 0: {empty} of {lines} lines"

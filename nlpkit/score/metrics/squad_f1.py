@@ -1,0 +1,95 @@
+"""Answer F1 of question answering: words in common (SQuAD), or Chinese characters (CMRC).
+
+0...1, the mean over lines of the best F1 over a line's references. `squad` is the rule of the
+SQuAD v1.1 script (Rajpurkar et al. 2016): words in common after normalisation, 0 where none is.
+`cmrc` is that of CMRC 2018: the longest run of characters in common; Latin words are cut at signs
+here, by nltk there. Both scripts print 100 times this.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from nlpkit.score.contract import Option, Score
+from nlpkit.score.metrics import _means
+from nlpkit.score.metrics._answers import cmrc_units, normalizer, with_answers
+from nlpkit.score.metrics._edits import longest_run
+from nlpkit.score.metrics._text_units import is_unspaced
+
+NORMALIZE = ("squad", "cmrc")
+REFERENCES = (1, None)
+OPTIONS = (
+    Option(
+        "normalize",
+        "squad",
+        "squad: words, without case, ASCII punctuation and a, an, the; cmrc: Chinese characters, "
+        "without punctuation, in one run",
+        choices=NORMALIZE,
+    ),
+)
+
+
+def score(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, normalize: str = "squad"
+) -> Score:
+    """Return the mean F1 of the lines."""
+    values = list(_values(hypotheses, references, normalize))
+    details: dict[str, Any] = {"lines": len(values), "lines_with_0": values.count(0.0)}
+    details["warnings"] = []
+    if normalize == "squad" and is_unspaced(references[0]):
+        details["warnings"].append(
+            "the references are written without spaces, so a line is a word: --normalize cmrc"
+        )
+    signature = _signature(references, normalize)
+    verbose = f"{len(values)} lines, {details['lines_with_0']} with 0"
+    return Score("answer-F1", _means.mean(values), signature, verbose, details, percent=False)
+
+
+def sentences(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, normalize: str = "squad"
+) -> Iterator[Score]:
+    """Yield the F1 of each line."""
+    signature = _signature(references, normalize)
+    for value in _values(hypotheses, references, normalize):
+        yield Score("answer-F1", value, signature, percent=False)
+
+
+def statistics(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, normalize: str = "squad"
+) -> list[tuple[int, int]]:
+    """Return a row a line: its F1 as an integer (see `_means`), and 1."""
+    return _means.statistics_of(list(_values(hypotheses, references, normalize)))
+
+
+def from_sums(sums: Sequence[int], **_options: Any) -> float:
+    """Return the mean F1."""
+    return _means.mean_of_sums(sums)
+
+
+def _values(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], normalize: str
+) -> Iterator[float]:
+    plain = normalizer(normalize, NORMALIZE)
+    for hypothesis, answers in with_answers(hypotheses, references):
+        if normalize == "cmrc":
+            ours = cmrc_units(hypothesis)
+            yield max(_run_f1(ours, cmrc_units(answer)) for answer in answers)
+        else:
+            words = plain(hypothesis).split()
+            yield max(_bag_f1(words, plain(answer).split()) for answer in answers)
+
+
+def _bag_f1(ours: list[str], theirs: list[str]) -> float:
+    return _f1((Counter(ours) & Counter(theirs)).total(), len(ours), len(theirs))
+
+
+def _run_f1(ours: list[str], theirs: list[str]) -> float:
+    return _f1(longest_run(theirs, ours), len(ours), len(theirs))
+
+
+def _f1(shared: int, ours: int, theirs: int) -> float:
+    return 2 * shared / (ours + theirs) if shared else 0.0
+
+
+def _signature(references: Sequence[Sequence[str]], normalize: str) -> str:
+    return f"nrefs:{len(references)}|norm:{normalize}|multi:max|mean:lines"

@@ -1,0 +1,118 @@
+"""Scores by name with options, such as `rouge:tokenize=zh,variant=rouge1`, for tasks and `eval`."""
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from nlpkit import registry
+from nlpkit.errors import UsageError
+from nlpkit.score.contract import BadLine, Option, Score
+
+_SWITCH = {"true": True, "false": False}
+
+
+class WrongScore(UsageError):
+    """A score called `name` that is unknown or cannot be as it is asked for: `what`."""
+
+    def __init__(self, name: str, what: str):
+        self.name, self.what = name, what
+        self.told = f"{name}: {what}" if name else what
+        super().__init__(f"--metrics {self.told}" if name else f"--metrics: {what}")
+
+
+def split(texts: Sequence[str]) -> list[str]:
+    """Return the scores named in `texts`, each `NAME` or `NAME:OPTION=VALUE,…`, commas between.
+
+    Raises:
+        WrongScore: an unknown score or option, a value that cannot be, a score named twice.
+    """
+    found: list[str] = []
+    for piece in (piece.strip() for text in texts for piece in text.split(",")):
+        if goes_on(piece) and found:
+            found[-1] += ("," if ":" in found[-1] else ":") + piece
+        else:
+            found.append(piece)
+    for name in found:
+        resolve(name)
+        if found.count(name) > 1:
+            raise WrongScore(name, "given twice")
+    return found
+
+
+def goes_on(piece: str) -> bool:
+    """Return whether a piece between commas is an option of the score named before it."""
+    return "=" in piece and ":" not in piece.partition("=")[0]
+
+
+def resolve(name: str) -> tuple[ModuleType, dict[str, Any]]:
+    """Return the score's module and the options of one `NAME:OPTION=VALUE,…`; see `split`."""
+    if not name:
+        raise WrongScore("", "a name is empty; for example accuracy,f1:average=micro")
+    module_name, _, rest = name.partition(":")
+    try:
+        module = registry.load("score/metrics", module_name)
+    except UsageError as error:
+        raise WrongScore(name, str(error)) from error
+    if not hasattr(module, "score") or module.REFERENCES[0] < 1:
+        what = f"compares no answers with what is right; see nlpkit score {module_name}"
+        raise WrongScore(name, what)
+    known = {option.name: option for option in module.OPTIONS}
+    options = {}
+    for piece in rest.split(",") if rest else ():
+        key, equals, value = piece.partition("=")
+        key = key.strip().replace("-", "_")
+        if key not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            near = registry.suggest(key, known)
+            raise WrongScore(name, f"{module_name} has no option {key!r}{near}; {has}")
+        if not equals:
+            raise WrongScore(name, f"{key} needs a value: {key}=VALUE")
+        options[key] = _value(name, known[key], value.strip())
+    return module, options
+
+
+def _value(name: str, option: Option, text: str) -> Any:
+    """Return the value of an option; raise `WrongScore` if it cannot be."""
+    if option.choices and text not in option.choices:
+        near = registry.suggest(text, option.choices)
+        must = f"must be {', '.join(option.choices)}"
+        raise WrongScore(name, f"{option.name} is {text!r}{near}; {must}")
+    if option.type is bool:
+        if text not in _SWITCH:
+            raise WrongScore(name, f"{option.name} is {text!r}; must be true or false")
+        return _SWITCH[text]
+    try:
+        return option.type(text)
+    except ValueError as error:
+        kind = getattr(option.type, "__name__", "value")
+        raise WrongScore(name, f"{option.name} is {text!r}, no {kind}") from error
+
+
+def lower_is_better(name: str) -> bool:
+    """Return whether a score is an error rate; raise `WrongScore`."""
+    return bool(vars(resolve(name)[0]).get("LOWER_IS_BETTER", False))
+
+
+def score(
+    name: str,
+    answers: Sequence[str],
+    right: Sequence[str],
+    warn: Callable[[str], None] = lambda _: None,
+) -> Score:
+    """Return the score of `answers` against `right`; `warn` hears its doubts.
+
+    Raises:
+        WrongScore: see `split`; or a line that it cannot read, such as a class for a correlation.
+        DataError: it is undefined.
+    """
+    module, options = resolve(name)
+    try:
+        found = module.score(answers, [right], **options)
+    except BadLine as error:
+        which = "the right answer" if error.file else "the prediction"
+        raise WrongScore(name, f"{which} of row {error.index + 1}: {error}") from error
+    except UsageError as error:
+        raise WrongScore(name, str(error)) from error
+    for doubt in found.details.get("warnings", ()):
+        warn(f"{name}: {doubt}")
+    return found

@@ -1,0 +1,171 @@
+"""Scores as text lines, tables and JSON, as sacrebleu prints them; and in full, unrounded."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from nlpkit.score.contract import Score
+
+# sacrebleu's short signatures (Signature._abbr); what is not here stays as it is.
+_SHORT = {"version": "v", "nrefs": "#", "seed": "rs", "case": "c", "eff": "e", "smooth": "s"}
+_SHORT_OF = {
+    "chrF": {"space": "s"},
+    "TER": {"tok": "t", "norm": "nr", "punct": "pn", "asian": "as"},
+}
+_SIGNIFICANT = 0.05
+
+
+class Result(NamedTuple):
+    """One score of one system; what a test added is None where none was asked for."""
+
+    metric: str
+    system: str
+    score: Score
+    signature: str
+    mean: float | None = None
+    half_width: float | None = None  # of the 95 % interval
+    p_value: float | None = None
+
+
+def shortened(name: str, signature: str) -> str:
+    """Return the signature with sacrebleu's short keys."""
+    own = next((keys for start, keys in _SHORT_OF.items() if name.startswith(start)), {})
+    parts = [part.partition(":") for part in signature.split("|")]
+    return "|".join(f"{(_SHORT | own).get(key, key)}{sep}{value}" for key, sep, value in parts)
+
+
+def rounded(score: Score, value: float, width: int | None) -> str:
+    """Return a number with `width` decimals; without it 1 of 0…100, 4 of other scores."""
+    return f"{value:.{(1 if score.percent else 4) if width is None else width}f}"
+
+
+def number(result: Result, width: int | None) -> str:
+    """Return the score alone, as `-b` prints it, with the interval if there is one."""
+    text = rounded(result.score, result.score.score, width)
+    if result.mean is None or result.half_width is None:
+        return text
+    return f"{text} ({_interval(result, width)})"
+
+
+def _interval(result: Result, width: int | None) -> str:
+    mean, half = result.mean or 0.0, result.half_width or 0.0
+    score = result.score
+    return f"μ = {rounded(score, mean, width)} ± {rounded(score, half, width)}"
+
+
+def text_line(result: Result, width: int | None, short: bool) -> str:
+    """Return `BLEU|signature = 36.3 …`."""
+    signature = shortened(result.score.name, result.signature) if short else result.signature
+    name = f"{result.score.name}|{signature}" if signature else result.score.name
+    return f"{name} = {number(result, width)} {result.score.verbose}".rstrip()
+
+
+def aligned(lines: Sequence[str]) -> list[str]:
+    """Return the lines with their first `=` below each other, as sacrebleu prints several."""
+    if len(lines) == 1 or not all("=" in line for line in lines):
+        return list(lines)
+    width = max(line.index("=") for line in lines)
+    return [" " * (width - line.index("=")) + line for line in lines]
+
+
+def sacrebleu_object(result: Result, width: int | None) -> dict[str, Any]:
+    """Return sacrebleu's JSON object of a single system."""
+    score = result.score
+
+    def round_(value: float) -> float | None:
+        return _plain(float(rounded(score, value, width)))
+
+    found: dict[str, Any] = {
+        "name": score.name,
+        "score": round_(score.score),
+        "signature": result.signature,
+    }
+    if result.mean is not None and result.half_width is not None:
+        found["confidence_mean"] = round_(result.mean)
+        found["confidence_var"] = round_(result.half_width)
+        found["confidence"] = _interval(result, width)
+    if score.verbose:
+        found["verbose_score"] = score.verbose
+    parts = [part.partition(":") for part in result.signature.split("|") if part]
+    return found | {key: value for key, _, value in parts}
+
+
+def sacrebleu_systems(
+    rows: Sequence[Sequence[Result]], width: int | None, paired: bool
+) -> list[dict[str, Any]]:
+    """Return sacrebleu's JSON of several systems: a rounded string each, or a test's numbers."""
+    found = []
+    for index, row in enumerate(rows):
+        values: dict[str, Any] = {"system": _system(row[0], index, paired)}
+        for each in row:
+            value = each.score.score
+            values[each.score.name] = (
+                {
+                    "score": value, "p_value": each.p_value,
+                    "mean": each.mean, "ci": each.half_width,
+                }
+                if paired
+                else rounded(each.score, value, width)
+            )  # fmt: skip
+        found.append(_plain(values))
+    return found
+
+
+def full_object(result: Result, sources: Sequence[str], lines: int) -> dict[str, Any]:
+    """Return all that is known, unrounded; what is not finite is null."""
+    score = result.score
+    found: dict[str, Any] = {
+        "metric": result.metric, "name": score.name, "score": score.score,
+        "signature": result.signature, "verbose": score.verbose,
+        "hypotheses": result.system, "references": list(sources), "lines": lines,
+    }  # fmt: skip
+    tested = {"mean": result.mean, "half_width": result.half_width, "p_value": result.p_value}
+    found |= {key: value for key, value in tested.items() if value is not None}
+    return _plain(found | {"details": score.details})
+
+
+def table(rows: Sequence[Sequence[Result]], width: int | None, short: bool, paired: bool) -> str:
+    """Return a line for each system and a column for each metric, then the signatures."""
+    cells = [["System", *(each.score.name for each in rows[0])]]
+    if rows[0][0].mean is not None:
+        cells[0][1:] = [f"{name} (μ ± 95% CI)" for name in cells[0][1:]]
+    for index, row in enumerate(rows):
+        cells.append([_system(row[0], index, paired), *(_cell(each, width) for each in row)])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for line in cells:
+        padded = [text.ljust(wide) for text, wide in zip(line, widths, strict=True)]
+        lines.append("  ".join(padded).rstrip())
+    lines.append("")
+    if paired:
+        lines.append(f"p: of the difference to the baseline; *: at most {_SIGNIFICANT}")
+    for each in rows[0]:
+        signature = each.signature
+        lines.append(
+            f"{each.score.name}|{shortened(each.score.name, signature) if short else signature}"
+        )
+    return "\n".join(lines)
+
+
+def _cell(result: Result, width: int | None) -> str:
+    text = rounded(result.score, result.score.score, width)
+    if result.mean is not None and result.half_width is not None:
+        text += f" ({_interval(result, width).removeprefix('μ = ')})"
+    if result.p_value is not None:
+        text += f" (p = {result.p_value:.4f}){'*' if result.p_value <= _SIGNIFICANT else ''}"
+    return text
+
+
+def _system(result: Result, index: int, paired: bool) -> str:
+    return f"Baseline: {result.system}" if paired and index == 0 else result.system
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: no NaN, no infinity, mappings and sequences of their own."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,86 @@
+"""The scores of all systems by all metrics, with what resampling says of them."""
+
+import argparse
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from nlpkit.errors import DataError
+from nlpkit.score import parsing
+from nlpkit.score.contract import BadLine, Score
+from nlpkit.score.inputs import Inputs
+from nlpkit.score.output import Result
+
+
+def results(
+    modules: Mapping[str, ModuleType], inputs: Inputs, found: argparse.Namespace
+) -> list[list[Result]]:
+    """Return a row for each system, a result in it for each metric."""
+    columns = []
+    for name, module in modules.items():
+        options = parsing.options_of(name, module, found)
+        references = references_for(module, inputs)
+        column = []
+        for index, (system, lines) in enumerate(zip(inputs.names, inputs.systems, strict=True)):
+            with named_lines(inputs, index):
+                score: Score = module.score(lines, references, **options)
+            column.append(Result(name, system, score, score.signature))
+        if found.confidence or found.paired_bs or found.paired_ar:
+            column = _tested(column, module, options, inputs, found)
+        columns.append(column)
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def references_for(module: ModuleType, inputs: Inputs) -> list[list[str]]:
+    """Return what the metric is given: nothing, if it takes none."""
+    return [] if module.REFERENCES[1] == 0 else inputs.references
+
+
+def _tested(
+    column: list[Result],
+    module: ModuleType,
+    options: dict[str, Any],
+    inputs: Inputs,
+    found: argparse.Namespace,
+) -> list[Result]:
+    """Return the results of one metric with what the resampling says of them."""
+    # Both need numpy's random numbers, sacrebleu's.
+    from functools import partial
+
+    from nlpkit.score import significance
+
+    seed = significance.seed_from_environment()
+    from_sums = partial(module.from_sums, **options)
+    references = references_for(module, inputs)
+    rows = [module.statistics(lines, references, **options) for lines in inputs.systems]
+    if found.confidence:
+        samples = found.confidence_n
+        interval = significance.confidence_interval(rows[0], from_sums, samples, seed)
+        tests = [significance.Tested(column[0].score.score, *interval, None)]
+        signature = partial(significance.signed, seed=seed, bootstrap=samples)
+    elif found.paired_bs:
+        samples = found.paired_bs_n
+        tests = significance.paired_bootstrap(rows, from_sums, samples, seed)
+        signature = partial(significance.signed, seed=seed, bootstrap=samples)
+    else:
+        samples = found.paired_ar_n
+        tests = significance.paired_approximate_randomization(rows, from_sums, samples, seed)
+        signature = partial(significance.signed, seed=seed, randomization=samples)
+    return [
+        Result(
+            each.metric, each.system, each.score, signature(each.signature),
+            test.mean, test.half_width, test.p_value,
+        )
+        for each, test in zip(column, tests, strict=True)
+    ]  # fmt: skip
+
+
+@contextmanager
+def named_lines(inputs: Inputs, system: int) -> Iterator[None]:
+    """Give a line that a metric cannot read the name of its file."""
+    try:
+        yield
+    except BadLine as error:
+        files = [inputs.names[system], *inputs.sources]
+        raise DataError(f"{files[error.file]}:{error.index + 1}: {error}") from error

@@ -1,0 +1,93 @@
+"""Rankings against judgements: values for each query, their means, and how they are shown."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import fsum
+from typing import Any
+
+from nlpkit.errors import DataError
+from nlpkit.score.search.judgements import Qrels, Rankings
+from nlpkit.score.search.measures import Measure
+
+DEFAULT = ("nDCG@10", "AP", "RR", "P@10", "R@100")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a run is worth: values by query and measure, and the means over these queries."""
+
+    run: str
+    values: dict[str, dict[str, float]]
+    means: dict[str, float]
+    unranked: int  # queries with judgements that the run does not have
+    unjudged: int  # queries of the run that have no judgements
+    complete: bool
+
+    @property
+    def about(self) -> str:
+        """Return over which queries the means are, for people."""
+        n, left = len(self.values), ""
+        if self.unjudged:
+            left = f"; {self.unjudged} of the run have no judgements and are left out"
+        if self.complete:
+            zero = f", 0 for the {self.unranked} not in the run" if self.unranked else ""
+            return f"over all {n} queries with judgements{zero}{left}"
+        if self.unranked:
+            left = f"; {self.unranked} with judgements are not in the run (-c counts them 0){left}"
+        return f"over the {n} queries in both{left}"
+
+    def as_object(self, per_query: bool) -> dict[str, Any]:
+        """Return it for JSON, unrounded."""
+        over = "all queries with judgements" if self.complete else "queries in both"
+        found: dict[str, Any] = {"run": self.run, "scores": self.means}
+        found |= {"queries": len(self.values), "averaged_over": over}
+        found |= {"unranked": self.unranked, "unjudged": self.unjudged}
+        return found | ({"per_query": self.values} if per_query else {})
+
+
+def evaluate(
+    run: str, qrels: Qrels, rankings: Rankings, measures: Sequence[Measure], *, complete: bool
+) -> Evaluation:
+    """Return the values over the queries of both or, if `complete`, over all with judgements.
+
+    Raise `DataError` if no query is in both.
+    """
+    both = [query for query in qrels if query in rankings]
+    if not both:
+        theirs, ours = next(iter(rankings), "none"), next(iter(qrels))
+        shown = f"its first is {theirs!r}, theirs {ours!r}" if rankings else "it ranks nothing"
+        raise DataError(f"{run}: no query of it has judgements ({shown})")
+    chosen = list(qrels) if complete else both
+    values = {
+        query: {m.name: m.of(rankings.get(query, []), qrels[query]) for m in measures}
+        for query in chosen
+    }
+    means = {m.name: fsum(v[m.name] for v in values.values()) / len(values) for m in measures}
+    unjudged = sum(query not in qrels for query in rankings)
+    return Evaluation(run, values, means, len(qrels) - len(both), unjudged, complete)
+
+
+def table(evaluations: Sequence[Evaluation], width: int, per_query: bool) -> str:
+    """Return rows of run, queries (or query) and values, the columns aligned."""
+    names = list(evaluations[0].means)
+    rows = [["run", "query" if per_query else "queries", *names]]
+    for each in evaluations:
+        if per_query:
+            for query, values in each.values.items():
+                rows.append([each.run, query, *(f"{values[n]:.{width}f}" for n in names)])
+        count = f"all {len(each.values)}" if per_query else str(len(each.values))
+        rows.append([each.run, count, *(f"{each.means[n]:.{width}f}" for n in names)])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join(cells) + "\n")
+    return "".join(lines)
+
+
+def as_json(evaluations: Sequence[Evaluation], per_query: bool, **more: Any) -> str:
+    """Return one object for one run, a list of them for several; a line."""
+    found = [more | each.as_object(per_query) for each in evaluations]
+    return json.dumps(found[0] if len(found) == 1 else found, ensure_ascii=False) + "\n"

@@ -1,0 +1,98 @@
+"""Which documents hold which words, and how often: the same for every way of scoring.
+
+N documents, V terms, P postings (pairs of a term and a document that holds it).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+
+import numpy as np
+
+from nlpkit.score.search.words import Words
+
+# Words that are numbered at a time: enough to be fast, few enough to stay in the cache.
+_CHUNK = 8192
+
+
+@dataclass(frozen=True)
+class Index:
+    """The postings of term t are `starts[t]:starts[t + 1]`, by document; all is read only."""
+
+    ids: list[str]  # N
+    terms: dict[str, int]  # V
+    starts: np.ndarray  # (V + 1,) int64
+    documents: np.ndarray  # (P,) int32
+    counts: np.ndarray  # (P,) int32: how often the term is in the document
+    lengths: np.ndarray  # (N,) int32: words of each document
+
+    @cached_property
+    def frequencies(self) -> np.ndarray:
+        """Return how many documents hold each term: (V,) int64."""
+        return np.diff(self.starts)
+
+    @cached_property
+    def mean_length(self) -> float:
+        """Return the mean number of words of a document, 0 where there is no word."""
+        return float(self.lengths.mean()) if len(self.lengths) else 0.0
+
+    @property
+    def empty(self) -> int:
+        """Return how many documents have no word."""
+        return int(np.count_nonzero(self.lengths == 0))
+
+    def postings(self, term: int) -> slice:
+        """Return where the postings of a term are."""
+        return slice(int(self.starts[term]), int(self.starts[term + 1]))
+
+    def count(self, term: int, document: int) -> int:
+        """Return how often a document holds a term."""
+        place = self.postings(term)
+        held = self.documents[place]
+        at = int(np.searchsorted(held, document))
+        return int(self.counts[place][at]) if at < len(held) and held[at] == document else 0
+
+
+def build(records: Iterable[tuple[str, str]], words: Words) -> Index:
+    """Return the index of documents given as (identifier, text); terms by their first use."""
+    terms: defaultdict[str, int] = defaultdict(count().__next__)
+    ids: list[str] = []
+    lengths: list[int] = []
+    pending: list[str] = []
+    numbered: list[np.ndarray] = []
+    for key, text in records:
+        found = words(text)
+        ids.append(key)
+        lengths.append(len(found))
+        pending += found
+        if len(pending) >= _CHUNK:
+            numbered.append(_numbers(pending, terms))
+            pending = []
+    numbered.append(_numbers(pending, terms))
+    held = np.array(lengths, dtype=np.int32)
+    starts, documents, counts = _inverted(np.concatenate(numbered), held, len(terms))
+    return Index(ids, dict(terms), starts, documents, counts, held)
+
+
+def _numbers(words: list[str], terms: defaultdict[str, int]) -> np.ndarray:
+    return np.fromiter(map(terms.__getitem__, words), np.int32, len(words))
+
+
+def _inverted(
+    numbers: np.ndarray, lengths: np.ndarray, terms: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return starts, documents and counts from the term of each word, document by document."""
+    keys = numbers.astype(np.int64) << 32
+    keys |= np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
+    keys.sort()
+    is_first = np.empty(len(keys), dtype=bool)
+    is_first[:1] = True
+    np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
+    first = np.flatnonzero(is_first)
+    counts = np.diff(first, append=len(keys)).astype(np.int32)
+    keys = keys[first]
+    starts = np.searchsorted(keys, np.arange(terms + 1, dtype=np.int64) << 32)
+    # The lower half of each key is the document.
+    return starts, keys.astype(np.int32), counts

@@ -1,0 +1,95 @@
+"""Relevance judgements (qrels) and rankings (runs), as trec_eval and BEIR write them."""
+
+from array import array
+from collections.abc import Iterator
+
+from nlpkit.errors import DataError
+from nlpkit.score.files import name_of, read_lines
+
+Qrels = dict[str, dict[str, int]]  # query -> document -> relevance
+Rankings = dict[str, list[str]]  # query -> documents, best first
+
+
+def read_qrels(path: str) -> Qrels:
+    """Return the judgements: `query 0 document relevance`, or BEIR's `query document relevance`.
+
+    BEIR's header (`query-id corpus-id score`) is passed over. Raise `DataError` for a malformed
+    line, a document judged twice for a query, and a file without a judgement.
+    """
+    qrels: Qrels = {}
+    lines: dict[str, dict[str, int]] = {}
+    width = 0
+    for number, fields in _rows(path):
+        if not width and len(fields) == 3 and fields[2] == "score":
+            width = 3
+            continue
+        if len(fields) not in (3, 4) or width not in (0, len(fields)):
+            wanted = {3: "query document relevance"}.get(width, "query 0 document relevance")
+            raise DataError(f"{_place(path, number)}: {len(fields)} columns; needs `{wanted}`")
+        width = len(fields)
+        query, document, relevance = fields[0], fields[-2], fields[-1]
+        _check_once(lines.setdefault(query, {}), query, document, path, number)
+        try:
+            qrels.setdefault(query, {})[document] = int(relevance)
+        except ValueError as error:
+            text = f"{_place(path, number)}: relevance {relevance!r} is no whole number"
+            raise DataError(text) from error
+    if not qrels:
+        raise DataError(f"{name_of(path)}: holds no judgement")
+    return qrels
+
+
+def read_run(path: str) -> Rankings:
+    """Return the rankings of a TREC run, `query Q0 document rank score tag`, as trec_eval does.
+
+    By descending score, read as float32; equal scores by descending document identifier; the rank
+    column counts for nothing. Raise `DataError` for a malformed line, a document twice for a query,
+    and a file without a ranking.
+    """
+    # Documents with their lines, and scores in the same order.
+    found: dict[str, tuple[dict[str, int], array[float]]] = {}
+    for number, fields in _rows(path):
+        if len(fields) != 6:
+            wanted = "needs `query Q0 document rank score tag`"
+            raise DataError(f"{_place(path, number)}: {len(fields)} columns; {wanted}")
+        query, document = fields[0], fields[2]
+        if query not in found:
+            found[query] = {}, array("f")
+        documents, scores = found[query]
+        _check_once(documents, query, document, path, number)
+        try:
+            score = float(fields[4])
+        except ValueError as error:
+            text = f"{_place(path, number)}: score {fields[4]!r} is no number"
+            raise DataError(text) from error
+        if score != score:
+            raise DataError(
+                f"{_place(path, number)}: score {fields[4]!r} has no place in a ranking"
+            )
+        scores.append(score)
+    if not found:
+        raise DataError(f"{name_of(path)}: holds no ranking")
+    return {
+        query: [document for _, document in sorted(zip(scores, documents, strict=True))[::-1]]
+        for query, (documents, scores) in found.items()
+    }
+
+
+def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(read_lines(path), 1):
+        fields = line.split()
+        if fields:
+            yield number, fields
+
+
+def _place(path: str, number: int) -> str:
+    return f"{name_of(path)}:{number}"
+
+
+def _check_once(lines: dict[str, int], query: str, document: str, path: str, number: int) -> None:
+    first = lines.setdefault(document, number)
+    if first != number:
+        raise DataError(
+            f"{_place(path, number)}: document {document!r} of query {query!r} is in line {first},"
+            " too"
+        )

@@ -1,0 +1,172 @@
+"""An index in a directory: `index.json` names the folder of its arrays, which are memory-mapped.
+
+What it was made from is in `index.json`: the hash of the documents, the tokenizer and whatever
+else decides it. A new one is written beside the old one, and `index.json` renamed last, so a
+reader finds the old or the new one, whole, whenever the writer is stopped.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nlpkit.errors import FileError, UsageError
+from nlpkit.score.search.inverted_index import Index
+
+_LAYOUT = 1
+_HEAD = "index.json"
+_ARRAYS = ("starts", "documents", "counts", "lengths")
+_LISTS = ("ids", "terms")
+
+Settings = dict[str, Any]
+
+
+def fingerprint(path: str) -> str:
+    """Return the hash of a file's bytes; raise `FileError` if it cannot be read."""
+    from hashlib import blake2b
+
+    digest = blake2b(digest_size=16)
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except FileNotFoundError as error:
+        raise FileError(f"{path}: no such file") from error
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read: {error.strerror}") from error
+    return digest.hexdigest()
+
+
+def read_settings(directory: Path) -> Settings | None:
+    """Return what the index there was made from, None if there is none of this layout.
+
+    Raise `UsageError` for a directory that holds something else, or a file in its place.
+    """
+    head = _head(directory)
+    if head is None:
+        try:
+            is_free = not directory.exists() or not any(directory.iterdir())
+        except OSError as error:
+            raise UsageError(f"--index: {directory} is no directory that can be read") from error
+        if not is_free:
+            raise UsageError(f"--index: {directory} is no index, and not empty")
+        return None
+    return head["settings"] if head.get("layout") == _LAYOUT else None
+
+
+def load(directory: Path) -> tuple[Index, Settings]:
+    """Return the index, memory-mapped, and what it was made from.
+
+    Raise `FileError` if there is none, or its files are missing or do not belong together.
+    """
+    head = _head(directory)
+    if head is None:
+        raise FileError(f"{directory}: holds no index ({_HEAD} is missing)")
+    if head.get("layout") != _LAYOUT:
+        raise FileError(f"{directory}: an index of another version; give its documents again")
+    try:
+        folder = directory / str(head["folder"])
+        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
+        lists = {name: json.loads((folder / f"{name}.json").read_text()) for name in _LISTS}
+        terms = {term: number for number, term in enumerate(lists["terms"])}
+        index = Index(lists["ids"], terms, **arrays)
+        _check(index)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, OSError) and _head(directory) != head:
+            return load(directory)  # another process has put a new one in its place
+        raise FileError(f"{directory}: a damaged index ({error}); remove it") from error
+    return index, head["settings"]
+
+
+def _check(index: Index) -> None:
+    """Raise `ValueError` if the arrays do not belong together."""
+    sizes = len(index.starts) == len(index.terms) + 1 and len(index.lengths) == len(index.ids)
+    sizes = sizes and len(index.documents) == len(index.counts) == int(index.starts[-1])
+    if not sizes or bool((np.diff(index.starts) < 0).any()):
+        raise ValueError("its arrays differ in length")
+    held = index.documents
+    if len(held) and not 0 <= int(held.min()) <= int(held.max()) < len(index.ids):
+        raise ValueError("it names documents that it has not")
+
+
+def _head(directory: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads((directory / _HEAD).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise FileError(f"{directory / _HEAD}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise FileError(f"{directory}: a damaged index ({_HEAD}); remove it") from error
+    if not isinstance(found, dict) or not isinstance(found.get("settings"), dict):
+        raise FileError(f"{directory}: {_HEAD} is not that of an index")
+    return found
+
+
+def save(index: Index, settings: Settings, directory: Path) -> None:
+    """Write the index and put it in the place of the one there; raise `FileError` if it fails."""
+    folder = directory / f"data-{os.urandom(6).hex()}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with _alone(directory):
+            _replace(index, settings, folder)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise FileError(f"{directory}: cannot be written: {error.strerror}") from error
+
+
+def _replace(index: Index, settings: Settings, folder: Path) -> None:
+    folder.mkdir()
+    arrays = (index.starts, index.documents, index.counts, index.lengths)
+    for name, array in zip(_ARRAYS, arrays, strict=True):
+        with open(folder / f"{name}.npy", "xb") as file:
+            np.save(file, array, allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
+    for name, values in (("ids", index.ids), ("terms", [*index.terms])):
+        _write(folder / f"{name}.json", values)
+    head = {"layout": _LAYOUT, "folder": folder.name, "settings": settings}
+    _write(folder / _HEAD, head)
+    os.replace(folder / _HEAD, folder.parent / _HEAD)
+    # The old one's, and what a writer that was killed has left.
+    for old in folder.parent.glob("data-*"):
+        if old.name != folder.name:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Wait until no other process writes an index here."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        # Some network file systems lock no directory; two writers at a time are rare enough there.
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _write(path: Path, value: Any) -> None:
+    with open(path, "x", encoding="ascii") as file:
+        file.write(json.dumps(value))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def versions(tokenize: str) -> dict[str, str]:
+    """Return the versions of what cuts texts into words."""
+    import unicodedata
+
+    found = {"unicode": unicodedata.unidata_version}
+    if tokenize == "zh":
+        from importlib.metadata import version
+
+        found["rjieba"] = version("rjieba")
+    return found

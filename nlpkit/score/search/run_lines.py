@@ -1,0 +1,124 @@
+"""Rankings as text: TREC run lines, tsv, JSON; and a score's explanation, term by term."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nlpkit.errors import DataError
+from nlpkit.score.search.ranking import Part
+
+FORMATS = ("trec", "tsv", "json")
+
+
+class Ranked(NamedTuple):
+    """The ranking of one query."""
+
+    query: str
+    documents: list[str]
+    scores: list[float]
+
+
+Lines = Callable[[Ranked], str]
+
+
+def lines(form: str, tag: str, signature: str) -> Lines:
+    """Return the function that writes a ranking in `form`, one of `FORMATS`."""
+    if form == "trec":
+        return lambda ranked: _trec(ranked, tag)
+    return _tsv if form == "tsv" else lambda ranked: _json(ranked, signature)
+
+
+def check_identifiers(form: str, path: str, identifiers: Iterable[str]) -> None:
+    """Raise `DataError` for an identifier that the columns of the format cannot hold."""
+    if form == "json":
+        return
+    bad = re.compile(r"\s" if form == "trec" else r"[\t\r\n]").search
+    for key in identifiers:
+        if bad(key):
+            kind = "white space" if form == "trec" else "a tab or a line's end"
+            raise DataError(f"{path}: identifier {key!r} has {kind} in it; use --format json")
+
+
+def distinct(scores: Sequence[float]) -> list[float]:
+    """Return descending scores, some lowered so that no two are the same float32.
+
+    trec_eval reads scores as float32 and puts equal ones in the order of the documents' names.
+    """
+    found = list(scores)
+    singles = np.array(found, dtype=np.float32)
+    if bool((singles[1:] < singles[:-1]).all()):
+        return found
+    before = np.float32(np.inf)
+    for place, single in enumerate(singles):
+        if not single < before:
+            single = np.nextafter(before, np.float32(-np.inf))
+            found[place] = float(single)
+        before = single
+    return found
+
+
+def _trec(ranked: Ranked, tag: str) -> str:
+    query = ranked.query
+    rows = zip(ranked.documents, distinct(ranked.scores), strict=True)
+    return "".join(f"{query} Q0 {d} {r} {s!r} {tag}\n" for r, (d, s) in enumerate(rows, 1))
+
+
+def _tsv(ranked: Ranked) -> str:
+    rows = zip(ranked.documents, ranked.scores, strict=True)
+    return "".join(f"{ranked.query}\t{d}\t{r}\t{s!r}\n" for r, (d, s) in enumerate(rows, 1))
+
+
+def _json(ranked: Ranked, signature: str) -> str:
+    rows = zip(ranked.documents, ranked.scores, strict=True)
+    results = [{"id": d, "rank": r, "score": s} for r, (d, s) in enumerate(rows, 1)]
+    found = {"query": ranked.query, "signature": signature, "results": results}
+    return json.dumps(found, ensure_ascii=False) + "\n"
+
+
+def explanation(
+    query: str, document: str, parts: Sequence[Part], columns: Sequence[str], unknown: Sequence[str]
+) -> str:
+    """Return a table: a row a term, what it adds, the sum last."""
+    rows = [["term", "qtf", "weight", "tf", "df", *columns, "adds"]]
+    for part in parts:
+        counts = [part.term, str(part.in_query), f"{part.weight:.6g}"]
+        counts += [str(part.in_document), str(part.frequency)]
+        values = [f"{value:.6g}" for value in part.parts]
+        rows.append([*counts, *values, repr(part.contribution)])
+    rows.append(["sum", *[""] * (len(rows[0]) - 2), repr(_total(parts))])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    text = [f"query {query}, document {document}\n"]
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        text.append("  ".join(cells) + "\n")
+    if unknown:
+        text.append(f"in no document: {' '.join(unknown)}\n")
+    return "".join(text)
+
+
+def explanation_object(
+    query: str, document: str, parts: Sequence[Part], columns: Sequence[str], unknown: Sequence[str]
+) -> dict[str, Any]:
+    """Return the same for JSON."""
+    terms = [
+        {
+            "term": part.term,
+            "qtf": part.in_query,
+            "weight": part.weight,
+            "tf": part.in_document,
+            "df": part.frequency,
+            **dict(zip(columns, part.parts, strict=True)),
+            "contribution": part.contribution,
+        }
+        for part in parts
+    ]
+    found = {"query": query, "document": document, "score": _total(parts)}
+    return found | {"terms": terms, "unknown": list(unknown)}
+
+
+def _total(parts: Sequence[Part]) -> float:
+    return sum(part.contribution for part in parts)
