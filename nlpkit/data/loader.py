@@ -38,7 +38,7 @@ class Examples:
     """The pieces of a corpus as finished examples, found by number.
 
     `corpus` is a `store.Corpus` or `items.Items`; `objective` is bound, see
-    `objectives/_contract.py`.
+    `objectives/contract.py`.
     """
 
     def __init__(self, corpus: Any, objective: Any, seed: int, split: int = TRAIN):

@@ -1,7 +1,7 @@
 """What tasks share: objectives whose examples are rows of a file, not pieces of documents.
 
 A task file has a `Config` and an `Objective` derived from `Task`. Beside the contract of
-`_contract.Objective` it says
+`contract.Objective` it says
 - `columns`: the columns of a row that it reads;
 - `complete(config, rows) -> config`: fills in what only the training rows tell, such as labels;
 - `texts(row)`: the texts of a row that are to be tokenised, every value checked;

@@ -4,6 +4,7 @@
 comparison of two recipes ask it.
 """
 
+import importlib
 import re
 from copy import copy
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
@@ -28,17 +29,17 @@ from nlpkit.recipe.places import Path
 
 # Sections whose settings are declared by one module, whatever the recipe says.
 FIXED = {
-    "data": ("data", "corpus"),
-    "train": ("train", "settings"),
-    "lora": ("models", "nlpkit.models.lora_config"),
-    "eval": ("score", "nlpkit.score.settings"),
+    "data": "nlpkit.data.corpus",
+    "train": "nlpkit.train.settings",
+    "lora": "nlpkit.models.lora_config",
+    "eval": "nlpkit.score.settings",
 }
 BACKENDS = "attention/backends"
 
 
 def fixed_config(section: str) -> type[FrozenConfig]:
     """Return the `Config` of a section of `FIXED`."""
-    return registry.load(*FIXED[section]).Config
+    return importlib.import_module(FIXED[section]).Config
 
 
 def part_config(folder: str, name: str) -> type[FrozenConfig]:

@@ -86,7 +86,7 @@ def _start(directory: Path) -> Path:
 def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
     """Return the model, with fresh weights (drawn from torch's generator) or `init_from`'s.
 
-    The rows of tokens that `init_from` has not are drawn: see `models/_rows.py`.
+    The rows of tokens that `init_from` has not are drawn: see `models/rows.py`.
     """
     module = part.module()
     model = module.Model(part.config, vocab_size, backend)

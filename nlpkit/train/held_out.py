@@ -92,7 +92,7 @@ def scores(
 ) -> dict[str, float | None]:
     """Return the scores of answers against what is right, by the code of `nlpkit score`.
 
-    `metrics` are names, options behind a colon: see `score/_named.py`. None where a score is not
+    `metrics` are names, options behind a colon: see `score/named.py`. None where a score is not
     defined, such as a correlation with a constant. `warn` hears the scores' doubts.
     """
     answers, right = [a for a, _ in judged], [b for _, b in judged]
