@@ -10,6 +10,7 @@ from accelerate.state import AcceleratorState
 from transformers import AutoModelForCausalLM, OpenAIGPTConfig, OpenAIGPTLMHeadModel, OpenAIGPTModel
 
 from nlpkit import attention, recipe, selftest
+from nlpkit.attention.contract import Choice
 from nlpkit.attention.kinds import causal
 from nlpkit.attention.layout import Layout
 from nlpkit.checkpoints import hf_layout
@@ -213,7 +214,7 @@ def test_causal_attention_dropout_keeps_the_expectation_and_hides_the_future(bac
 
     def build(rate: float) -> attention.Attend:
         return attention.prepare(
-            "causal", Layout.of(lengths), fields={}, heads=2, head_dim=8, dtype=q.dtype,
+            Choice.of("causal"), Layout.of(lengths), heads=2, head_dim=8, dtype=q.dtype,
             device="cpu", training=True, dropout=rate, backend=backend,
         )  # fmt: skip
 
@@ -313,7 +314,7 @@ def test_selftest_of_a_mask_that_shows_the_next_token_is_a_leak(tmp_path, monkey
     resolved = recipe.load(str(_tiny.write(tmp_path, text=RECIPE, documents=60)), sets)
     with selftest.bench(resolved, device="cpu", log=Log(QUIET), stop=StopFlag()) as bench:
         assert of_objective.no_leak(bench.subject)[0]
-        monkeypatch.setattr(causal, "mask", lambda fields, q, k: k <= q + 1)
+        monkeypatch.setattr(causal, "mask", lambda config, q, k: k["position"] <= q["position"] + 1)
         assert not of_objective.no_leak(bench.subject)[0]
 
 

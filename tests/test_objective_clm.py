@@ -12,7 +12,7 @@ from nlpkit import recipe, registry
 from nlpkit.data.loader import Examples, Stream, framed
 from nlpkit.errors import UsageError
 from nlpkit.objectives.clm import Config, Objective
-from nlpkit.objectives.contract import missing
+from nlpkit.recipe.fit import missing
 from nlpkit.runs.build import bind_objective, model_part
 from tests import _tiny
 from tests.test_model_gpt import RECIPE

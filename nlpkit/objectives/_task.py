@@ -52,6 +52,7 @@ class Task(ABC):
     outputs: int = 0
     dropout: float = 0.0  # before that layer
     drop_unknown = False
+    joins = False
     predicts_text = False  # whether a target is a token, so that perplexity means something
     metrics: tuple[str, ...] = ()
 

@@ -43,6 +43,7 @@ class Objective:
     fields: Mapping[str, Field] = {"input_ids": Field(np.int64), "labels": Field(np.int64)}
     predicts_text = True
     drop_unknown = False
+    joins = False
     needs = ("causal",)
 
     def __init__(self, config: Config, tokenizer: Any, model_config: Any):

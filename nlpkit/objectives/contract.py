@@ -74,6 +74,7 @@ class Objective(Protocol):
     parts: tuple[str, ...]  # what is reported apart
     predicts_text: bool  # whether every target is a token: perplexity means something
     drop_unknown: bool  # whether unknown tokens are left out of the documents
+    joins: bool  # whether it may follow another objective in a list
     # What the model's `Config` must have: settings, or properties that say what the family can do
     # (`causal`: a state sees its own token and those to its left, no other).
     needs: tuple[str, ...]
@@ -92,11 +93,6 @@ class Objective(Protocol):
 
     def loss(self, model: Any, batch: Mapping[str, Any], lengths: tuple[int, ...]) -> Loss:
         """Return the loss of a batch of tensors whose sequences have these `lengths`."""
-
-
-def missing(objective: type[Objective] | Objective, model_config: Any) -> list[str]:
-    """Return what the objective needs and the model's `Config` lacks, or has as False."""
-    return [name for name in objective.needs if getattr(model_config, name, False) is False]
 
 
 def check_length(max_length: int, model_config: Any) -> None:

@@ -53,6 +53,7 @@ class Objective:
     }
     predicts_text = True
     drop_unknown = True
+    joins = False
     needs = ("prompt_length", "prompts")
 
     def __init__(self, config: Config, tokenizer: Any, model_config: Any):

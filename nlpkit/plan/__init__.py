@@ -205,7 +205,7 @@ def draw_mask(plan: Plan, path: Path) -> None:
 
     batch = to_device(plan.first, torch.device("cpu"))
     layout = Layout.of(batch.lengths, "cpu")
-    mask = attention.dense_mask(plan.part.module().ATTENTION_KIND, layout, batch.fields)
+    mask = attention.dense_mask(plan.part.config.kinds[0], layout, batch.fields)
     words = [_shown(plan.data.tokenizer, token) for token in batch.fields["input_ids"]]
     mask_figure(mask.numpy(), layout.spans, words, path)
 
