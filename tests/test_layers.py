@@ -237,16 +237,17 @@ def test_config_of_every_part_is_strict_and_described(folder: str, name: str) ->
 def test_objective_offers_its_contract(folder: str, name: str) -> None:
     objective = registry.load(folder, name).Objective
     wanted = _public(contract.Objective)
-    assert {"pieces", "length", "example", "count", "loss", "fields", "needs"} <= wanted
+    assert {"pieces", "length", "example", "num_targets", "loss", "fields", "needs"} <= wanted
     _assert_has(objective, wanted)
+    assert objective.joins == hasattr(objective, "alter")
     assert list(inspect.signature(objective).parameters) == ["config", "tokenizer", "model_config"]
     assert all(isinstance(f, contract.Field) for f in objective.fields.values())
-    assert {f.per for f in objective.fields.values()} <= {"token", "sequence"}
+    assert {f.per for f in objective.fields.values()} <= {"token", "sequence", "source"}
     assert {*objective.inputs} <= {*objective.fields}
     # The targets of those that learn text are found there, for bits a character.
     assert "labels" in objective.fields or not objective.predicts_text
     is_task = issubclass(objective, Task)
-    for method in ("pieces", "length", "example", "count", "loss"):
+    for method in ("pieces", "length", "example", "num_targets", "loss"):
         ours, theirs = (
             list(inspect.signature(getattr(o, method)).parameters)
             for o in (objective, contract.Objective)
@@ -255,7 +256,7 @@ def test_objective_offers_its_contract(folder: str, name: str) -> None:
             theirs[theirs.index("ids")] = "item"
         assert ours == theirs
     if is_task:
-        _assert_has(objective, {"texts", "item", "complete", "judge", "metrics", "outputs"})
+        _assert_has(objective, {"texts", "item", "complete", "predict", "metrics", "outputs"})
         named = {name.partition(":")[0] for name in objective.metrics}
         assert named <= {*registry.names("score/metrics")}
 

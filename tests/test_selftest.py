@@ -24,7 +24,7 @@ from nlpkit.attention.kinds import cpm_ant as kind
 from nlpkit.checkpoints import hf_layout
 from nlpkit.data import loader, pack
 from nlpkit.errors import NlpkitError, UsageError
-from nlpkit.objectives.contract import IGNORE, Loss
+from nlpkit.objectives.contract import IGNORE
 from nlpkit.objectives.cpm_ant import Objective
 from nlpkit.selftest import of_objective, of_run
 from nlpkit.selftest.of_run import Bench
@@ -109,16 +109,18 @@ class Global(Objective):
 class Mean(Objective):
     """Returns the mean of each batch, which is not the mean of a step's targets."""
 
-    def loss(self, model, batch, lengths):
-        made = super().loss(model, batch, lengths)
-        return Loss(made.total / made.count, made.count, made.parts)
+    def loss(self, model, hidden, batch):
+        made = super().loss(model, hidden, batch)
+        for term in made.terms.values():
+            term.loss_sum = term.loss_sum / term.num_targets
+        return made
 
 
 class Miscounted(Objective):
     """Counts a target too many."""
 
-    def count(self, batch):
-        return super().count(batch) + 1
+    def num_targets(self, batch):
+        return {name: number + 1 for name, number in super().num_targets(batch).items()}
 
 
 class Longer(Objective):

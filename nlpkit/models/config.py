@@ -27,9 +27,12 @@ class ModelConfig(FrozenConfig):
 
     # Fields of the batch that `forward` hands on to attention.
     ATTENTION_FIELDS: ClassVar[frozenset[str]] = frozenset()
+    inputs: ClassVar[tuple[str, ...]] = ("input_ids",)  # what `forward` cannot do without
     pairs: ClassVar[bool] = False
     encodes_source: ClassVar[bool] = False
     has_vocabulary: ClassVar[bool] = True
+    # What stands before, between and after the texts of a task (Radford et al. 2018, sec. 3.3).
+    task_tokens: ClassVar[tuple[str, str, str]] = ("_start_", "_delimiter_", "_classify_")
 
     attention: SkipJsonSchema[tuple[Choice, ...]] = Field(
         (), exclude=True, description="kinds, repeated over the layers; the recipe's section"

@@ -29,8 +29,6 @@ def problems(recipe: Any, document: Document) -> list[Problem]:
     if not found:
         config = with_attention(config, recipe.attention.choices)
         found = list(of_objectives(recipe.objective, recipe.model.family, config))
-        if not isinstance(document.data.get("objective"), list):
-            found = [((path[0], *path[2:]), what) for path, what in found]
     return [Problem.at(document.place(path), path, what) for path, what in found]
 
 
@@ -51,8 +49,13 @@ def of_objectives(
     objectives: Sequence[Objective], family: str, config: ModelConfig
 ) -> Iterator[Misfit]:
     """Yield the objectives that a model cannot have, or that cannot be joined."""
+    given = {
+        name
+        for section in objectives
+        for name in registry.load("objectives", section.name).Objective.inputs
+    }
     for number, section in enumerate(objectives):
-        path = ("objective", number, "name")
+        path: Path = ("objective", number, "name") if len(objectives) > 1 else ("objective", "name")
         made = registry.load("objectives", section.name).Objective
         if number and not made.joins:
             yield (
@@ -62,11 +65,22 @@ def of_objectives(
             )
         elif lacking := missing(made, config):
             yield path, f"{section.name} needs {_needed(lacking, family, config)}{_suited(made)}"
+        elif not number and (unread := [name for name in config.inputs if name not in given]):
+            yield (
+                path,
+                f"{section.name} does not give {', '.join(unread)}, which family {family} reads"
+                f"{_suited(made)}",
+            )
 
 
 def missing(objective: Any, config: Any) -> list[str]:
     """Return what the objective needs and the model's `Config` lacks, or has as False."""
     return [name for name in objective.needs if getattr(config, name, False) is False]
+
+
+def trains(objective: Any, config: ModelConfig) -> bool:
+    """Return whether an objective alone trains a model with these settings."""
+    return not missing(objective, config) and {*config.inputs} <= {*objective.inputs}
 
 
 def _needed(lacking: Sequence[str], family: str, config: ModelConfig) -> str:
@@ -81,6 +95,6 @@ def _suited(objective: Any) -> str:
     families = [
         name
         for name in registry.names("models")
-        if not missing(objective, registry.load("models", name).Config())
+        if trains(objective, registry.load("models", name).Config())
     ]
     return f"; it trains: {', '.join(families)}" if families else ""

@@ -38,7 +38,7 @@ def check_training(resolved: Resolved, objective: Any) -> tuple[int, int] | None
         UsageError: `train` or `eval` asks for what this objective has not.
     """
     settings, name = resolved.recipe.train, resolved.recipe.objective[0].name
-    judges = isinstance(objective, Task) and type(objective).judge is not Task.judge
+    judges = isinstance(objective, Task) and type(objective).predict is not Task.predict
     figures = ("loss", *(objective.metrics if judges else ()))  # others: of generated text
     if settings.best_by not in figures:
         raise UsageError(

@@ -26,6 +26,7 @@ class Prompts(FrozenConfig):
 class Config(ModelConfig):
     """Sizes of a CPM-Ant; the vocabulary's comes from the tokenizer."""
 
+    inputs: ClassVar[tuple[str, ...]] = ("input_ids", "segment", "position", "context")
     ATTENTION_FIELDS: ClassVar[frozenset[str]] = frozenset(("context", "segment", "position"))
 
     hidden_size: int = Field(4096, gt=0, description="width of the residual stream")

@@ -21,6 +21,7 @@ from nlpkit.attention.cache import Cache
 from nlpkit.models.compute import compute_dtype
 from nlpkit.models.cpm_ant import Config
 from nlpkit.models.flops import visible_pairs
+from nlpkit.models.head import last_states
 from nlpkit.models.loss import linear_cross_entropy
 from nlpkit.models.rows import more_rows
 
@@ -166,6 +167,10 @@ class Model(nn.Module):
         """Return cross entropy at rows `index` (M,), summed (each times its `importance`, if
         given), and each one's without gradient."""
         return linear_cross_entropy(hidden[index], self.token_embedding, targets, importance)
+
+    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return (S, C), what stands for each sequence in a task: its last token's state."""
+        return last_states(hidden, lengths)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return (M, V) for hidden states (M, C)."""

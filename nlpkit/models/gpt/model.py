@@ -21,6 +21,7 @@ from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.compute import compute_dtype
 from nlpkit.models.flops import visible_pairs
 from nlpkit.models.gpt import Config
+from nlpkit.models.head import last_states
 from nlpkit.models.loss import linear_cross_entropy
 from nlpkit.models.rows import more_rows
 
@@ -151,6 +152,10 @@ class Model(nn.Module):
         """Return cross entropy at rows `index` (M,), summed (each times its `importance`, if
         given), and each one's without gradient."""
         return linear_cross_entropy(hidden[index], self.token_embedding, targets, importance)
+
+    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return (S, C), what stands for each sequence in a task: its last token's state."""
+        return last_states(hidden, lengths)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return (M, V) for hidden states (M, C)."""
