@@ -88,7 +88,9 @@ class Cache:
             kept.select(indices)
         for state in self._every_state():
             for name, tensor in state.items():
-                state[name] = tensor[torch.tensor(list(indices), device=tensor.device)]
+                state[name] = tensor[
+                    torch.tensor(list(indices), dtype=torch.int64, device=tensor.device)
+                ]
 
     def append(self, other: Cache) -> None:
         """Add the sequences of `other` behind those there are."""
