@@ -48,6 +48,9 @@ def _run_verb(arguments: list[str]) -> int:
         if "main" in vars(verb):
             verb.main(arguments[1:])
             return 0
+    elif name and not name.startswith("-"):
+        near = registry.suggest(name, registry.names("commands"))
+        raise UsageError(f"no command {name}{near} (see nlpkit --help)")
     from nlpkit import verbs
 
     return verbs.run(arguments)

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -77,7 +78,7 @@ def raising(error):
         (BrokenPipeError(errno.EPIPE, "Broken pipe"), 141, ""),
         (MemoryError(), 2, "nlpkit: out of memory: lower train.tokens_per_batch"),
         (type("OutOfMemoryError", (RuntimeError,), {})("CUDA"), 2, "nlpkit: out of memory: lower"),
-        (typer.BadParameter("bad"), 2, "Error: Invalid value: bad\n"),
+        (typer.BadParameter("bad"), 2, "nlpkit: invalid value: bad (see nlpkit recipes --help)\n"),
         (typer.Exit(7), 7, ""),
     ],
 )
@@ -120,19 +121,70 @@ def test_cli_on_several_processes_tells_a_usage_error_once(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "Usage: nlpkit"),
-        (["recipe"], "No such command 'recipe'. Did you mean 'recipes'?"),
-        (["recipes", "--jsn"], "--jsn"),
-        (["tokenizer", "train"], "Missing argument"),
-        (["tokenizer", "train", "r.yaml", "--set"], "requires an argument"),
-        (["recipes", "a", "b"], "Got unexpected extra argument"),
+        (["recipe"], "no command recipe, did you mean recipes? (see nlpkit --help)\n"),
+        (
+            ["recipes", "--jsn"],
+            "no option --jsn, did you mean --json? (see nlpkit recipes --help)\n",
+        ),
+        (["recipes", "-x"], "no option -x (see nlpkit recipes --help)\n"),
+        (["tokenizer", "train"], "missing argument 'RECIPE' (see nlpkit tokenizer train --help)\n"),
+        (["tokenizer", "train", "r.yaml", "--set"], "requires an argument\n"),
+        (["recipes", "a", "b"], "got unexpected extra argument"),
+        # As `nlpkit score` says it.
+        (
+            ["score", "bleu", "--jsn"],
+            "no option --jsn, did you mean --json? (see nlpkit score bleu",
+        ),
     ],
 )
 def test_cli_wrong_usage_gives_2_on_stderr(arguments, said, capsys):
     assert cli.run(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
+    assert err.startswith("nlpkit: ")
     assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["tokenizer"], ["score"]])
+def test_cli_without_arguments_gives_2_and_the_help_on_stderr(arguments, capsys):
+    assert cli.run([*arguments, "--help"]) == 0
+    page = capsys.readouterr().out
+    assert cli.run(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    what = "METRIC" if arguments == ["score"] else "COMMAND"
+    assert err == f"{page}nlpkit: no {what}\n"
+
+
+PAGES = [[], *([name] for name in registry.names("commands"))]
+PAGES += [["tokenizer", "train"], ["tokenizer", "show"]]
+PAGES += [["score", name] for name in registry.names("score/metrics")]
+
+
+@pytest.mark.parametrize("verb", PAGES, ids=" ".join)
+def test_cli_help_of_every_verb_and_score_has_one_look(verb, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.run([*verb, "--help"]) == 0
+    page, err = capsys.readouterr()
+    assert err == ""
+    usage, about, *sections = page.rstrip("\n").split("\n\n")
+    assert usage.startswith(" ".join(["Usage: nlpkit", *verb]))
+    assert "[OPTIONS]" in usage
+    assert about.startswith("  ")
+    assert "{" not in usage
+    assert not re.search(r" <(str|int|list)", page)  # typer's types
+    # Paragraphs are indented; then sections, each a title and rows.
+    titled = [section for section in sections if not section.startswith("  ")]
+    assert sections[-len(titled) :] == titled
+    for section in titled:
+        title, *rows = section.splitlines()
+        assert re.fullmatch(r"[A-Z][\w ()%.]*:", title)
+        assert all(row.startswith("  ") for row in rows)
+        assert max(map(len, rows)) <= 80
+    assert titled[-1].startswith("Options:\n")
+    name, text = sections[-1].splitlines()[-1].split("  show")
+    assert (name.strip(), text) == ("-h, --help", " this help")
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])
