@@ -293,6 +293,32 @@ def test_recipes_prints_one_word_for_word_and_the_schema(capsys):
     assert json.loads(capsys.readouterr().out)["title"] == "nlpkit recipe"
 
 
+def test_recipes_parts_says_which_objective_trains_which_family(capsys):
+    assert cli.run(["recipes", "parts"]) == 0
+    table, *lists = capsys.readouterr().out.rstrip("\n").split("\n\n")
+    cells = [[cell.strip(" `") for cell in row[1:-1].split("|")] for row in table.splitlines()]
+    assert cells[0] == ["objective", *registry.names("models")]
+    assert [row[0] for row in cells[2:]] == registry.names("objectives")
+    pairs = [(row[0], *pair) for row in cells[2:] for pair in zip(cells[0], row, strict=True)]
+    yes = {(objective, family) for objective, family, cell in pairs if cell == "yes"}
+    # CPM-Ant's mask and segments are its own (spec/families.md); GPT-1 is causal.
+    assert {("cpm_ant", "cpm_ant"), ("clm", "gpt")} <= yes
+    assert not {("cpm_ant", "gpt"), ("clm", "cpm_ant")} & yes
+    assert cli.run(["recipes", "parts", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    objectives = found.pop("objectives")
+    assert {(name, each) for name, families in objectives.items() for each in families} == yes
+    folders = {"attention_kinds": "attention/kinds", "attention_backends": "attention/backends",
+               "tokenizers": "tokenizers", "scores": "score/metrics"}  # fmt: skip
+    assert {title: list(parts) for title, parts in found.items()} == {
+        title: registry.names(folder) for title, folder in folders.items()
+    }
+    for parts in found.values():
+        shown = "\n".join(f"- `{name}`: {about}" for name, about in parts.items())
+        assert all(parts.values())
+        assert shown in lists
+
+
 def test_recipes_without_that_name_gives_2_and_the_nearest(capsys):
     assert cli.run(["recipes", "cpm_amt"]) == 2
     said = "nlpkit: no packaged recipe 'cpm_amt', did you mean cpm_ant?\n"

@@ -83,11 +83,16 @@ def _check_readable(objective: Task) -> None:
             continue
 
 
-def _suited(objective_class: Any) -> str:
-    """Return what to say of the families that have what the objective needs, at their defaults."""
-    families = [
+def families_for(objective_class: Any) -> list[str]:
+    """Return the families that have what the objective needs, at their defaults."""
+    return [
         name
         for name in registry.names("models")
         if not missing(objective_class, registry.load("models", name).Config())
     ]
+
+
+def _suited(objective_class: Any) -> str:
+    """Return what to say of the families that the objective trains."""
+    families = families_for(objective_class)
     return f"; it trains: {', '.join(families)}" if families else ""
