@@ -1,6 +1,7 @@
 """The verbs as one typer application: `nlpkit --help`, and every verb that has a `command`."""
 
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -8,6 +9,7 @@ import typer
 
 from nlpkit import __version__, registry
 from nlpkit.commands._command import Verb, Verbs
+from nlpkit.completion import scripts
 from nlpkit.errors import UsageError
 
 _ABOUT = """Pretrain and fine-tune classic language models from one YAML recipe.
@@ -39,7 +41,41 @@ Version = Annotated[
 ]
 
 
-def _all_verbs(version: Version = False) -> None:
+def _install(asked: bool) -> None:
+    if asked:
+        path = scripts.install(os.environ)
+        typer.echo(path)
+        typer.echo("completion starts with the next shell", err=True)
+        raise typer.Exit
+
+
+def _show(asked: bool) -> None:
+    if asked:
+        typer.echo(scripts.script(os.environ), nl=False)
+        raise typer.Exit
+
+
+Install = Annotated[
+    bool,
+    typer.Option(
+        "--install-completion",
+        callback=_install,
+        is_eager=True,
+        help="let the Tab key complete, in the shell that is $SHELL: bash, zsh or fish",
+    ),
+]
+Show = Annotated[
+    bool,
+    typer.Option(
+        "--show-completion",
+        callback=_show,
+        is_eager=True,
+        help="print the script that --install-completion installs",
+    ),
+]
+
+
+def _all_verbs(version: Version = False, install: Install = False, show: Show = False) -> None:
     pass
 
 
