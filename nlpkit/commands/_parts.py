@@ -13,7 +13,7 @@ _LISTS = {
 
 def trained() -> dict[str, list[str]]:
     """Return the families that each objective trains, with their default settings."""
-    from nlpkit.runs.checks import families_for
+    from nlpkit.recipe.fit import families_for
 
     return {
         name: families_for(registry.load("objectives", name).Objective)

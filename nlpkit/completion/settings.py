@@ -54,7 +54,7 @@ def _document(name: str | None) -> Document:
 
 def _values(path: Path, name: str, fields: dict[str, FieldInfo]) -> list[str]:
     """Return the values of a setting if they have names."""
-    for part in (sections.Model, sections.Tokenizer, sections.Objective):
+    for part in (sections.Model, sections.Tokenizer, sections.Objective, sections.Attention):
         if path[:1] == (part.__name__.lower(),) and name == part.KEY:
             return registry.names(part.FOLDER)
     if (*path, name) == ("attention", "backend"):
