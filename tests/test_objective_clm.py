@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nlpkit import recipe, registry
 from nlpkit.data.loader import Examples, Stream, framed
-from nlpkit.errors import RecipeError
+from nlpkit.errors import RecipeError, UsageError
 from nlpkit.objectives.clm import Config, Objective
 from nlpkit.recipe.fit import missing
 from nlpkit.runs.build import bind_objective, model_part
