@@ -48,9 +48,22 @@ def _run_verb(arguments: list[str]) -> int:
         if "main" in vars(verb):
             verb.main(arguments[1:])
             return 0
+    elif name and not name.startswith("-"):
+        near = registry.suggest(name, registry.names("commands"))
+        raise UsageError(f"no command {name}{near} (see nlpkit --help)")
     from nlpkit import verbs
 
     return verbs.run(arguments)
+
+
+def _complete() -> int:
+    """Print what the shell that asks can offer; whatever goes wrong, it can offer nothing."""
+    # Anything on stderr would stand in the middle of the line that is being typed.
+    with contextlib.suppress(Exception), contextlib.redirect_stderr(io.StringIO()):
+        from nlpkit import completion
+
+        print(completion.answer(os.environ), end="")
+    return 0
 
 
 def _print_traceback() -> None:
@@ -131,7 +144,7 @@ def main() -> None:
     _open_closed_streams()
     _utf8(sys.stdout)
     _utf8(sys.stderr)
-    code = run(sys.argv[1:])
+    code = _complete() if "_NLPKIT_COMPLETE" in os.environ else run(sys.argv[1:])
     try:
         sys.stdout.flush()
     except OSError as error:

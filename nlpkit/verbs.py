@@ -1,18 +1,20 @@
 """The verbs as one typer application: `nlpkit --help`, and every verb that has a `command`."""
 
 import inspect
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from nlpkit import __version__, registry
+from nlpkit.commands._command import Verb, Verbs
+from nlpkit.completion import scripts
 from nlpkit.errors import UsageError
 
 _ABOUT = """Pretrain and fine-tune classic language models from one YAML recipe.
 
-\b
-Results are on stdout, all else on stderr. Exit codes:
+Results are on stdout, everything else on stderr. Exit codes:
     0  done
     1  a bug of nlpkit
     2  usage or recipe
@@ -22,7 +24,7 @@ Results are on stdout, all else on stderr. Exit codes:
     6  a score is below --fail-under, or above --fail-over
    75  try again: the run directory is in use, or the time is up
   129, 130, 143  stopped by a signal, after saving
-  141  whoever read stdout has gone
+  141  the reader of stdout has gone
 """
 # What click raises for a wrong command line; its home depends on typer's version.
 _WRONG_USAGE: Any = typer.BadParameter.__bases__[0]
@@ -39,14 +41,49 @@ Version = Annotated[
 ]
 
 
-def _all_verbs(version: Version = False) -> None:
+def _install(asked: bool) -> None:
+    if asked:
+        path = scripts.install(os.environ)
+        typer.echo(path)
+        typer.echo("completion starts with the next shell", err=True)
+        raise typer.Exit
+
+
+def _show(asked: bool) -> None:
+    if asked:
+        typer.echo(scripts.script(os.environ), nl=False)
+        raise typer.Exit
+
+
+Install = Annotated[
+    bool,
+    typer.Option(
+        "--install-completion",
+        callback=_install,
+        is_eager=True,
+        help="let the Tab key complete, in the shell that is $SHELL: bash, zsh or fish",
+    ),
+]
+Show = Annotated[
+    bool,
+    typer.Option(
+        "--show-completion",
+        callback=_show,
+        is_eager=True,
+        help="print the script that --install-completion installs",
+    ),
+]
+
+
+def _all_verbs(version: Version = False, install: Install = False, show: Show = False) -> None:
     pass
 
 
-def build() -> typer.Typer:
-    """Return the command line with a command (or group of commands) for each verb."""
+def build(names: Sequence[str] = ()) -> typer.Typer:
+    """Return the command line with a command (or group of commands) for each verb, or for some."""
     app = typer.Typer(
         name="nlpkit",
+        cls=Verbs,
         help=_ABOUT,
         rich_markup_mode=None,
         add_completion=False,
@@ -55,23 +92,24 @@ def build() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(help=_ABOUT)(_all_verbs)
-    for name in registry.names("commands"):
+    for name in names or registry.names("commands"):
         verb = registry.load("commands", name)
         if "main" in vars(verb):
             about = inspect.cleandoc(verb.__doc__ or "")
             with_options = app.command(
                 name,
-                short_help=_first_line(about),
+                cls=Verb,
+                help=about,
                 add_help_option=False,
                 context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
             )
             with_options(_hand_over(verb.main))
         elif isinstance(verb.command, typer.Typer):
             about = inspect.cleandoc(verb.__doc__ or "")
-            app.add_typer(verb.command, name=name, help=about, short_help=_first_line(about))
+            app.add_typer(verb.command, name=name, cls=Verbs, help=about)
         else:
             about = inspect.cleandoc(verb.command.__doc__ or "")
-            app.command(name, help=about, short_help=_first_line(about))(verb.command)
+            app.command(name, cls=Verb, help=about)(verb.command)
     return app
 
 
@@ -82,8 +120,21 @@ def _hand_over(main: Callable[[list[str]], None]) -> Callable[[typer.Context], N
     return command
 
 
-def _first_line(about: str) -> str:
-    return about.partition("\n")[0].removesuffix(".")
+def _said(error: Any) -> str:
+    """Return in one line what click says of a wrong command line."""
+    message = error.format_message().replace("Value error, ", "").rstrip(".")
+    context = error.ctx
+    if context is None:
+        return f"{message[:1].lower()}{message[1:]}"
+    if message == context.get_help().rstrip("."):  # no arguments at all
+        typer.echo(message, err=True)
+        return "no COMMAND"
+    # Not click's own words, which differ from version to version.
+    wrong = vars(error).get("option_name")
+    if "possibilities" in vars(error):
+        known = [name for each in context.command.params for name in each.opts]
+        message = f"no option {wrong}{registry.suggest(wrong, [*known, '--help'])}"
+    return f"{message[:1].lower()}{message[1:]} (see {context.command_path} --help)"
 
 
 def run(arguments: list[str]) -> int:
@@ -97,7 +148,6 @@ def run(arguments: list[str]) -> int:
     except typer.Exit as done:
         return done.exit_code
     except _WRONG_USAGE as error:
-        error.show()
-        return UsageError.exit_code
+        raise UsageError(_said(error)) from error
     except typer.Abort:
         raise KeyboardInterrupt from None

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -77,7 +78,7 @@ def raising(error):
         (BrokenPipeError(errno.EPIPE, "Broken pipe"), 141, ""),
         (MemoryError(), 2, "nlpkit: out of memory: lower train.tokens_per_batch"),
         (type("OutOfMemoryError", (RuntimeError,), {})("CUDA"), 2, "nlpkit: out of memory: lower"),
-        (typer.BadParameter("bad"), 2, "Error: Invalid value: bad\n"),
+        (typer.BadParameter("bad"), 2, "nlpkit: invalid value: bad (see nlpkit recipes --help)\n"),
         (typer.Exit(7), 7, ""),
     ],
 )
@@ -120,19 +121,70 @@ def test_cli_on_several_processes_tells_a_usage_error_once(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "Usage: nlpkit"),
-        (["recipe"], "No such command 'recipe'. Did you mean 'recipes'?"),
-        (["recipes", "--jsn"], "--jsn"),
-        (["tokenizer", "train"], "Missing argument"),
-        (["tokenizer", "train", "r.yaml", "--set"], "requires an argument"),
-        (["recipes", "a", "b"], "Got unexpected extra argument"),
+        (["recipe"], "no command recipe, did you mean recipes? (see nlpkit --help)\n"),
+        (
+            ["recipes", "--jsn"],
+            "no option --jsn, did you mean --json? (see nlpkit recipes --help)\n",
+        ),
+        (["recipes", "-x"], "no option -x (see nlpkit recipes --help)\n"),
+        (["tokenizer", "train"], "missing argument 'RECIPE' (see nlpkit tokenizer train --help)\n"),
+        (["tokenizer", "train", "r.yaml", "--set"], "requires an argument\n"),
+        (["recipes", "a", "b"], "got unexpected extra argument"),
+        # As `nlpkit score` says it.
+        (
+            ["score", "bleu", "--jsn"],
+            "no option --jsn, did you mean --json? (see nlpkit score bleu",
+        ),
     ],
 )
 def test_cli_wrong_usage_gives_2_on_stderr(arguments, said, capsys):
     assert cli.run(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
+    assert err.startswith("nlpkit: ")
     assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["tokenizer"], ["score"]])
+def test_cli_without_arguments_gives_2_and_the_help_on_stderr(arguments, capsys):
+    assert cli.run([*arguments, "--help"]) == 0
+    page = capsys.readouterr().out
+    assert cli.run(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    what = "METRIC" if arguments == ["score"] else "COMMAND"
+    assert err == f"{page}nlpkit: no {what}\n"
+
+
+PAGES = [[], *([name] for name in registry.names("commands"))]
+PAGES += [["tokenizer", "train"], ["tokenizer", "show"]]
+PAGES += [["score", name] for name in registry.names("score/metrics")]
+
+
+@pytest.mark.parametrize("verb", PAGES, ids=" ".join)
+def test_cli_help_of_every_verb_and_score_has_one_look(verb, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.run([*verb, "--help"]) == 0
+    page, err = capsys.readouterr()
+    assert err == ""
+    usage, about, *sections = page.rstrip("\n").split("\n\n")
+    assert usage.startswith(" ".join(["Usage: nlpkit", *verb]))
+    assert "[OPTIONS]" in usage
+    assert about.startswith("  ")
+    assert "{" not in usage
+    assert not re.search(r" <(str|int|list)", page)  # typer's types
+    # Paragraphs are indented; then sections, each a title and rows.
+    titled = [section for section in sections if not section.startswith("  ")]
+    assert sections[-len(titled) :] == titled
+    for section in titled:
+        title, *rows = section.splitlines()
+        assert re.fullmatch(r"[A-Z][\w ()%.]*:", title)
+        assert all(row.startswith("  ") for row in rows)
+        assert max(map(len, rows)) <= 80
+    assert titled[-1].startswith("Options:\n")
+    name, text = sections[-1].splitlines()[-1].split("  show")
+    assert (name.strip(), text) == ("-h, --help", " this help")
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])
@@ -239,6 +291,32 @@ def test_recipes_prints_one_word_for_word_and_the_schema(capsys):
     assert capsys.readouterr().out == packaged()["cpm_ant"].read_text(encoding="utf-8")
     assert cli.run(["recipes", "schema"]) == 0
     assert json.loads(capsys.readouterr().out)["title"] == "nlpkit recipe"
+
+
+def test_recipes_parts_says_which_objective_trains_which_family(capsys):
+    assert cli.run(["recipes", "parts"]) == 0
+    table, *lists = capsys.readouterr().out.rstrip("\n").split("\n\n")
+    cells = [[cell.strip(" `") for cell in row[1:-1].split("|")] for row in table.splitlines()]
+    assert cells[0] == ["objective", *registry.names("models")]
+    assert [row[0] for row in cells[2:]] == registry.names("objectives")
+    pairs = [(row[0], *pair) for row in cells[2:] for pair in zip(cells[0], row, strict=True)]
+    yes = {(objective, family) for objective, family, cell in pairs if cell == "yes"}
+    # CPM-Ant's mask and segments are its own (spec/families.md); GPT-1 is causal.
+    assert {("cpm_ant", "cpm_ant"), ("clm", "gpt")} <= yes
+    assert not {("cpm_ant", "gpt"), ("clm", "cpm_ant")} & yes
+    assert cli.run(["recipes", "parts", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    objectives = found.pop("objectives")
+    assert {(name, each) for name, families in objectives.items() for each in families} == yes
+    folders = {"attention_kinds": "attention/kinds", "attention_backends": "attention/backends",
+               "tokenizers": "tokenizers", "scores": "score/metrics"}  # fmt: skip
+    assert {title: list(parts) for title, parts in found.items()} == {
+        title: registry.names(folder) for title, folder in folders.items()
+    }
+    for parts in found.values():
+        shown = "\n".join(f"- `{name}`: {about}" for name, about in parts.items())
+        assert all(parts.values())
+        assert shown in lists
 
 
 def test_recipes_without_that_name_gives_2_and_the_nearest(capsys):

@@ -247,11 +247,15 @@ def test_score_environment_of_sacrebleu_is_read(corpus):
 def test_score_help_lists_every_score_and_imports_none(folder):
     done = process("--help")
     assert (done.returncode, done.stderr) == (0, "")
-    listed = done.stdout.partition("Scores:\n")[2].splitlines()
-    assert [line.split()[0] for line in listed] == registry.names("score/metrics")
-    for line in listed:
-        name, about = line.split(maxsplit=1)
-        assert (registry.load("score/metrics", name).__doc__ or "").startswith(about)
+    listed = done.stdout.partition("Scores:\n")[2].partition("\n\n")[0]
+    # A name, two blanks or more, and the first line of its docstring, filled.
+    rows = re.split(r"^  (?=\w)", listed, flags=re.MULTILINE)[1:]
+    assert [row.split()[0] for row in rows] == registry.names("score/metrics")
+    for row in rows:
+        name, about = row.split(maxsplit=1)
+        assert (registry.load("score/metrics", name).__doc__ or "").startswith(
+            " ".join(about.split())
+        )
     alone = process()
     assert (alone.returncode, alone.stdout) == (2, "")
     assert alone.stderr == done.stdout + "nlpkit: no METRIC\n"
@@ -272,12 +276,11 @@ def test_score_help_of_a_metric_has_its_options_and_fits(folder, capsys, monkeyp
     monkeypatch.setenv("COLUMNS", columns)
     code, out, err = score(capsys, "mylab.equal --help")
     assert (code, err) == (0, "")
-    assert "Lines that are equal, in per cent.\n\nOf the tests." in out
+    assert "  Lines that are equal, in per cent.\n\n  Of the tests." in out
     assert "--fold" in out
     assert "100 % without case" in " ".join(out.split())
-    assert "what a line counts (default: 1.0)" in " ".join(out.split())
-    options = out.partition("options:")[2].splitlines()
-    assert max(map(len, options)) <= int(columns)
+    assert "what a line counts [default: 1.0]" in " ".join(out.split())
+    assert max(map(len, out.splitlines())) <= int(columns)
 
 
 def test_score_every_pair_of_metrics_has_one_parser():

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nlpkit.errors import UsageError
+
 if TYPE_CHECKING:
     from nlpkit.recipe import Resolved
 
@@ -57,20 +59,20 @@ Set = Annotated[
 Out = Annotated[str | None, typer.Option("--out", metavar="DIR", help="where the result goes")]
 Device = Annotated[
     str,
-    typer.Option("--device", metavar="NAME", callback=_device, help="auto, cpu, cuda, cuda:1"),
+    typer.Option("--device", metavar="NAME", callback=_device, help="auto, cpu, cuda or cuda:1"),
 ]
 Resume = Annotated[
     str,
     typer.Option(
         "--resume",
         metavar="WHAT",
-        help="auto (go on where it stopped), never, or a checkpoint's path",
+        help="auto (go on where it stopped), never, or the path of a checkpoint",
     ),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="check everything, build one batch, train nothing")
+    bool, typer.Option("--dry-run", help="check everything and build one batch, but do not train")
 ]
-Json = Annotated[bool, typer.Option("--json", help="result as one JSON object on stdout")]
+Json = Annotated[bool, typer.Option("--json", help="print the result as one JSON object")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="only warnings and errors on stderr")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="more on stderr")]
 # Read by cli.main, which prints errors; here so that every verb takes it.
@@ -81,11 +83,12 @@ MaxTime = Annotated[
         "--max-time",
         metavar="TIME",
         callback=_time,
-        help="stop after 90s, 50m, 1h30m: saves, exit code 75; the same command goes on",
+        help="save and stop after TIME (90s, 50m, 1h30m), with exit code 75; the same command "
+        "goes on",
     ),
 ]
 AllowChange = Annotated[
-    bool, typer.Option("--allow-change", help="go on although the recipe was changed")
+    bool, typer.Option("--allow-change", help="go on although the recipe has changed")
 ]
 
 # Name in `Common` -> type and default of the parameter.
@@ -146,7 +149,7 @@ def shared(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
             given.pop("traceback")
             common = Common(**{name: given.pop(name) for name in chosen})
             if common.quiet and common.verbose:
-                raise typer.BadParameter("-q and -v exclude each other")
+                raise UsageError("-q and -v exclude each other")
             verb(**given, common=common)
 
         own = inspect.signature(verb, eval_str=True).parameters.values()

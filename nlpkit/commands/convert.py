@@ -1,4 +1,4 @@
-"""Write a checkpoint for transformers: adapters merged, in any precision."""
+"""Write a checkpoint for transformers, with adapters merged, in any precision."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,11 +16,11 @@ Source = Annotated[
 Out = Annotated[str, typer.Argument(metavar="OUT", help="a directory that is new or empty")]
 Precision = Annotated[
     Literal["fp32", "bf16", "fp16"] | None,
-    typer.Option(help="of the weights; default: as they are stored"),
+    typer.Option(metavar="NAME", help="fp32, bf16 or fp16; default: as the weights are stored"),
 ]
 Settings = Annotated[
     str | None,
-    typer.Option("--config", metavar="FILE", help="the json of a .pt that has none beside it"),
+    typer.Option("--config", metavar="FILE", help="the JSON file of a .pt that has none beside it"),
 ]
 Vocabulary = Annotated[
     str | None,
@@ -37,10 +37,10 @@ def command(
     config: Settings = None,
     vocab: Vocabulary = None,
 ) -> None:
-    """Write a checkpoint for transformers: adapters merged, in any precision.
+    """Write a checkpoint for transformers, with adapters merged, in any precision.
 
-    OUT holds config.json, model.safetensors, the tokenizer and nlpkit.json: `from_pretrained` opens
-    it, and so does every command of nlpkit. It appears whole or not at all. Prints OUT.
+    OUT holds config.json, model.safetensors, the tokenizer and nlpkit.json. `from_pretrained` and
+    every command of nlpkit open it. It appears whole or not at all. Prints OUT.
     """
     from nlpkit.runs.convert import convert
     from nlpkit.train.log import Log

@@ -13,7 +13,7 @@ Checkpoint = Annotated[
 Data = Annotated[
     list[str] | None,
     typer.Option(
-        "--data", metavar="FILE", help="default: the held-out data of its run; repeatable"
+        "--data", metavar="FILE", help="data; repeatable; default: the held-out data of its run"
     ),
 ]
 Metrics = Annotated[
@@ -21,22 +21,28 @@ Metrics = Annotated[
     typer.Option(
         "--metrics",
         metavar="NAMES",
-        help="scores of nlpkit score, with options: accuracy,f1:average=micro; repeatable; "
+        help="scores of nlpkit score, such as accuracy,f1:average=micro; repeatable; "
         "default: eval.metrics of the run's recipe, or the task's own",
     ),
 ]
 Predictions = Annotated[
     str | None,
-    typer.Option("--predictions", metavar="FILE", help="writes what was answered, a row a line"),
+    typer.Option("--predictions", metavar="FILE", help="write the answers to FILE, a row a line"),
 ]
 TextKey = Annotated[
     str | None, typer.Option("--text-key", metavar="KEY", help="as data.text_key in a recipe")
 ]
-Tokens = Annotated[int, typer.Option("--tokens-per-batch", min=1, help="changes speed, no figure")]
-MaxNew = Annotated[
-    int | None, typer.Option("--max-new-tokens", min=1, help="of each generated answer")
+Tokens = Annotated[
+    int,
+    typer.Option("--tokens-per-batch", metavar="N", min=1, help="changes the speed, but no result"),
 ]
-Beam = Annotated[int, typer.Option("--beam", min=1, help="beams of each generated answer")]
+MaxNew = Annotated[
+    int | None,
+    typer.Option("--max-new-tokens", metavar="N", min=1, help="of each generated answer"),
+]
+Beam = Annotated[
+    int, typer.Option("--beam", metavar="N", min=1, help="beams of each generated answer")
+]
 
 
 @shared("device", "json", "quiet", "verbose")
@@ -53,9 +59,9 @@ def command(
 ) -> None:
     """Evaluate a checkpoint on held-out data.
 
-    Loss (nats a target), perplexity and bits per character where text is predicted, and the scores
-    of the task, computed by the code of `nlpkit score`. A task that writes text is judged by what
-    the checkpoint generates.
+    Prints the loss (in nats per target), perplexity and bits per character if text is predicted,
+    and the scores of the task, computed by the code of `nlpkit score`. If the task is to write
+    text, the scores are those of what the checkpoint generates.
     """
     from nlpkit.score.named import split
 

@@ -19,22 +19,22 @@ DEFAULT, COMMAND_LINE = "default", "command line"  # as `recipe.Resolved.origin`
 LORA_LR = 10
 Name = Annotated[
     str,
-    typer.Argument(metavar="[RECIPE]", help="a file, or the name of a packaged recipe"),
+    typer.Argument(metavar="RECIPE", help="a file, or the name of a packaged recipe"),
 ]
 From = Annotated[
     str | None,
     typer.Option(
-        "--from", metavar="CKPT", help="checkpoint, or run, to start from, instead of init_from"
+        "--from", metavar="CKPT", help="start from this checkpoint or run, instead of init_from"
     ),
 ]
 Lora = Annotated[
     bool,
-    typer.Option("--lora", help="train low-rank adapters only, also where RECIPE has no lora:"),
+    typer.Option("--lora", help="train low-rank adapters only, even if RECIPE has no lora:"),
 ]
 Seeds = Annotated[
     int | None,
     typer.Option(
-        "--seeds", metavar="N", min=2, help="train with N seeds; mean, median, deviation on stdout"
+        "--seeds", metavar="N", min=2, help="train with N seeds; print mean, median and deviation"
     ),
 ]
 
@@ -51,11 +51,15 @@ def command(
 ) -> None:
     """Adapt a checkpoint to a task.
 
-    Without RECIPE: cpm_ant_nlg, from the newest checkpoint of runs/cpm_ant. Prints the directory of
-    the final checkpoint. With --lora the run is runs/NAME-lora, its learning rate ten times the
-    recipe's unless the recipe has a section lora or --set gives one, and its checkpoints hold
-    adapters only, which peft opens; `nlpkit convert` merges them. With --seeds N the seeds are the
-    recipe's and those after it, each in a directory of its own below the run's.
+    Without RECIPE, the recipe is cpm_ant_nlg, which starts from the newest checkpoint of
+    runs/cpm_ant. Prints the directory of the final checkpoint.
+
+    With --lora the run is runs/NAME-lora. Its learning rate is ten times that of the recipe, unless
+    the recipe has a section lora or --set gives a rate. Its checkpoints hold adapters only: peft
+    opens them, and `nlpkit convert` merges them into the model.
+
+    With --seeds N there are N runs, with the seed of the recipe and the seeds after it. Each has a
+    directory of its own inside that of the run.
     """
     start = None if start is None else _checkpoint_of(start, common)
     resolved = _loaded(common, recipe, start, lora)

@@ -25,52 +25,60 @@ Checkpoint = Annotated[
         help="a run (its best checkpoint), a checkpoint, or a directory of transformers",
     ),
 ]
-File = Annotated[
-    str, typer.Argument(metavar="[FILE|-]", help="one input a line; - or nothing is stdin")
-]
+File = Annotated[str, typer.Argument(metavar="FILE|-", help="one input a line; - is stdin")]
 Key = Annotated[
     str | None,
     typer.Option(
-        "--key", metavar="KEY", help=f"lines are JSON objects; a file *.jsonl has key {_KEY}"
+        "--key",
+        metavar="KEY",
+        help=f"lines are JSON objects with the input at KEY; of *.jsonl it is {_KEY}",
     ),
 ]
 Beam = Annotated[int, typer.Option("--beam", metavar="N", help="beam search with N beams")]
 NBest = Annotated[
     int,
-    typer.Option("--nbest", metavar="N", help="N outputs an input, best first, split by tabs"),
+    typer.Option(
+        "--nbest", metavar="N", help="N outputs for each input, the best first, with tabs between"
+    ),
 ]
 LengthPenalty = Annotated[
     float,
     typer.Option(
-        "--length-penalty", metavar="X", help="beams: log-probability / length ** X ranks them"
+        "--length-penalty", metavar="X", help="rank beams by log-probability / length ** X"
     ),
 ]
 Temperature = Annotated[
     float | None,
-    typer.Option("--temperature", metavar="X", help="sample; X divides the logits, 1 is plain"),
+    typer.Option("--temperature", metavar="X", help="sample, with the logits divided by X"),
 ]
 TopK = Annotated[
     int | None, typer.Option("--top-k", metavar="K", help="sample from the K likeliest tokens")
 ]
 TopP = Annotated[
     float | None,
-    typer.Option("--top-p", metavar="P", help="sample from the likeliest tokens, P together"),
+    typer.Option(
+        "--top-p", metavar="P", help="sample from the likeliest tokens whose probabilities sum to P"
+    ),
 ]
 MaxNewTokens = Annotated[
     int | None,
     typer.Option(
-        "--max-new-tokens", metavar="N", help="default 128, at most half of what the model takes"
+        "--max-new-tokens",
+        metavar="N",
+        help="default: 128, or half of what the model takes if less",
     ),
 ]
 MinNewTokens = Annotated[
-    int, typer.Option("--min-new-tokens", metavar="N", help="no end token before N tokens")
+    int, typer.Option("--min-new-tokens", metavar="N", help="an output has at least N tokens")
 ]
 RepetitionPenalty = Annotated[
     float,
-    typer.Option("--repetition-penalty", metavar="X", help="above 1: repeat less (CTRL's way)"),
+    typer.Option("--repetition-penalty", metavar="X", help="above 1: repeat less, as in CTRL"),
 ]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="of the samples")]
-Batch = Annotated[int, typer.Option("--batch", metavar="N", min=1, help="inputs at once")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="of sampling")]
+Batch = Annotated[
+    int, typer.Option("--batch", metavar="N", min=1, help="inputs that are computed at once")
+]
 Stop = Annotated[
     list[str] | None,
     typer.Option("--stop", metavar="TEXT", help="an output ends before TEXT; repeatable"),
@@ -78,13 +86,11 @@ Stop = Annotated[
 Blank = Annotated[
     str,
     typer.Option(
-        "--blank", metavar="TEXT", help="CPM-Ant: marks a token to fill in; <blank:5> is five"
+        "--blank", metavar="TEXT", help="CPM-Ant: marks a token to fill in; <blank:5> marks five"
     ),
 ]
-Echo = Annotated[bool, typer.Option("--echo", help="the input in front of the output")]
-Precision = Annotated[
-    str, typer.Option("--precision", metavar="NAME", help="auto, fp32, bf16: of weights, products")
-]
+Echo = Annotated[bool, typer.Option("--echo", help="print the input in front of the output")]
+Precision = Annotated[str, typer.Option("--precision", metavar="NAME", help="auto, fp32 or bf16")]
 
 
 @shared("device", "json", "quiet", "verbose")
@@ -111,12 +117,14 @@ def command(
 ) -> None:
     """Generate text with CKPT from lines of FILE.
 
-    A line in is a line out, in order, as soon as it is there. In an output a newline is written
-    \\n, a carriage return \\r, a tab \\t and a backslash \\\\; with --json, which gives
-    input, output, score (log-probability; of beams divided by length ** penalty), tokens and
-    finish (stop or length), JSON's own escapes serve. Greedy, unless --beam, or one of
-    --temperature, --top-k, --top-p is given. An input that is too long loses its begin (one with
-    blanks: what is farthest before them, then behind them); stderr says how many did.
+    Each line of input gives one line of output, in the same order, as soon as it is ready. In an
+    output, a newline is written as \\n, a carriage return as \\r, a tab as \\t and a backslash as
+    \\\\. With --json a line is an object with input, output, score (the log-probability; of beams
+    divided by length ** penalty), tokens and finish (stop or length).
+
+    Decoding is greedy, unless --beam or one of --temperature, --top-k, --top-p is given. If an
+    input is too long, its beginning is left out (of one with blanks, what is farthest before them,
+    then after them), and stderr says how many inputs were cut.
     """
     settings = _settings(
         max_new_tokens=max_new_tokens,

@@ -1,4 +1,4 @@
-"""Say what RECIPE would do: data, packing, size, memory, time; trains nothing."""
+"""Show what RECIPE would do, without training: data, packing, size, memory, time."""
 
 import json
 import sys
@@ -15,10 +15,12 @@ BatchOption = Annotated[
 ]
 Mask = Annotated[
     str | None,
-    typer.Option("--mask", metavar="FILE.png", help="draw who attends to whom in the first batch"),
+    typer.Option(
+        "--mask", metavar="FILE.png", help="draw which tokens attend to which in the first batch"
+    ),
 ]
 NoProbe = Annotated[
-    bool, typer.Option("--no-probe", help="skip the timing of a few steps (and its figures)")
+    bool, typer.Option("--no-probe", help="do not time a few steps; there is no estimate then")
 ]
 _SECTIONS = ("data", "packing", "model", "estimate")
 
@@ -31,13 +33,13 @@ def command(
     mask: Mask = None,
     no_probe: NoProbe = False,
 ) -> None:
-    """Say what RECIPE would do: data, packing, size, memory, time; trains nothing.
+    """Show what RECIPE would do, without training: data, packing, size, memory, time.
 
-    Memory is checked on the longest batch. Where it does not fit, the plan is printed all the same,
-    with the setting that would fit, and the exit code is 2.
+    Memory is checked on the longest batch. If this does not fit, the plan is still printed, with a
+    setting that would fit, and the exit code is 2.
 
-    With --json the keys are sorted; data, packing, model, settings and origin are the same at every
-    call, estimate is measured: docs/design.md lists the keys.
+    With --json the keys are sorted. data, packing, model, settings and origin are the same at every
+    call, and estimate is measured. docs/design.md lists the keys.
     """
     from nlpkit.train.log import Log
 

@@ -13,7 +13,7 @@ def command(
 ) -> None:
     """Train RECIPE from scratch, or go on where it stopped.
 
-    Prints the directory of the final checkpoint; transformers opens it. The same command run again
-    goes on from the newest checkpoint, or says that the run is finished.
+    Prints the directory of the final checkpoint, which transformers can open. The same command
+    again goes on from the newest checkpoint, or says that the run is finished.
     """
     _training.train(common.load(recipe), common, max_time, allow_change)

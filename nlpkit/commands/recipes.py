@@ -1,4 +1,4 @@
-"""List the packaged recipes, or print one."""
+"""List the packaged recipes, print one, or say which parts a recipe can name."""
 
 from typing import Annotated
 
@@ -8,15 +8,22 @@ from nlpkit.commands._options import Common, shared
 
 Name = Annotated[
     str | None,
-    typer.Argument(metavar="NAME|schema", help="a recipe to print, or the JSON schema of all"),
+    typer.Argument(
+        metavar="NAME|schema|parts",
+        help="a recipe to print, the JSON schema of all, or the parts that a recipe can name",
+    ),
 ]
 
 
 @shared("json")
 def command(common: Common, name: Name = None) -> None:
-    """List the packaged recipes, or print one.
+    """List the packaged recipes, print one, or say which parts a recipe can name.
 
     `nlpkit recipes cpm_ant > mine.yaml` makes a copy to change.
+
+    `nlpkit recipes parts` prints, in Markdown, which objective trains which family, and a line
+    about each attention kind, attention backend, tokenizer and score.
+
     `nlpkit recipes schema` prints the JSON schema of recipes (draft 2020-12), for editors: put
     `# yaml-language-server: $schema=PATH` into the first line of a recipe.
     """
@@ -29,6 +36,12 @@ def command(common: Common, name: Name = None) -> None:
         from nlpkit.recipe.schema import schema
 
         print(json.dumps(schema(), indent=2, ensure_ascii=False))
+        return
+    if name == "parts":
+        from nlpkit.commands import _parts
+
+        objectives = _parts.trained()
+        common.result(_parts.text(objectives), objectives=objectives, **_parts.lists())
         return
     packaged = recipe.packaged()
     if name is not None:

@@ -14,8 +14,8 @@ Output = Annotated[
         "-o",
         "--output",
         metavar="FILE",
-        help="FILE.html, or the curves alone as .svg or .png; default RUN/report.html, with "
-        "several runs report.html here",
+        help="FILE.html, or only the curves as .svg or .png; default: RUN/report.html, or "
+        "./report.html of several runs",
     ),
 ]
 
@@ -24,7 +24,7 @@ Output = Annotated[
 def command(runs: Runs, common: Common, output: Output = None) -> None:
     """Write one page about one or several runs: curves, evaluations, recipe, differences, hashes.
 
-    The page needs no network. Runs may still be running; prints the path of the file written.
+    The page needs no network. The runs may still be running. Prints the path of the page.
     """
     from nlpkit import report
 

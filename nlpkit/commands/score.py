@@ -1,4 +1,4 @@
-"""Score files: METRIC HYP REF..., such as bleu, or a tool of its own, such as bm25.
+"""Score the lines of a file (bleu, rouge, accuracy, ...), or rank documents (bm25, tfidf).
 
 `nlpkit score` lists them. Light: neither this nor what it imports may import typer.
 """

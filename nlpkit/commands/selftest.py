@@ -19,10 +19,12 @@ RecipeName = Annotated[
 def command(common: Common, recipe: RecipeName = "cpm_ant") -> None:
     """Prove in seconds that RECIPE's objective and model work on this machine.
 
-    Trains nothing that is kept: the model is shrunk, text, tokenizer and objective are the
-    recipe's. A line for each proof with its figure; exit code 1 if one fails. Tells apart: leaks of
-    targets and between the sequences of a pack, lost text, unequal batches, gradients that depend
-    on how a step is cut, runs that do not go on bit for bit, checkpoints that open otherwise.
+    The model is made small; text, tokenizer and objective are those of the recipe. Nothing that is
+    trained is kept. Prints a line for each proof, with its figure. The exit code is 1 if one fails.
+
+    It finds targets that leak, sequences of a pack that see each other, text that is lost, batches
+    that are unequal, gradients that depend on how a step is divided, runs that do not go on bit for
+    bit, and checkpoints that are different when they are opened again.
     """
     resolved = common.load(recipe)
     from nlpkit import selftest

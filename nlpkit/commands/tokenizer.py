@@ -1,4 +1,4 @@
-"""Train a recipe's tokenizer, or show what one does with a text."""
+"""Train the tokenizer of a recipe, or show the tokens of a text."""
 
 import os
 import sys
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nlpkit.commands._command import Verb
 from nlpkit.commands._options import Common, RecipeName, shared
 from nlpkit.errors import DataError, FileError, UsageError
 
@@ -22,19 +23,21 @@ command = typer.Typer(no_args_is_help=True)
 
 Out = Annotated[
     str | None,
-    typer.Option("--out", metavar="DIR", help="where it goes; default tokenizer/ of the run"),
+    typer.Option(
+        "--out", metavar="DIR", help="where the tokenizer goes; default: tokenizer/ of the run"
+    ),
 ]
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="a saved tokenizer")]
 Text = Annotated[str | None, typer.Argument(metavar="TEXT|-", help="a text; - reads stdin")]
 
 
-@command.command("train")
+@command.command("train", cls=Verb)
 @shared("overrides", "json", "quiet")
 def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
     """Train the tokenizer of RECIPE on its data.train and print the directory it is in.
 
-    A run whose directory holds a tokenizer/ uses that one. With init_from, it is that checkpoint's
-    tokenizer, grown.
+    A run whose directory holds a tokenizer/ uses that one. With init_from, the result is the
+    tokenizer of that checkpoint, with more tokens.
     """
     from nlpkit import registry
     from nlpkit.checkpoints import tokenizer_files
@@ -107,12 +110,12 @@ class _Texts:
         return f"{self.counts.documents:,} documents{skipped}"
 
 
-@command.command("show")
+@command.command("show", cls=Verb)
 @shared("json")
 def show(directory: Directory, common: Common, text: Text = None) -> None:
     """Print the tokens of TEXT, one a line: id, tab, token.
 
-    Without TEXT: kind, size, special tokens and the first entries of the vocabulary.
+    Without TEXT, print kind, size, special tokens and the first tokens of the vocabulary.
     """
     from nlpkit.checkpoints import tokenizer_files
 

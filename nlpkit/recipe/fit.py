@@ -90,11 +90,16 @@ def _needed(lacking: Sequence[str], family: str, config: ModelConfig) -> str:
     return f"{', '.join(wanted)}, which family {family}{how} has not"
 
 
-def _suited(objective: Any) -> str:
-    """Return what to say of the families that have what the objective needs, at their defaults."""
-    families = [
+def families_for(objective: Any) -> list[str]:
+    """Return the families that the objective alone trains, with their default settings."""
+    return [
         name
         for name in registry.names("models")
         if trains(objective, registry.load("models", name).Config())
     ]
+
+
+def _suited(objective: Any) -> str:
+    """Return what to say of the families that the objective trains."""
+    families = families_for(objective)
     return f"; it trains: {', '.join(families)}" if families else ""

@@ -17,18 +17,17 @@ from nlpkit.errors import ScoreTooLow, UsageError
 from nlpkit.score import output, parsing
 from nlpkit.score.inputs import Inputs, read
 from nlpkit.score.output import Result
+from nlpkit.score.parsing import FOLDER
 from nlpkit.score.results import named_lines, references_for, results
 
-_USAGE = """\
-Usage: nlpkit score METRIC HYP REF... [options]
-       nlpkit score METRIC REF... -i HYP [HYP ...] [options]    as sacrebleu takes them
-       nlpkit score TOOL ...
+_FORMS = ("METRIC HYP REF... [OPTIONS]", "METRIC REF... -i HYP... [OPTIONS]", "TOOL ... [OPTIONS]")
+_ABOUT = """Score files: how good are the lines of HYP, compared with the same lines of each REF?
 
-A line of HYP and the same line of each REF belong together; - is stdin, .gz is looked through.
-Several metrics: bleu,chrf. The score is on stdout, all else on stderr; with --fail-under X the exit
-code is 6 if it is below X. The options of a score: nlpkit score METRIC --help
+- is stdin; files *.gz are unpacked. Several metrics at once: bleu,chrf. The second form is that of
+sacrebleu, whose options all work. The score is on stdout, all else on stderr; with --fail-under X
+the exit code is 6 if the score is below X.
 
-"""
+A tool reads files of another kind. The options of a score: nlpkit score METRIC --help"""
 
 
 def run(arguments: list[str]) -> None:
@@ -51,18 +50,16 @@ def run(arguments: list[str]) -> None:
 
 def overview() -> str:
     """Return the help: how it is called, and a line for each score of the folder."""
-    names = registry.names("score/metrics")
-    width = max(map(len, names), default=0)
-    lines = [f"  {name:<{width}}  {registry.about('score/metrics', name)}\n" for name in names]
-    return _USAGE + "Scores:\n" + "".join(lines)
+    from nlpkit.help_page import HELP_ROW, page
+
+    scores = [(name, registry.about(FOLDER, name)) for name in registry.names(FOLDER)]
+    usage = [f"nlpkit score {form}" for form in _FORMS]
+    return page(usage, _ABOUT, {"Scores": scores, "Options": [HELP_ROW]})
 
 
 def _run_tool(name: str, module: ModuleType, arguments: list[str]) -> None:
-    parser = parsing.Parser(f"nlpkit score {name}", module.__doc__)
-    module.add_arguments(parser)
-    parsing.add_shared(parser)
+    parser = parsing.for_tool(name, module)
     if parsing.is_help(arguments):
-        parser.usage = None
         return _write(parser.format_help())
     found = parser.read(arguments)
     with _to_stdout():

@@ -6,8 +6,7 @@ Of several metrics that share an option, the plain name is that of the first in 
 
 import argparse
 import os
-import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -15,21 +14,24 @@ from nlpkit import registry
 from nlpkit.errors import UsageError
 from nlpkit.score.contract import Option
 
+FOLDER = "score/metrics"
 _FORMATS = ("text", "json")
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises `UsageError` where argparse would print its usage; long help from docstrings."""
+    """Raises `UsageError` where argparse would print its usage; help as the other verbs print it.
 
-    def __init__(self, prog: str, about: str | None = None, usage: str = "%(prog)s [options]"):
-        super().__init__(prog=prog, usage=usage, formatter_class=_Help)
-        self._about = about
+    `forms` are the ways to call it, for the help; without them its arguments and options.
+    """
+
+    def __init__(self, prog: str, abouts: Sequence[str | None] = (), forms: Sequence[str] = ()):
+        super().__init__(prog=prog, usage="", formatter_class=_Unused)
+        self._abouts, self._forms = abouts, forms
 
     def format_help(self) -> str:
-        from inspect import cleandoc  # slow to import, and no score needs it
+        from nlpkit.score.help_rows import help_of  # no score needs what it imports
 
-        self.description = self._about and cleandoc(self._about)
-        return super().format_help()
+        return help_of(self, self._abouts, self._forms)
 
     def _get_option_tuples(self, option_string: str) -> list[Any]:
         # Long names may be cut (--tok), but sacrebleu's -l en-de must not be taken for -lc.
@@ -50,20 +52,11 @@ class Parser(argparse.ArgumentParser):
         return found
 
 
-class _Help(argparse.RawDescriptionHelpFormatter):
+class _Unused(argparse.HelpFormatter):
+    """Formats nothing; argparse makes one for every option, and would import shutil for that."""
+
     def __init__(self, prog: str):
-        # argparse would import shutil to find it out, for every option that is added.
-        super().__init__(prog, max_help_position=32, width=_columns() - 2)
-
-
-def _columns() -> int:
-    given = os.environ.get("COLUMNS", "")
-    if given.isdecimal() and int(given) > 0:
-        return int(given)
-    try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
-    except (OSError, ValueError):
-        return 80
+        super().__init__(prog, width=80)
 
 
 def metric_names(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -101,27 +94,37 @@ def is_tool(module: ModuleType) -> bool:
 
 def module_of(name: str) -> ModuleType:
     """Return the score's module; raise `UsageError` with the nearest name for an unknown one."""
-    if name not in registry.names("score/metrics") and os.path.isfile(name):
+    if name not in registry.names(FOLDER) and os.path.isfile(name):
         raise UsageError(f"{name} is a file; METRIC comes first: nlpkit score METRIC HYP REF...")
     try:
-        return registry.load("score/metrics", name)
+        return registry.load(FOLDER, name)
     except UsageError as error:
         raise UsageError(f"{error} (nlpkit score METRIC HYP REF...)") from error
 
 
 def _add_metrics(parser: argparse._ActionsContainer) -> None:
-    text = "several metrics, as sacrebleu takes them; printed in the order of the alphabet"
+    text = "several metrics, as sacrebleu takes them; printed in alphabetical order"
     parser.add_argument("-m", "--metrics", nargs="+", metavar="METRIC", help=text)
+
+
+def for_tool(name: str, module: ModuleType) -> Parser:
+    """Return a parser for a tool, which adds arguments of its own."""
+    parser = Parser(f"nlpkit score {name}", [module.__doc__])
+    module.add_arguments(parser)
+    _add_limit(parser)
+    _add_traceback(parser)
+    return parser
 
 
 def for_metrics(modules: Mapping[str, ModuleType]) -> Parser:
     """Return a parser for these metrics; what it reads for `Option` o of m is called `m:o`."""
     prog = f"nlpkit score {','.join(modules)}"
-    usage = f"{prog} HYP REF... [options]\n       {prog} REF... -i HYP [HYP ...] [options]"
-    parser = Parser(prog, "\n".join(module.__doc__ or "" for module in modules.values()), usage)
+    forms = ("HYP REF... [OPTIONS]", "REF... -i HYP... [OPTIONS]")
+    parser = Parser(prog, [module.__doc__ for module in modules.values()], forms)
     _add_files(parser)
     _add_output(parser.add_argument_group("output"))
     _add_significance(parser.add_argument_group("significance (95 %)"))
+    _add_traceback(parser)
     taken = set(parser._option_string_actions)
     for name in sorted(modules):
         group = parser.add_argument_group(f"options of {name}")
@@ -155,26 +158,25 @@ def _add_option(
         settings |= {"type": option.type, "choices": option.choices}
         settings["metavar"] = option.metavar or (None if option.choices else option.name.upper())
         if option.default is not None:
-            text += f" (default: {str(option.default).replace('%', '%%')})"
+            text += f" [default: {str(option.default).replace('%', '%%')}]"
     # The short and the plain name first, as they are in the help.
     group.add_argument(*sorted(flags, key=len), help=text, **settings)
 
 
 def _add_files(parser: Parser) -> None:
+    text = "HYP REF...; line i of one belongs to line i of the others; - is stdin"
+    parser.add_argument("files", nargs="*", metavar="FILE", help=text)
     group = parser.add_argument_group("files")
     group.add_argument(
-        "files", nargs="*", metavar="FILE", help="HYP REF..., a line each; - is stdin"
-    )
-    group.add_argument(
         "-i", "--input", nargs="+", metavar="HYP",
-        help="one or several systems; all other files are references then, and stand before it",
+        help="one or several systems; then all other files are references, and stand before -i",
     )  # fmt: skip
     group.add_argument(
         "-nr", "--num-refs", type=_at_least(1), default=1, metavar="N",
         help="each line of the one REF has N references between tabs",
     )  # fmt: skip
     group.add_argument(
-        "-e", "--encoding", default="utf-8", metavar="NAME", help="of all files (default: utf-8)"
+        "-e", "--encoding", default="utf-8", metavar="NAME", help="of all files [default: utf-8]"
     )
     _add_metrics(group)
 
@@ -186,45 +188,50 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     switch("-b", "--score-only", "print the number alone")
     group.add_argument(
         "-w", "--width", type=_at_least(0), metavar="N",
-        help="decimals (default: 1, or 4 of a score that is not 0-100)",
+        help="decimals [default: 1, or 4 for a score that is not 0-100]",
     )  # fmt: skip
     group.add_argument(
         "-f", "--format", choices=_FORMATS, default="text",
-        help="json: sacrebleu's keys, the score rounded (default: text, or $SACREBLEU_FORMAT)",
+        help="json: sacrebleu's keys, the score rounded [default: text, or $SACREBLEU_FORMAT]",
     )  # fmt: skip
     switch("", "--json", "the unrounded score, signature, files, counts and details as JSON")
     switch("-sl", "--sentence-level", "a score for each line")
     switch("-sh", "--short", "a short signature")
     switch("-q", "--quiet", "only warnings and errors on stderr")
-    add_shared(group)
-    text = "the same for an error rate (wer, ter ...) above X"
+    _add_limit(group)
+    text = "exit code 6 if an error rate (wer, ter, ...) is above X"
     group.add_argument("--fail-over", type=float, metavar="X", help=text)
     # sacrebleu's; nothing here has colour.
     group.add_argument("-nc", "--no-color", action="store_true", help=argparse.SUPPRESS)
 
 
-def add_shared(group: argparse._ActionsContainer) -> None:
-    """Add what metrics and tools share."""
+def _add_limit(group: argparse._ActionsContainer) -> None:
+    """Add the limit that metrics and tools have."""
     text = "exit code 6 if a score is below X, or undefined"
     group.add_argument("--fail-under", type=float, metavar="X", help=text)
-    # Read by nlpkit.cli.
+
+
+def _add_traceback(parser: Parser) -> None:
+    """Add the option that `nlpkit.cli` reads, for any verb."""
     text = "show where an error was raised"
-    group.add_argument("--traceback", action="store_true", help=text)
+    parser.add_argument("--traceback", action="store_true", help=text)
 
 
 def _add_significance(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("-ci", "--confidence", action="store_true", help="interval, by bootstrap")
+    group.add_argument(
+        "-ci", "--confidence", action="store_true", help="print an interval, by bootstrap"
+    )
     pair = group.add_mutually_exclusive_group()
-    text = "compare each system with the first: paired bootstrap"
+    text = "compare each system with the first, by paired bootstrap"
     pair.add_argument("-pbs", "--paired-bs", action="store_true", help=text)
-    text = "the same by paired approximate randomization"
+    text = "the same, by paired approximate randomization"
     pair.add_argument("-par", "--paired-ar", action="store_true", help=text)
-    for short, name, default in (
-        ("-cin", "--confidence-n", 1000),
-        ("-pbsn", "--paired-bs-n", 1000),
-        ("-parn", "--paired-ar-n", 10000),
+    for short, name, of, default in (
+        ("-cin", "--confidence-n", "-ci", 1000),
+        ("-pbsn", "--paired-bs-n", "-pbs", 1000),
+        ("-parn", "--paired-ar-n", "-par", 10000),
     ):
-        text = f"its samples (default: {default}); the seed is $SACREBLEU_SEED or 12345"
+        text = f"samples of {of}; the seed is $SACREBLEU_SEED or 12345 [default: {default}]"
         group.add_argument(short, name, type=_at_least(2), default=default, metavar="N", help=text)
     # sacrebleu's: one process is enough here.
     group.add_argument("-j", "--paired-jobs", type=int, help=argparse.SUPPRESS)

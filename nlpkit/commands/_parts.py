@@ -1,0 +1,48 @@
+"""What `nlpkit recipes parts` prints: which objective trains which family, and a line a part."""
+
+from nlpkit import registry
+
+# What a list is called, with --json, too, and the folder of its parts.
+_LISTS = {
+    "attention_kinds": "attention/kinds",
+    "attention_backends": "attention/backends",
+    "tokenizers": "tokenizers",
+    "scores": "score/metrics",
+}
+
+
+def trained() -> dict[str, list[str]]:
+    """Return the families that each objective trains, with their default settings."""
+    from nlpkit.recipe.fit import families_for
+
+    return {
+        name: families_for(registry.load("objectives", name).Objective)
+        for name in registry.names("objectives")
+    }
+
+
+def lists() -> dict[str, dict[str, str]]:
+    """Return the parts of each list with the first lines of their docstrings."""
+    return {
+        title: {name: registry.about(folder, name) for name in registry.names(folder)}
+        for title, folder in _LISTS.items()
+    }
+
+
+def table(found: dict[str, list[str]]) -> str:
+    """Return objectives x families in Markdown."""
+    families = registry.names("models")
+    rows = [["objective", *(f"`{name}`" for name in families)], ["---"] * (1 + len(families))]
+    for objective, suited in found.items():
+        rows.append([f"`{objective}`", *("yes" if name in suited else "" for name in families)])
+    head, line, *body = ("| " + " | ".join(cells) + " |" for cells in rows)
+    return "\n".join([head, line.replace(" ", ""), *body])
+
+
+def text(objectives: dict[str, list[str]]) -> str:
+    """Return the table, and the lists below it, in Markdown."""
+    blocks = [table(objectives)]
+    for title, parts in lists().items():
+        rows = [f"- `{name}`: {about}" for name, about in parts.items()]
+        blocks.append("\n".join([f"{title.capitalize().replace('_', ' ')}:", "", *rows]))
+    return "\n\n".join(blocks)

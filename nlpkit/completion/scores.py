@@ -1,0 +1,62 @@
+"""What can stand on a command line of `nlpkit score`, found in its parsers."""
+
+import argparse
+from collections.abc import Iterator
+
+from nlpkit import registry
+from nlpkit.score import parsing
+
+_FIRST = [("--help", "show the help"), ("-m", "several metrics"), ("--metrics", "several metrics")]
+
+
+def offers(words: list[str], typed: str) -> Iterator[tuple[str, str]]:
+    """Yield each text that can stand after `words` of `nlpkit score`, and what it is."""
+    if not words:
+        yield from _FIRST if typed.startswith("-") else names(typed, tools=True)
+        return
+    last = next((word for word in reversed(words) if word.startswith("-")), "")
+    if last in ("-m", "--metrics") and not _is_tool(words[0]) and not typed.startswith("-"):
+        yield from names(typed, tools=False)
+        return
+    chosen, rest = parsing.metric_names(words)
+    modules = {name: parsing.module_of(name) for name in chosen}
+    parser = (
+        parsing.for_tool(chosen[0], modules[chosen[0]])
+        if _is_tool(chosen[0])
+        else parsing.for_metrics(modules)
+    )
+    name, equals, _ = typed.partition("=")
+    if name.startswith("--") and equals:
+        for choice in _choices(parser, [name]):
+            yield f"{name}={choice}", ""
+    elif typed.startswith("-"):
+        yield from _options(parser)
+    else:
+        yield from ((choice, "") for choice in _choices(parser, rest[-1:]))
+
+
+def names(typed: str, *, tools: bool) -> Iterator[tuple[str, str]]:
+    """Yield the scores, after those that are typed already with commas between."""
+    before = typed.rpartition(",")[0]
+    for name in registry.names(parsing.FOLDER):
+        if name in before.split(",") or ((before or not tools) and _is_tool(name)):
+            continue
+        yield f"{before},{name}" if before else name, registry.about(parsing.FOLDER, name)
+
+
+def _is_tool(name: str) -> bool:
+    names = registry.names(parsing.FOLDER)
+    return name in names and parsing.is_tool(parsing.module_of(name))
+
+
+def _options(parser: parsing.Parser) -> Iterator[tuple[str, str]]:
+    for action in parser._actions:
+        if action.help != argparse.SUPPRESS:
+            text = (action.help or "").replace("%%", "%")
+            yield from ((name, text) for name in action.option_strings)
+
+
+def _choices(parser: parsing.Parser, words: list[str]) -> list[str]:
+    """Return what can follow the option in `words`, if these are one and it has choices."""
+    action = parser._option_string_actions.get(words[0]) if words else None
+    return [str(choice) for choice in (action.choices or ())] if action is not None else []

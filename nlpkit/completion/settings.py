@@ -1,0 +1,70 @@
+"""What can stand after `--set`: the settings that a recipe may hold, and values with a name."""
+
+from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from nlpkit import recipe, registry
+from nlpkit.errors import NlpkitError
+from nlpkit.recipe import sections, yaml
+from nlpkit.recipe.overrides import apply
+from nlpkit.recipe.places import Document
+
+Path = tuple[str | int, ...]
+
+
+def offers(name: str | None, overrides: list[str], typed: str) -> Iterator[tuple[str, str]]:
+    """Yield `section.` and `section.key=`, or values behind the `=`, and what they are.
+
+    `name` is the recipe on the command line; without one that can be read, settings of parts, which
+    it would name, are unknown.
+    """
+    document = _document(name)
+    for order, override in enumerate(overrides, 1):
+        apply(document, override, order)
+    key, equals, _ = typed.partition("=")
+    *inside, last = key.split(".")
+    path: Path = tuple(int(step) if step.isdecimal() else step for step in inside)
+    # Not the other sections: the parts that they name would be imported.
+    data = {name: value for name, value in document.data.items() if [name] == inside[:1]}
+    known = sections.known(recipe.Recipe, data)
+    fields = known.get(path, {})
+    if equals:
+        yield from ((f"{key}={value}", "") for value in _values(path, last, fields))
+        return
+    before = "".join(f"{step}." for step in path)
+    for setting, field in fields.items():
+        has_more = any(other[: len(path) + 1] == (*path, setting) for other in known)
+        yield f"{before}{setting}{'.' if has_more else '='}", field.description or ""
+
+
+def _document(name: str | None) -> Document:
+    """Return the recipe as it is written, mistakes and all; an empty one if there is none."""
+    document = yaml.read("{}", "")
+    if name is not None:
+        try:
+            path = recipe.find(name)
+            found = yaml.read(path.read_text(encoding="utf-8"), name)
+        except (NlpkitError, OSError, ValueError):
+            return document
+        document = found if isinstance(found.data, dict) else document
+    return document
+
+
+def _values(path: Path, name: str, fields: dict[str, FieldInfo]) -> list[str]:
+    """Return the values of a setting if they have names."""
+    for part in (sections.Model, sections.Tokenizer, sections.Objective, sections.Attention):
+        if path[:1] == (part.__name__.lower(),) and name == part.KEY:
+            return registry.names(part.FOLDER)
+    if (*path, name) == ("attention", "backend"):
+        return ["auto", *registry.names(sections.BACKENDS)]
+    return _named(fields[name].annotation) if name in fields else []
+
+
+def _named(annotation: Any) -> list[str]:
+    if annotation is bool:
+        return ["true", "false"]
+    if get_origin(annotation) is Literal:
+        return [str(value) for value in get_args(annotation)]
+    return [value for inner in get_args(annotation) for value in _named(inner)]

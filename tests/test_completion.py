@@ -1,0 +1,343 @@
+"""Completion in shells: what is offered where, quickly and without a word on stderr."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from nlpkit import cli, completion, registry
+from nlpkit.recipe import packaged, sections
+from nlpkit.train import settings as train_settings
+from tests._scores import make_folder
+
+
+def ask(*words, shell="bash"):
+    """Return the answer to the words of a line, the last of which is at the cursor."""
+    asked = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+    found = completion.answer(asked | {"_NLPKIT_COMPLETE": f"complete_{shell}"})
+    return found.splitlines()
+
+
+def process(*words, shell="bash"):
+    """Return what the shell's script would get."""
+    asked = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+    return subprocess.run(
+        [sys.executable, "-m", "nlpkit"],
+        env={**os.environ, **asked, "_NLPKIT_COMPLETE": f"complete_{shell}"},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+    )
+
+
+def keys(config: type[BaseModel], before: str) -> set[str]:
+    return {f"{before}.{name}=" for name in config.model_fields}
+
+
+def test_completion_offers_verbs():
+    assert ask("nlpkit", "") == registry.names("commands")
+    assert ask("nlpkit", "p") == ["plan", "pretrain"]
+    assert ask("nlpkit", "tokenizer", "") == ["train", "show"]
+    assert "--install-completion" in ask("nlpkit", "--")
+
+
+def test_completion_offers_the_options_of_a_verb():
+    assert ask("nlpkit", "pretrain", "cpm_ant", "--d") == ["--device", "--dry-run"]
+    assert ask("nlpkit", "plan", "--he") == ["--help"]
+    assert ask("nlpkit", "plan", "--device", "c") == ["cpu", "cuda"]
+    assert ask("nlpkit", "tokenizer", "train", "--ou") == ["--out"]
+
+
+@pytest.mark.parametrize("verb", ["pretrain", "finetune", "plan", "selftest", "tokenizer train"])
+def test_completion_offers_packaged_recipes(verb):
+    assert ask("nlpkit", *verb.split(), "") == list(packaged())
+    assert ask("nlpkit", *verb.split(), "-q", "cpm_ant_nl") == ["cpm_ant_nlg", "cpm_ant_nlu"]
+    # The recipe is there already; and what is no recipe is left to the shell, as files are.
+    assert ask("nlpkit", *verb.split(), "cpm_ant", "") == []
+    assert ask("nlpkit", *verb.split(), "my/rec") == []
+
+
+def test_completion_offers_what_recipes_can_print():
+    assert ask("nlpkit", "recipes", "") == [*packaged(), "schema", "parts"]
+
+
+def test_completion_offers_settings():
+    assert set(ask("nlpkit", "plan", "cpm_ant", "--set", "train.")) == keys(
+        train_settings.Config, "train"
+    )
+    assert ask("nlpkit", "plan", "--set", "train.st") == ["train.steps="]
+    top = ask("nlpkit", "plan", "--set", "")
+    assert {"name=", "seed=", "model.", "train.", "objective."} <= set(top)
+    assert ask("nlpkit", "plan", "--set", "nothing.") == []
+
+
+def test_completion_offers_the_settings_of_the_recipes_own_parts(tmp_path, monkeypatch):
+    def of(name):
+        own = {f"objective.{each}=" for each in sections.Objective.own()}
+        return own | keys(registry.load("objectives", name).Config, "objective")
+
+    monkeypatch.chdir(tmp_path)
+    Path("r.yaml").write_text("objective: {name: clm}\nmodel: {family: gpt}\n")
+    assert set(ask("nlpkit", "plan", "r.yaml", "--set", "objective.")) == of("clm")
+    assert set(ask("nlpkit", "pretrain", "cpm_ant", "--set", "objective.")) == of("cpm_ant")
+    # Without RECIPE that of the verb: finetune's is cpm_ant_nlg.
+    assert set(ask("nlpkit", "finetune", "--set", "objective.")) == of("cpm_ant_nlg")
+    # --set counts, too; and what stands before the option.
+    other = ("--set", "objective.name=similarity", "--set", "objective.")
+    assert set(ask("nlpkit", "plan", "r.yaml", *other)) == of("similarity")
+    found = set(ask("nlpkit", "plan", "r.yaml", "-q", "--set", "model."))
+    # A model's attention is that of the section attention.
+    own = keys(registry.load("models", "gpt").Config, "model") - {"model.attention="}
+    assert found == own | {"model.family="}
+
+
+@pytest.mark.parametrize("text", [None, "", "a: [", "- 1\n", "objective: {name: no}\n", "\0"])
+def test_completion_of_a_broken_recipe_offers_what_all_recipes_have(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        Path("r.yaml").write_text(text)
+    own = [f"objective.{name}=" for name in sections.Objective.own()]
+    assert ask("nlpkit", "plan", "r.yaml", "--set", "objective.") == own
+    assert "train.steps=" in ask("nlpkit", "plan", "r.yaml", "--set", "train.")
+
+
+def test_completion_offers_values_that_have_names():
+    names = registry.names("objectives")
+    assert ask("nlpkit", "plan", "--set", "objective.name=", shell="fish") == [
+        f"objective.name={name}\t" for name in names
+    ]
+    # bash has `=` as a word of its own, and replaces what is behind it.
+    assert ask("nlpkit", "plan", "--set", "objective.name", "=", "") == names
+    assert ask("nlpkit", "plan", "--set", "objective.name", "=") == names
+    assert ask("nlpkit", "plan", "--set", "objective.name", "=", "cl") == ["classification", "clm"]
+    kinds = registry.names("attention/kinds")
+    assert ask("nlpkit", "plan", "--set", "attention.kind", "=") == kinds
+    layers = ("--set", "attention.layers=[{kind: full}]", "--set", "attention.layers.0.kind")
+    assert ask("nlpkit", "plan", *layers, "=") == kinds
+    assert ask("nlpkit", "plan", "--set", "train.deterministic", "=", "t") == ["true"]
+    assert ask("nlpkit", "plan", "--set", "=", "train.st") == ["train.steps="]
+    assert ask("nlpkit", "plan", "--set=train.st", shell="fish")[0].startswith("--set=train.steps=")
+
+
+def test_completion_offers_scores():
+    assert ask("nlpkit", "score", "") == registry.names("score/metrics")
+    assert ask("nlpkit", "score", "bleu,c") == ["bleu,cer", "bleu,chrf"]
+    # Tools read files of their own kind, and cannot be joined.
+    assert ask("nlpkit", "score", "chrf,b") == ["chrf,bleu"]
+    assert ask("nlpkit", "score", "-m", "bleu", "c") == ["cer", "chrf"]
+    assert ask("nlpkit", "score", "chrf", "h", "r", "-m", "b") == ["bleu"]
+    assert ask("nlpkit", "eval", "run", "--metrics", "accuracy,sp") == ["accuracy,spearman"]
+
+
+def test_completion_offers_the_options_of_a_score_and_their_values():
+    found = ask("nlpkit", "score", "bleu", "hyp", "ref", "--s")
+    assert found == ["--score-only", "--sentence-level", "--short", "--smooth-method",
+                     "--smooth-value"]  # fmt: skip
+    assert ask("nlpkit", "score", "bleu", "--smooth-method", "") == [
+        "exp",
+        "floor",
+        "add-k",
+        "none",
+    ]
+    assert ask("nlpkit", "score", "bleu", "--smooth-method", "=", "a") == ["add-k"]
+    assert ask("nlpkit", "score", "bleu,chrf", "--chrf-b") == ["--chrf-beta"]
+    assert ask("nlpkit", "score", "bm25", "--va") == ["--variant"]
+    assert ask("nlpkit", "score", "bm25", "docs", "queries", "-m", "") == []
+    assert ask("nlpkit", "score", "bleu", "") == []
+
+
+def test_completion_offers_the_options_of_a_score_of_ones_own(tmp_path, monkeypatch):
+    make_folder(tmp_path, monkeypatch)
+    assert ask("nlpkit", "score", "mylab.equal", "--fo") == ["--format", "--fold"]
+
+
+def test_completion_tells_zsh_and_fish_what_an_offer_is():
+    (found,) = ask("nlpkit", "plan", "--bat", shell="zsh")
+    assert found == "--batch\tprint the first batch instead, a token a line"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("nlpkit", "plan", "cpm_ant", "--set", "train."),
+        ("nlpkit", "plan", "gpt1", "--set", "objective."),
+        ("nlpkit", "pretrain", ""),
+        ("nlpkit", "score", "bleu", "--"),
+    ],
+)
+def test_completion_is_quick_and_does_not_import_torch(words):
+    # The least of a few: of processor time, which others on the machine only lengthen.
+    times = []
+    for _ in range(3):
+        before = os.times()
+        done = process(*words)
+        after = os.times()
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout
+        used = after.children_user + after.children_system
+        times.append(used - before.children_user - before.children_system)
+    assert min(times) < 0.4
+    program = (
+        "import os, sys\nfrom nlpkit import cli\n"
+        "cli._complete()\nprint({'torch', 'transformers'} & set(sys.modules))"
+    )
+    asked = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **asked, "_NLPKIT_COMPLETE": "complete_bash"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.endswith("set()\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("nlpkit", "nothing", ""),
+        ("nlpkit", "tokenizer", "nothing", ""),
+        ("nlpkit", "score", "nothing", "--"),
+        ("nlpkit", "score", "mylab.nothing", "--"),
+        ("nlpkit", "score", "bleu,bleu", "--"),
+        ("nlpkit", "plan", "--set", "train.steps.more.", ""),
+        ("nlpkit", "plan", "--nothing", "--set", "=.="),
+        ("",),
+    ],
+)
+def test_completion_of_nonsense_is_silent_and_gives_0(words):
+    done = process(*words, shell="fish")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_completion_without_its_variables_is_silent():
+    env = {**os.environ, "_NLPKIT_COMPLETE": "complete_bash"}
+    done = subprocess.run([sys.executable, "-m", "nlpkit", "plan"], env=env, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+# The scripts
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home directory, and a folder with the command."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    program = tmp_path / "bin/nlpkit"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m nlpkit "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(Path(cli.__file__).parents[1]))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def offered(shell, program):
+    if shutil.which(shell) is None:
+        pytest.skip(f"needs {shell}")
+    done = subprocess.run([shell, "-c", program], capture_output=True, text=True, encoding="utf-8")
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("nlpkit pretr", ["pretrain"]),
+        ("nlpkit pretrain gpt1_ch", ["gpt1_choice"]),
+        ("nlpkit plan --set train.st", ["train.steps=", "nospace"]),
+        ("nlpkit plan --set objective.name = cl", ["classification", "clm"]),
+        ("nlpkit score bleu --smooth-m", ["--smooth-method"]),
+        ("nlpkit plan my", []),
+    ],
+)
+def test_completion_in_bash(words, answer, home, monkeypatch, capsys):
+    monkeypatch.setenv("SHELL", "/bin/bash")
+    assert cli.run(["--show-completion"]) == 0
+    script = capsys.readouterr().out
+    # As readline calls it; compopt works in a completion only, so that it is put down here.
+    call = (
+        "compopt() { opened=$2; }\n"
+        f"COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n"
+        '_nlpkit_completion nlpkit; printf "%s\\n" "${COMPREPLY[@]}" $opened\n'
+    )
+    assert [line for line in offered("bash", script + call) if line] == answer
+    (declared,) = offered("bash", script + "complete -p nlpkit")
+    assert declared == "complete -o default -F _nlpkit_completion nlpkit"
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("nlpkit pretr", ["pretrain"]),
+        ("nlpkit plan --set train.st", ["train.steps="]),
+        ("nlpkit plan --set objective.name=cl", ["objective.name=classification",
+                                                 "objective.name=clm"]),
+        ("nlpkit plan my", ["my.yaml"]),
+    ],
+)  # fmt: skip
+def test_completion_in_fish(line, answer, home, monkeypatch, capsys):
+    Path("my.yaml").write_text("name: my\n")
+    monkeypatch.setenv("SHELL", "/usr/bin/fish")
+    assert cli.run(["--show-completion"]) == 0
+    script = capsys.readouterr().out
+    found = offered("fish", f"{script}complete -C '{line}'")
+    assert [each.partition("\t")[0] for each in found] == answer
+
+
+def test_completion_script_of_zsh_is_zsh(home, monkeypatch, capsys):
+    monkeypatch.setenv("SHELL", "zsh")
+    assert cli.run(["--show-completion"]) == 0
+    script = capsys.readouterr().out
+    assert script.startswith("#compdef nlpkit\n")
+    # _describe and _files are zsh's; what they are given is what would be offered.
+    call = (
+        'compdef() { }; _files() { print files }\n_describe() { print -l "${(@P)2}" "$@[3,-1]" }\n'
+        "words=(nlpkit plan --set train.st); CURRENT=4; _nlpkit\n"
+        "words=(nlpkit pretrain gpt1_ch); CURRENT=3; _nlpkit\nwords=(nlpkit plan my); _nlpkit\n"
+    )
+    found = offered("zsh", f"compdef() {{ }}\n{script}\n{call}")
+    assert found[0].startswith("train.steps=:optimizer steps")
+    assert [line.partition(":")[0] for line in found[1:]] == ["-S", "", "gpt1_choice", "files"]
+
+
+@pytest.mark.parametrize(
+    ("shell", "place", "settings"),
+    [
+        ("bash", ".bash_completions/nlpkit.sh", ".bashrc"),
+        ("zsh", ".zfunc/_nlpkit", ".zshrc"),
+        ("fish", ".config/fish/completions/nlpkit.fish", None),
+    ],
+)
+def test_completion_is_installed_once(shell, place, settings, home, monkeypatch, capsys):
+    monkeypatch.setenv("SHELL", f"/usr/bin/{shell}")
+    assert cli.run(["--show-completion"]) == 0
+    script = capsys.readouterr().out
+    if settings:
+        Path(settings).write_text("alias l=ls\n")
+    for _ in range(2):
+        assert cli.run(["--install-completion"]) == 0
+        out, err = capsys.readouterr()
+        assert (out, err) == (f"{home / place}\n", "completion starts with the next shell\n")
+    assert Path(place).read_text() == script
+    if settings:
+        first, *added = Path(settings).read_text().split("\n\n")
+        assert first == "alias l=ls"
+        assert len(added) == 1
+    if settings and shell == "bash":
+        program = ". ./.bashrc; complete -p nlpkit"
+        assert offered("bash", program) == ["complete -o default -F _nlpkit_completion nlpkit"]
+
+
+def test_completion_for_another_shell_gives_2(home, monkeypatch, capsys):
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    assert cli.run(["--install-completion"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == (
+        "",
+        "nlpkit: $SHELL is 'tcsh'; completion is for bash, zsh, fish: SHELL=bash nlpkit ...\n",
+    )
