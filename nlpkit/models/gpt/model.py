@@ -20,8 +20,8 @@ from nlpkit.attention.cache import Cache
 from nlpkit.attention.layout import Layout
 from nlpkit.models.compute import compute_dtype
 from nlpkit.models.gpt import Config
-from nlpkit.models.loss import linear_cross_entropy
 from nlpkit.models.rows import more_rows
+from nlpkit.models.vocabulary_head import TiedHead
 
 ATTENTION_KIND = "causal"
 EMBEDDING = "transformer.tokens_embed.weight"  # transformers' token table
@@ -75,7 +75,7 @@ class Block(nn.Module):
         return self.ln_2(x + F.dropout(self.mlp(x), self.dropout, self.training))
 
 
-class Model(nn.Module):
+class Model(TiedHead):
     """GPT-1 with its language-model head."""
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
@@ -135,17 +135,6 @@ class Model(nn.Module):
         for layer in self.layers:
             x = layer(x, attend)
         return x
-
-    def token_loss(
-        self, hidden: Tensor, index: Tensor, targets: Tensor, importance: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return cross entropy at rows `index` (M,), summed (each times its `importance`, if
-        given), and each one's without gradient."""
-        return linear_cross_entropy(hidden[index], self.token_embedding, targets, importance)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Return (M, V) for hidden states (M, C)."""
-        return F.linear(hidden, self.token_embedding)
 
 
 def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
