@@ -41,6 +41,7 @@ def one_run(
     """Return the final checkpoint's directory; says so if there is nothing left to train."""
     from nlpkit.checkpoints.run_directory import RunDirectory
 
+    _check(common)
     directory = RunDirectory(Path(resolved.recipe.out).expanduser())
     with directory.locked():
         changed = directory.accept(resolved, allow_change)
@@ -60,3 +61,11 @@ def one_run(
             log=log,
             stop=stop,
         )
+
+
+def _check(common: Common) -> None:
+    """Raise `UsageError` if what is asked for is not here, before anything is written."""
+    if common.device not in ("auto", "cpu"):  # these are everywhere, and torch takes a second
+        from nlpkit.train.machine import find_device
+
+        find_device(common.device)

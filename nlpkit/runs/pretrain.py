@@ -112,14 +112,17 @@ def _metrics(directory: RunDirectory, state: State) -> Metrics:
 def make_accelerator(
     resolved: Resolved, directory: RunDirectory, device: str, log: Log
 ) -> Accelerator:
-    """Return the accelerator in the run's precision, which is decided once, at its first start."""
+    """Return the accelerator in the run's precision, which is decided once, at its first start.
+
+    Raises:
+        UsageError: there is no such device.
+    """
+    found = machine.find_device(device)
     if device not in ("auto", "cpu"):
         os.environ["ACCELERATE_TORCH_DEVICE"] = device
     machine.tune_memory()
     # Without an accelerator accelerate must be told, or several processes would not find together.
-    on_cpu = device == "cpu" or not torch.accelerator.is_available()
-    kind = torch.device("cpu") if on_cpu else torch.accelerator.current_accelerator()
-    assert kind is not None
+    on_cpu = found.type == "cpu"
     processes = PartialState(cpu=on_cpu)
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched != processes.num_processes:
@@ -134,7 +137,7 @@ def make_accelerator(
         asked, before = resolved.recipe.train.precision, directory.status().get("precision")
         if before in ("fp32", "bf16") and asked in ("auto", before):
             return before, "as this run began"
-        decided = machine.choose_precision(asked, kind)
+        decided = machine.choose_precision(asked, found)
         directory.set_status(precision=decided[0])
         return decided
 
