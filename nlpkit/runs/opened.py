@@ -22,7 +22,7 @@ from nlpkit.runs.parts import ModelPart
 from nlpkit.train import machine
 
 # What a manifest vouches for and is not read here.
-_NOT_NEEDED = (files.MOMENTS, files.TRAINING)
+_NOT_NEEDED = (files.OPTIMIZER_STATE, files.TRAINING)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from nlpkit.runs import build
 from nlpkit.runs.parts import Data
 from nlpkit.runs.resume import Run, Training, from_first, named_checkpoint, restore, save
 from nlpkit.train import machine
+from nlpkit.train.best_evaluation import LOSS
 from nlpkit.train.duration import settle
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
@@ -251,11 +252,14 @@ def conclude(run: Run, state: State, held_out: HeldOut | None) -> None:
     if held_out is None or run.data.valid is None:
         return
     best_by = run.resolved.recipe.train.best_by
+    if state.best_value is None:
+        run.log.say(f"no best held-out {best_by}: it is undefined in every evaluation")
+        return
     where = f"at step {state.best_step}"
-    if best_by != "loss":
-        run.log.say(f"best held-out {best_by} {-state.best_loss:.4f} {where}")
+    if best_by != LOSS:
+        run.log.say(f"best held-out {best_by} {state.best_value:.4f} {where}")
         return
     entropy = run.data.valid.unigram_entropy()
     unit = "nats/token" if run.data.objective.predicts_text else "nats/row"
     known = "" if entropy is None else f" (unigram entropy of the held-out text: {entropy:.4f})"
-    run.log.say(f"best held-out loss {state.best_loss:.4f} {unit} {where}{known}")
+    run.log.say(f"best held-out loss {state.best_value:.4f} {unit} {where}{known}")
