@@ -24,7 +24,8 @@ Output = Annotated[
 def command(runs: Runs, common: Common, output: Output = None) -> None:
     """Write one page about one or several runs: curves, evaluations, recipe, differences, hashes.
 
-    The page needs no network. Runs may still be running; prints the path of the file written.
+    The page needs no network. Runs may still be running; prints the path of the file written. The
+    setting train.trackers sends the same figures to TensorBoard and others while a run trains.
     """
     from nlpkit import report
 

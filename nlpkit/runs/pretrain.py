@@ -4,7 +4,9 @@
 `build` makes the parts, `saving` starts a run where it stopped, `train/loop` drives it.
 """
 
+import json
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,9 @@ from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
 from nlpkit.data.loader import Step, Stream, steps
 from nlpkit.data.store import Watch
 from nlpkit.errors import DivergedError, UsageError
-from nlpkit.recipe import Resolved
+from nlpkit.recipe import Resolved, flatten
+from nlpkit.recipe.places import dotted
+from nlpkit.recipe.problems import value_at
 from nlpkit.runs import build
 from nlpkit.runs.parts import Data
 from nlpkit.runs.resume import Run, Training, from_first, named_checkpoint, restore, save
@@ -29,6 +33,7 @@ from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, State, train
 from nlpkit.train.optim import adamw
 from nlpkit.train.signals import StopFlag
+from nlpkit.train.trackers import TrackedRun, Trackers
 
 
 def pretrain(
@@ -72,6 +77,7 @@ def pretrain(
             yield step
 
     is_main = accelerator.is_main_process
+    trackers = _trackers(run, state) if is_main else None
     job = Job(
         accelerator=accelerator,
         training=run.training,
@@ -86,7 +92,7 @@ def pretrain(
         ),
         save=lambda state, best: save(run, state, best),
         log=log,
-        metrics=_metrics(directory, state) if is_main else None,
+        metrics=_metrics(directory, state, trackers) if trackers else None,
         stop=stop,
     )
     try:
@@ -96,8 +102,9 @@ def pretrain(
         where = f"the last good state is {last}" if last else "nothing was saved yet"
         raise DivergedError(f"{error}; {where}; try a lower train.lr or train.clip") from error
     finally:
-        if job.metrics:
+        if job.metrics and trackers:
             job.metrics.close()
+            trackers.finish()
     place = files.pointed(directory.path, "latest")
     assert place is not None
     if is_main:
@@ -106,8 +113,26 @@ def pretrain(
     return place
 
 
-def _metrics(directory: RunDirectory, state: State) -> Metrics:
-    return Metrics(directory.path / METRICS, state.step, state.evaluated_step)
+def _metrics(directory: RunDirectory, state: State, trackers: Trackers) -> Metrics:
+    return Metrics(directory.path / METRICS, state.step, state.evaluated_step, trackers.log)
+
+
+def _trackers(run: Run, state: State) -> Trackers:
+    """Return the started trackers of `train.trackers`; a run that goes on keeps its id."""
+    names = run.settings.trackers
+    run_id = run.directory.status().get("tracked_as") if state.step else None
+    if names and run_id is None:
+        run_id = secrets.token_hex(8)
+        run.directory.set_status(tracked_as=run_id)
+    dump = run.resolved.dump()
+    values = {dotted(path): value_at(dump, path) for path in flatten(dump)}
+    settings = {
+        key: json.dumps(value) if isinstance(value, list | dict) else value
+        for key, value in values.items()
+    }
+    name, path = run.resolved.recipe.name, run.directory.path
+    tracked = TrackedRun(name, path, str(run_id), state.step, settings)
+    return Trackers(names, tracked, run.log.warn)
 
 
 def make_accelerator(
