@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from nlpkit import attention
+from nlpkit.attention.contract import Choice
 from nlpkit.attention.kinds import cpm_ant
 from nlpkit.attention.layout import Layout
 
@@ -59,15 +60,16 @@ def make_step(kind, backend, dtype, tokens):
     qkv = [torch.randn(tokens, HEADS, WIDTH).to(dtype).requires_grad_() for _ in range(3)]
     grad = torch.randn(tokens, HEADS, WIDTH).to(dtype)
     biased = kind == "cpm_ant"
-    table = (torch.randn(cpm_ant.rows(cpm_ant.Config()), HEADS) * 0.1).requires_grad_()
+    shape = cpm_ant.tensors(cpm_ant.Config(), HEADS, WIDTH)["table"].shape
+    table = (torch.randn(shape) * 0.1).requires_grad_()
 
     def step(number):
         lengths = draw_lengths(tokens, number)
         attend = attention.prepare(
-            kind,
+            Choice.of(kind),
             Layout.of(lengths),
             fields=draw_fields(lengths, number) if biased else {},
-            table=table if biased else None,
+            tensors={"table": table} if biased else {},
             heads=HEADS,
             head_dim=WIDTH,
             dtype=dtype,

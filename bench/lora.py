@@ -97,7 +97,7 @@ def _batches(settings: recipe.Recipe, base: Path, number: int) -> tuple[list[Bat
             examples.append(objective.example(ids, rng))
     sizes = np.array([len(example["input_ids"]) for example in examples])
     bins = plan_bins(np.arange(len(examples)), sizes, BUDGET, None)
-    made = [collate([examples[i] for i in bins[n]], "input_ids") for n in range(number)]
+    made = [collate([examples[i] for i in bins[n]], objective.fields) for n in range(number)]
     return [to_device(batch, torch.device("cpu")) for batch in made], tokenizer.vocab_size
 
 

@@ -169,7 +169,7 @@ class _Ours:
         sizes = np.array([len(example["input_ids"]) for example in examples])
         bins = plan_bins(np.arange(len(examples)), sizes, BUDGET, None)
         for index in range(len(bins)):
-            batch = collate([examples[i] for i in bins[index]], "input_ids")
+            batch = collate([examples[i] for i in bins[index]], objective_file.Objective.fields)
             fields = to_device(batch, torch.device("cpu")).fields
             hidden = self.model(batch.lengths, **{name: fields[name] for name in self.inputs})
             rows = (fields["labels"] >= 0).nonzero().squeeze(1)

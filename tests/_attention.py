@@ -3,6 +3,7 @@
 import torch
 
 from nlpkit import attention, registry
+from nlpkit.attention.contract import Choice
 from nlpkit.attention.kinds import cpm_ant
 from nlpkit.attention.layout import Layout
 
@@ -47,7 +48,8 @@ def inputs(total, dtype=torch.float32, device="cpu", seed=0):
     rng = torch.Generator().manual_seed(seed)
     shape = (4, total, HEADS, WIDTH)
     q, k, v, grad = torch.randn(shape, generator=rng).to(device=device, dtype=dtype)
-    table = torch.randn(cpm_ant.rows(cpm_ant.Config(**SETTINGS)), HEADS, generator=rng)
+    shape = cpm_ant.tensors(cpm_ant.Config(**SETTINGS), HEADS, WIDTH)["table"].shape
+    table = torch.randn(shape, generator=rng)
     qkv = [x.clone().requires_grad_() for x in (q, k, v)]
     return qkv, table.to(device).requires_grad_(), grad
 
@@ -56,11 +58,10 @@ def prepare(kind, backend, lengths, fields, table, dtype, device="cpu", **option
     biased = kind == "cpm_ant"
     options = {"training": True} | options
     return attention.prepare(
-        kind,
+        Choice.of(kind, **(SETTINGS if biased else {})),
         Layout.of(lengths, device),
         fields={k: None if v is None else v.to(device) for k, v in fields.items()},
-        table=table if biased else None,
-        settings=SETTINGS if biased else None,
+        tensors={"table": table} if biased else {},
         heads=HEADS,
         head_dim=WIDTH,
         dtype=dtype,

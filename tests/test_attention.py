@@ -8,6 +8,7 @@ import torch
 
 from nlpkit import attention, registry
 from nlpkit.attention.backends import flex
+from nlpkit.attention.contract import Choice
 from nlpkit.attention.kinds import full
 from nlpkit.attention.layout import Layout
 from nlpkit.errors import Unsupported
@@ -141,9 +142,8 @@ def test_attention_reference_two_tokens_equals_hand_arithmetic():
     v = torch.tensor([4.0, 8.0]).view(2, 1, 1)
     for backend in ("reference", *ON_CPU):
         attend = attention.prepare(
-            "causal",
+            Choice.of("causal"),
             Layout.of([2]),
-            fields={},
             heads=1,
             head_dim=1,
             dtype=torch.float32,
@@ -202,14 +202,14 @@ def test_attention_recompute_under_checkpointing_has_same_gradients(reentrant):
 def test_attention_row_that_sees_nothing_gives_zeros(backend, monkeypatch):
     # No shipped kind has such rows; a masked-out first token (as in XLNet) does.
     blind = SimpleNamespace(
-        FIELDS=(),
+        VISIBILITY="causal",
+        KERNEL=None,
+        FIELDS=("position",),
         OPTIONAL=(),
-        CAUSAL=False,
-        FULL=False,
-        BIAS=False,
-        LEADING=None,
+        SORT_FIRST=None,
         Config=full.Config,
-        mask=lambda fields, q, k: k < q,
+        tensors=full.tensors,
+        mask=lambda config, q, k: k["position"] < q["position"],
     )
     real = registry.load
     monkeypatch.setattr(

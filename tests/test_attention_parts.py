@@ -1,12 +1,14 @@
 """CPM-Ant's attention against `transformers`, the choice of a backend, layouts and masks."""
 
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 import torch
 
 from nlpkit import attention, registry
 from nlpkit.attention.backends import flash, flex, recompute, varlen
+from nlpkit.attention.contract import Choice, Request, Tokens, Visibility
 from nlpkit.attention.kinds import cpm_ant
 from nlpkit.attention.layout import Layout
 from nlpkit.errors import Unsupported, UsageError
@@ -31,14 +33,14 @@ def test_cpm_ant_bucket_equals_transformers(num_buckets, max_distance):
     distance = torch.arange(-5000, 5001, dtype=torch.int32)
     expected = theirs(distance, num_buckets=num_buckets, max_distance=max_distance)
     assert torch.equal(cpm_ant.bucket(distance.long(), num_buckets, max_distance), expected.long())
-    # And through the table of constants, which clamps the distance.
+    # And through the table in the buffers, which clamps the distance.
     settings = {"num_buckets": num_buckets, "max_distance": max_distance, "segment_types": 2}
     config = cpm_ant.Config(**settings)
     position = torch.arange(5001)
     fields = {"position": position, "segment": torch.zeros(5001, dtype=torch.long)}
-    fields |= cpm_ant.constants(config)
-    forward = cpm_ant.bias_index(config, fields, torch.zeros(1, dtype=torch.long), position)
-    backward = cpm_ant.bias_index(config, fields, position, torch.zeros(1, dtype=torch.long))
+    first, each = (Tokens(fields, i) for i in (torch.zeros(1, dtype=torch.long), position))
+    forward = cpm_ant.bias_index(config, cpm_ant.buffers(config), first, each)
+    backward = cpm_ant.bias_index(config, cpm_ant.buffers(config), each, first)
     assert torch.equal(forward, expected[5000:].long())
     assert torch.equal(backward.flip(0), expected[:5001].long())
 
@@ -73,7 +75,9 @@ def test_cpm_ant_attention_equals_transformers(backend):
         fields["context"][None],
         torch.tensor([length]),
     )
-    assert torch.equal(attention.dense_mask("cpm_ant", Layout.of([length]), fields), mask[0])
+    assert torch.equal(
+        attention.dense_mask(Choice.of("cpm_ant"), Layout.of([length]), fields), mask[0]
+    )
     hidden = torch.randn(1, length, 24)
     expected, _ = layer(hidden, hidden, mask, bias)
 
@@ -96,13 +100,16 @@ def test_cpm_ant_attention_equals_transformers(backend):
 
 
 def _request(name="causal", **changes):
-    table = torch.zeros(32, HEADS) if name == "cpm_ant" else None
+    layout = Layout.of([3, 4])
     facts = {
         "kind": registry.load("attention/kinds", name),
         "config": None,
-        "layout": Layout.of([3, 4]),
+        "layout": layout,
+        "keys": layout,
         "fields": {},
-        "table": table,
+        "key_fields": {},
+        "tensors": {"table": torch.zeros(32, HEADS)} if name == "cpm_ant" else {},
+        "buffers": {},
         "heads": HEADS,
         "head_dim": 64,
         "dtype": torch.bfloat16,
@@ -111,7 +118,7 @@ def _request(name="causal", **changes):
         "dropout": 0.0,
         "scale": 0.125,
     }
-    return attention.Request(**(facts | changes))
+    return Request(**(facts | changes))
 
 
 @pytest.mark.parametrize("backend", [flash, varlen])
@@ -125,7 +132,7 @@ def test_attention_gpu_kernels_refuse_with_the_reason(backend, monkeypatch):
     odd = _request(head_dim=20)
     assert backend.refuses(odd) == "head width 20 is not a multiple of 8 up to 256"
     assert backend.refuses(_request()) == "needs an Ampere GPU or newer"
-    masked = _request(kind=SimpleNamespace(FULL=False, CAUSAL=False))
+    masked = _request(kind=SimpleNamespace(KERNEL=None))
     assert backend.refuses(masked) == "a mask that is neither full nor causal"
 
 
@@ -179,7 +186,7 @@ def test_attention_wrong_fields_or_table_are_errors():
         ValueError, match=r"'context' must be \(2,\), one value a token; got \(1,\)"
     ):
         prepare("cpm_ant", "auto", [2], fields, table, torch.float32)
-    with pytest.raises(ValueError, match=r"needs a bias table \(32, 3\); got \(31, 3\)"):
+    with pytest.raises(ValueError, match=r"needs the tensors .*\(32, 3\).*; given: .*\(31, 3\)"):
         prepare("cpm_ant", "auto", [1], fields, table[1:], torch.float32)
     with pytest.raises(
         ValueError, match="max_distance: 16 must be larger than num_buckets // 4 = 16"
@@ -211,27 +218,35 @@ def test_dense_mask_two_documents_equals_drawing():
         "position": torch.tensor([0, 1, 2, 0, 1]),
     }
     drawing = ["x.x..", "xxx..", "x.x..", "...x.", "...xx"]
-    mask = attention.dense_mask("cpm_ant", Layout.of([3, 2]), fields)
+    mask = attention.dense_mask(Choice.of("cpm_ant"), Layout.of([3, 2]), fields)
     assert ["".join("x" if seen else "." for seen in row) for row in mask.tolist()] == drawing
-    causal = attention.dense_mask("causal", Layout.of([2, 1]), {})
+    causal = attention.dense_mask(Choice.of("causal"), Layout.of([2, 1]), {})
     assert causal.tolist() == [[True, False, False], [True, True, False], [False, False, True]]
 
 
 def test_attention_every_file_of_the_folders_keeps_the_contract():
     for name in KINDS:
         kind = registry.load("attention/kinds", name)
-        assert not (kind.CAUSAL and kind.FULL)
+        assert kind.VISIBILITY in get_args(Visibility)
+        assert kind.KERNEL in ("causal", "full", None)
         assert set(kind.OPTIONAL) <= set(kind.FIELDS)
-        assert kind.LEADING is None or kind.LEADING in kind.FIELDS
-        assert kind.BIAS == hasattr(kind, "bias_index") == hasattr(kind, "rows")
+        assert hasattr(kind, "mask") != hasattr(kind, "attend")
+        biased = "table" in kind.tensors(kind.Config(), 2, 4)
+        assert biased == hasattr(kind, "bias_index") == hasattr(kind, "buffers")
+        if not hasattr(kind, "mask"):
+            continue
+        assert kind.SORT_FIRST is None or kind.SORT_FIRST in kind.FIELDS
         lengths = [4, 3]
-        mask = attention.dense_mask(name, Layout.of(lengths), fields_of(lengths))
+        mask = attention.dense_mask(Choice.of(name), Layout.of(lengths), fields_of(lengths))
         assert mask.shape == (7, 7)
         assert not mask[:4, 4:].any()
         assert not mask[4:, :4].any()
-        if kind.CAUSAL or kind.FULL:  # what the flags promise to the kernels
-            block = torch.ones(4, 4, dtype=torch.bool)
-            assert torch.equal(mask[:4, :4], block.tril() if kind.CAUSAL else block)
+        block = torch.ones(4, 4, dtype=torch.bool)
+        if kind.KERNEL:  # what it promises to fused kernels
+            assert torch.equal(mask[:4, :4], block.tril() if kind.KERNEL == "causal" else block)
+        if kind.VISIBILITY == "causal":
+            assert not mask[:4, :4].triu(1).any()
+            assert kind.pairs(kind.Config(), lengths) >= mask.sum()
     for name in registry.names("attention/backends"):
         backend = registry.load("attention/backends", name)
         assert callable(backend.refuses)

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
+from nlpkit.attention.contract import Choice
 from nlpkit.attention.layout import Layout
 
 HEADS, WIDTH, LAYERS = 3, 8, 2
 SETTINGS = {"num_buckets": 16, "max_distance": 20, "segment_types": 3}
-CASES = {"causal": {}, "cpm_ant": {"settings": SETTINGS}}
+CASES = {"causal": {}, "cpm_ant": SETTINGS}
 LENGTHS = (5, 1, 33, 12)  # one crosses the cache's first capacity
 
 
@@ -25,19 +26,19 @@ def _table(kind: str) -> Tensor | None:
 
 
 def _attend(kind: str, lengths: tuple[int, ...], fields: dict[str, Tensor], cache: Cache | None):
+    table = _table(kind)
     return attention.prepare(
-        kind,
-        Layout.of(lengths, past=cache.lengths if cache is not None else ()),
+        Choice.of(kind, **CASES[kind]),
+        attention.layout_of(lengths, "cpu", cache),
         fields=fields,
         heads=HEADS,
         head_dim=WIDTH,
         dtype=torch.float32,
         device="cpu",
         training=False,
-        table=_table(kind),
+        tensors={} if table is None else {"table": table},
         backend="auto" if cache is not None else "reference",
         cache=cache,
-        **CASES[kind],
     )
 
 
@@ -174,7 +175,7 @@ def test_cache_unequal_numbers_of_new_tokens_are_refused() -> None:
 def test_cache_of_full_attention_or_in_training_is_refused() -> None:
     def prepare(kind: str, training: bool) -> None:
         attention.prepare(
-            kind, Layout.of([3]), fields={}, heads=1, head_dim=4, dtype=torch.float32,
+            Choice.of(kind), Layout.of([3]), heads=1, head_dim=4, dtype=torch.float32,
             device="cpu", training=training, cache=Cache(),
         )  # fmt: skip
 

@@ -306,7 +306,7 @@ def test_prompt_of_blanks_has_the_positions_of_the_whole_text(ants) -> None:
     assert prompt.slots["position"].tolist() == [7, 8, 10]
     assert prompt.slots["segment"].tolist() == [1, 1, 1]
     assert not prompt.slots["context"].any()
-    assert prompt.source.tolist() == [6, -1, 7]  # 11; the first blank; 12
+    assert prompt.predicted_from.tolist() == [6, -1, 7]  # 11; the first blank; 12
     assert not prompt.open
 
 

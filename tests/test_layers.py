@@ -13,7 +13,9 @@ import pytest
 
 import nlpkit
 from nlpkit import registry
+from nlpkit.attention.contract import Backend, BiasKind, ComputedKind, Kind, MaskKind
 from nlpkit.config import FrozenConfig
+from nlpkit.models.config import ModelConfig
 from nlpkit.objectives import contract
 from nlpkit.objectives._task import Task
 
@@ -205,6 +207,16 @@ def _public(cls: type) -> set[str]:
     return methods | set(cls.__annotations__)
 
 
+def _assert_keeps(part: object, protocol: type) -> None:
+    """Check that a module, or a class, has what a protocol asks for, and its parameters."""
+    _assert_has(part, _public(protocol))
+    for name, method in vars(protocol).items():
+        if inspect.isfunction(method) and name[0] != "_":
+            wanted = list(inspect.signature(method).parameters)
+            found = list(inspect.signature(getattr(part, name)).parameters)
+            assert [n for n in found if n != "self"] == [n for n in wanted if n != "self"], name
+
+
 def _assert_has(part: object, names: set[str]) -> None:
     missing = sorted(name for name in names if not hasattr(part, name))
     assert not missing, f"{part} has no {', '.join(missing)}"
@@ -225,16 +237,17 @@ def test_config_of_every_part_is_strict_and_described(folder: str, name: str) ->
 def test_objective_offers_its_contract(folder: str, name: str) -> None:
     objective = registry.load(folder, name).Objective
     wanted = _public(contract.Objective)
-    assert {"pieces", "length", "example", "count", "loss", "fields", "needs"} <= wanted
+    assert {"pieces", "length", "example", "num_targets", "loss", "fields", "needs"} <= wanted
     _assert_has(objective, wanted)
+    assert objective.joins == hasattr(objective, "alter")
     assert list(inspect.signature(objective).parameters) == ["config", "tokenizer", "model_config"]
     assert all(isinstance(f, contract.Field) for f in objective.fields.values())
-    assert {f.per for f in objective.fields.values()} <= {"token", "sequence"}
+    assert {f.per for f in objective.fields.values()} <= {"token", "sequence", "source"}
     assert {*objective.inputs} <= {*objective.fields}
     # The targets of those that learn text are found there, for bits a character.
     assert "labels" in objective.fields or not objective.predicts_text
     is_task = issubclass(objective, Task)
-    for method in ("pieces", "length", "example", "count", "loss"):
+    for method in ("pieces", "length", "example", "num_targets", "loss"):
         ours, theirs = (
             list(inspect.signature(getattr(o, method)).parameters)
             for o in (objective, contract.Objective)
@@ -243,7 +256,7 @@ def test_objective_offers_its_contract(folder: str, name: str) -> None:
             theirs[theirs.index("ids")] = "item"
         assert ours == theirs
     if is_task:
-        _assert_has(objective, {"texts", "item", "complete", "judge", "metrics", "outputs"})
+        _assert_has(objective, {"texts", "item", "complete", "predict", "metrics", "outputs"})
         named = {name.partition(":")[0] for name in objective.metrics}
         assert named <= {*registry.names("score/metrics")}
 
@@ -252,9 +265,10 @@ def test_objective_offers_its_contract(folder: str, name: str) -> None:
 def test_model_offers_its_contract(folder: str, name: str) -> None:
     family = registry.load(folder, name)
     assert isinstance(family.MODEL_TYPE, str)
+    assert issubclass(family.Config, ModelConfig)
+    assert {choice.kind for choice in family.Config().kinds} <= {*registry.names("attention/kinds")}
     module = registry.load(folder, f"nlpkit.models.{name}.model")
     _assert_has(module, {"Model", "to_hf", "from_hf", "flops"})
-    assert module.ATTENTION_KIND in registry.names("attention/kinds")
     _assert_has(module.Model, {"forward", "token_loss", "logits"})
     parameters = list(inspect.signature(module.Model).parameters)
     assert parameters == ["config", "vocab_size", "backend"]
@@ -279,21 +293,14 @@ def test_tokenizer_offers_its_contract(folder: str, name: str) -> None:
 @pytest.mark.parametrize(("folder", "name"), _parts("attention/kinds"))
 def test_attention_kind_offers_its_contract(folder: str, name: str) -> None:
     kind = registry.load(folder, name)
-    assert isinstance(kind.FIELDS, tuple)
-    assert {*kind.OPTIONAL} <= {*kind.FIELDS}
-    assert all(type(flag) is bool for flag in (kind.CAUSAL, kind.FULL, kind.BIAS))
-    assert not (kind.CAUSAL and kind.FULL)
-    assert kind.LEADING is None or kind.LEADING in kind.FIELDS
-    assert list(inspect.signature(kind.mask).parameters) == ["fields", "q", "k"]
-    if kind.BIAS:
-        parameters = list(inspect.signature(kind.bias_index).parameters)
-        assert parameters == ["config", "fields", "q", "k"]
-        assert kind.rows(kind.Config()) > 0
-        assert isinstance(kind.constants(kind.Config()), dict)
+    computes = hasattr(kind, "attend")
+    protocols = [Kind, ComputedKind if computes else MaskKind]
+    if hasattr(kind, "bias_index"):
+        protocols.append(BiasKind)
+    for protocol in protocols:
+        _assert_keeps(kind, protocol)
 
 
 @pytest.mark.parametrize(("folder", "name"), _parts("attention/backends"))
 def test_attention_backend_offers_its_contract(folder: str, name: str) -> None:
-    backend = registry.load(folder, name)
-    for function in (backend.refuses, backend.prepare):
-        assert list(inspect.signature(function).parameters) == ["request"]
+    _assert_keeps(registry.load(folder, name), Backend)

@@ -62,7 +62,7 @@ def _stream(examples: Examples | None = None, **options) -> Stream:
 def _same(one: Batch, other: Batch) -> bool:
     return (
         one.lengths == other.lengths
-        and one.count == other.count
+        and one.num_targets == other.num_targets
         and one.fields.keys() == other.fields.keys()
         and all(
             a.dtype == other.fields[n].dtype and np.array_equal(a, other.fields[n])
@@ -342,7 +342,7 @@ def test_batch_counts_its_tokens_and_targets() -> None:
     stream = _stream()
     for batch in stream[0].batches:
         assert batch.tokens == len(batch.fields["input_ids"]) <= BUDGET
-        assert batch.count == (batch.fields["labels"] >= 0).sum() > 0
+        assert batch.targets == (batch.fields["labels"] >= 0).sum() > 0
         assert len(batch.fields["task"]) == len(batch.lengths)
         # Prompts begin where the lengths say that sequences do.
         starts = np.cumsum([0, *batch.lengths[:-1]])

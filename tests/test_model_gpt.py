@@ -10,6 +10,7 @@ from accelerate.state import AcceleratorState
 from transformers import AutoModelForCausalLM, OpenAIGPTConfig, OpenAIGPTLMHeadModel, OpenAIGPTModel
 
 from nlpkit import attention, recipe, selftest
+from nlpkit.attention.contract import Choice
 from nlpkit.attention.kinds import causal
 from nlpkit.attention.layout import Layout
 from nlpkit.checkpoints import hf_layout
@@ -23,6 +24,7 @@ from nlpkit.train.log import QUIET, Log
 from nlpkit.train.optim import adamw
 from nlpkit.train.signals import StopFlag
 from tests import _tiny
+from tests._losses import loss_of, only_term
 
 SMALL = Config(hidden_size=32, num_layers=3, num_heads=4, max_positions=40)
 VOCAB = 61
@@ -74,16 +76,16 @@ def test_loss_and_gradients_equal_transformers(model, oracle) -> None:
     model, oracle = model.double(), oracle.double()
     batch = _batch()
     objective = clm.Objective(clm.Config(max_length=40), _Tokenizer(), SMALL)
-    loss = objective.loss(model, batch, LENGTHS)
-    loss.total.backward()
+    term = only_term(loss_of(objective, model, batch, LENGTHS))
+    term.loss_sum.backward()
     expected = torch.zeros((), dtype=torch.float64)
     texts = zip(batch["input_ids"].split(LENGTHS), batch["labels"].split(LENGTHS), strict=True)
     for ids, labels in texts:
         expected = expected + F.cross_entropy(oracle(ids[None]).logits[0], labels, reduction="sum")
     expected.backward()
-    assert loss.count == sum(LENGTHS)
+    assert term.num_targets == sum(LENGTHS)
     # the summed loss is reported in single precision
-    torch.testing.assert_close(loss.total.double(), expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(term.loss_sum.double(), expected, rtol=1e-6, atol=0)
     _, ours = to_hf(SMALL, {name: p.grad for name, p in model.named_parameters()})
     theirs = {name: p.grad for name, p in oracle.named_parameters()}  # the tied table once
     assert theirs.keys() == ours.keys() - {"lm_head.weight"}
@@ -213,7 +215,7 @@ def test_causal_attention_dropout_keeps_the_expectation_and_hides_the_future(bac
 
     def build(rate: float) -> attention.Attend:
         return attention.prepare(
-            "causal", Layout.of(lengths), fields={}, heads=2, head_dim=8, dtype=q.dtype,
+            Choice.of("causal"), Layout.of(lengths), heads=2, head_dim=8, dtype=q.dtype,
             device="cpu", training=True, dropout=rate, backend=backend,
         )  # fmt: skip
 
@@ -313,7 +315,7 @@ def test_selftest_of_a_mask_that_shows_the_next_token_is_a_leak(tmp_path, monkey
     resolved = recipe.load(str(_tiny.write(tmp_path, text=RECIPE, documents=60)), sets)
     with selftest.bench(resolved, device="cpu", log=Log(QUIET), stop=StopFlag()) as bench:
         assert of_objective.no_leak(bench.subject)[0]
-        monkeypatch.setattr(causal, "mask", lambda fields, q, k: k <= q + 1)
+        monkeypatch.setattr(causal, "mask", lambda config, q, k: k["position"] <= q["position"] + 1)
         assert not of_objective.no_leak(bench.subject)[0]
 
 

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from nlpkit import recipe, registry
 from nlpkit.data.loader import Examples, Stream, framed
-from nlpkit.errors import UsageError
+from nlpkit.errors import RecipeError, UsageError
 from nlpkit.objectives.clm import Config, Objective
-from nlpkit.objectives.contract import missing
+from nlpkit.recipe.fit import missing
 from nlpkit.runs.build import bind_objective, model_part
 from tests import _tiny
+from tests._losses import loss_of, only_term
 from tests.test_model_gpt import RECIPE
 
 BOS, EOS = 1, 2
@@ -173,9 +174,10 @@ def test_loss_counts_every_position_and_asks_the_model_for_inputs_alone() -> Non
 
     objective = _objective(max_length=4)
     batch = {"input_ids": torch.arange(7), "labels": torch.arange(7)}
-    loss = objective.loss(Uniform(), batch, (4, 3))
-    assert (float(loss.total), loss.count) == (14.0, 7)
-    assert loss.parts["clm"][1] == objective.count({"labels": np.arange(7)}) == 7
+    loss = loss_of(objective, Uniform(), batch, (4, 3))
+    assert (float(only_term(loss).loss_sum), loss.num_targets) == (14.0, {"clm": 7})
+    assert objective.num_targets({"labels": np.arange(7)}) == {"clm": 7}
+    assert loss.parts["clm"][1] == 7
 
 
 def test_objective_longer_than_the_positions_is_a_recipe_error(tmp_path) -> None:
@@ -190,9 +192,9 @@ def test_objective_longer_than_the_positions_is_a_recipe_error(tmp_path) -> None
 
 def test_family_that_sees_to_the_right_is_refused_and_those_that_fit_are_named(tmp_path) -> None:
     text = _tiny.RECIPE.replace("{name: cpm_ant, max_length: 64, min_piece: 4}", "{name: clm}")
-    resolved = recipe.load(str(_tiny.write(tmp_path, text=text)))
-    with pytest.raises(UsageError, match=r"needs model\.causal; .*; it trains: .*gpt"):
-        bind_objective(resolved, SimpleNamespace(bos_id=None, eos_id=0), model_part(resolved))
+    said = r"tiny\.yaml:7:19: objective\.name: clm needs causal .*; it trains: .*gpt"
+    with pytest.raises(RecipeError, match=said):
+        recipe.load(str(_tiny.write(tmp_path, text=text)))
 
 
 def test_needs_that_a_config_has_as_false_are_missing() -> None:

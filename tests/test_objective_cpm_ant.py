@@ -19,6 +19,7 @@ from nlpkit.models.cpm_ant import Config as ModelConfig
 from nlpkit.models.cpm_ant.model import Model
 from nlpkit.objectives.contract import IGNORE
 from nlpkit.objectives.cpm_ant import Config, Objective
+from tests._losses import loss_of, only_term
 
 VOCAB, BOS, EOS = 50, 6, 7
 TOKENIZER = SimpleNamespace(vocab_size=VOCAB, bos_id=BOS, eos_id=EOS)
@@ -220,7 +221,9 @@ def test_example_hides_nothing_of_its_source(ids: list[int], seed: int) -> None:
     (places,) = np.nonzero(example["labels"] != IGNORE)
     assert (example["labels"][places] == example["input_ids"][places + 1]).all()
     assert (~example["context"][places + 1]).all()
-    assert len(places) == (~example["context"]).sum() == objective.count(example) >= 1
+    assert (
+        len(places) == (~example["context"]).sum() == objective.num_targets(example)["cpm_ant"] >= 1
+    )
 
 
 def test_example_leaves_its_ids_alone() -> None:
@@ -310,7 +313,7 @@ def test_loss_is_the_models_with_each_task_apart() -> None:
         objective.example(np.array([13, 14, 15]), Draws(1, 2)),  # 15 and </s>
         objective.example(np.array([16]), Draws(0, 1, [0])),  # 16
     ]
-    packed = collate(examples, "input_ids")
+    packed = collate(examples, objective.fields)
     batch = {name: torch.from_numpy(array) for name, array in packed.fields.items()}
     asked = {}
 
@@ -323,13 +326,13 @@ def test_loss_is_the_models_with_each_task_apart() -> None:
             asked.update(index=index.tolist(), hidden=hidden)
             return targets.float().sum(), targets.float()
 
-    loss = objective.loss(Stub(), batch, packed.lengths)
+    loss = loss_of(objective, Stub(), batch, packed.lengths)
     assert asked["lengths"] == (7, 8, 6)
     assert set(asked) - {"lengths", "index", "hidden"} == set(objective.inputs)
     # <s> of the first at 3, its 12 at 5; 14 at 7 + 5, 15 at 7 + 6; <s> of the third at 15 + 3.
     assert asked["index"] == [3, 5, 12, 13, 18]
-    assert loss.count == 5 == objective.count(packed.fields)
-    assert loss.total.item() == 11 + 7 + 15 + 7 + 16
+    assert loss.num_targets == objective.num_targets(packed.fields) == {"cpm_ant": 5}
+    assert only_term(loss).loss_sum.item() == 11 + 7 + 15 + 7 + 16
     assert {name: (part.item(), n) for name, (part, n) in loss.parts.items()} == {
         "infilling": (11 + 7 + 16, 3),
         "generation": (15 + 7, 2),
@@ -376,16 +379,16 @@ def _over_the_floor(cls: type) -> float:
     over = targets = 0.0
     for step in range(STEPS):
         examples = [objective.example(rng.choice(NOISE, 20), rng) for _ in range(16)]
-        packed = collate(examples, "input_ids")
+        packed = collate(examples, objective.fields)
         batch = {name: torch.from_numpy(array) for name, array in packed.fields.items()}
-        loss = objective.loss(model, batch, packed.lengths)
-        (loss.total / loss.count).backward()
+        term = only_term(loss_of(objective, model, batch, packed.lengths))
+        (term.loss_sum / term.num_targets).backward()
         optimizer.step()
         optimizer.zero_grad()
         if step >= STEPS - LAST:
             words = int((batch["labels"] >= NOISE[0]).sum())
-            over += loss.total.item() - words * math.log(len(NOISE))
-            targets += loss.count
+            over += term.loss_sum.item() - words * math.log(len(NOISE))
+            targets += term.num_targets
     return over / targets
 
 

@@ -17,6 +17,7 @@ from nlpkit.runs.convert import convert
 from nlpkit.runs.opened import open_checkpoint
 from tests import _adapters, _cpm_live, _tiny
 from tests._cpm_live import SIZES
+from tests._losses import loss_of, only_term
 
 TOKENS = [*_adapters.WORDS, *"零一二三四五六七八九十"][: SIZES["vocab_size"]]
 
@@ -85,7 +86,7 @@ def test_original_gives_the_loss_of_the_reference_in_our_objective(released: Pat
     text = opened.tokenizer.encode("天地人山水花鸟鱼虫春夏秋冬日月星云风雨雪")
     example = objective.example(np.array(text), np.random.default_rng(3))
     fields = {name: torch.from_numpy(array) for name, array in example.items()}
-    loss = objective.loss(opened.model, fields, (len(fields["input_ids"]),))
+    loss = loss_of(objective, opened.model, fields, [len(fields["input_ids"])])
     size = SIZES["prompt_length"]
     expected = _cpm_live.logits(
         state, SIZES, block=2, ids=fields["input_ids"][size:], segment=fields["segment"][size:],
@@ -93,7 +94,7 @@ def test_original_gives_the_loss_of_the_reference_in_our_objective(released: Pat
     )  # fmt: skip
     targets = fields["labels"][size:]
     summed = torch.nn.functional.cross_entropy(expected, targets.long(), reduction="sum")
-    torch.testing.assert_close(loss.total, summed, atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(only_term(loss).loss_sum, summed, atol=1e-4, rtol=1e-5)
 
 
 def test_original_of_half_precision_is_folded_in_float32(released: Path, state) -> None:

@@ -15,6 +15,7 @@ from nlpkit.data.loader import Examples, Stream
 from nlpkit.data.pack import FULL_ENOUGH, HANDED_ON, Bins, best_fit, collate, plan_bins
 from nlpkit.errors import UsageError
 from nlpkit.models.cpm_ant import Config as ModelConfig
+from nlpkit.objectives.contract import Field
 from nlpkit.objectives.cpm_ant import Config, Objective
 from nlpkit.tokenizers import cpm_ant
 from tests.conftest import REAL_DATA
@@ -147,7 +148,8 @@ def test_collate_is_the_concatenation_in_order() -> None:
         {"ids": np.arange(n), "flag": np.zeros(n, np.bool_), "task": np.array(n, np.int64)}
         for n in (3, 1, 4)
     ]
-    batch = collate(examples, "ids")
+    fields = {"ids": Field(np.int64), "flag": Field(np.bool_), "task": Field(np.int64, "sequence")}
+    batch = collate(examples, fields)
     assert batch.fields["ids"].tolist() == [0, 1, 2, 0, 0, 1, 2, 3]
     assert batch.fields["task"].tolist() == [3, 1, 4]
     assert {name: a.dtype for name, a in batch.fields.items()} == {

@@ -171,7 +171,7 @@ def test_bleu_with_a_tokenizer_whose_model_cannot_be_fetched_says_so(
 
 def test_bleu_imports_the_standard_library_alone() -> None:
     code = (
-        "import sys, json; from nlpkit.score import bleu;"
+        "import sys, json; from nlpkit.score.metrics import bleu;"
         "bleu.score(['a b.'], [['a b.']]); list(bleu.sentences(['中'], [['中']], tokenize='zh'));"
         "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
     )

@@ -241,7 +241,7 @@ def test_bm25_imports_numpy_and_no_library_of_scores(tmp_path: Path) -> None:
     files = write_jsonl(tmp_path / "d.jsonl", SMALL), write_tsv(tmp_path / "q.tsv", ["cat"])
     program = (
         "import argparse, sys\n"
-        "from nlpkit.score import bm25, ir, tfidf\n"
+        "from nlpkit.score.metrics import bm25, ir, tfidf\n"
         "for tool in (bm25, tfidf):\n"
         "    parser = argparse.ArgumentParser()\n"
         "    tool.add_arguments(parser)\n"

@@ -265,7 +265,7 @@ def test_ir_needs_nothing_but_the_standard_library(tmp_path: Path) -> None:
     (tmp_path / "r").write_text(RUN)
     program = (
         "import argparse, sys\n"
-        "from nlpkit.score import ir\n"
+        "from nlpkit.score.metrics import ir\n"
         "parser = argparse.ArgumentParser()\n"
         "ir.add_arguments(parser)\n"
         "ir.run(parser.parse_args(['q', '-']))\n"

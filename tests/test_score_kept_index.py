@@ -203,7 +203,7 @@ def test_kept_index_of_documents_from_stdin_is_written_each_time(
     queries = write_tsv(tmp_path / "q.tsv", ["cat"])
     program = (
         "import argparse, sys\n"
-        "from nlpkit.score import bm25\n"
+        "from nlpkit.score.metrics import bm25\n"
         "parser = argparse.ArgumentParser()\n"
         "bm25.add_arguments(parser)\n"
         "bm25.run(parser.parse_args(sys.argv[1:]))\n"

@@ -255,7 +255,7 @@ def test_scores_import_no_library() -> None:
     )
     heavy = "sklearn scipy nltk numpy torch pydantic transformers rouge_score jiwer"
     code = (
-        f"import sys\nfor n in {names!r}.split(): __import__('nlpkit.score.' + n)\n"
+        f"import sys\nfor n in {names!r}.split(): __import__('nlpkit.score.metrics.' + n)\n"
         f"print([m for m in {heavy!r}.split() if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

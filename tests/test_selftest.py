@@ -18,12 +18,13 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 
-from nlpkit import attention, cli, recipe, selftest
+from nlpkit import cli, recipe, selftest
+from nlpkit.attention.contract import Request
 from nlpkit.attention.kinds import cpm_ant as kind
 from nlpkit.checkpoints import hf_layout
 from nlpkit.data import loader, pack
 from nlpkit.errors import NlpkitError, UsageError
-from nlpkit.objectives.contract import IGNORE, Loss
+from nlpkit.objectives.contract import IGNORE
 from nlpkit.objectives.cpm_ant import Objective
 from nlpkit.selftest import of_objective, of_run
 from nlpkit.selftest.of_run import Bench
@@ -108,16 +109,18 @@ class Global(Objective):
 class Mean(Objective):
     """Returns the mean of each batch, which is not the mean of a step's targets."""
 
-    def loss(self, model, batch, lengths):
-        made = super().loss(model, batch, lengths)
-        return Loss(made.total / made.count, made.count, made.parts)
+    def loss(self, model, hidden, batch):
+        made = super().loss(model, hidden, batch)
+        for term in made.terms.values():
+            term.loss_sum = term.loss_sum / term.num_targets
+        return made
 
 
 class Miscounted(Objective):
     """Counts a target too many."""
 
-    def count(self, batch):
-        return super().count(batch) + 1
+    def num_targets(self, batch):
+        return {name: number + 1 for name, number in super().num_targets(batch).items()}
 
 
 class Longer(Objective):
@@ -176,7 +179,9 @@ def test_selftest_of_a_model_that_gives_nan_proves_nothing(bench: Bench) -> None
 def test_selftest_of_a_mask_that_shows_everything_is_a_leak(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kind, "mask", lambda fields, q, k: (q == q) & (k == k))
+    monkeypatch.setattr(
+        kind, "mask", lambda config, q, k: (q.index == q.index) & (k.index == k.index)
+    )
     passed, figure = of_objective.no_leak(bench.subject)
     assert not passed
     assert " 0 move with their own" not in figure
@@ -185,9 +190,9 @@ def test_selftest_of_a_mask_that_shows_everything_is_a_leak(
 def test_selftest_of_a_mask_that_shows_only_later_targets_is_a_leak(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def mask(fields, q, k):
-        near = fields["position"][k] - fields["position"][q]
-        return fields["context"][k] | (~fields["context"][q] & (near <= 2) & (near != 1))
+    def mask(config, q, k):
+        near = k["position"] - q["position"]
+        return k["context"] | (~q["context"] & (near <= 2) & (near != 1))
 
     monkeypatch.setattr(kind, "mask", mask)
     assert not of_objective.no_leak(bench.subject)[0]
@@ -207,9 +212,7 @@ def test_selftest_of_a_mask_that_forgets_documents_is_a_neighbour_leak(
     with _bench(tmp_path, "attention.backend=reference") as bench:
         assert of_objective.no_neighbour_leak(bench.subject)[0]
         assert of_objective.packed_is_alone(bench.subject)[0]
-        monkeypatch.setattr(
-            attention.Request, "visible", lambda self, q, k: self.kind.mask(self.fields, q, k)
-        )
+        monkeypatch.setattr(Request, "visible", lambda self, q, k: self.mask(q, k))
         passed, figure = of_objective.no_neighbour_leak(bench.subject)
         assert not passed, figure
         passed, figure = of_objective.packed_is_alone(bench.subject)

@@ -490,14 +490,14 @@ def limited(limit):
 SCRIPT = textwrap.dedent("""
     import sys
     from pathlib import Path
-    from nlpkit.data import _build, store
+    from nlpkit.data import store, tokenize
     from nlpkit.data.corpus import Config, resolve
     from nlpkit.errors import NlpkitError
     from tests._fakes import CharacterTokenizer
 
     if __name__ == "__main__":
         cache, name, workers, delay = sys.argv[1:]
-        _build.RANGE_BYTES = 1 << 18
+        tokenize.RANGE_BYTES = 1 << 18
         config = Config(train=name, workers=int(workers))
         files = resolve(config, None, Path(cache))[0][0].files
         tokenizer = CharacterTokenizer(delay=float(delay))

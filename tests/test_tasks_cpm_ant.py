@@ -1,6 +1,7 @@
 """CPM-Ant's tasks, tensor by tensor against the table of spec/cpm_ant.md, worked out by hand."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,8 @@ from nlpkit.data.pack import LENGTHS, collate
 from nlpkit.errors import DataError
 from nlpkit.objectives import cpm_ant_nlg, cpm_ant_nlu
 from nlpkit.objectives._task import RowError
-from nlpkit.objectives.contract import IGNORE
+from nlpkit.objectives.contract import IGNORE, forward
+from tests._losses import only_term
 from tests.conftest import REAL_DATA
 
 VOCAB, PROMPT, BOS, EOS = 100, 4, 6, 7
@@ -134,7 +136,7 @@ def test_nlu_example_has_a_sequence_for_each_option() -> None:
     assert example["context"].all()
     assert example["segment"][:10].tolist() == [0] * 4 + [2] * 6
     assert example["option"].tolist() == [0, 1, 2]
-    assert example["right"].tolist() == [1, 1, 1]
+    assert example["label"].tolist() == [1, 1, 1]
     assert item.size == 30
 
 
@@ -197,20 +199,21 @@ def test_nlu_loss_is_cross_entropy_over_the_options_of_each_row() -> None:
     objective = _nlu()
     rows = [("ab", 1, ["c", "de", ""]), ("a", 0, ["b", "c"]), ("", 0, ["b"])]
     items = [_item(objective, input=i, target=t, options=o) for i, t, o in rows]
-    batch = collate([objective.example(item, RNG) for item in items], "input_ids")
-    assert objective.count(batch.fields) == 3
+    batch = collate([objective.example(item, RNG) for item in items], objective.fields)
+    assert objective.num_targets(batch.fields) == {"nlu": 3}
     fields = {name: torch.from_numpy(value) for name, value in batch.fields.items()}
     model = Scores([1.0, 2.0, -1.0, 0.5, 0.5, 9.0], batch.lengths)
-    loss, judged = objective.judge(model, fields, batch.lengths)
+    moved = replace(batch, fields=fields)
+    loss, judged = objective.predict(model, forward(objective, model, moved), moved)
     scores = [torch.tensor(s) for s in ([1.0, 2.0, -1.0], [0.5, 0.5], [9.0])]
     expected = sum(
         torch.nn.functional.cross_entropy(s[None], torch.tensor([t]))
         for s, (_, t, _) in zip(scores, rows, strict=True)
     )
-    assert torch.isclose(loss.total, expected)
-    assert loss.count == 3
+    assert torch.isclose(only_term(loss).loss_sum, expected)
+    assert loss.num_targets == {"nlu": 3}
     assert judged == [("1", "1"), ("0", "0"), ("0", "0")]
-    loss.total.backward()
+    only_term(loss).loss_sum.backward()
     softmax = torch.cat([s.softmax(0) for s in scores])
     right = torch.tensor([0.0, 1, 0, 1, 0, 1])
     assert torch.allclose(model.scores.grad, softmax - right, atol=1e-6)
@@ -246,7 +249,7 @@ def test_nlu_choices_are_the_options_of_rows_without_options(
         [*prompt, BOS, 16, 13, 20, 21, *prompt, BOS, 16, 14, 15, 20, 21],
     ]
     assert [example["option"].tolist() for example in examples] == [[0, 1], [0, 1]]
-    assert [example["right"].tolist() for example in examples] == [[1, 1], [0, 0]]
+    assert [example["label"].tolist() for example in examples] == [[1, 1], [0, 0]]
     assert items.lengths.tolist() == [10 + 11, 9 + 10]
 
 

@@ -1,7 +1,5 @@
 """GPT-1's tasks: sequences by hand against the table of spec/gpt1.md, labels, rows of files."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -9,6 +7,7 @@ from nlpkit import registry
 from nlpkit.data.items import Row
 from nlpkit.data.pack import LENGTHS
 from nlpkit.errors import DataError
+from nlpkit.models import gpt
 from nlpkit.objectives._task import RowError
 from tests._letters import DELIMITER, EXTRACT, START, Letters
 
@@ -23,7 +22,7 @@ def _task(name: str, rows: list[dict] | None = None, **settings):
     if rows is not None:
         made = [Row(values, "train.jsonl", i) for i, values in enumerate(rows, 1)]
         config = module.Objective.complete(config, made)
-    return module.Objective(config, Letters(), SimpleNamespace(max_positions=512))
+    return module.Objective(config, Letters(), gpt.Config())
 
 
 def _example(task, **values):
@@ -39,7 +38,7 @@ def test_classification_is_start_text_extract() -> None:
     example, item = _example(task, text="abc", label="yes")
     assert example["input_ids"].tolist() == [START, A, B, C, EXTRACT]
     assert example[LENGTHS].tolist() == [5]
-    assert example["right"].tolist() == [1]
+    assert example["label"].tolist() == [1]
     assert item.cut == {}
 
 
@@ -47,7 +46,7 @@ def test_entailment_is_premise_delimiter_hypothesis() -> None:
     task = _task("entailment", labels=["no", "yes"])
     example, _ = _example(task, premise="ab", hypothesis="c", label="no")
     assert example["input_ids"].tolist() == [START, A, B, DELIMITER, C, EXTRACT]
-    assert example["right"].tolist() == [0]
+    assert example["label"].tolist() == [0]
 
 
 def test_similarity_has_both_orders() -> None:
@@ -59,7 +58,7 @@ def test_similarity_has_both_orders() -> None:
     ]
     assert example[LENGTHS].tolist() == [6, 6]
     assert example["order"].tolist() == [0, 1]
-    assert example["right"].tolist() == [3.5, 3.5]
+    assert example["label"].tolist() == [3.5, 3.5]
 
 
 @pytest.mark.parametrize("columns", ["options", ["one", "two", "three"]])
@@ -82,7 +81,7 @@ def test_multiple_choice_has_context_and_question_with_each_answer(columns) -> N
     ]
     assert example[LENGTHS].tolist() == [7, 6, 8]
     assert example["order"].tolist() == [0, 1, 2]
-    assert example["right"].tolist() == [2, 2, 2]
+    assert example["label"].tolist() == [2, 2, 2]
 
 
 def test_truncation_cuts_the_context_first_and_counts_it() -> None:

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from nlpkit import registry
 from nlpkit.data import corpus
 from nlpkit.data.items import Items, Row, build_items, read_rows
 from nlpkit.errors import DataError
+from nlpkit.models import gpt
 from tests._letters import EXTRACT, START, Letters
 
 RNG = np.random.default_rng(0)
@@ -24,7 +24,7 @@ def _task(name: str, rows: list[dict] | None = None, **settings):
     if rows is not None:
         made = [Row(values, "train.jsonl", i) for i, values in enumerate(rows, 1)]
         config = module.Objective.complete(config, made)
-    return module.Objective(config, Letters(), SimpleNamespace(max_positions=512))
+    return module.Objective(config, Letters(), gpt.Config())
 
 
 def _items(folder: Path, name: str, content: str, task, **settings) -> Items:
@@ -152,7 +152,7 @@ def test_real_files_are_read_without_conversion(tmp_path: Path, name: str) -> No
     rows = read_rows(inputs[0], config, columns, corpus.Counts())
     found = module.Objective.complete(found, rows)
     assert getattr(found, "labels", None) == CLASSES_OF_OTHERS.get(name)
-    task = module.Objective(found, Letters(), SimpleNamespace(max_positions=512))
+    task = module.Objective(found, Letters(), gpt.Config())
     for part, count in zip(inputs, counts, strict=True):
         items = build_items(part, config, task, cache_dir=tmp_path)
         assert len(items) == count

@@ -3,6 +3,8 @@
 L3 = L2 + λ L1 (Radford et al. 2018, eq. 5) is computed there sequence by sequence.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -17,8 +19,10 @@ from nlpkit.data.pack import Batch, collate
 from nlpkit.models.gpt import Config
 from nlpkit.models.gpt.model import Model, to_hf
 from nlpkit.models.head import Head
+from nlpkit.objectives.contract import forward
 from nlpkit.train.held_out import scores
 from tests._letters import Letters
+from tests._losses import loss_of, only_term
 
 SMALL = Config(hidden_size=32, num_layers=2, num_heads=4, max_positions=40)
 WEIGHT = 0.7
@@ -67,7 +71,7 @@ def _batch(task, rows: list[dict]) -> Batch:
         row = Row(values, "x", 1)
         item = task.item(row, task.encode(list(task.texts(row))))
         made.append(task.example(item, np.random.default_rng(0)))
-    return collate(made, "input_ids")
+    return collate(made, task.fields)
 
 
 def _pair(outputs: int) -> tuple[Model, OpenAIGPTModel, torch.nn.Parameter]:
@@ -125,13 +129,14 @@ def test_loss_and_gradients_are_those_of_transformers(name: str) -> None:
     rows = ROWS[name]
     batch = _batch(task, rows)
     fields = {key: torch.from_numpy(value) for key, value in batch.fields.items()}
-    loss, judged = task.judge(model, fields, batch.lengths)
+    moved = replace(batch, fields=fields)
+    loss, judged = task.predict(model, forward(task, model, moved), moved)
     expected, auxiliary, outputs = _theirs(name, theirs, layer, batch, rows)
-    assert loss.count == task.count(batch.fields) == len(rows)
+    assert loss.num_targets == task.num_targets(batch.fields) == {"task": len(rows)}
     assert loss.parts["task"][0].item() == pytest.approx(expected.item(), rel=1e-5)
     assert loss.parts["lm"][0].item() == pytest.approx(auxiliary.item(), rel=1e-5)
     total = expected + WEIGHT * auxiliary
-    assert loss.total.item() == pytest.approx(total.item(), rel=1e-5)
+    assert only_term(loss).loss_sum.item() == pytest.approx(total.item(), rel=1e-5)
     if name == "regression":
         assert [float(a) for a, _ in judged] == pytest.approx([o.item() for o in outputs], abs=1e-4)
     else:
@@ -141,7 +146,7 @@ def test_loss_and_gradients_are_those_of_transformers(name: str) -> None:
     assert [b for _, b in judged] == [
         repr(float(row["label"])) if name == "regression" else str(row["label"]) for row in rows
     ]
-    loss.total.backward()
+    only_term(loss).loss_sum.backward()
     total.backward()
     for ours, other in (
         (model.head.weight, layer),
@@ -161,9 +166,9 @@ def test_auxiliary_loss_alone_moves_what_its_weight_says(name: str) -> None:
         model, *_ = _pair(task.outputs)
         batch = _batch(task, ROWS[name])
         fields = {key: torch.from_numpy(value) for key, value in batch.fields.items()}
-        loss = task.loss(model, fields, batch.lengths)
+        loss = loss_of(task, model, fields, batch.lengths)
         assert set(loss.parts) == ({"task", "lm"} if weight else {"task"})
-        loss.total.backward()
+        only_term(loss).loss_sum.backward()
         gradients.append(model.token_embedding.grad)
     without, half, whole = gradients
     assert torch.allclose(half - without, (whole - without) / 2, rtol=1e-4, atol=1e-5)
@@ -194,10 +199,10 @@ def test_loss_of_a_row_does_not_depend_on_its_batch() -> None:
     for row in ROWS["similarity"]:
         batch = _batch(task, [row])
         fields = {key: torch.from_numpy(value) for key, value in batch.fields.items()}
-        alone += task.loss(model, fields, batch.lengths).total.item()
+        alone += only_term(loss_of(task, model, fields, batch.lengths)).loss_sum.item()
     batch = _batch(task, ROWS["similarity"])
     fields = {key: torch.from_numpy(value) for key, value in batch.fields.items()}
-    together = task.loss(model, fields, batch.lengths).total.item()
+    together = only_term(loss_of(task, model, fields, batch.lengths)).loss_sum.item()
     assert together == pytest.approx(alone, rel=1e-5)
 
 

@@ -117,9 +117,9 @@ def test_regression_run_reports_correlations_and_chooses_by_them(base, tmp_path)
     assert json.loads((saved / "config.json").read_text())["id2label"] == {"0": "LABEL_0"}
 
 
-def test_task_on_a_family_that_is_not_causal_is_refused(tmp_path) -> None:
+def test_task_on_a_family_that_reads_more_than_tokens_is_refused(tmp_path) -> None:
     path = task(tmp_path, "classes", CLASSES, start(tmp_path, "cpm_ant"))
     found = _tiny.command("finetune", path, "--out", tmp_path / "run")
     assert found.returncode == 2
-    assert "objective classification needs model.causal" in found.stderr
+    assert "objective.name: classification does not give segment, position, context" in found.stderr
     assert "it trains: gpt" in found.stderr

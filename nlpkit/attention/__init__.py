@@ -1,27 +1,28 @@
 """Attention over packed sequences: softmax(Q K^T * scale + bias, mask) V, never padded.
 
-A *kind* (`kinds/NAME.py`) says who sees whom, as index arithmetic; a *backend* (`backends/NAME.py`)
-computes it; the *layout* says where sequences begin and end. None knows the others' names.
+A *kind* (`kinds/NAME.py`) says who sees whom, a *backend* (`backends/NAME.py`) computes it, the
+*layout* says where sequences begin and end. None knows the others' names; `contract` says what each
+offers. A kind that is no softmax over a mask computes itself.
 
 N packed tokens, H heads, D width of a head.
-
-A kind has `Config`; `FIELDS`, the batch fields it reads (those in `OPTIONAL` may be absent);
-`CAUSAL` or `FULL` where its mask is exactly that; `mask(fields, q, k)`, bool over index tensors
-that broadcast; `LEADING`, a bool field whose tokens are best computed first, or None; and with
-`BIAS`, `rows(config)`, `constants(config)` (tensors added to the fields) and
-`bias_index(config, fields, q, k)`, rows of a learned table `(rows, H)` added to the scores.
-A backend has `refuses(request) -> str | None` and `prepare(request) -> (q, k, v) -> out`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from types import ModuleType
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 from nlpkit import registry
-from nlpkit.config import FrozenConfig
+from nlpkit.attention.contract import (
+    LAYOUT_FIELDS,
+    Backend,
+    BiasKind,
+    Choice,
+    ComputedKind,
+    Kind,
+    Request,
+)
 from nlpkit.errors import Unsupported
 
 if TYPE_CHECKING:  # the kinds, which live below, are free of torch
@@ -31,82 +32,80 @@ if TYPE_CHECKING:  # the kinds, which live below, are free of torch
     from nlpkit.attention.cache import Cache
     from nlpkit.attention.layout import Layout
 
-
-@dataclass(frozen=True)
-class Request:
-    """What a backend is asked for: the kind with its fields, and the tensors to come."""
-
-    kind: ModuleType
-    config: FrozenConfig
-    layout: Layout
-    fields: Mapping[str, Tensor]
-    table: Tensor | None
-    heads: int
-    head_dim: int
-    dtype: torch.dtype
-    device: torch.device
-    training: bool
-    dropout: float
-    scale: float
-
-    def visible(self, q: Tensor, k: Tensor) -> Tensor:
-        """Return who sees whom among the indices `q`, `k`, other documents ruled out."""
-        ids = self.layout.document_ids
-        return self.kind.mask(self.fields, q, k) & (ids[q] == ids[k])
-
-    def bias_index(self, q: Tensor, k: Tensor) -> Tensor:
-        """Return the row of the table for each pair of indices."""
-        return self.kind.bias_index(self.config, self.fields, q, k)
+SELF = "self"  # the role of attention of a sequence to itself
 
 
 @dataclass(frozen=True)
 class Attend:
-    """`attend(q, k, v) -> out`, each (N, H, D); made once a step, called once a layer."""
+    """`attend(q, k, v) -> out`; made once a step, called once a layer.
+
+    q and out are (N, H, D); k and v too, or (K, H, D) where the keys are of other sequences, or
+    None where these are in the cache. `tensors` are the layer's own learned ones.
+    """
 
     backend: str
     reason: str
-    run: Callable[[Tensor, Tensor, Tensor], Tensor]
+    run: Callable[..., Tensor]
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return self.run(q, k, v)
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
+        tensors: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:
+        return self.run(q, k, v, tensors) if tensors else self.run(q, k, v)
 
 
 def prepare(
-    kind: str,
+    choice: Choice,
     layout: Layout,
     *,
-    fields: Mapping[str, Tensor | None],
     heads: int,
     head_dim: int,
     dtype: torch.dtype,
     device: torch.device | str,
     training: bool,
-    table: Tensor | None = None,
-    settings: Mapping[str, object] | None = None,
+    fields: Mapping[str, Tensor | None] | None = None,
+    tensors: Mapping[str, Tensor] | None = None,
     dropout: float = 0.0,
     backend: str = "auto",
     scale: float | None = None,
     cache: Cache | None = None,
+    role: str = SELF,
+    keys: Layout | None = None,
+    key_fields: Mapping[str, Tensor | None] | None = None,
 ) -> Attend:
-    """Return what every layer of this step calls: `attend(q, k, v)`.
+    """Return what the layers of this step call: `attend(q, k, v)`.
 
-    What layers share (bias, mask, block mask) is made here, once, and the gradient of `table`
-    (rows, H) is collected once. `scale` is 1 / sqrt(head_dim) if None; `dropout` acts on the
-    probabilities, in training. Raises `Unsupported` if `backend` is named and cannot do it.
+    What layers share (bias, mask, block mask) is made here, once, and the gradient of shared
+    `tensors` is collected once. `scale` is 1 / sqrt(head_dim) if None; `dropout` acts on the
+    probabilities, in training. With `keys`, the layout of other sequences, sequence i of the
+    queries sees sequence i of these.
 
-    An empty `cache` keeps the keys and values of this step; one that holds sequences lets the
-    tokens of this step, the same number for each of them, attend to all of their own.
+    A `cache` keeps keys and values apart for each kind, its settings and its `role` in the model.
+    At the first call of a cache they are recorded; later the tokens of this step, the same number
+    for each sequence, attend to what is kept, too. `layout` is then `layout_of(…, cache)`.
+
+    Raises:
+        Unsupported: `backend` is named and cannot do it, or none can.
+        ValueError: fields or tensors are missing or of another shape.
     """
     import torch
 
-    module = registry.load("attention/kinds", kind)
-    config = module.Config(**(settings or {}))
+    kind, config = choice.module, choice.config
+    shared = dict(tensors or {})
+    _check_tensors(choice, shared, heads, head_dim)
+    read = _read(choice, fields or {}, layout)
     request = Request(
-        kind=module,
+        kind=kind,
         config=config,
         layout=layout,
-        fields=_read(kind, module, fields, layout) | _constants(module, config, layout),
-        table=_checked_table(kind, module, config, table, heads),
+        keys=keys or layout,
+        fields=read,
+        key_fields=_read(choice, key_fields or {}, keys) if keys else read,
+        tensors=shared,
+        buffers=_buffers(kind, config, layout),
         heads=heads,
         head_dim=head_dim,
         dtype=dtype,
@@ -115,24 +114,103 @@ def prepare(
         dropout=dropout if training else 0.0,
         scale=head_dim**-0.5 if scale is None else scale,
     )
-    if cache is not None and len(cache):
-        return Attend("cache", "kept keys and values", cache.extend(request))
-    attend = _chosen(kind, request, backend)
-    if cache is not None:
-        return replace(attend, run=cache.record(request, attend.run))
-    return attend
+    stream = (choice.kind, config.model_dump_json(), role)
+    if isinstance(kind, ComputedKind):
+        return _computed(choice, kind, request, backend, cache, stream)
+    if cache is not None and layout.past is not None:
+        return Attend("cache", "kept keys and values", cache.extend(request, stream))
+    attend = _chosen(choice.kind, request, backend)
+    if cache is None:
+        return attend
+    return Attend(attend.backend, attend.reason, cache.record(request, attend.run, stream))
+
+
+def prepare_layers(
+    choices: Sequence[Choice], layers: int, prepare_one: Callable[[Choice], Attend]
+) -> list[Attend]:
+    """Return an `Attend` for each of so many layers; the `choices` are repeated over them.
+
+    Each distinct kind with its settings is prepared once.
+    """
+    made: dict[Choice, Attend] = {}
+    for choice in choices[:layers]:
+        if choice not in made:
+            made[choice] = prepare_one(choice)
+    return [made[choices[layer % len(choices)]] for layer in range(layers)]
+
+
+def reasons(attends: Sequence[Attend]) -> str:
+    """Return the backends of these, each with its reason, for the log."""
+    return ", ".join(dict.fromkeys(attend.reason for attend in attends))
+
+
+def layout_of(
+    lengths: Sequence[int], device: torch.device | str, cache: Cache | None = None
+) -> Layout:
+    """Return the layout of sequences of these lengths, which go on from those in the cache.
+
+    Called once a forward pass, which begins a step of the cache.
+    """
+    from nlpkit.attention.layout import Layout
+
+    return Layout.of(lengths, device, cache.begin(lengths) if cache is not None else ())
+
+
+def dense_mask(choice: Choice, layout: Layout, fields: Mapping[str, Tensor | None]) -> Tensor:
+    """Return who sees whom over the whole pack, (N, N) bool; rows are queries.
+
+    Raises:
+        Unsupported: the kind is no mask.
+    """
+    import torch
+
+    if isinstance(choice.module, ComputedKind):
+        raise Unsupported(f"attention kind {choice.kind} has no mask: it computes itself")
+    index = torch.arange(layout.total, device=layout.device)
+    read = _read(choice, fields, layout)
+    request = Request(
+        kind=choice.module, config=choice.config, layout=layout, keys=layout, fields=read,
+        key_fields=read, tensors={}, buffers={}, heads=1, head_dim=1, dtype=torch.float32,
+        device=layout.device, training=False, dropout=0.0, scale=1.0,
+    )  # fmt: skip
+    return request.visible(index[:, None], index[None, :])
+
+
+def _computed(
+    choice: Choice,
+    kind: ComputedKind,
+    request: Request,
+    backend: str,
+    cache: Cache | None,
+    stream: tuple[str, str, str],
+) -> Attend:
+    """Return the attention of a kind that computes itself."""
+    if backend != "auto":
+        raise Unsupported(
+            f"attention kind {choice.kind} computes itself and takes no backend; "
+            "attention.backend must be auto"
+        )
+    if request.dropout:
+        raise Unsupported(f"attention kind {choice.kind} has no probabilities for dropout")
+    layers = cache.states(request, stream) if cache is not None else None
+
+    def run(q: Tensor, k: Tensor, v: Tensor, tensors: Mapping[str, Tensor] | None = None) -> Tensor:
+        state = next(layers) if layers is not None else None
+        return kind.attend(request, q, k, v, tensors or {}, state)
+
+    return Attend("own", f"{choice.kind} computes itself", run)
 
 
 def _chosen(kind: str, request: Request, backend: str) -> Attend:
     """Return the attention of the named backend, or of the first that does not refuse."""
     if backend != "auto":
-        chosen = registry.load("attention/backends", backend)
+        chosen = _backend(backend)
         if reason := chosen.refuses(request):
             raise Unsupported(f"attention backend {backend} cannot do kind {kind}: {reason}")
         return Attend(backend, f"{backend} (asked for)", chosen.prepare(request))
     refused = []
     for name in _order(request):
-        chosen = registry.load("attention/backends", name)
+        chosen = _backend(name)
         if reason := chosen.refuses(request):
             refused.append(f"{name} refused: {reason}")
             continue
@@ -141,16 +219,8 @@ def _chosen(kind: str, request: Request, backend: str) -> Attend:
     raise Unsupported(f"no attention backend can do kind {kind}: {'; '.join(refused)}")
 
 
-def dense_mask(kind: str, layout: Layout, fields: Mapping[str, Tensor | None]) -> Tensor:
-    """Return who sees whom over the whole pack, (N, N) bool; rows are queries."""
-    import torch
-
-    module = registry.load("attention/kinds", kind)
-    given = _read(kind, module, fields, layout)
-    index = torch.arange(layout.total, device=layout.device)
-    ids = layout.document_ids
-    q, k = index[:, None], index[None, :]
-    return module.mask(given, q, k) & (ids[q] == ids[k])
+def _backend(name: str) -> Backend:
+    return cast(Backend, registry.load("attention/backends", name))
 
 
 def _order(request: Request) -> tuple[str, ...]:
@@ -160,22 +230,18 @@ def _order(request: Request) -> tuple[str, ...]:
     if request.device.type != "cpu":
         return "sdpa", "reference"
     # In float32 torch's own kernel is as good where it needs no mask of ours.
-    plain = request.table is None and (request.kind.FULL or request.kind.CAUSAL)
-    if plain and request.dtype.itemsize > 2:
+    if request.kernel and request.dtype.itemsize > 2:
         return "sdpa", "recompute", "reference"
     return "recompute", "sdpa", "reference"
 
 
-def _read(
-    name: str,
-    kind: ModuleType,
-    fields: Mapping[str, Tensor | None],
-    layout: Layout,
-) -> dict[str, Tensor]:
-    """Return the fields that the kind reads, checked."""
-    read = {}
+def _read(choice: Choice, fields: Mapping[str, Tensor | None], layout: Layout) -> dict[str, Tensor]:
+    """Return the fields that the kind reads, checked; those of the layout where none are given."""
+    kind, read = choice.module, {}
     for field in kind.FIELDS:
         value = fields.get(field)
+        if value is None and field in LAYOUT_FIELDS:
+            value = layout.positions if field == "position" else layout.token_lengths
         if value is not None:
             if value.shape != (layout.total,):
                 shape = tuple(value.shape)
@@ -185,25 +251,25 @@ def _read(
             read[field] = value
         elif field not in kind.OPTIONAL:
             given = ", ".join(sorted(fields)) or "nothing"
-            raise ValueError(f"attention kind {name!r} needs the field {field!r}; given: {given}")
+            raise ValueError(
+                f"attention kind {choice.kind!r} needs the field {field!r}; given: {given}"
+            )
     return read
 
 
-def _constants(kind: ModuleType, config: FrozenConfig, layout: Layout) -> dict[str, Tensor]:
-    if not kind.BIAS:
+def _buffers(kind: Kind, config: object, layout: Layout) -> dict[str, Tensor]:
+    if not hasattr(kind, "bias_index"):
         return {}
-    return {name: value.to(layout.device) for name, value in kind.constants(config).items()}
+    constants = cast(BiasKind, kind).buffers(config)
+    return {name: value.to(layout.device) for name, value in constants.items()}
 
 
-def _checked_table(
-    name: str, kind: ModuleType, config: FrozenConfig, table: Tensor | None, heads: int
-) -> Tensor | None:
-    if not kind.BIAS:
-        if table is not None:
-            raise ValueError(f"attention kind {name!r} has no learned bias but was given a table")
-        return None
-    wanted = (kind.rows(config), heads)
-    given = None if table is None else tuple(table.shape)
-    if given != wanted:
-        raise ValueError(f"attention kind {name!r} needs a bias table {wanted}; got {given}")
-    return table
+def _check_tensors(choice: Choice, given: dict[str, Tensor], heads: int, head_dim: int) -> None:
+    """Raise `ValueError` unless the kind's shared tensors are given, and no others."""
+    learned = choice.module.tensors(choice.config, heads, head_dim)
+    wanted = {name: each.shape for name, each in learned.items() if each.shared}
+    found = {name: tuple(tensor.shape) for name, tensor in given.items()}
+    if wanted != found:
+        raise ValueError(
+            f"attention kind {choice.kind!r} needs the tensors {wanted}; given: {found}"
+        )

@@ -1,144 +1,94 @@
-"""Keys and values of sequences that grow, so that a new token costs one token's work.
+"""What generation keeps of sequences that grow, so that a new token costs one token's work.
 
-The first step (the prompts, a flat pack) is computed by an ordinary backend and its keys, values
-and fields are kept on the way. In each later step every sequence gets the same number of new
-tokens, which see their own sequence by the kind's own index arithmetic over the rectangle
-(B, T): no kind and no family knows about it. Right only where tokens never see later ones, but for
-those of the first step among themselves.
+The first step (the prompts, a flat pack) is computed as in training, and what later steps need is
+kept on the way. In each later step every sequence gets the same number of new tokens. A model with
+several kinds of attention, or several roles of it (to itself, to an encoder), has a stream of keys
+and values for each; a kind that computes itself, or a recurrent model, has a state of fixed size.
 
-B sequences, T tokens of the longest, H heads, D width of a head, n new tokens a sequence.
-Keys and values of a head lie together, (rows, H, capacity, D): what a step reads is in one piece.
+B sequences, T tokens of the longest, n new tokens a sequence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from nlpkit.attention import Request
+from nlpkit.attention.contract import Request
+from nlpkit.attention.key_values import KeyValues
 
-Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
-_LEAST_CAPACITY = 32  # tokens a sequence
+Stream = tuple[str, str, str]  # kind, its settings, its role in the model
 
 
 class Cache:
-    """`lengths`, and for each layer keys and values; of their rows the first B are in use.
-
-    What lies beyond a sequence's length is finite, as it is multiplied by zero.
-    """
+    """`lengths` (B) tokens of each sequence, the streams, and the states of each layer."""
 
     def __init__(self) -> None:
         self.lengths: list[int] = []
-        self._layers: list[tuple[Tensor, Tensor]] = []
-        self._fields: dict[str, Tensor] = {}  # (rows, capacity)
-        self._rows = self._capacity = 0
+        self._streams: dict[Stream, KeyValues] = {}
+        self._states: dict[Stream, list[dict[str, Tensor]]] = {}
 
     def __len__(self) -> int:
         """Return B."""
         return len(self.lengths)
 
-    def record(self, request: Request, run: Attention) -> Attention:
+    def begin(self, lengths: Sequence[int]) -> tuple[int, ...]:
+        """Return what is kept of each sequence, in tokens, and add those of this step.
+
+        Raises:
+            ValueError: not the same number of new tokens for each of the B sequences.
+        """
+        past = tuple(self.lengths)
+        if past and tuple(lengths) != (lengths[0],) * len(past):
+            raise ValueError(
+                f"a cache of {len(past)} sequences is given new tokens {tuple(lengths)}; "
+                "each needs as many as the others"
+            )
+        before = past or (0,) * len(lengths)
+        self.lengths = [old + new for old, new in zip(before, lengths, strict=True)]
+        return past
+
+    def record(
+        self, request: Request, run: Callable[[Tensor, Tensor, Tensor], Tensor], stream: Stream
+    ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         """Return `run`, the attention over the pack of prompts, that also keeps what it is given.
 
         Raises:
             ValueError: the kind lets tokens see later ones, so that nothing can be kept.
         """
-        _check(request)
-        layout = request.layout
-        self.lengths = list(layout.lengths)
-        self._rows, self._capacity = len(self.lengths), _capacity(layout.max_length)
-        row, place = layout.document_ids, layout.positions
-        self._layers = []
-        self._fields = {}
-        for name in _token_fields(request):
-            field = request.fields[name]
-            self._fields[name] = field.new_zeros(self._rows, self._capacity)
-            self._fields[name][row, place] = field
+        _check(request, grows=not request.is_cross)
+        kept = self._streams[stream] = KeyValues(request)
+        return kept.record(run)
 
-        def spread(packed: Tensor) -> Tensor:
-            heads, width = packed.shape[1:]
-            kept = packed.new_zeros(self._rows, heads, self._capacity, width)
-            kept.transpose(1, 2)[row, place] = packed.detach()
-            return kept
+    def extend(self, request: Request, stream: Stream) -> Callable[..., Tensor]:
+        """Return the attention of n new tokens of each sequence to what is kept of it."""
+        _check(request, grows=False)  # as at the first step
+        return self._streams[stream].extend(request)
 
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            self._layers.append((spread(k), spread(v)))
-            return run(q, k, v)
+    def states(self, request: Request, stream: Stream) -> Iterator[dict[str, Tensor]]:
+        """Return the states of a kind that computes itself, layer by layer; empty ones at first."""
+        _check(request, grows=True)
+        first = request.layout.past is None
+        if first:
+            self._states[stream] = []
+        return _layers(self._states[stream], first)
 
-        return attend
-
-    def extend(self, request: Request) -> Attention:
-        """Return the attention of n new tokens of each sequence to all of their own sequence.
-
-        Called once a layer, in the order of the first step.
-
-        Raises:
-            ValueError: not the same number of new tokens for each of the B sequences.
-        """
-        _check(request)
-        count, new = len(self.lengths), request.layout.lengths[0]
-        if request.layout.lengths != (new,) * count:
-            raise ValueError(
-                f"a cache of {count} sequences is given new tokens {request.layout.lengths}; "
-                "each needs as many as the others"
-            )
-        equal = len(set(self.lengths)) == 1
-        longest = max(self.lengths) + new
-        self._reserve(count, longest)
-        device = request.device
-        first = torch.arange(count, device=device)[:, None] * self._capacity
-        end = torch.tensor(self.lengths, device=device)[:, None] + new  # (B, 1)
-        at = first + end + torch.arange(-new, 0, device=device)  # (B, n)
-        for name in _token_fields(request):
-            self._fields[name].view(-1)[at] = request.fields[name].view(count, new)
-        self.lengths = [length + new for length in self.lengths]
-        plain = request.table is None and request.kind.CAUSAL
-        # Where nothing is hidden, no mask: the fastest kernel.
-        mask = None if plain and equal and new == 1 else self._mask(request, first, end, at)
-        layers = iter(self._layers)
-        heads, width = request.heads, request.head_dim
-        # Of each new token, head by head, where it goes: (B, n, H), flat.
-        first_head = torch.arange(count * heads, device=device).view(count, 1, heads)
-        rows = (first_head * self._capacity + (at - first)[..., None]).view(-1)
-
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = next(layers)
-            keys.view(-1, width).index_copy_(0, rows, k.reshape(-1, width))
-            values.view(-1, width).index_copy_(0, rows, v.reshape(-1, width))
-            out = F.scaled_dot_product_attention(
-                q.reshape(count, new, heads, width).transpose(1, 2),
-                keys[:count, :, :longest],
-                values[:count, :, :longest],
-                attn_mask=mask,
-                scale=request.scale,
-            )
-            return out.transpose(1, 2).reshape(count * new, heads, width)
-
-        return attend
+    def state(self, name: str) -> dict[str, Tensor]:
+        """Return the state that a model keeps for itself, tensors (B, …); empty at first."""
+        layers = self._states.setdefault(("", "", name), [])
+        if not layers:
+            layers.append({})
+        return layers[0]
 
     def select(self, indices: Sequence[int]) -> None:
-        """Make sequence i what sequence `indices[i]` was; those not named leave.
-
-        Only rows that change are copied, so naming most in their own place is cheap.
-        """
+        """Make sequence i what sequence `indices[i]` was; those not named leave."""
         self.lengths = [self.lengths[index] for index in indices]
-        moved = [place for place, index in enumerate(indices) if place != index]
-        if not moved:
-            return
-        longest = max(self.lengths)
-        self._reserve(len(indices), longest)
-        device = self._layers[0][0].device
-        to = torch.tensor(moved, device=device)
-        source = torch.tensor([indices[place] for place in moved], device=device)
-        for tensor in self._tensors():
-            live = _tokens_first(tensor)[:longest]
-            live[:, to] = live[:, source]
+        for kept in self._streams.values():
+            kept.select(indices)
+        for state in self._every_state():
+            for name, tensor in state.items():
+                state[name] = tensor[torch.tensor(list(indices), device=tensor.device)]
 
     def append(self, other: Cache) -> None:
         """Add the sequences of `other` behind those there are."""
@@ -147,68 +97,30 @@ class Cache:
             return
         if not other.lengths:
             return
-        count, longest = len(self.lengths), max(other.lengths)
-        self._reserve(count + len(other), max(longest, *self.lengths))
-        for mine, theirs in zip(self._tensors(), other._tensors(), strict=True):
-            new = _tokens_first(theirs)[:longest, : len(other)]
-            _tokens_first(mine)[:longest, count : count + len(other)] = new
+        for stream, kept in self._streams.items():
+            kept.append(other._streams[stream])
+        for mine, theirs in zip(self._every_state(), other._every_state(), strict=True):
+            for name in mine:
+                mine[name] = torch.cat([mine[name], theirs[name]])
         self.lengths += other.lengths
 
-    def _tensors(self) -> list[Tensor]:
-        return [*chain.from_iterable(self._layers), *self._fields.values()]
-
-    def _mask(self, request: Request, first: Tensor, end: Tensor, at: Tensor) -> Tensor:
-        """Return what is added to the scores, (B, H, n, T), or who sees whom, (B, 1, n, T)."""
-        longest = max(self.lengths)
-        place = torch.arange(longest, device=request.device)
-        queries = at[:, None, :, None]  # (B, 1, n, 1)
-        keys = (first + place)[:, None, None, :]  # (B, 1, 1, T)
-        flat = {name: field.view(-1) for name, field in self._fields.items()}
-        fields: Mapping[str, Tensor] = {**request.fields, **flat}
-        there = (place < end)[:, None, None, :]
-        visible = request.kind.mask(fields, queries, keys) & there
-        if request.table is None:
-            return visible
-        index = request.kind.bias_index(request.config, fields, queries, keys)
-        bias = F.embedding(index.squeeze(1), request.table).permute(0, 3, 1, 2)
-        return bias.to(request.dtype).masked_fill(~visible, -torch.inf)
-
-    def _reserve(self, rows: int, tokens: int) -> None:
-        """Make room for `rows` sequences of `tokens` tokens; what is too small is doubled."""
-        if rows <= self._rows and tokens <= self._capacity:
-            return
-        kept, length = self._rows, self._capacity
-        if rows > self._rows:
-            self._rows = max(rows, 2 * self._rows)
-        if tokens > self._capacity:
-            self._capacity = _capacity(max(tokens, 2 * self._capacity))
-
-        def grown(old: Tensor) -> Tensor:
-            shape = list(old.shape)
-            shape[0], shape[2 if old.ndim == 4 else 1] = self._rows, self._capacity
-            new = old.new_zeros(shape)
-            _tokens_first(new)[:length, :kept] = _tokens_first(old)
-            return new
-
-        self._layers = [(grown(keys), grown(values)) for keys, values in self._layers]
-        self._fields = {name: grown(field) for name, field in self._fields.items()}
+    def _every_state(self) -> Iterator[dict[str, Tensor]]:
+        for layers in self._states.values():
+            yield from layers
 
 
-def _tokens_first(tensor: Tensor) -> Tensor:
-    """Return a view (capacity, rows, …) of a field or of a layer's keys or values."""
-    return tensor.permute(2, 0, 1, 3) if tensor.ndim == 4 else tensor.T
+def _layers(states: list[dict[str, Tensor]], first: bool) -> Iterator[dict[str, Tensor]]:
+    """Yield the state of one layer after the other; at the first step new ones."""
+    if not first:
+        yield from states
+        return
+    while True:
+        states.append({})
+        yield states[-1]
 
 
-def _check(request: Request) -> None:
-    if request.kind.FULL:
-        raise ValueError("in full attention tokens see later ones: nothing of it can be kept")
+def _check(request: Request, grows: bool) -> None:
+    if grows and request.kind.VISIBILITY == "bidirectional":
+        raise ValueError("in this attention tokens see later ones: nothing of it can be kept")
     if request.training:
         raise ValueError("a cache is for generation; put the model in evaluation mode")
-
-
-def _token_fields(request: Request) -> list[str]:
-    return [name for name in request.kind.FIELDS if name in request.fields]
-
-
-def _capacity(tokens: int) -> int:
-    return -(-tokens // _LEAST_CAPACITY) * _LEAST_CAPACITY

@@ -75,3 +75,10 @@ class Layout:
         if self.past is not None:
             first = first - torch.tensor(self.past, device=self.device)
         return torch.arange(self.total, device=self.device) - first[self.document_ids]
+
+    @cached_property
+    def token_lengths(self) -> Tensor:
+        """Tokens of the sequence that each token is in, those in the cache included, (N,) int64."""
+        past = self.past or (0,) * len(self.lengths)
+        sizes = [old + new for old, new in zip(past, self.lengths, strict=True)]
+        return torch.tensor(sizes, device=self.device)[self.document_ids]

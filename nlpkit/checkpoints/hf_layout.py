@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from nlpkit import registry
+from nlpkit.attention.contract import Choice
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
 from nlpkit.models.head import HEAD
@@ -49,6 +50,10 @@ def layout(
     """
     body = {name: tensor for name, tensor in weights.items() if name != HEAD}
     settings, tensors = module.to_hf(config, body)
+    if config.attention:  # transformers would open it as the family has it by default
+        settings["model_type"] = f"nlpkit-{settings['model_type']}"
+        settings["architectures"] = []
+        settings["nlpkit"]["attention"] = [choice.to_json() for choice in config.attention]
     if HEAD in weights:
         tensors[THEIR_HEAD] = weights[HEAD]
         names = labels or [f"LABEL_{i}" for i in range(len(weights[HEAD]))]
@@ -125,6 +130,8 @@ def converted(
     """
     try:
         config, state = module.from_hf(settings, tensors)
+        kinds = settings.get("nlpkit", {}).get("attention", [])
+        config = config.model_copy(update={"attention": tuple(map(Choice.from_json, kinds))})
         with torch.device("meta"):
             model = module.Model(config, len(state["token_embedding"]), "auto")
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -150,6 +157,8 @@ def family_of(settings: Mapping[str, Any], directory: Path) -> tuple[str, Module
         module = registry.load("models", name)
         known[module.MODEL_TYPE] = (name, module)
     named = settings.get("model_type")
+    if isinstance(named, str):
+        named = named.removeprefix("nlpkit-")
     found = known.get(named) if isinstance(named, str) else None
     if found is None:
         raise FileError(

@@ -91,8 +91,8 @@ class Examples:
 
     def batch(self, items: np.ndarray, epoch: int) -> Batch:
         """Return the pack of these items."""
-        batch = collate([self.make(item, epoch) for item in items], self.token_field)
-        batch.count = self.objective.count(batch.fields)
+        batch = collate([self.make(item, epoch) for item in items], self.objective.fields)
+        batch.num_targets = self.objective.num_targets(batch.fields)
         return batch
 
 

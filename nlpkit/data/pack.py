@@ -13,7 +13,7 @@ like lengths, whose gradients differ from each other by the kind of their docume
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from nlpkit.errors import UsageError
 WINDOW_BINS = 64  # bins' worth of pieces packed together
 FULL_ENOUGH = 0.985  # bins emptier than this are handed on to the next window,
 LENGTHS = "lengths"  # in an example of several sequences: the tokens of each
+SOURCE_LENGTHS = "source_lengths"  # in a batch with source sequences: the tokens of each
 HANDED_ON = 2  # but no more than so many: what packs badly here packs badly there
 
 
@@ -49,12 +50,18 @@ class Batch:
 
     fields: dict[str, Any]  # name -> (N,) or (S,), numpy arrays in the loader, tensors in the loop
     lengths: tuple[int, ...]
-    count: int = 0
+    num_targets: dict[str, int] = field(default_factory=dict)  # of each term of the loss
+    progress: float = 0.0  # share of the run that is done, from 0 to 1
 
     @property
     def tokens(self) -> int:
         """Return N, the tokens of the pack."""
         return sum(self.lengths)
+
+    @property
+    def targets(self) -> int:
+        """Return the targets of the first term of the loss."""
+        return next(iter(self.num_targets.values()), 0)
 
 
 def best_fit(sizes: np.ndarray, budget: int) -> list[list[int]]:
@@ -142,17 +149,38 @@ def _window_ends(sizes: np.ndarray, budget: int) -> list[int]:
     return [*np.searchsorted(total, marks).tolist(), len(sizes)] if windows else []
 
 
-def collate(examples: Sequence[Mapping[str, np.ndarray]], token_field: str) -> Batch:
+class PerField(Protocol):
+    """A field of an example: `per` token, sequence or source token."""
+
+    @property
+    def per(self) -> str: ...
+
+
+def collate(examples: Sequence[Mapping[str, np.ndarray]], fields: Mapping[str, PerField]) -> Batch:
     """Concatenate examples.
 
-    An example is one sequence, as long as its `token_field` (one with a value a token), or several,
-    whose lengths it holds itself.
+    An example is one sequence, as long as its first field with a value a token, or several, whose
+    lengths it holds itself (`LENGTHS`). Lengths of source sequences are added to the fields, as a
+    tuple: `source_lengths`.
+
+    Raises:
+        ValueError: a field with a value a token has more or fewer.
     """
-    fields = {
+    merged: dict[str, Any] = {
         name: np.concatenate([np.atleast_1d(example[name]) for example in examples])
         for name in examples[0]
     }
-    lengths = fields.pop(LENGTHS, None)
-    if lengths is None:
-        return Batch(fields, tuple(len(example[token_field]) for example in examples))
-    return Batch(fields, tuple(lengths.tolist()))
+    token_field = next(name for name, kind in fields.items() if kind.per == "token")
+    several = merged.pop(LENGTHS, None)
+    if several is None:
+        lengths = tuple(len(example[token_field]) for example in examples)
+    else:
+        lengths = tuple(several.tolist())
+    for name, kind in fields.items():
+        if kind.per == "token" and len(merged[name]) != sum(lengths):
+            raise ValueError(
+                f"field {name!r} has {len(merged[name])} values; one a token is {sum(lengths)}"
+            )
+        if kind.per == "source" and SOURCE_LENGTHS not in merged:
+            merged[SOURCE_LENGTHS] = tuple(len(example[name]) for example in examples)
+    return Batch(merged, lengths)

@@ -116,7 +116,7 @@ class _Engine:
             # Copied, so that the other states need not be kept with them.
             kept = {
                 slot: hidden[start + int(place)].clone()
-                for slot, place in enumerate(prompt.source)
+                for slot, place in enumerate(prompt.predicted_from)
                 if place >= 0
             }
             start += len(prompt.given["input_ids"])
@@ -168,7 +168,7 @@ class _Engine:
             # Of the input alone, so that its neighbours do not matter.
             draws = np.random.default_rng((settings.seed, number, copy))
         elif settings.beam > 1:
-            beam = Beam(settings.beam, settings.length_penalty, len(prompt.source))
+            beam = Beam(settings.beam, settings.length_penalty, len(prompt.predicted_from))
         return Line(number, prompt, draws, beam, kept=kept)
 
     def _width(self, rows: Rows) -> int:
@@ -214,7 +214,7 @@ class _Engine:
             ended = token in self.rules.ends
             line.ids += [token]
             stopped = ended or self._stops(line.ids)
-            if stopped or len(line.ids) == len(line.prompt.source):
+            if stopped or len(line.ids) == len(line.prompt.predicted_from):
                 kept = line.ids[:-1] if ended else line.ids
                 line.answers = [Answer(tuple(kept), line.score, stopped)]
         return [[0]] * len(lines)

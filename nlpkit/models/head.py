@@ -1,5 +1,8 @@
 """A linear layer on a state: what a task adds to a model, whatever its family."""
 
+from collections.abc import Sequence
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -17,3 +20,8 @@ class Head(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         return F.linear(F.dropout(states, self.dropout, self.training), self.weight)
+
+
+def last_states(hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Return (S, C), the state of the last token of each sequence of a pack."""
+    return hidden[torch.tensor(lengths, device=hidden.device).cumsum(0) - 1]

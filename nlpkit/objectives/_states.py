@@ -22,13 +22,13 @@ from nlpkit.config import FrozenConfig
 from nlpkit.data.items import Row
 from nlpkit.data.pack import LENGTHS
 from nlpkit.errors import DataError
-from nlpkit.objectives._task import Item, RowError, Task, counted, kind_of, last_tokens, shorten
-from nlpkit.objectives.contract import Field, Loss, check_length
+from nlpkit.objectives._task import Item, RowError, Task, counted, kind_of, shorten
+from nlpkit.objectives.contract import Field, Loss, Term, check_length
 
 if TYPE_CHECKING:
     import torch
 
-START, DELIMITER, EXTRACT = "_start_", "_delimiter_", "_classify_"
+    from nlpkit.data.pack import Batch
 
 
 class StateConfig(FrozenConfig):
@@ -39,7 +39,9 @@ class StateConfig(FrozenConfig):
     )
     dropout: float = Setting(0.1, ge=0, lt=1, description="on the states, before the linear layer")
     lm_weight: float = Setting(
-        0.5, ge=0, description="λ, the weight of next-token prediction beside the task (L3)"
+        0.5,
+        ge=0,
+        description="λ, the weight of next-token prediction beside the task (L3), in causal models",
     )
 
 
@@ -56,14 +58,13 @@ class StateTask(Task):
     """A task on the states of `_classify_`; a file says `texts`, `sequences` and what is right."""
 
     parts = ("task", "lm")
-    inputs = ("input_ids",)
+    inputs: tuple[str, ...] = ("input_ids",)
     fields: Mapping[str, Field] = {
         "input_ids": Field(np.int64),
         "order": Field(np.int64, per="sequence"),  # its number in the row
-        "right": Field(np.float32, per="sequence"),  # the row's class, option or number
+        "label": Field(np.float32, per="sequence"),  # the row's class, option or number
     }
-    needs = ("causal",)
-    special_tokens = (START, DELIMITER, EXTRACT)
+    needs = ("has_vocabulary", "hidden_size")
 
     def __init__(self, config: StateConfig, tokenizer: Any, model_config: Any):
         """Bind the settings.
@@ -74,14 +75,24 @@ class StateTask(Task):
         super().__init__(config, tokenizer, model_config)
         check_length(config.max_length, model_config)
         self.dropout = config.dropout
-        self.start, self.delimiter, self.extract = map(tokenizer.special_id, self.special_tokens)
+        self.lm_weight = config.lm_weight if model_config.causal else 0.0
+        frame = map(tokenizer.special_id, model_config.task_tokens)
+        self.start, self.delimiter, self.extract = frame
+        if model_config.pairs:
+            self.inputs = ("input_ids", "token_type_ids")
+            self.fields = {**self.fields, "token_type_ids": Field(np.int64)}
+
+    @classmethod
+    def special_tokens(cls, model_config: Any) -> tuple[str, ...]:
+        """Return what stands before, between and after the texts: the family's."""
+        return tuple(dict.fromkeys(model_config.task_tokens))
 
     def sequences(self, ids: list[list[int]]) -> list[list[list[int]]]:
         """Return the sequences of a row, each a list of parts, the one to be cut first in front."""
         return [ids]
 
     @abstractmethod
-    def right(self, row: Row) -> float:
+    def label(self, row: Row) -> float:
         """Return what is right: a class, an option, a number; raise `RowError`."""
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
@@ -93,7 +104,7 @@ class StateTask(Task):
             framed.append(self._framed(kept))
             cut = {name: cut.get(name, 0) + found.get(name, 0) for name in cut | found}
         size = sum(map(len, framed))
-        return Item(tuple(framed), self.right(row), size, cut)
+        return Item(tuple(framed), self.label(row), size, cut)
 
     def _fitted(self, parts: Sequence[list[int]]) -> tuple[list[np.ndarray], dict[str, int]]:
         left = self.config.max_length - 1 - len(parts)  # start; a delimiter or extract after each
@@ -117,75 +128,69 @@ class StateTask(Task):
 
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the sequences of a row, one after another; nothing is random."""
-        return {
+        made: dict[str, np.ndarray] = {
             "input_ids": np.concatenate(item.parts).astype(np.int64),
             "order": np.arange(len(item.parts), dtype=np.int64),
-            "right": np.full(len(item.parts), item.label, np.float32),
+            "label": np.full(len(item.parts), item.label, np.float32),
             LENGTHS: np.array([len(part) for part in item.parts], np.int64),
         }
+        if "token_type_ids" in self.fields:
+            made["token_type_ids"] = np.concatenate([self._types(part) for part in item.parts])
+        return made
 
-    def count(self, batch: Mapping[str, np.ndarray]) -> int:
+    def _types(self, ids: np.ndarray) -> np.ndarray:
+        """Return 0 for the first text with its delimiter, 1 for the rest (Devlin et al. 2018)."""
+        ends = ids == self.delimiter
+        return (np.cumsum(ends) - ends).clip(max=1).astype(np.int64)
+
+    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of rows."""
-        return int((batch["order"] == 0).sum())
+        return {"task": int((batch["order"] == 0).sum())}
 
-    def loss(self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]) -> Loss:
+    def loss(self, model: Any, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return L3, summed over rows; the task's loss and the auxiliary one apart, unweighted."""
-        return self._computed(model, batch, lengths)[0]
+        return self._computed(model, hidden, batch)[0]
 
-    def judge(
-        self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]
+    def predict(
+        self, model: Any, hidden: torch.Tensor, batch: Batch
     ) -> tuple[Loss, list[tuple[str, str]]]:
-        """Return the loss, and for each row the answer and what is right."""
-        loss, outputs, groups = self._computed(model, batch, lengths)
-        return loss, self.answers(outputs, groups, batch)
+        """Return the loss, and for each row the prediction and its label."""
+        loss, outputs, groups = self._computed(model, hidden, batch)
+        return loss, self.predictions(outputs, groups, batch.fields)
 
     def _computed(
-        self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]
+        self, model: Any, hidden: torch.Tensor, batch: Batch
     ) -> tuple[Loss, torch.Tensor, torch.Tensor]:
         """Return the loss, each sequence's outputs (S, O) and the number of its row (S,)."""
-        hidden = model(lengths, input_ids=batch["input_ids"])
-        outputs, groups = self._outputs(model, hidden, batch, lengths)
-        task = self.task_loss(outputs, groups, batch)
-        count = int((batch["order"] == 0).sum())
+        outputs = model.head(model.summary(hidden, batch.lengths)).float()
+        first = batch.fields["order"] == 0
+        groups = first.cumsum(0) - 1
+        task = self.task_loss(outputs, groups, batch.fields)
+        count = int(first.sum())
         parts = {"task": (task.detach(), count)}
         total = task
-        if self.config.lm_weight:
-            auxiliary = self._auxiliary(model, hidden, batch, lengths, groups)
+        if self.lm_weight:
+            auxiliary = self._auxiliary(model, hidden, batch, groups)
             parts["lm"] = (auxiliary.detach(), count)
-            total = task + self.config.lm_weight * auxiliary
-        return Loss(total, count, parts), outputs, groups
-
-    def _outputs(
-        self,
-        model: Any,
-        hidden: torch.Tensor,
-        batch: Mapping[str, torch.Tensor],
-        lengths: tuple[int, ...],
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return each sequence's outputs (S, O) and the number of its row (S,)."""
-        states = hidden[last_tokens(lengths, hidden.device)]
-        return model.head(states).float(), (batch["order"] == 0).cumsum(0) - 1
+            total = task + self.lm_weight * auxiliary
+        return Loss({"task": Term(total, count, parts=parts)}), outputs, groups
 
     def _auxiliary(
-        self,
-        model: Any,
-        hidden: torch.Tensor,
-        batch: Mapping[str, torch.Tensor],
-        lengths: tuple[int, ...],
-        groups: torch.Tensor,
+        self, model: Any, hidden: torch.Tensor, batch: Batch, groups: torch.Tensor
     ) -> torch.Tensor:
         """Return the sum over rows of the mean, over a row's sequences, of their mean loss."""
         import torch
 
         device = hidden.device
-        sizes = torch.tensor(lengths, device=device)
+        sizes = torch.tensor(batch.lengths, device=device)
         inside = torch.ones(len(hidden), dtype=torch.bool, device=device)
         inside[sizes.cumsum(0) - 1] = False
         index = inside.nonzero().squeeze(1)
         per_row = torch.bincount(groups)[groups]  # (S,) sequences of the row
         weight = 1.0 / ((sizes - 1) * per_row)
         weights = weight.repeat_interleave(sizes - 1, output_size=len(index))
-        return model.token_loss(hidden, index, batch["input_ids"][index + 1], weights)[0]
+        targets = batch.fields["input_ids"][index + 1]
+        return model.token_loss(hidden, index, targets, weights)[0]
 
     def task_loss(
         self, outputs: torch.Tensor, groups: torch.Tensor, batch: Mapping[str, torch.Tensor]
@@ -193,14 +198,14 @@ class StateTask(Task):
         """Return the task's loss summed over rows; by default of classes, one sequence a row."""
         import torch.nn.functional as F
 
-        return F.cross_entropy(outputs, batch["right"].long(), reduction="sum")
+        return F.cross_entropy(outputs, batch["label"].long(), reduction="sum")
 
-    def answers(
+    def predictions(
         self, outputs: torch.Tensor, groups: torch.Tensor, batch: Mapping[str, torch.Tensor]
     ) -> list[tuple[str, str]]:
         """Return the likeliest class and the right one, for each row of one sequence."""
         labels = self.config.labels
-        chosen, right = outputs.argmax(1).tolist(), batch["right"].long().tolist()
+        chosen, right = outputs.argmax(1).tolist(), batch["label"].long().tolist()
         return [(labels[a], labels[b]) for a, b in zip(chosen, right, strict=True)]
 
 
@@ -233,7 +238,7 @@ class LabelTask(StateTask):
             )
         return config.model_copy(update={"labels": names})
 
-    def right(self, row: Row) -> float:
+    def label(self, row: Row) -> float:
         """Return the number of the row's class; raise `RowError`."""
         name = class_name(row, self.config.label)
         if name not in self.config.labels:

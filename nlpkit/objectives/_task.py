@@ -9,17 +9,17 @@ A task file has a `Config` and an `Objective` derived from `Task`. Beside the co
 - `example(item, rng)`: its arrays, as everywhere; several sequences are one after another, and
   `LENGTHS` says how long each is;
 - `outputs`: the size of the linear layer that it puts on a state, or 0;
-- `special_tokens`: tokens that the vocabulary must have;
+- `special_tokens(model_config)`: tokens that the vocabulary must have;
 - `metrics`: the scores by which it is judged, names of `nlpkit score`;
-- `judge(model, batch, lengths)`: the loss, and for each row the model's answer and what is right.
+- `predict(model, hidden, batch)`: the loss, and for each row the prediction and its label.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from nlpkit.objectives.contract import Loss, Pieces
 
 if TYPE_CHECKING:
     import torch
+
+    from nlpkit.data.pack import Batch
 
 __all__ = ["LENGTHS", "Item", "RowError", "Task", "kind_of", "shorten"]
 
@@ -48,15 +50,20 @@ class Task(ABC):
     """The common part of every task's `Objective`."""
 
     columns: tuple[str, ...]
-    special_tokens: ClassVar[tuple[str, ...]] = ()
     outputs: int = 0
     dropout: float = 0.0  # before that layer
     drop_unknown = False
+    joins = False
     predicts_text = False  # whether a target is a token, so that perplexity means something
     metrics: tuple[str, ...] = ()
 
     def __init__(self, config: Any, tokenizer: Any, model_config: Any):
         self.config, self.tokenizer, self.model_config = config, tokenizer, model_config
+
+    @classmethod
+    def special_tokens(cls, model_config: Any) -> tuple[str, ...]:
+        """Return the tokens that the vocabulary must have."""
+        return ()
 
     @classmethod
     def named_columns(cls, config: Any) -> tuple[str, ...]:
@@ -68,14 +75,12 @@ class Task(ABC):
         """Return `config` with what the training rows alone can tell."""
         return config
 
-    def judge(
-        self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]
-    ) -> tuple[Loss, list[tuple[str, str]]]:
-        """Return the loss, and for each row the answer and what is right; none by default."""
-        return self.loss(model, batch, lengths), []
+    def predict(self, model: Any, hidden: Any, batch: Batch) -> tuple[Loss, list[tuple[str, str]]]:
+        """Return the loss, and for each row the prediction and its label; none by default."""
+        return self.loss(model, hidden, batch), []
 
     @abstractmethod
-    def loss(self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]) -> Loss:
+    def loss(self, model: Any, hidden: Any, batch: Batch) -> Loss:
         """Return the loss of a batch."""
 
     def encode(self, texts: list[str]) -> list[list[int]]:
@@ -128,7 +133,7 @@ def group_softmax_loss(scores: torch.Tensor, groups: torch.Tensor, right: torch.
     return total.log() + highest - scores[right]
 
 
-def answers(
+def predictions(
     scores: torch.Tensor, groups: torch.Tensor, right: torch.Tensor
 ) -> list[tuple[str, str]]:
     """Return for each group the number of its highest score and `right`'s, as text."""

@@ -27,5 +27,5 @@ class Objective(LabelTask):
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return the text; raise `RowError`."""
-        self.right(row)
+        self.label(row)
         return (row.text(self.config.text),)

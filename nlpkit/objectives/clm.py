@@ -18,10 +18,12 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives.contract import Field, Loss, Pieces, Prompt, check_length
+from nlpkit.objectives.contract import Field, Loss, Pieces, Prompt, Term, check_length
 
 if TYPE_CHECKING:
     import torch
+
+    from nlpkit.data.pack import Batch
 
 
 class Config(FrozenConfig):
@@ -43,6 +45,7 @@ class Objective:
     fields: Mapping[str, Field] = {"input_ids": Field(np.int64), "labels": Field(np.int64)}
     predicts_text = True
     drop_unknown = False
+    joins = False
     needs = ("causal",)
 
     def __init__(self, config: Config, tokenizer: Any, model_config: Any):
@@ -88,19 +91,19 @@ class Objective:
         whole = ids.astype(np.int64)
         return {"input_ids": whole[:-1], "labels": whole[1:]}
 
-    def count(self, batch: Mapping[str, np.ndarray]) -> int:
+    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of predicted tokens: all."""
-        return batch["labels"].size
+        return {"clm": batch["labels"].size}
 
-    def loss(self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]) -> Loss:
+    def loss(self, model: Any, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return cross entropy over all tokens."""
         import torch
 
-        hidden = model(lengths, input_ids=batch["input_ids"])
-        labels = batch["labels"]
+        labels = batch.fields["labels"]
         index = torch.arange(len(labels), device=labels.device)
-        total, each = model.token_loss(hidden, index, labels)
-        return Loss(total, len(labels), {"clm": (each.sum(), len(labels))})
+        loss_sum, token_losses = model.token_loss(hidden, index, labels)
+        parts = {"clm": (token_losses.sum(), len(labels))}
+        return Loss({"clm": Term(loss_sum, len(labels), parts=parts, of_text=True)})
 
     @property
     def never(self) -> tuple[int, ...]:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 if TYPE_CHECKING:
     import torch
 
+    from nlpkit.data.pack import Batch
+
 IGNORE = -100  # the label of a position that is not predicted, as in torch and transformers
 
 
 @dataclass(frozen=True)
 class Field:
-    """One array of an example: its type, and whether it has a value a token or one a sequence."""
+    """One array of an example: its type, and whether it has a value a token or one a sequence.
+
+    Fields per `source` have a value a token of a source sequence, whose length is its own; the
+    batch has these lengths as `source_lengths`.
+    """
 
     dtype: type
-    per: str = "token"
+    per: Literal["token", "sequence", "source"] = "token"
 
 
 @dataclass(frozen=True)
@@ -46,36 +52,78 @@ class Prompt:
     """A sequence to go on with, or to fill in: what is given, and slots for new tokens.
 
     T tokens are given, M are to come. Slot m is predicted from the state of the token in the slot
-    before it, or of a given token: `source`.
+    before it, or of a given token: `predicted_from`. A model that encodes a source has its S tokens
+    in `source`, inputs of `forward` as well.
     """
 
     given: Mapping[str, np.ndarray]  # inputs of the model's `forward`, (T,) each
     slots: Mapping[str, np.ndarray]  # those of the tokens to come, (M,) each; not `input_ids`
-    source: np.ndarray  # (M,) int64: a place in `given`, or -1 for the slot before
+    predicted_from: np.ndarray  # (M,) int64: a place in `given`, or -1 for the slot before
     text: np.ndarray  # ids of the text in `given`, without prompts and special tokens
     open: bool = True  # whether an end token may end it before its last slot
     cut: int = 0  # tokens of the text that were left out, as the model takes no more
+    source: Mapping[str, np.ndarray] = field(default_factory=dict)  # (S,) each
+
+
+@dataclass
+class Term:
+    """One term of a loss: a sum over its targets (differentiable), and their number.
+
+    The loss of a step is the sum of its terms, each its `weight` times the mean over the targets of
+    the *whole* step. `parts` is a breakdown for the log: sum and number by name; by default the
+    term itself.
+    """
+
+    loss_sum: torch.Tensor
+    num_targets: int
+    weight: float = 1.0
+    parts: Mapping[str, tuple[torch.Tensor, int]] | None = None
+    of_text: bool = False  # whether its targets are tokens of `labels`: perplexity means something
 
 
 @dataclass
 class Loss:
-    """Sum over the targets of a batch (differentiable), their number, and each part's share."""
+    """The terms of a batch's loss, by name."""
 
-    total: torch.Tensor
-    count: int
-    parts: dict[str, tuple[torch.Tensor, int]]
+    terms: dict[str, Term]
+
+    @property
+    def parts(self) -> dict[str, tuple[torch.Tensor, int]]:
+        """What the log shows of all terms: sum, without gradient, and number by name."""
+        found: dict[str, tuple[torch.Tensor, int]] = {}
+        for name, term in self.terms.items():
+            found |= term.parts or {name: (term.loss_sum.detach(), term.num_targets)}
+        return found
+
+    def mean(self, num_targets: Mapping[str, float], scale: float = 1.0) -> torch.Tensor:
+        """Return `scale` times what this batch adds to the loss of a step with so many targets."""
+        shares = [
+            term.loss_sum * term.weight * (scale / num_targets[name])
+            for name, term in self.terms.items()
+            if num_targets[name]
+        ]
+        return sum(shares[1:], start=shares[0])
+
+    @property
+    def num_targets(self) -> dict[str, int]:
+        """Targets of each term."""
+        return {name: term.num_targets for name, term in self.terms.items()}
 
 
 class Objective(Protocol):
-    """An objective bound to its settings, a tokenizer and a model's sizes."""
+    """An objective bound to its settings, a tokenizer and a model's settings.
+
+    In a list of objectives the first makes the examples, and those that follow (`joins`) alter
+    them, or add a term to the loss.
+    """
 
     fields: Mapping[str, Field]
     inputs: tuple[str, ...]  # the fields that are arguments of the model's `forward`
     parts: tuple[str, ...]  # what is reported apart
-    predicts_text: bool  # whether every target is a token: perplexity means something
+    predicts_text: bool  # whether a term is `of_text`
     drop_unknown: bool  # whether unknown tokens are left out of the documents
-    # What the model's `Config` must have: settings, or properties that say what the family can do
-    # (`causal`: a state sees its own token and those to its left, no other).
+    joins: bool  # whether it may follow another objective in a list: then it has `alter`
+    # What the model's `Config` must have: settings, or capabilities (`models/config.py`).
     needs: tuple[str, ...]
 
     def pieces(self, lengths: np.ndarray) -> Pieces:
@@ -87,16 +135,30 @@ class Objective(Protocol):
     def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return one example made of a piece's `ids`; all randomness comes from `rng`."""
 
-    def count(self, batch: Mapping[str, np.ndarray]) -> int:
-        """Return the number of targets in a collated batch."""
+    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """Return the targets of each term in a collated batch; the names are always the same."""
 
-    def loss(self, model: Any, batch: Mapping[str, Any], lengths: tuple[int, ...]) -> Loss:
-        """Return the loss of a batch of tensors whose sequences have these `lengths`."""
+    def loss(self, model: Any, hidden: Any, batch: Batch) -> Loss:
+        """Return the loss of a batch of tensors, from what `model.forward` gave for it."""
 
 
-def missing(objective: type[Objective] | Objective, model_config: Any) -> list[str]:
-    """Return what the objective needs and the model's `Config` lacks, or has as False."""
-    return [name for name in objective.needs if getattr(model_config, name, False) is False]
+@runtime_checkable
+class Joining(Protocol):
+    """What an objective offers that may follow another one in a list."""
+
+    def alter(
+        self, example: dict[str, np.ndarray], rng: np.random.Generator
+    ) -> dict[str, np.ndarray]:
+        """Return the example with its fields changed, or with more of them."""
+
+
+def forward(objective: Objective, model: Any, batch: Batch) -> Any:
+    """Return what the model makes of the inputs that the objective names: hidden states (N, C).
+
+    `progress` among the inputs is the share of the run that is done, from 0 to 1.
+    """
+    given = {**batch.fields, "progress": batch.progress}
+    return model(batch.lengths, **{name: given[name] for name in objective.inputs})
 
 
 def check_length(max_length: int, model_config: Any) -> None:

@@ -18,10 +18,12 @@ from pydantic import Field as Setting
 from nlpkit.config import FrozenConfig
 from nlpkit.objectives import _soft_prompt
 from nlpkit.objectives._soft_prompt import GENERATION_SEGMENT, INFILLING_SEGMENT, PROMPT_SEGMENT
-from nlpkit.objectives.contract import IGNORE, Field, Loss, Pieces, Prompt
+from nlpkit.objectives.contract import IGNORE, Field, Loss, Pieces, Prompt, Term
 
 if TYPE_CHECKING:
     import torch
+
+    from nlpkit.data.pack import Batch
 
 
 class Config(FrozenConfig):
@@ -53,6 +55,7 @@ class Objective:
     }
     predicts_text = True
     drop_unknown = True
+    joins = False
     needs = ("prompt_length", "prompts")
 
     def __init__(self, config: Config, tokenizer: Any, model_config: Any):
@@ -128,27 +131,25 @@ class Objective:
             "task": np.array(task, np.int64),
         }
 
-    def count(self, batch: Mapping[str, np.ndarray]) -> int:
+    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of predicted positions."""
-        return int((batch["labels"] != IGNORE).sum())
+        return {"cpm_ant": int((batch["labels"] != IGNORE).sum())}
 
-    def loss(self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]) -> Loss:
+    def loss(self, model: Any, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return cross entropy over the targets, infilling and generation reported apart.
 
-        `model(lengths, **inputs)` gives hidden states (N, C), `model.token_loss` projects the
-        target positions alone on the vocabulary.
+        `model.token_loss` projects the target positions alone on the vocabulary.
         """
-        hidden = model(lengths, **{name: batch[name] for name in self.inputs})
-        labels = batch["labels"]
+        labels = batch.fields["labels"]
         index = (labels != IGNORE).nonzero().squeeze(1)
-        total, each = model.token_loss(hidden, index, labels[index])
-        sizes = labels.new_tensor(lengths)
-        task = batch["task"].repeat_interleave(sizes, output_size=len(labels))[index]
+        loss_sum, token_losses = model.token_loss(hidden, index, labels[index])
+        sizes = labels.new_tensor(batch.lengths)
+        task = batch.fields["task"].repeat_interleave(sizes, output_size=len(labels))[index]
         parts = {}
         for number, name in enumerate(self.parts):
             chosen = task == number
-            parts[name] = (each[chosen].sum(), int(chosen.sum()))
-        return Loss(total, len(index), parts)
+            parts[name] = (token_losses[chosen].sum(), int(chosen.sum()))
+        return Loss({"cpm_ant": Term(loss_sum, len(index), parts=parts, of_text=True)})
 
     @property
     def never(self) -> tuple[int, ...]:

@@ -18,10 +18,12 @@ from nlpkit.config import FrozenConfig
 from nlpkit.data.items import Row
 from nlpkit.objectives import _soft_prompt
 from nlpkit.objectives._task import Item, Task, counted, shorten
-from nlpkit.objectives.contract import IGNORE, Field, Loss, Prompt
+from nlpkit.objectives.contract import IGNORE, Field, Loss, Prompt, Term
 
 if TYPE_CHECKING:
     import torch
+
+    from nlpkit.data.pack import Batch
 
 PROMPT_SEGMENT, TEXT_SEGMENT = 0, 2
 
@@ -120,16 +122,17 @@ class Objective(Task):
             "labels": labels,
         }
 
-    def count(self, batch: Mapping[str, np.ndarray]) -> int:
+    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of predicted tokens."""
-        return int((batch["labels"] != IGNORE).sum())
+        return {"nlg": int((batch["labels"] != IGNORE).sum())}
 
-    def loss(self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]) -> Loss:
+    def loss(self, model: Any, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return cross entropy over the target's tokens and `</s>`."""
-        hidden = model(lengths, **{name: batch[name] for name in self.inputs})
-        index = (batch["labels"] != IGNORE).nonzero().squeeze(1)
-        total, each = model.token_loss(hidden, index, batch["labels"][index])
-        return Loss(total, len(index), {"nlg": (each.sum(), len(index))})
+        labels = batch.fields["labels"]
+        index = (labels != IGNORE).nonzero().squeeze(1)
+        loss_sum, token_losses = model.token_loss(hidden, index, labels[index])
+        parts = {"nlg": (token_losses.sum(), len(index))}
+        return Loss({"nlg": Term(loss_sum, len(index), parts=parts, of_text=True)})
 
 
 def prompt_ids(task_id: int | None, vocab_size: int, model_config: Any) -> np.ndarray:

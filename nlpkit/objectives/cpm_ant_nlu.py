@@ -25,18 +25,20 @@ from nlpkit.objectives._task import (
     Item,
     RowError,
     Task,
-    answers,
     counted,
     group_softmax_loss,
     kind_of,
     last_tokens,
+    predictions,
     shorten,
 )
-from nlpkit.objectives.contract import Field, Loss
+from nlpkit.objectives.contract import Field, Loss, Term
 from nlpkit.objectives.cpm_ant_nlg import PROMPT_SEGMENT, TEXT_SEGMENT, prompt_ids
 
 if TYPE_CHECKING:
     import torch
+
+    from nlpkit.data.pack import Batch
 
 _NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 
@@ -88,7 +90,7 @@ class Objective(Task):
         "position": Field(np.int64),
         "context": Field(np.bool_),
         "option": Field(np.int64, per="sequence"),  # its number in the row
-        "right": Field(np.int64, per="sequence"),  # the number of the row's right option
+        "label": Field(np.int64, per="sequence"),  # the number of the row's right option
     }
     needs = ("prompt_length", "prompts", "prompt_types")
     metrics = ("accuracy",)
@@ -185,35 +187,36 @@ class Objective(Task):
             "position": position,
             "context": np.ones(len(position), np.bool_),
             "option": np.arange(len(sequences), dtype=np.int64),
-            "right": np.full(len(sequences), item.label, np.int64),
+            "label": np.full(len(sequences), item.label, np.int64),
             LENGTHS: lengths,
         }
 
-    def count(self, batch: Mapping[str, np.ndarray]) -> int:
+    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of rows."""
-        return int((batch["option"] == 0).sum())
+        return {"nlu": int((batch["option"] == 0).sum())}
 
-    def loss(self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]) -> Loss:
+    def loss(self, model: Any, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return cross entropy over the options of each row."""
-        return _loss(*self._scores(model, batch, lengths), batch)
+        return _loss(*self._scores(model, hidden, batch), batch)
 
-    def judge(
-        self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]
+    def predict(
+        self, model: Any, hidden: torch.Tensor, batch: Batch
     ) -> tuple[Loss, list[tuple[str, str]]]:
         """Return the loss, and for each row the number of the option chosen and the right one's."""
-        scores, groups = self._scores(model, batch, lengths)
-        return _loss(scores, groups, batch), answers(scores, groups, batch["right"])
+        scores, groups = self._scores(model, hidden, batch)
+        chosen = predictions(scores, groups, batch.fields["label"])
+        return _loss(scores, groups, batch), chosen
 
     def _scores(
-        self, model: Any, batch: Mapping[str, torch.Tensor], lengths: tuple[int, ...]
+        self, model: Any, hidden: torch.Tensor, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return each sequence's score (S,) and the number of its row (S,)."""
-        hidden = model(lengths, **{name: batch[name] for name in self.inputs})
-        logits = model.logits(hidden[last_tokens(lengths, hidden.device)])
-        return logits[:, self.answer_id], (batch["option"] == 0).cumsum(0) - 1
+        logits = model.logits(hidden[last_tokens(batch.lengths, hidden.device)])
+        return logits[:, self.answer_id], (batch.fields["option"] == 0).cumsum(0) - 1
 
 
-def _loss(scores: torch.Tensor, groups: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> Loss:
-    right = (batch["option"] == batch["right"]).nonzero().squeeze(1)
-    each = group_softmax_loss(scores, groups, right)
-    return Loss(each.sum(), len(right), {"nlu": (each.detach().sum(), len(right))})
+def _loss(scores: torch.Tensor, groups: torch.Tensor, batch: Batch) -> Loss:
+    right = (batch.fields["option"] == batch.fields["label"]).nonzero().squeeze(1)
+    row_losses = group_softmax_loss(scores, groups, right)
+    parts = {"nlu": (row_losses.detach().sum(), len(right))}
+    return Loss({"nlu": Term(row_losses.sum(), len(right), parts=parts)})

@@ -28,5 +28,5 @@ class Objective(LabelTask):
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return premise and hypothesis; raise `RowError`."""
-        self.right(row)
+        self.label(row)
         return row.text(self.config.premise), row.text(self.config.hypothesis)

@@ -13,7 +13,7 @@ from pydantic import Field as Setting
 
 from nlpkit.data.items import Row
 from nlpkit.objectives._states import StateConfig, StateTask
-from nlpkit.objectives._task import RowError, answers, group_softmax_loss, kind_of
+from nlpkit.objectives._task import RowError, group_softmax_loss, kind_of, predictions
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +59,7 @@ class Objective(StateTask):
             raise RowError(f'"{config.options}" is an empty list')
         return found
 
-    def right(self, row: Row) -> float:
+    def label(self, row: Row) -> float:
         """Return the number of the right answer; raise `RowError`."""
         value, count = row.value(self.config.label), len(self.options(row))
         # tsv and csv have only text.
@@ -72,7 +72,7 @@ class Objective(StateTask):
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return context (and question) and the answers; raise `RowError`."""
-        self.right(row)
+        self.label(row)
         return " ".join(row.text(column) for column in self.asked), *self.options(row)
 
     def sequences(self, ids: list[list[int]]) -> list[list[list[int]]]:
@@ -84,11 +84,11 @@ class Objective(StateTask):
         self, outputs: torch.Tensor, groups: torch.Tensor, batch: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
         """Return cross entropy over each row's answers, summed over rows."""
-        right = (batch["order"] == batch["right"].long()).nonzero().squeeze(1)
+        right = (batch["order"] == batch["label"].long()).nonzero().squeeze(1)
         return group_softmax_loss(outputs[:, 0], groups, right).sum()
 
-    def answers(
+    def predictions(
         self, outputs: torch.Tensor, groups: torch.Tensor, batch: Mapping[str, torch.Tensor]
     ) -> list[tuple[str, str]]:
         """Return the number of the answer chosen and of the right one, for each row."""
-        return answers(outputs[:, 0], groups, batch["right"].long())
+        return predictions(outputs[:, 0], groups, batch["label"].long())

@@ -47,12 +47,12 @@ class Objective(LabelTask):
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return both texts; raise `RowError`."""
-        self.right(row)
+        self.label(row)
         return row.text(self.config.text_a), row.text(self.config.text_b)
 
-    def right(self, row: Row) -> float:
+    def label(self, row: Row) -> float:
         """Return the number of the class, or the number; raise `RowError`."""
-        return number(row, self.config.label) if self.config.regression else super().right(row)
+        return number(row, self.config.label) if self.config.regression else super().label(row)
 
     def sequences(self, ids: list[list[int]]) -> list[list[list[int]]]:
         """Return both orders: neither text is the first."""
@@ -70,7 +70,7 @@ class Objective(LabelTask):
             return F.mse_loss(together[:, 0], right, reduction="sum")
         return F.cross_entropy(together, right.long(), reduction="sum")
 
-    def answers(
+    def predictions(
         self, outputs: torch.Tensor, groups: torch.Tensor, batch: Mapping[str, torch.Tensor]
     ) -> list[tuple[str, str]]:
         """Return the likeliest class (or the number) and the right one, for each row."""
@@ -90,7 +90,7 @@ def _added(
 
     The layer is linear, so adding its outputs is adding the states, as the paper does.
     """
-    right = batch["right"][batch["order"] == 0]
+    right = batch["label"][batch["order"] == 0]
     return outputs.new_zeros(len(right), outputs.shape[1]).index_add(0, groups, outputs), right
 
 

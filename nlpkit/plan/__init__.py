@@ -124,7 +124,7 @@ def describe(plan: Plan) -> dict[str, Any]:
             "state_bytes": plan.state_bytes,
             "new_tokens": vocab_size - plan.part.rows if plan.part.rows is not None else 0,
             "flops_per_step": float(
-                module.flops(plan.part.config, vocab_size, first.lengths, first.count)
+                module.flops(plan.part.config, vocab_size, first.lengths, first.targets)
                 * settings.batches_per_step
             ),
         },
@@ -159,7 +159,7 @@ def _target_share(plan: Plan, batches: int = 16) -> float:
     for number in range(batches):
         epoch, index = plan.stream.locate(number)
         batch = plan.data.examples.batch(plan.stream.plan(epoch)[index], epoch)
-        tokens, targets = tokens + batch.tokens, targets + batch.count
+        tokens, targets = tokens + batch.tokens, targets + batch.targets
     return targets / tokens
 
 
@@ -205,7 +205,7 @@ def draw_mask(plan: Plan, path: Path) -> None:
 
     batch = to_device(plan.first, torch.device("cpu"))
     layout = Layout.of(batch.lengths, "cpu")
-    mask = attention.dense_mask(plan.part.module().ATTENTION_KIND, layout, batch.fields)
+    mask = attention.dense_mask(plan.part.config.kinds[0], layout, batch.fields)
     words = [_shown(plan.data.tokenizer, token) for token in batch.fields["input_ids"]]
     mask_figure(mask.numpy(), layout.spans, words, path)
 
@@ -217,7 +217,7 @@ def dry_run(resolved: Resolved, run_path: Path, device: str, log: Log) -> dict[s
     batch = plan.first
     log.say(
         f"recipe, data and objective are in order: the first batch has {len(batch.lengths)} "
-        f"sequences, {batch.tokens:,} tokens, {batch.count:,} targets; "
+        f"sequences, {batch.tokens:,} tokens, {batch.targets:,} targets; "
         f"{plan.settings.steps:,} steps in all"
     )
     return description

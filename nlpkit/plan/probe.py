@@ -14,6 +14,7 @@ import torch
 
 from nlpkit.data.loader import held_out_batches
 from nlpkit.data.pack import Batch
+from nlpkit.objectives.contract import Loss, forward
 from nlpkit.plan import Plan
 from nlpkit.runs import build
 from nlpkit.train import machine, memory
@@ -66,9 +67,10 @@ class _Trial:
             torch.cuda.synchronize(self.device)
         return time.perf_counter() - start
 
-    def _loss(self, batch: Batch) -> Any:
+    def _loss(self, batch: Batch) -> Loss:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-            return self.plan.data.objective.loss(self.model, batch.fields, batch.lengths)
+            objective = self.plan.data.objective
+            return objective.loss(self.model, forward(objective, self.model, batch), batch)
 
     def train(self, batch: Batch) -> float:
         """Return the seconds of a forward and backward pass."""
@@ -76,8 +78,7 @@ class _Trial:
         moved = to_device(batch, self.device)
 
         def work() -> None:
-            loss = self._loss(moved)
-            (loss.total / max(1, loss.count)).backward()
+            self._loss(moved).mean(_at_least_one(moved.num_targets)).backward()
 
         return self._timed(work)
 
@@ -297,3 +298,8 @@ def advice(plan: Plan, found: Memory) -> str:
         f"weights, gradients and Adam's moments take {found.state / gib:.1f} GiB and there are "
         f"{found.limit / gib:.1f} GiB: take a smaller model or a machine with more memory"
     )
+
+
+def _at_least_one(num_targets: dict[str, int]) -> dict[str, int]:
+    """Return the numbers of targets; a batch without any is timed all the same."""
+    return {name: max(1, number) for name, number in num_targets.items()}

@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError
 from nlpkit import registry
 from nlpkit.config import FrozenConfig
 from nlpkit.errors import FileError, RecipeError
-from nlpkit.recipe import problems, sections, yaml
+from nlpkit.recipe import fit, problems, sections, yaml
 from nlpkit.recipe.overrides import apply
 from nlpkit.recipe.places import Document, dotted
 from nlpkit.recipe.places import Path as KeyPath
@@ -182,6 +182,8 @@ def parse(raw: bytes, source: str, base: Path, overrides: Sequence[str] = ()) ->
         found = error.errors(include_url=False)
         known = sections.known(Recipe, document.data)
         mistakes += problems.explain(found, document, known)
+    if recipe is not None:
+        mistakes += fit.problems(recipe, document)
     if mistakes or recipe is None:
         raise RecipeError([str(problem) for problem in sorted(mistakes)])
     dump = recipe.model_dump(mode="json")

@@ -10,7 +10,7 @@ from pydantic.json_schema import models_json_schema
 from nlpkit import registry
 from nlpkit.config import FrozenConfig
 from nlpkit.recipe import Recipe, sections
-from nlpkit.recipe.sections import Attention, Model, Objective, Part, Tokenizer
+from nlpkit.recipe.sections import Attention, AttentionLayer, Model, Objective, Part, Tokenizer
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
@@ -18,9 +18,10 @@ Schema = dict[str, Any]
 
 def schema() -> Schema:
     """Return the schema; a section that names a part allows the settings of that part alone."""
-    parts = {part: _configs(part) for part in (Model, Tokenizer, Objective)}
+    sections_of_parts = (Model, Tokenizer, Objective, Attention, AttentionLayer)
+    parts = {part: _configs(part) for part in sections_of_parts}
     fixed = {section: sections.fixed_config(section) for section in sections.FIXED}
-    configs: list[type[FrozenConfig]] = [Attention, *fixed.values()]
+    configs: list[type[FrozenConfig]] = [*fixed.values()]
     configs += [config for chosen in parts.values() for config in chosen.values()]
     references, holder = models_json_schema([(each, "validation") for each in configs])
     defs: dict[str, Schema] = holder["$defs"]
@@ -37,13 +38,14 @@ def schema() -> Schema:
         "model": by_part[Model],
         "tokenizer": by_part[Tokenizer],
         "objective": {"anyOf": [by_part[Objective], objectives]},
-        "attention": written(Attention),
+        "attention": by_part[Attention],
         **{section: written(config) for section, config in fixed.items()},
     }
     for name in ("model", "tokenizer", "lora"):  # a written-out recipe says null of these
         special[name] = {"anyOf": [special[name], {"type": "null"}], "default": None}
-    backends = ["auto", *registry.names(sections.BACKENDS)]
-    special["attention"]["properties"]["backend"]["enum"] = backends
+    own = by_part[Attention]["properties"]
+    own["backend"]["enum"] = ["auto", *registry.names(sections.BACKENDS)]
+    own["layers"]["items"] = by_part[AttentionLayer]
     plain = Recipe.model_json_schema()["properties"]
     properties = {
         name: {**special.get(name, plain[name]), "description": field.description}
@@ -87,6 +89,14 @@ def _part(part: type[Part], configs: dict[str, Schema]) -> Schema:
         chosen = {"properties": {part.KEY: {"const": name}}, "required": [part.KEY]}
         rules.append({"if": chosen, "then": then})
     section: Schema = {"type": "object", "properties": own, "allOf": rules}
+    if part is Attention:
+        own["layers"] = {
+            "description": part.model_fields["layers"].description,
+            "type": "array",
+            "minItems": 1,
+        }
+        plain = {"properties": own, "additionalProperties": False}
+        return section | {"allOf": [*rules, {"if": {"required": [part.KEY]}, "else": plain}]}
     if part is Tokenizer:
         finished = {"required": ["path"], "maxProperties": 1}
         trained = {"required": [part.KEY], "not": {"required": ["path"]}}

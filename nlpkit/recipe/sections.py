@@ -23,6 +23,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from nlpkit import registry
+from nlpkit.attention.contract import Choice
 from nlpkit.config import FrozenConfig
 from nlpkit.errors import UsageError
 from nlpkit.recipe.places import Path
@@ -161,10 +162,35 @@ class Tokenizer(Part):
         return value or None if info.data.get("kind") is None else value
 
 
-class Attention(FrozenConfig):
-    """How attention is computed; what attends to what is the model's affair."""
+class AttentionLayer(Part):
+    """The kind of attention of one layer, with its settings."""
 
+    FOLDER = "attention/kinds"
+    KEY = "kind"
+    kind: Annotated[str, _name_in("attention/kinds"), Field(description="who sees whom")]
+    config: Any = None
+
+    @property
+    def choice(self) -> Choice:
+        """The kind with its settings, as models take it."""
+        return Choice(kind=self.kind, config=self.config)
+
+
+class Attention(Part):
+    """Who sees whom, by default as the family has it, and how that is computed."""
+
+    FOLDER = "attention/kinds"
+    KEY = "kind"
     backend: str = Field("auto", description="auto takes the fastest that fits; the log says which")
+    layers: tuple[AttentionLayer, ...] | None = Field(
+        None,
+        min_length=1,
+        description="a kind for each layer, repeated over the layers, instead of kind",
+    )
+    kind: Annotated[str, _name_in("attention/kinds")] | None = Field(
+        None, description="who sees whom, in every layer; default: the family's own"
+    )
+    config: Any = Field(None, validate_default=True)
 
     @field_validator("backend")
     @classmethod
@@ -174,6 +200,34 @@ class Attention(FrozenConfig):
             near = registry.suggest(backend, names)
             raise ValueError(f"no {backend!r}{near}; known: {', '.join(names)}")
         return backend
+
+    @field_validator("layers", mode="before")
+    @classmethod
+    def _as_tuple(cls, layers: Any) -> Any:
+        return tuple(layers) if isinstance(layers, list) else layers
+
+    @field_validator("kind")
+    @classmethod
+    def _not_both(cls, kind: str | None, info: ValidationInfo) -> str | None:
+        if kind is not None and info.data.get("layers"):
+            raise ValueError("kind and layers exclude each other: remove one of them")
+        return kind
+
+    @field_validator("config", mode="before")
+    @classmethod
+    def _nothing_without_kind(cls, value: Any, info: ValidationInfo) -> Any:
+        if "kind" in info.data and info.data["kind"] is None:
+            if value:
+                raise ValueError(f"{next(iter(value))}: a setting of a kind, and kind is not given")
+            return None
+        return value
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The kinds with their settings, as models take them; empty: the family's own."""
+        if self.layers:
+            return tuple(layer.choice for layer in self.layers)
+        return (Choice(kind=self.kind, config=self.config),) if self.kind else ()
 
 
 def known(root: type[FrozenConfig], data: Any) -> dict[Path, dict[str, FieldInfo]]:
@@ -207,7 +261,8 @@ def _fields(config: type[FrozenConfig], value: dict[str, Any]) -> dict[str, Fiel
     key = copy(own[config.KEY])
     key.description = f"{key.description}: {', '.join(registry.names(config.FOLDER))}"
     own[config.KEY] = key
-    return own | (chosen.model_fields if chosen else {})
+    settings = chosen.model_fields if chosen else {}
+    return own | {name: field for name, field in settings.items() if not field.exclude}
 
 
 def _configs(annotation: Any) -> list[type[FrozenConfig]]:

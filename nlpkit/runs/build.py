@@ -18,9 +18,11 @@ from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Watch
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.models import lora
+from nlpkit.models.config import ModelConfig
 from nlpkit.models.head import HEAD, Head
 from nlpkit.objectives._task import Task
-from nlpkit.recipe import Resolved
+from nlpkit.recipe import Resolved, fit
+from nlpkit.recipe.places import dotted
 from nlpkit.runs import checks
 from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.runs.vocabulary import build_tokenizer
@@ -37,7 +39,8 @@ def model_part(
     recipe = resolved.recipe
     if recipe.init_from is None:
         assert recipe.model is not None  # the recipe's own check
-        return ModelPart(recipe.model.family, recipe.model.config, None)
+        config = fit.with_attention(recipe.model.config, recipe.attention.choices)
+        return ModelPart(recipe.model.family, config, None)
     own = base = None
     if recipe.lora is not None:  # adapters are nothing without what they belong to
         saved = [c.path for c in files.found(run_path)] if run_path else []
@@ -53,17 +56,25 @@ def model_part(
     part = ModelPart(family, None, None, directory)
     part.config, state = hf_layout.converted(part.module(), directory, settings, tensors)
     part.start, part.rows = None if own else state, len(state["token_embedding"])
-    if recipe.model is not None and recipe.model.config != part.config:
+    if recipe.model is not None and recipe.model.config != _plain(part.config):
         differ = [k for k, v in part.config if getattr(recipe.model.config, k, None) != v]
         raise UsageError(
             f"init_from: {directory} has other {', '.join(differ)} than the section model; "
             "remove the section"
         )
+    for path, what in fit.of_attention(recipe.attention, part.config):
+        raise UsageError(f"{dotted(path)}: {what}")
+    part.config = fit.with_attention(part.config, recipe.attention.choices)
     if recipe.lora is not None:
         part.lora = recipe.lora
         part.targets = lora.targeted(recipe.lora, part.module(), part.config)
         part.base_hash = any_layout.base_hash(directory)
     return part
+
+
+def _plain(config: ModelConfig) -> ModelConfig:
+    """Return the sizes of a model alone, as the section `model` has them."""
+    return config.model_copy(update={"attention": ()})
 
 
 def _own_checkpoint(run_path: Path) -> tuple[Path, tuple[dict[str, Any], dict[str, Any]]] | None:
@@ -130,7 +141,7 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, watch: Watch
     held_out_share = bool(config.valid_fraction)
     train_part: Any = "train" if held_out_share else "all"
     # Before the tokenizer, which may be asked for its tokens.
-    checks.suited_objective(resolved, part)
+    checks.validated_objective(resolved, part)
     tokenizer = build_tokenizer(resolved, part, train_inputs, train_part, run_path, cache, watch)
     objective = bind_objective(resolved, tokenizer, part, train_inputs, train_part)
 
@@ -179,7 +190,7 @@ def bind_objective(
         UsageError: the model lacks what the objective needs, or sizes do not fit.
     """
     first = resolved.recipe.objective[0]
-    objective_class = checks.suited_objective(resolved, part)
+    objective_class = checks.validated_objective(resolved, part)
     settings = first.config
     if issubclass(objective_class, Task):
         # Columns by number or by name: only the task knows which it reads.

@@ -7,30 +7,22 @@ from typing import Any
 from nlpkit import registry
 from nlpkit.errors import DataError, UsageError
 from nlpkit.objectives._task import Task
-from nlpkit.objectives.contract import missing
-from nlpkit.recipe import Resolved
+from nlpkit.recipe import Resolved, fit
+from nlpkit.recipe.places import dotted
 from nlpkit.runs.parts import ModelPart
 from nlpkit.score import named
 
 
-def suited_objective(resolved: Resolved, part: ModelPart) -> Any:
-    """Return the class of the recipe's objective.
+def validated_objective(resolved: Resolved, part: ModelPart) -> Any:
+    """Return the class of the recipe's first objective, which makes the examples.
 
     Raises:
-        UsageError: the family lacks what it needs, or it has no answers for `eval.metrics`.
+        UsageError: the family lacks what one needs, or it has no answers for `eval.metrics`.
     """
-    first, *others = resolved.recipe.objective
-    if others:
-        raise UsageError(
-            f"objective: {first.name} makes whole examples and cannot be combined with "
-            f"{', '.join(other.name for other in others)}; name one objective"
-        )
+    for path, what in fit.of_objectives(resolved.recipe.objective, part.family, part.config):
+        raise UsageError(f"{dotted(path)}: {what}")
+    first = resolved.recipe.objective[0]
     objective_class = registry.load("objectives", first.name).Objective
-    if lacking := missing(objective_class, part.config):
-        raise UsageError(
-            f"objective {first.name} needs model.{', model.'.join(lacking)}; "
-            f"family {part.family} has no such setting{_suited(objective_class)}"
-        )
     if resolved.recipe.eval.metrics and not issubclass(objective_class, Task):
         raise UsageError(
             f"eval.metrics: objective {first.name} is trained on running text, which has no "
@@ -46,7 +38,7 @@ def check_training(resolved: Resolved, objective: Any) -> tuple[int, int] | None
         UsageError: `train` or `eval` asks for what this objective has not.
     """
     settings, name = resolved.recipe.train, resolved.recipe.objective[0].name
-    judges = isinstance(objective, Task) and type(objective).judge is not Task.judge
+    judges = isinstance(objective, Task) and type(objective).predict is not Task.predict
     figures = ("loss", *(objective.metrics if judges else ()))  # others: of generated text
     if settings.best_by not in figures:
         raise UsageError(
@@ -81,13 +73,3 @@ def _check_readable(objective: Task) -> None:
             raise UsageError(f"eval.metrics: {name} {what}") from error
         except DataError:  # undefined of so few
             continue
-
-
-def _suited(objective_class: Any) -> str:
-    """Return what to say of the families that have what the objective needs, at their defaults."""
-    families = [
-        name
-        for name in registry.names("models")
-        if not missing(objective_class, registry.load("models", name).Config())
-    ]
-    return f"; it trains: {', '.join(families)}" if families else ""

@@ -17,7 +17,7 @@ from nlpkit.checkpoints import any_layout, files, hf_layout, tokenizer_files
 from nlpkit.disk import file_sha256
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models.head import HEAD, Head
-from nlpkit.objectives.contract import missing
+from nlpkit.recipe.fit import missing
 from nlpkit.runs.parts import ModelPart
 from nlpkit.train import machine
 

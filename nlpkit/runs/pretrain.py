@@ -86,7 +86,7 @@ def pretrain(
         seed=resolved.recipe.seed,
         steps=stream,
         evaluate=(
-            (lambda: held_out.evaluate(run.training, accelerator, stop, log.evaluating))
+            (lambda p: held_out.evaluate(run.training, accelerator, stop, log.evaluating, p))
             if held_out
             else None
         ),

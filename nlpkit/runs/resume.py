@@ -21,6 +21,8 @@ from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.data.pack import Batch
 from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import FileError, UsageError
+from nlpkit.objectives._task import Task
+from nlpkit.objectives.contract import forward
 from nlpkit.recipe import Resolved
 from nlpkit.runs import build, vocabulary
 from nlpkit.runs.parts import Data, ModelPart
@@ -41,14 +43,13 @@ class Training(nn.Module):
         self.model = model
         self.objective = objective
 
-    def forward(self, batch: Batch, judge: bool = False) -> Any:
-        """Return the loss; with `judge` also a task's answers, each with what is right."""
-        arguments = self.model, batch.fields, batch.lengths
-        if not judge:
-            return self.objective.loss(*arguments)
-        if hasattr(self.objective, "judge"):
-            return self.objective.judge(*arguments)
-        return self.objective.loss(*arguments), []
+    def forward(self, batch: Batch, predict: bool = False) -> Any:
+        """Return the loss; with `predict` also a task's predictions, each with its label."""
+        hidden = forward(self.objective, self.model, batch)
+        if predict and isinstance(self.objective, Task):
+            return self.objective.predict(self.model, hidden, batch)
+        loss = self.objective.loss(self.model, hidden, batch)
+        return (loss, []) if predict else loss
 
 
 @dataclass

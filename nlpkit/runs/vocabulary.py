@@ -11,6 +11,7 @@ from nlpkit.data import corpus
 from nlpkit.data.cache import content_hash, publish, scratch
 from nlpkit.data.store import Watch
 from nlpkit.errors import UsageError
+from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved
 from nlpkit.runs import grow
 
@@ -50,13 +51,14 @@ def build_tokenizer(
         tokenizer = _trained(resolved, old, inputs, which, cache, watch)
     if part.source is not None:
         _check_rows(part, old, tokenizer)
-    return _with_special_tokens(resolved, tokenizer)
+    return _with_special_tokens(resolved, tokenizer, part.config)
 
 
-def _with_special_tokens(resolved: Resolved, tokenizer: Any) -> Any:
+def _with_special_tokens(resolved: Resolved, tokenizer: Any, model_config: Any) -> Any:
     """Return the tokenizer with the tokens that the task frames its texts with."""
     first = resolved.recipe.objective[0]
-    wanted = getattr(registry.load("objectives", first.name).Objective, "special_tokens", ())
+    objective = registry.load("objectives", first.name).Objective
+    wanted = objective.special_tokens(model_config) if issubclass(objective, Task) else ()
     lacking = [token for token in wanted if tokenizer.special_id(token) is None]
     return tokenizer.extended(lacking) if lacking else tokenizer
 

@@ -53,7 +53,7 @@ def overview() -> str:
     """Return the help: how it is called, and a line for each score of the folder."""
     names = registry.names("score/metrics")
     width = max(map(len, names), default=0)
-    lines = [f"  {name:<{width}}  {registry.about('score', name)}\n" for name in names]
+    lines = [f"  {name:<{width}}  {registry.about('score/metrics', name)}\n" for name in names]
     return _USAGE + "Scores:\n" + "".join(lines)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from nlpkit.data.loader import Examples
 from nlpkit.data.pack import Batch, collate
 from nlpkit.objectives._task import Item
-from nlpkit.objectives.contract import IGNORE, Loss
+from nlpkit.objectives.contract import IGNORE, Loss, forward
 from nlpkit.train.loop import to_device
 
 Verdict = tuple[bool, str]
@@ -55,8 +55,8 @@ class Subject:
 
     def pack(self, examples: Sequence[dict[str, np.ndarray]]) -> Batch:
         """Return the pack of these examples."""
-        batch = collate(examples, self.examples.token_field)
-        batch.count = self.objective.count(batch.fields)
+        batch = collate(examples, self.objective.fields)
+        batch.num_targets = self.objective.num_targets(batch.fields)
         return batch
 
     def pieces(self, tokens: int, longest: int | None = None) -> list[Any]:
@@ -136,7 +136,8 @@ def look(
     watched = Watched(model)
     moved = to_device(batch, subject.device)
     with torch.autocast(subject.device.type, dtype, enabled=dtype != torch.float32):
-        loss = subject.objective.loss(watched, moved.fields, moved.lengths)
+        hidden = forward(subject.objective, model, moved)
+        loss = subject.objective.loss(watched, hidden, moved)
     if not watched.index:  # a task that judges sequences
         none = torch.empty(0, device=subject.device)
         return Seen(loss, none, none, none)
@@ -164,7 +165,7 @@ def noise_floor(subject: Subject) -> Verdict:
         texts = [rng.choice(words, size) for _ in range(NOISE_EXAMPLES)]
         batch = subject.pack([subject.objective.example(ids, rng) for ids in texts])
         seen = look(subject, model, batch, subject.dtype)
-        (seen.loss.total / seen.loss.count).backward()
+        seen.loss.mean(batch.num_targets).backward()
         optimizer.step()
         optimizer.zero_grad()
         if step >= NOISE_STEPS - NOISE_LAST:
@@ -243,7 +244,7 @@ def no_neighbour_leak(subject: Subject) -> Verdict:
     def seen(changed: int | None) -> list[Tensor]:
         texts = [subject.changed(ids) if i == changed else ids for i, ids in enumerate(pieces)]
         made = [subject.objective.example(t, subject.rng(5, i)) for i, t in enumerate(texts)]
-        counts = [subject.pack([example]).count for example in made]
+        counts = [subject.pack([example]).targets for example in made]
         with torch.no_grad():
             seen = look(subject, subject.model, subject.pack(made), subject.dtype)
         return list(seen.hidden.split(counts))
@@ -317,9 +318,14 @@ def rows_packed_are_alone(subject: Subject) -> Verdict:
     for dtype, limit in ROUNDING.items():
         if dtype in (torch.float32, subject.dtype):
             with torch.no_grad():
-                packed = float(look(subject, subject.model, subject.pack(made), dtype).loss.total)
+                packed = _total(look(subject, subject.model, subject.pack(made), dtype))
                 alone = [look(subject, subject.model, subject.pack([e]), dtype) for e in made]
-            difference = abs(packed / sum(float(seen.loss.total) for seen in alone) - 1)
+            difference = abs(packed / sum(map(_total, alone)) - 1)
             figures.append(f"{difference:.1g} in {str(dtype)[6:]} (at most {limit:g})")
             passed = passed and difference <= limit
     return passed, f"{len(made)} rows, |Δ| / loss {', '.join(figures)}"
+
+
+def _total(seen: Seen) -> float:
+    """Return the sum of a task's loss over its rows."""
+    return sum(float(term.loss_sum) * term.weight for term in seen.loss.terms.values())

@@ -81,7 +81,7 @@ def _same_step(one: Step, two: Step) -> bool:
         return False
     return all(
         a.lengths == b.lengths
-        and a.count == b.count
+        and a.num_targets == b.num_targets
         and all(np.array_equal(a.fields[n], b.fields[n]) for n in a.fields)
         for a, b in zip(one.batches, two.batches, strict=True)
     )
@@ -127,13 +127,14 @@ def accumulated(bench: Bench) -> Verdict:
 
     def gradient(groups: list[list[Any]]) -> tuple[Tensor, int]:
         step = Step([subject.pack(group) for group in groups], Position())
-        return _gradient(bench, step), sum(batch.count for batch in step.batches)
+        return _gradient(bench, step), sum(batch.targets for batch in step.batches)
 
     (one, count), (several, total) = gradient([made]), gradient(parts)
     with torch.no_grad():
-        counted = look(subject, subject.model, subject.pack(made)).loss.count
-    if not count == total == counted:
-        return False, f"targets are counted as {count}, in parts as {total}, by loss as {counted}"
+        counted = look(subject, subject.model, subject.pack(made)).loss
+    by_loss = next(iter(counted.num_targets.values()))
+    if not count == total == by_loss:
+        return False, f"targets are counted as {count}, in parts as {total}, by loss as {by_loss}"
     difference = float((one - several).norm() / one.norm())
     limit = ROUNDING[torch.float32]
     figure = f"{len(parts)} batches, {count:,} targets, gradients differ by {difference:.1g}"

@@ -14,10 +14,9 @@ from nlpkit.data.loader import Examples, held_out_batches
 from nlpkit.errors import DataError, UsageError
 from nlpkit.objectives.contract import IGNORE
 from nlpkit.score import named
-from nlpkit.train.loop import sums, to_device
+from nlpkit.train.loop import to_device
+from nlpkit.train.losses import LossSums, reduced
 from nlpkit.train.signals import StopFlag
-
-_WHOLE = ""  # beside the parts: what is minimised
 
 
 class HeldOut:
@@ -38,16 +37,18 @@ class HeldOut:
         accelerator: Accelerator,
         stop: StopFlag,
         progress: Callable[[int, int], None] = lambda done, total: None,
+        progress_of_run: float = 1.0,
     ) -> dict[str, Any] | None:
         """Return loss (nats a target), perplexity, bits a character, losses by part, and a task's
         scores.
 
         None when `stop` was raised meanwhile (asked only where one process decides for itself).
-        `progress` is told the batches done and in all.
+        `progress` is told the batches done and in all; `progress_of_run` is for losses that follow
+        it.
         """
         training.eval()
         objective = self.examples.objective
-        parts: dict[str, list[float]] = {name: [0.0, 0.0] for name in (_WHOLE, *objective.parts)}
+        sums = LossSums()
         characters = 0.0
         judged: list[tuple[str, str]] = []
         world, rank = accelerator.num_processes, accelerator.process_index
@@ -59,21 +60,18 @@ class HeldOut:
                 progress(first, len(self.bins))
                 index = first + rank
                 batch = self.batch(min(index, len(self.bins) - 1))
-                loss, answers = training(to_device(batch, accelerator.device), judge=True)
+                batch.progress = progress_of_run
+                loss, answers = training(to_device(batch, accelerator.device), predict=True)
                 if index >= len(self.bins):
                     continue
-                for name, (part, targets) in (
-                    {_WHOLE: (loss.total, loss.count)} | loss.parts
-                ).items():
-                    parts[name][0] += float(part)
-                    parts[name][1] += targets
+                sums.add(loss)
                 judged += answers
                 if objective.predicts_text:
                     labels = batch.fields["labels"]
                     characters += int(self.characters[labels[labels != IGNORE]].sum())
-        flat = sums(accelerator, [*(x for pair in parts.values() for x in pair), characters])
-        pairs = {name: (flat[2 * i], flat[2 * i + 1]) for i, name in enumerate(parts)}
-        figures = _figures(pairs, flat[-1] if objective.predicts_text else None)
+        sums.reduce(accelerator)
+        (characters,) = reduced(accelerator, [characters])
+        figures = _figures(sums, characters if objective.predicts_text else None)
         if world > 1:
             judged = gather_object(judged)
         self.judged = judged
@@ -106,18 +104,17 @@ def scores(
     return found
 
 
-def _figures(parts: dict[str, tuple[float, float]], characters: float | None) -> dict[str, Any]:
+def _figures(sums: LossSums, characters: float | None) -> dict[str, Any]:
     """Return the figures of summed losses; `characters` is None where no text is predicted."""
-    total, count = parts.pop(_WHOLE)
-    loss = total / count
     figures: dict[str, Any] = {
-        "loss": loss,
+        "loss": sums.mean,
         "perplexity": None,
         "bits_per_character": None,
-        "losses": {name: part / number for name, (part, number) in parts.items() if number},
-        "targets": int(count),
+        "losses": {name: mean for name, mean in sums.means.items() if mean is not None},
+        "targets": sums.num_targets,
     }
-    if characters is not None:
-        figures["perplexity"] = math.exp(min(loss, 700.0))
+    total, number = sums.text
+    if characters is not None and number:
+        figures["perplexity"] = math.exp(min(total / number, 700.0))
         figures["bits_per_character"] = total / math.log(2) / characters if characters else None
     return figures

@@ -6,8 +6,8 @@ Handed the pieces it drives, it knows no family and no objective. The gradient o
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -20,12 +20,12 @@ from nlpkit.data.pack import Batch
 from nlpkit.errors import DataError, DivergedError
 from nlpkit.train import best_evaluation
 from nlpkit.train.log import Log, Metrics
+from nlpkit.train.losses import LossSums, reduced
 from nlpkit.train.memory import used
 from nlpkit.train.optim import lr_factor
 from nlpkit.train.settings import Settled
 from nlpkit.train.signals import StopFlag
 
-_WHOLE = ""  # beside the parts: what is minimised, their weighted sum
 _DROPOUT = 2  # first word of the seed of dropout masks (0 and 1: see data/loader.py)
 
 
@@ -64,8 +64,8 @@ class State:
 class Job:
     """The pieces of one training run; `save(state)` writes a checkpoint of what was last stepped.
 
-    `training(batch)` returns a `Loss`; `evaluate()` the held-out figures with their `loss`, or None
-    when it was stopped.
+    `training(batch)` returns a `Loss`; `evaluate(progress)` the held-out figures with their `loss`,
+    or None when it was stopped.
     """
 
     accelerator: Accelerator
@@ -74,7 +74,7 @@ class Job:
     settings: Settled
     seed: int
     steps: Callable[[State], Iterator[Step]]
-    evaluate: Callable[[], dict[str, Any] | None] | None
+    evaluate: Callable[[float], dict[str, Any] | None] | None
     save: Callable[[State, bool], None]
     log: Log
     metrics: Metrics | None
@@ -116,7 +116,8 @@ def _finish_step(job: Job, state: State) -> None:
     """Evaluate and save if it is time to."""
     improved = False
     if _evaluation_is_due(job, state):
-        figures = job.evaluate() if job.evaluate else None
+        progress = state.step / job.settings.steps
+        figures = job.evaluate(progress) if job.evaluate else None
         if figures is None:
             _leave(job, state)
         else:
@@ -150,32 +151,34 @@ def _evaluation_is_due(job: Job, state: State) -> bool:
 def _take_step(job: Job, state: State, step: Step) -> dict[str, Any] | None:
     """Compute and apply one step; return its record, or None (nothing applied) on a signal."""
     accelerator, settings, number = job.accelerator, job.settings, state.step + 1
-    count, tokens, stopping = sums(
+    terms = list(step.batches[0].num_targets)
+    *counted, tokens, stopping = reduced(
         accelerator,
         [
-            sum(batch.count for batch in step.batches),
+            *(sum(batch.num_targets[name] for batch in step.batches) for name in terms),
             sum(batch.tokens for batch in step.batches),
             job.stop.raised,
         ],
     )
     if stopping:
         return None
-    if not count:
+    num_targets = dict(zip(terms, counted, strict=True))
+    if not any(counted):
         raise DataError(f"step {number}: no token of the whole step is a target; check the data")
     _seed_dropout(job.seed, number, accelerator.process_index)
     job.training.train()
-    parts: dict[str, list[float]] = {}
+    progress = state.step / settings.steps
+    sums = LossSums()
     for index, batch in enumerate(step.batches):
         last = index == len(step.batches) - 1
-        _backward(job, batch, count, parts, last)
+        batch.progress = progress
+        _backward(job, batch, num_targets, sums, last)
         if job.stop.raised and accelerator.num_processes == 1 and not last:
             job.optimizer.zero_grad()
             return None
     norm = float(accelerator.clip_grad_norm_(job.training.parameters(), settings.clip or math.inf))
-    names = sorted(parts)
-    flat = sums(accelerator, [x for name in names for x in parts[name]])
-    losses = {name: (flat[2 * i], flat[2 * i + 1]) for i, name in enumerate(names)}
-    loss = losses.pop(_WHOLE)[0] / count
+    sums.reduce(accelerator)
+    loss = sums.mean
     if not (math.isfinite(loss) and math.isfinite(norm)):
         what = f"loss {loss}" if not math.isfinite(loss) else f"gradient norm {norm}"
         raise DivergedError(f"step {number}: {what} is not finite; this step was not taken")
@@ -187,16 +190,20 @@ def _take_step(job: Job, state: State, step: Step) -> dict[str, Any] | None:
     return {
         "step": number,
         "tokens": state.tokens + int(tokens),
-        "targets": int(count),
+        "targets": int(counted[0]),
         "loss": loss,
-        "losses": {name: total / n if n else None for name, (total, n) in losses.items()},
+        "losses": sums.means,
         "lr": lr,
         "grad_norm": norm,
     }
 
 
 def _backward(
-    job: Job, batch: Batch, count: float, parts: dict[str, list[float]], last: bool
+    job: Job,
+    batch: Batch,
+    num_targets: Mapping[str, float],
+    sums: LossSums,
+    last: bool,
 ) -> None:
     """Add one batch's gradient and its share of the losses; processes exchange at the last."""
     accelerator = job.accelerator
@@ -204,13 +211,9 @@ def _backward(
 
     def run() -> None:
         loss = job.training(batch)
-        # DistributedDataParallel averages over processes; the count is already the whole step's.
-        accelerator.backward(loss.total * (accelerator.num_processes / count))
-        whole = {_WHOLE: (loss.total.detach(), loss.count)}
-        for name, (total, targets) in (whole | loss.parts).items():
-            entry = parts.setdefault(name, [0.0, 0.0])
-            entry[0] += float(total)
-            entry[1] += targets
+        # DistributedDataParallel averages over processes; the counts are the whole step's already.
+        accelerator.backward(loss.mean(num_targets, scale=accelerator.num_processes))
+        sums.add(loss)
 
     if last:
         run()
@@ -284,20 +287,12 @@ def _report(job: Job, state: State, record: dict[str, Any], speed: _Speed) -> No
 def to_device(batch: Batch, device: torch.device) -> Batch:
     """Return the batch with its arrays as tensors on `device`."""
 
-    def move(array: Any) -> Tensor:
+    def move(array: Any) -> Any:
         tensor = torch.from_numpy(array) if isinstance(array, np.ndarray) else array
-        return tensor.to(device, non_blocking=True)
+        return tensor.to(device, non_blocking=True) if isinstance(tensor, Tensor) else tensor
 
     fields = {name: move(array) for name, array in batch.fields.items()}
-    return Batch(fields, batch.lengths, batch.count)
-
-
-def sums(accelerator: Accelerator, values: list[float]) -> list[float]:
-    """Return the sums of these numbers over all processes."""
-    if accelerator.num_processes == 1:
-        return [float(value) for value in values]
-    tensor = torch.tensor([float(v) for v in values], dtype=torch.float64)
-    return accelerator.reduce(tensor.to(accelerator.device), "sum").tolist()
+    return replace(batch, fields=fields)
 
 
 def _seed_dropout(seed: int, step: int, rank: int) -> None:

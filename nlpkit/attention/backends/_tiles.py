@@ -2,8 +2,8 @@
 
 - A tile is some rows against all keys from the first to the last that any of them sees.
 - Short documents of about one length share a tile, because a call costs more than some padding.
-- `LEADING` tokens of a kind are sorted to the front of their document, so that CPM-Ant's mask is a
-  square and a triangle, 2/3 of the full arithmetic on average, whichever tokens are the context.
+- Tokens that a kind wants first (`SORT_FIRST`) are sorted to the front of their document, so that
+  CPM-Ant's mask is a square and a triangle, 2/3 of the full arithmetic on average.
 
 N packed tokens, M tokens with padding, H heads, D width of a head; a group has G documents of L
 tokens, a tile R of its rows and E of its keys.
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nlpkit.attention import Request
+from nlpkit.attention.contract import Request
 
 # Pairs of tokens that take as long to compute as the calls for one more tile.
 _PAIRS_PER_CALL = 4096
@@ -50,9 +50,9 @@ class Tiling:
 
     def __init__(self, request: Request, most_rows: int):
         self.tiles: list[Tile] = []
-        everyone = _leading_first(request)
+        everyone = _sorted_first(request)
         order: list[Tensor] = []  # rows of (N * H, D), -1 for padding
-        blind: list[Tensor] = []
+        empty: list[Tensor] = []
         layout, heads = request.layout, torch.arange(request.heads)[:, None, None]
         first = 0
         for documents in _groups(layout.lengths):
@@ -63,19 +63,19 @@ class Tiling:
             padding = place >= lengths
             group = slice(first, first + tokens.numel() * request.heads)
             first = group.stop
-            tiles, sightless = _cut(request, tokens, padding, group, most_rows)
+            tiles, none_seen = _cut(request, tokens, padding, group, most_rows)
             self.tiles += tiles
             order.append(torch.where(padding, -1, tokens * request.heads + heads).flatten())
-            blind.append(sightless.expand(request.heads, -1, -1).flatten())
+            empty.append(none_seen.expand(request.heads, -1, -1).flatten())
         places = torch.cat(order)
         real = (places >= 0).nonzero().squeeze(1)
         self._heads = request.heads
         self._order = places.clamp(min=0)  # (M * H,)
         self._inverse = torch.empty_like(real)  # (N * H,)
         self._inverse[places[real]] = real
-        rows = torch.cat(blind)[:, None]
+        rows = torch.cat(empty)[:, None]
         # (M * H, 1), rows that are padding or see nothing; None: no such row
-        self.blind = rows if rows.any() else None
+        self.empty_rows = rows if rows.any() else None
 
     def pack(self, x: Tensor) -> Tensor:
         """Return `x` (N, H, D) in the order of the tiles, (M * H, D)."""
@@ -100,11 +100,11 @@ def _groups(lengths: tuple[int, ...]) -> list[list[int]]:
     return groups
 
 
-def _leading_first(request: Request) -> Tensor:
-    """Return the tokens with the leading ones of each document first, (N,)."""
+def _sorted_first(request: Request) -> Tensor:
+    """Return the tokens (N,), of each document those in front that the kind wants first."""
     key = request.layout.document_ids * 2
-    if request.kind.LEADING is not None:
-        key = key + (~request.fields[request.kind.LEADING].bool()).long()
+    if request.kind.SORT_FIRST is not None:
+        key = key + (~request.fields[request.kind.SORT_FIRST].bool()).long()
     return torch.argsort(key, stable=True)
 
 
@@ -114,11 +114,11 @@ def _cut(
     """Return the tiles of the group of `tokens` (G, L), and which rows see nothing, (G, L)."""
     count, length = tokens.shape
     q, k = tokens[:, :, None], tokens[:, None, :]
-    visible = request.kind.mask(request.fields, q, k).expand(count, length, length)
+    visible = request.mask(q, k).expand(count, length, length)
     visible = visible & ~padding[:, None, :]
-    sightless = ~visible.any(-1) | padding
+    empty_rows = ~visible.any(-1) | padding
     # Such a row is computed as if it saw the first key, and then set to zero.
-    visible[:, :, 0] |= sightless
+    visible[:, :, 0] |= empty_rows
     bias_rows = None if request.table is None else request.bias_index(q, k)
     step = math.ceil(length / math.ceil(length / most_rows))
     tiles = []
@@ -136,4 +136,4 @@ def _cut(
             bias_rows=None if bias_rows is None else bias_rows[:, rows, keys].reshape(-1),
         )
         tiles.append(tile)
-    return tiles, sightless
+    return tiles, empty_rows

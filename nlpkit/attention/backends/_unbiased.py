@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from nlpkit.attention import Request
+from nlpkit.attention.contract import Request
 
 
 def refuses(request: Request) -> str | None:
     """Return why a kernel with boundaries but without masks and biases cannot do this, or None."""
     if request.table is not None:
         return "learned bias"
-    if not (request.kind.FULL or request.kind.CAUSAL):
+    if request.kernel is None:
         return "a mask that is neither full nor causal"
     if request.device.type != "cuda":
         return f"made for CUDA, not for {request.device.type}"

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nlpkit.attention import Request
 from nlpkit.attention.backends import _unbiased
+from nlpkit.attention.contract import Request
 
 
 def refuses(request: Request) -> str | None:
@@ -25,20 +25,20 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Return attention by one kernel for the whole pack."""
     from flash_attn import flash_attn_varlen_func
 
-    bounds, longest = request.layout.cu_seqlens, request.layout.max_length
+    queries, keys = request.layout, request.keys
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return flash_attn_varlen_func(
             q,
             k,
             v,
-            bounds,
-            bounds,
-            longest,
-            longest,
+            queries.cu_seqlens,
+            keys.cu_seqlens,
+            queries.max_length,
+            keys.max_length,
             dropout_p=request.dropout,
             softmax_scale=request.scale,
-            causal=request.kind.CAUSAL,
+            causal=request.kernel == "causal",
             deterministic=torch.are_deterministic_algorithms_enabled(),
         )
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from nlpkit.attention import Request
+from nlpkit.attention.contract import Request
 
 
 def refuses(request: Request) -> str | None:
@@ -46,9 +46,8 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         assert table is not None
         return score + table[request.bias_index(q, k), head]
 
-    total = request.layout.total
     blocks = (_compiled(create_block_mask) if on_gpu else create_block_mask)(
-        visible, None, None, total, total, device=request.device
+        visible, None, None, request.layout.total, request.keys.total, device=request.device
     )
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nlpkit.attention import Request
 from nlpkit.attention.backends._tiles import Tile, Tiling
+from nlpkit.attention.contract import Request
 
 # Powers of 2 throughout: torch's exp2 takes a third of the time of exp or softmax on CPUs.
 _LOG2E = math.log2(math.e)
@@ -34,6 +34,8 @@ def refuses(request: Request) -> str | None:
     """Return why this request cannot be done, or None."""
     if request.device.type != "cpu":
         return "made for CPUs"
+    if request.is_cross:
+        return "keys of other sequences"
     if request.dropout:
         return "dropout on the probabilities"
     return None
@@ -163,8 +165,8 @@ class _Attention(torch.autograd.Function):
             total = P.sum(-1, keepdim=True)
             torch.div(torch.bmm(P.to(V.dtype), tile.of_keys(V)), total, out=tile.of_rows(out))
             torch.add(largest, total.log2_(), out=tile.of_rows(lse))
-        if tiling.blind is not None:
-            out.masked_fill_(tiling.blind, 0)
+        if tiling.empty_rows is not None:
+            out.masked_fill_(tiling.empty_rows, 0)
         ctx.shared = shared
         out = tiling.unpack(out)  # (N, H, D); what comes after attention keeps it anyway
         ctx.save_for_backward(Q, K, V, lse, out)
@@ -183,9 +185,9 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     tiling = shared.tiling
     dO = tiling.pack(grad)
     delta = tiling.pack((grad.to(shared.exact) * out).sum(-1, keepdim=True))  # (M * H, 1)
-    if tiling.blind is not None:
-        dO.masked_fill_(tiling.blind, 0)
-        delta.masked_fill_(tiling.blind, 0)
+    if tiling.empty_rows is not None:
+        dO.masked_fill_(tiling.empty_rows, 0)
+        delta.masked_fill_(tiling.empty_rows, 0)
     dQ = torch.empty_like(Q)
     dK, dV = torch.zeros(2, *Q.shape, dtype=shared.exact)
     shared.start_backward()

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlpkit.attention import Request
+from nlpkit.attention.contract import Request
 
 
 def refuses(request: Request) -> str | None:
@@ -18,15 +18,15 @@ def refuses(request: Request) -> str | None:
 
 def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Return attention by the formula; a row that sees nothing gives zeros."""
-    index = torch.arange(request.layout.total, device=request.device)
-    queries, keys = index[:, None], index[None, :]
-    visible = request.visible(queries, keys)  # (N, N)
+    queries = torch.arange(request.layout.total, device=request.device)[:, None]
+    keys = torch.arange(request.keys.total, device=request.device)[None, :]
+    visible = request.visible(queries, keys)  # (N, K)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         exact = torch.promote_types(q.dtype, torch.float32)
         scores = torch.einsum("qhd,khd->hqk", q.to(exact), k.to(exact)) * request.scale
         if request.table is not None:
-            bias = request.table[request.bias_index(queries, keys)]  # (N, N, H)
+            bias = request.table[request.bias_index(queries, keys)]  # (N, K, H)
             scores = scores + bias.permute(2, 0, 1)
         scores = scores.masked_fill(~visible, torch.finfo(exact).min)
         # The second product makes zeros of a row that sees nothing.

@@ -2,7 +2,7 @@
 
 The bias of a document is made once a step and shared by the layers, so that autograd sums its
 gradient and the table's is computed once.
-S sequences of length L, H heads, D width of a head.
+S sequences of L queries and K keys, H heads, D width of a head.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlpkit.attention import Request
+from nlpkit.attention.contract import Request
 
 
 def refuses(request: Request) -> str | None:
@@ -24,48 +24,50 @@ def refuses(request: Request) -> str | None:
 
 def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Return attention by one call of torch for each run of sequences of equal length."""
-    runs = [(length, len(list(same))) for length, same in groupby(request.layout.lengths)]
-    sizes = [length * count for length, count in runs]
+    pairs = zip(request.layout.lengths, request.keys.lengths, strict=True)
+    runs = [(*lengths, len(list(same))) for lengths, same in groupby(pairs)]
+    sizes = [length * count for length, _, count in runs]
+    key_sizes = [length * count for _, length, count in runs]
     masks = _masks(request, runs)
+    tail = request.heads, request.head_dim
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        parts = zip(runs, masks, q.split(sizes), k.split(sizes), v.split(sizes), strict=True)
+        split = q.split(sizes), k.split(key_sizes), v.split(key_sizes)
         outs = []
-        for (length, count), mask, *parts_qkv in parts:
-            shape = (count, length, request.heads, request.head_dim)
-            q, k, v = (x.reshape(shape).transpose(1, 2) for x in parts_qkv)  # (S, H, L, D)
+        for (length, keys, count), mask, q, k, v in zip(runs, masks, *split, strict=True):
             out = F.scaled_dot_product_attention(
-                q,
-                k,
-                v,
+                q.reshape(count, length, *tail).transpose(1, 2),  # (S, H, L, D)
+                k.reshape(count, keys, *tail).transpose(1, 2),
+                v.reshape(count, keys, *tail).transpose(1, 2),
                 attn_mask=mask,
                 dropout_p=request.dropout,
-                is_causal=request.kind.CAUSAL and mask is None,
+                is_causal=request.kernel == "causal",
                 scale=request.scale,
             )
-            outs.append(out.transpose(1, 2).reshape(length * count, *shape[2:]))
+            outs.append(out.transpose(1, 2).reshape(length * count, *tail))
         return torch.cat(outs)
 
     return attend
 
 
-def _masks(request: Request, runs: list[tuple[int, int]]) -> list[Tensor | None]:
-    """Return for each run what is added to the scores, (S, H or 1, L, L), or None."""
-    if (request.kind.CAUSAL or request.kind.FULL) and request.table is None:
+def _masks(request: Request, runs: list[tuple[int, int, int]]) -> list[Tensor | None]:
+    """Return for each run what is added to the scores, (S, H or 1, L, K), or None."""
+    if request.kernel:
         return [None] * len(runs)
     masks: list[Tensor | None] = []
-    start = 0
-    for length, count in runs:
-        index = torch.arange(start, start + length * count, device=request.device)
-        index = index.view(count, 1, length)
-        queries, keys = index[..., None], index[..., None, :]  # (S, 1, L, 1), (S, 1, 1, L)
-        visible = request.visible(queries, keys)
+    start = first_key = 0
+    for length, keys, count in runs:
+        q = torch.arange(start, start + length * count, device=request.device)
+        k = torch.arange(first_key, first_key + keys * count, device=request.device)
+        q, k = q.view(count, 1, length, 1), k.view(count, 1, 1, keys)
+        visible = request.visible(q, k)
         if request.table is None:
             masks.append(visible)
         else:
-            rows = request.bias_index(queries, keys).transpose(0, 1).reshape(1, -1)
+            rows = request.bias_index(q, k).transpose(0, 1).reshape(1, -1)
             bias = request.table.T.gather(1, rows.expand(request.heads, -1)).to(request.dtype)
-            bias = bias.view(request.heads, count, length, length).transpose(0, 1)
+            bias = bias.view(request.heads, count, length, keys).transpose(0, 1)
             masks.append(bias.masked_fill(~visible, -torch.inf))
         start += length * count
+        first_key += keys * count
     return masks

@@ -16,13 +16,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nlpkit.attention import Request
+from nlpkit.attention.contract import Request
 
 _TILE = 16
 
 
 def refuses(request: Request) -> str | None:
     """Return why this request cannot be done, or None."""
+    if request.is_cross:
+        return "keys of other sequences"
     return "dropout on the probabilities" if request.dropout else None
 
 

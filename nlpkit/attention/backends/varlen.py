@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from nlpkit.attention import Request
 from nlpkit.attention.backends import _unbiased
+from nlpkit.attention.contract import Request
 
 
 def refuses(request: Request) -> str | None:
@@ -28,14 +28,13 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Return attention by one kernel for the whole pack."""
     from torch.nn.attention.varlen import varlen_attn
 
-    bounds, longest = request.layout.cu_seqlens, request.layout.max_length
+    bounds = request.layout.cu_seqlens, request.keys.cu_seqlens
+    longest = request.layout.max_length, request.keys.max_length
     # Keys to the left and to the right of a query; -1 is no limit.
-    window = (-1, 0) if request.kind.CAUSAL else (-1, -1)
+    window = (-1, 0) if request.kernel == "causal" else (-1, -1)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out = varlen_attn(
-            q, k, v, bounds, bounds, longest, longest, scale=request.scale, window_size=window
-        )
+        out = varlen_attn(q, k, v, *bounds, *longest, scale=request.scale, window_size=window)
         assert isinstance(out, Tensor)  # a pair only where the logsumexp is asked for
         return out
 

@@ -2,18 +2,27 @@
 
 from nlpkit.config import FrozenConfig
 
-FIELDS: tuple[str, ...] = ()
+VISIBILITY = "causal"
+KERNEL = "causal"
+FIELDS: tuple[str, ...] = ("position",)
 OPTIONAL: tuple[str, ...] = ()
-CAUSAL = True
-FULL = False
-BIAS = False
-LEADING: str | None = None
+SORT_FIRST: str | None = None
 
 
 class Config(FrozenConfig):
     """Causal attention has no settings."""
 
 
-def mask(fields, q, k):
-    """Return True where the key `k` is not to the right of the query `q`."""
-    return k <= q
+def tensors(config, heads, head_dim):
+    """Return nothing: no tensor is learned."""
+    return {}
+
+
+def mask(config, q, k):
+    """Return True where the key is not to the right of the query."""
+    return k["position"] <= q["position"]
+
+
+def pairs(config, lengths):
+    """Return the pairs below and on the diagonal."""
+    return sum(length * (length + 1) / 2 for length in lengths)

@@ -11,15 +11,15 @@ from functools import lru_cache
 
 from pydantic import Field, model_validator
 
+from nlpkit.attention.contract import Learned
 from nlpkit.config import FrozenConfig
 
+VISIBILITY = "prefix"
+KERNEL = None
 FIELDS: tuple[str, ...] = ("context", "segment", "position", "span")
 # Without spans each sequence of the pack is one span, which the layout already keeps apart.
 OPTIONAL: tuple[str, ...] = ("span",)
-CAUSAL = False
-FULL = False
-BIAS = True
-LEADING: str | None = "context"
+SORT_FIRST: str | None = "context"
 
 
 class Config(FrozenConfig):
@@ -42,22 +42,27 @@ class Config(FrozenConfig):
         return self
 
 
-def rows(config):
-    """Return the number of rows of the bias table."""
-    return config.num_buckets + config.segment_types**2
+def tensors(config, heads, head_dim):
+    """Return the bias table, which all layers share."""
+    rows = config.num_buckets + config.segment_types**2
+    return {"table": Learned((rows, heads), shared=True)}
 
 
-def mask(fields, q, k):
-    """Return True where the query `q` may see the key `k`."""
-    context, position = fields["context"].bool(), fields["position"]
-    visible = context[k] | (~context[q] & (position[k] <= position[q]))
-    if fields.get("span") is not None:
-        visible = visible & (fields["span"][k] == fields["span"][q])
+def mask(config, q, k):
+    """Return True where the query may see the key."""
+    visible = k["context"].bool() | (~q["context"].bool() & (k["position"] <= q["position"]))
+    if "span" in q:
+        visible = visible & (k["span"] == q["span"])
     return visible
 
 
+def pairs(config, lengths):
+    """Return 2/3 of all pairs, which the mask leaves on average where half is context."""
+    return sum(length**2 for length in lengths) * 2 / 3
+
+
 @lru_cache(maxsize=8)
-def constants(config):
+def buffers(config):
     """Return `buckets`, (2 * max_distance + 1,): the row for each distance from -max to +max.
 
     A table, because a logarithm that rounds otherwise on another device would move a boundary.
@@ -68,13 +73,12 @@ def constants(config):
     return {"buckets": bucket(distance, config.num_buckets, config.max_distance)}
 
 
-def bias_index(config, fields, q, k):
-    """Return the row of the bias table for each pair of the indices `q`, `k`."""
-    position, segment = fields["position"], fields["segment"]
+def bias_index(config, buffers, q, k):
+    """Return the row of the bias table for each pair of query and key."""
     # From max_distance on all distances share the last bucket, so clamping loses nothing.
-    distance = (position[k] - position[q]).clamp(-config.max_distance, config.max_distance)
-    same = fields["buckets"][distance + config.max_distance]
-    of_query, of_key = segment[q], segment[k]
+    distance = (k["position"] - q["position"]).clamp(-config.max_distance, config.max_distance)
+    same = buffers["buckets"][distance + config.max_distance]
+    of_query, of_key = q["segment"], k["segment"]
     other = config.num_buckets + of_query * config.segment_types + of_key
     return same.where(of_query == of_key, other)
 

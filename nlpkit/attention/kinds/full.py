@@ -2,18 +2,27 @@
 
 from nlpkit.config import FrozenConfig
 
+VISIBILITY = "bidirectional"
+KERNEL = "full"
 FIELDS: tuple[str, ...] = ()
 OPTIONAL: tuple[str, ...] = ()
-CAUSAL = False
-FULL = True
-BIAS = False
-LEADING: str | None = None
+SORT_FIRST: str | None = None
 
 
 class Config(FrozenConfig):
     """Full attention has no settings."""
 
 
-def mask(fields, q, k):
-    """Return True for every pair of the indices `q`, `k`."""
-    return (q == q) & (k == k)
+def tensors(config, heads, head_dim):
+    """Return nothing: no tensor is learned."""
+    return {}
+
+
+def mask(config, q, k):
+    """Return True for every pair of query and key."""
+    return (q.index == q.index) & (k.index == k.index)
+
+
+def pairs(config, lengths):
+    """Return all pairs."""
+    return float(sum(length**2 for length in lengths))

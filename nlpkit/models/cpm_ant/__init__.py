@@ -4,11 +4,13 @@ Defaults are CPM-Ant 10B (OpenBMB/CPM-Live, branch cpm-ant). The module that com
 apart so that a recipe can be checked without torch.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from nlpkit.attention.contract import Choice
 from nlpkit.config import FrozenConfig
+from nlpkit.models.config import ModelConfig
 
 MODEL_TYPE = "cpmant"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "cpm_ant"  # of a checkpoint that does not name its own
@@ -21,8 +23,11 @@ class Prompts(FrozenConfig):
     generation: int = Field(1, ge=0, description="prompt block of text generation (tail mask)")
 
 
-class Config(FrozenConfig):
+class Config(ModelConfig):
     """Sizes of a CPM-Ant; the vocabulary's comes from the tokenizer."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("input_ids", "segment", "position", "context")
+    ATTENTION_FIELDS: ClassVar[frozenset[str]] = frozenset(("context", "segment", "position"))
 
     hidden_size: int = Field(4096, gt=0, description="width of the residual stream")
     num_layers: int = Field(48, gt=0, description="number of blocks")
@@ -74,3 +79,15 @@ class Config(FrozenConfig):
     def width_per_head(self) -> int:
         """Return the width of one attention head."""
         return self.head_dim or self.hidden_size // self.num_heads
+
+    @property
+    def default_attention(self) -> tuple[Choice, ...]:
+        """A context that sees itself, and one learned bias for all layers."""
+        sizes = self.model_dump(include={"num_buckets", "max_distance", "segment_types"})
+        return (Choice.of("cpm_ant", **sizes),)
+
+    def refuses_attention(self, choice: Choice) -> str | None:
+        """Return why the family cannot have this kind of attention, or None."""
+        if choice in self.default_attention:
+            return None
+        return "the family has its own, whose bias it learns and whose sizes are settings of model"

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.layout import Layout
 from nlpkit.models.compute import compute_dtype
 from nlpkit.models.cpm_ant import Config
+from nlpkit.models.flops import visible_pairs
+from nlpkit.models.head import last_states
 from nlpkit.models.rows import more_rows
 from nlpkit.models.vocabulary_head import TiedHead
 
-ATTENTION_KIND = "cpm_ant"
 EMBEDDING = "cpmant.input_embedding.weight"  # transformers' token table
 TRANSPOSED = False  # whether transformers keeps linear weights as (in, out)
 LORA_TARGETS = ("q", "k", "v")  # Hu et al. 2021; the original's tuning took q and v
@@ -141,15 +141,10 @@ class Model(TiedHead):
         """
         config = self.config
         attend = attention.prepare(
-            ATTENTION_KIND,
-            Layout.of(lengths, input_ids.device),
+            config.kinds[0],
+            attention.layout_of(lengths, input_ids.device, cache),
             fields={"segment": segment, "position": position, "context": context},
-            table=self.position_bias,
-            settings={
-                "num_buckets": config.num_buckets,
-                "max_distance": config.max_distance,
-                "segment_types": config.segment_types,
-            },
+            tensors={"table": self.position_bias},
             heads=config.num_heads,
             head_dim=config.width_per_head,
             dtype=compute_dtype(self.position_bias),
@@ -166,18 +161,20 @@ class Model(TiedHead):
             x = layer(x, attend)
         return self.norm(x)
 
+    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return (S, C), what stands for each sequence in a task: its last token's state."""
+        return last_states(hidden, lengths)
+
 
 def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
     """Return the multiplications and additions of one training step on a pack.
 
-    Forward once and backward twice that; attention counted as 2/3 of the full square, which is
-    what CPM-Ant's mask leaves on average.
+    Forward once and backward twice that.
     """
     inner = config.num_heads * config.width_per_head
     weights = config.num_layers * config.hidden_size * (4 * inner + 3 * config.intermediate_size)
     tokens = sum(lengths)
-    square = sum(length**2 for length in lengths) * 2 / 3
-    attention_products = config.num_layers * 2 * square * inner
+    attention_products = 2 * inner * visible_pairs(config, lengths)
     projection = targets * vocab_size * config.hidden_size
     return 3 * 2 * (tokens * weights + attention_products + projection)
 

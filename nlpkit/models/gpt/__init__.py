@@ -6,13 +6,14 @@ checked without torch.
 
 from pydantic import Field, model_validator
 
-from nlpkit.config import FrozenConfig
+from nlpkit.attention.contract import Choice
+from nlpkit.models.config import ModelConfig
 
 MODEL_TYPE = "openai-gpt"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "clm"  # of a checkpoint that does not name its own
 
 
-class Config(FrozenConfig):
+class Config(ModelConfig):
     """Sizes of a GPT-1; the vocabulary's comes from the tokenizer, feed-forward layers have 4 C."""
 
     hidden_size: int = Field(768, gt=0, description="width of the residual stream")
@@ -41,6 +42,6 @@ class Config(FrozenConfig):
         return self
 
     @property
-    def causal(self) -> bool:
-        """Return True: a state sees its own token and those to its left, no other."""
-        return True
+    def default_attention(self) -> tuple[Choice, ...]:
+        """Each token sees itself and those before it."""
+        return (Choice.of("causal"),)

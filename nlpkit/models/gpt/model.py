@@ -17,13 +17,14 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.layout import Layout
+from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.compute import compute_dtype
+from nlpkit.models.flops import visible_pairs
 from nlpkit.models.gpt import Config
+from nlpkit.models.head import last_states
 from nlpkit.models.rows import more_rows
 from nlpkit.models.vocabulary_head import TiedHead
 
-ATTENTION_KIND = "causal"
 EMBEDDING = "transformer.tokens_embed.weight"  # transformers' token table
 TRANSPOSED = True  # whether transformers keeps linear weights as (in, out)
 LORA_TARGETS = ("c_attn",)  # queries, keys and values are one layer
@@ -39,10 +40,10 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(config.hidden_size, 3 * config.hidden_size)  # q, k, v
         self.c_proj = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, x: Tensor, attend: attention.Attend) -> Tensor:
+    def forward(self, x: Tensor, attend: attention.Attend, tensors: Mapping[str, Tensor]) -> Tensor:
         """Return (N, C) from (N, C)."""
         q, k, v = (part.unflatten(1, (self.heads, -1)) for part in self.c_attn(x).chunk(3, 1))
-        return self.c_proj(attend(q, k, v).flatten(1))
+        return self.c_proj(attend(q, k, v, tensors).flatten(1))
 
 
 class FeedForward(nn.Module):
@@ -69,9 +70,9 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.hidden_size, config.norm_eps)
         self.dropout = config.residual_dropout
 
-    def forward(self, x: Tensor, attend: attention.Attend) -> Tensor:
+    def forward(self, x: Tensor, attend: attention.Attend, tensors: Mapping[str, Tensor]) -> Tensor:
         """Return (N, C) from (N, C)."""
-        x = self.ln_1(x + F.dropout(self.attn(x, attend), self.dropout, self.training))
+        x = self.ln_1(x + F.dropout(self.attn(x, attend, tensors), self.dropout, self.training))
         return self.ln_2(x + F.dropout(self.mlp(x), self.dropout, self.training))
 
 
@@ -85,12 +86,17 @@ class Model(TiedHead):
         self.token_embedding = nn.Parameter(torch.empty(vocab_size, width))
         self.position_embedding = nn.Parameter(torch.empty(config.max_positions, width))
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.attention_tensors = AttentionTensors(
+            config.kinds, config.num_layers, config.num_heads, width // config.num_heads
+        )
         self.attention_choice = ""  # backend and reason, for the log
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw weights from N(0, init_std) with torch's current generator; biases are 0."""
         for name, parameter in self.named_parameters():
+            if name.startswith("attention_tensors."):  # drawn as their kind says
+                continue
             if parameter.ndim >= 2:
                 nn.init.normal_(parameter, std=self.config.init_std)
             elif name.endswith("bias"):
@@ -109,43 +115,50 @@ class Model(TiedHead):
             ValueError: a sequence is longer than `max_positions`.
         """
         config = self.config
-        layout = Layout.of(lengths, input_ids.device, cache.lengths if cache is not None else ())
+        layout = attention.layout_of(lengths, input_ids.device, cache)
         if layout.longest > config.max_positions:
             raise ValueError(
                 f"a sequence of {layout.longest} tokens; the model has {config.max_positions} "
                 "positions"
             )
-        attend = attention.prepare(
-            ATTENTION_KIND,
-            layout,
-            fields={},
-            heads=config.num_heads,
-            head_dim=config.hidden_size // config.num_heads,
-            dtype=compute_dtype(self.token_embedding),
-            device=input_ids.device,
-            training=self.training,
-            dropout=config.attention_dropout,
-            backend=self.backend,
-            cache=cache,
+        attends = attention.prepare_layers(
+            config.kinds,
+            config.num_layers,
+            lambda choice: attention.prepare(
+                choice,
+                layout,
+                tensors=self.attention_tensors.of(choice),
+                heads=config.num_heads,
+                head_dim=config.hidden_size // config.num_heads,
+                dtype=compute_dtype(self.token_embedding),
+                device=input_ids.device,
+                training=self.training,
+                dropout=config.attention_dropout,
+                backend=self.backend,
+                cache=cache,
+            ),
         )
-        self.attention_choice = attend.reason
+        self.attention_choice = attention.reasons(attends)
         words = F.embedding(input_ids, self.token_embedding)
         x = words + F.embedding(layout.positions, self.position_embedding)
         x = F.dropout(x, config.embedding_dropout, self.training)
-        for layer in self.layers:
-            x = layer(x, attend)
+        for number, (layer, attend) in enumerate(zip(self.layers, attends, strict=True)):
+            x = layer(x, attend, self.attention_tensors.of(number))
         return x
+
+    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return (S, C), what stands for each sequence in a task: its last token's state."""
+        return last_states(hidden, lengths)
 
 
 def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
     """Return the multiplications and additions of one training step on a pack.
 
-    Forward once and backward twice that; attention counted as half of the square, the visible part.
+    Forward once and backward twice that.
     """
     width = config.hidden_size
     weights = config.num_layers * 12 * width**2
-    square = sum(length**2 for length in lengths) / 2
-    attention_products = config.num_layers * 2 * square * width
+    attention_products = 2 * width * visible_pairs(config, lengths)
     projection = targets * vocab_size * width
     return 3 * 2 * (sum(lengths) * weights + attention_products + projection)
 

@@ -1,0 +1,100 @@
+"""Whether family, attention and objectives of a recipe fit together; free of torch.
+
+What a family can do, in words that objectives ask for: `models/config.py`.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from nlpkit import registry
+from nlpkit.attention.contract import Choice
+from nlpkit.models.config import CAPABILITIES, ModelConfig
+from nlpkit.recipe.places import Document, Path, Problem
+from nlpkit.recipe.sections import Attention, Objective
+
+Misfit = tuple[Path, str]  # the setting, and what is wrong with it
+
+
+def problems(recipe: Any, document: Document) -> list[Problem]:
+    """Return what does not fit, each with its place; nothing where `init_from` has the sizes."""
+    if recipe.model is None:
+        return []
+    config = recipe.model.config
+    if not isinstance(config, ModelConfig):
+        what = (
+            f"Config of {recipe.model.family} must be derived from nlpkit.models.config.ModelConfig"
+        )
+        return [Problem.at(document.place(("model", "family")), ("model", "family"), what)]
+    found = list(of_attention(recipe.attention, config))
+    if not found:
+        config = with_attention(config, recipe.attention.choices)
+        found = list(of_objectives(recipe.objective, recipe.model.family, config))
+    return [Problem.at(document.place(path), path, what) for path, what in found]
+
+
+def with_attention(config: ModelConfig, choices: tuple[Choice, ...]) -> Any:
+    """Return the settings of a model with these kinds of attention; none: as it has them."""
+    return config.model_copy(update={"attention": choices}) if choices else config
+
+
+def of_attention(section: Attention, config: ModelConfig) -> Iterator[Misfit]:
+    """Yield the kinds that a family cannot have."""
+    for number, choice in enumerate(section.choices):
+        if reason := config.refuses_attention(choice):
+            path: Path = ("attention", "layers", number) if section.layers else ("attention",)
+            yield (*path, "kind"), f"{choice.kind} does not fit the model: {reason}"
+
+
+def of_objectives(
+    objectives: Sequence[Objective], family: str, config: ModelConfig
+) -> Iterator[Misfit]:
+    """Yield the objectives that a model cannot have, or that cannot be joined."""
+    given = {
+        name
+        for section in objectives
+        for name in registry.load("objectives", section.name).Objective.inputs
+    }
+    for number, section in enumerate(objectives):
+        path: Path = ("objective", number, "name") if len(objectives) > 1 else ("objective", "name")
+        made = registry.load("objectives", section.name).Objective
+        if number and not made.joins:
+            yield (
+                path,
+                f"{section.name} makes whole examples and cannot follow {objectives[0].name}; "
+                "name it first, or alone",
+            )
+        elif lacking := missing(made, config):
+            yield path, f"{section.name} needs {_needed(lacking, family, config)}{_suited(made)}"
+        elif not number and (unread := [name for name in config.inputs if name not in given]):
+            yield (
+                path,
+                f"{section.name} does not give {', '.join(unread)}, which family {family} reads"
+                f"{_suited(made)}",
+            )
+
+
+def missing(objective: Any, config: Any) -> list[str]:
+    """Return what the objective needs and the model's `Config` lacks, or has as False."""
+    return [name for name in objective.needs if getattr(config, name, False) is False]
+
+
+def trains(objective: Any, config: ModelConfig) -> bool:
+    """Return whether an objective alone trains a model with these settings."""
+    return not missing(objective, config) and {*config.inputs} <= {*objective.inputs}
+
+
+def _needed(lacking: Sequence[str], family: str, config: ModelConfig) -> str:
+    wanted = [f"{n} ({CAPABILITIES[n]})" if n in CAPABILITIES else f"model.{n}" for n in lacking]
+    kinds = ", ".join(dict.fromkeys(choice.kind for choice in config.attention))
+    how = f" with attention {kinds}" if kinds else ""
+    return f"{', '.join(wanted)}, which family {family}{how} has not"
+
+
+def _suited(objective: Any) -> str:
+    """Return what to say of the families that have what the objective needs, at their defaults."""
+    families = [
+        name
+        for name in registry.names("models")
+        if trains(objective, registry.load("models", name).Config())
+    ]
+    return f"; it trains: {', '.join(families)}" if families else ""

@@ -1,0 +1,74 @@
+"""Sums of losses over batches and processes: each term by its own number of targets."""
+
+from collections.abc import Sequence
+
+import torch
+from accelerate import Accelerator
+
+from nlpkit.objectives.contract import Loss
+
+
+class LossSums:
+    """What batches add up to: of each term and of each part, the sum and the number of targets."""
+
+    def __init__(self) -> None:
+        self.terms: dict[str, tuple[float, float]] = {}
+        self.parts: dict[str, tuple[float, float]] = {}
+        self.weights: dict[str, float] = {}
+        self.text_terms: set[str] = set()  # those whose targets are tokens
+
+    def add(self, loss: Loss) -> None:
+        """Add the loss of a batch."""
+        for name, term in loss.terms.items():
+            self.weights[name] = term.weight
+            if term.of_text:
+                self.text_terms.add(name)
+            _add(self.terms, name, float(term.loss_sum.detach()), term.num_targets)
+        for name, (total, number) in loss.parts.items():
+            _add(self.parts, name, float(total), number)
+
+    def reduce(self, accelerator: Accelerator) -> None:
+        """Make the sums those over all processes."""
+        for sums in (self.terms, self.parts):
+            names = sorted(sums)
+            flat = reduced(accelerator, [x for name in names for x in sums[name]])
+            for i, name in enumerate(names):
+                sums[name] = flat[2 * i], flat[2 * i + 1]
+
+    @property
+    def mean(self) -> float:
+        """What is minimised: the weighted sum of the terms' means over their targets."""
+        return sum(
+            self.weights[name] * (total / number)
+            for name, (total, number) in self.terms.items()
+            if number
+        )
+
+    @property
+    def means(self) -> dict[str, float | None]:
+        """The mean of each part, None where it has no target."""
+        return {name: total / n if n else None for name, (total, n) in self.parts.items()}
+
+    @property
+    def num_targets(self) -> int:
+        """Targets of the first term."""
+        return int(next(iter(self.terms.values()))[1])
+
+    @property
+    def text(self) -> tuple[float, float]:
+        """The sum over targets that are tokens, in nats, and their number."""
+        found = [self.terms[name] for name in self.text_terms]
+        return sum(total for total, _ in found), sum(number for _, number in found)
+
+
+def _add(sums: dict[str, tuple[float, float]], name: str, total: float, number: float) -> None:
+    before = sums.get(name, (0.0, 0.0))
+    sums[name] = before[0] + total, before[1] + number
+
+
+def reduced(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
+    """Return the sums of these numbers over all processes."""
+    if accelerator.num_processes == 1:
+        return [float(value) for value in values]
+    tensor = torch.tensor([float(v) for v in values], dtype=torch.float64)
+    return accelerator.reduce(tensor.to(accelerator.device), "sum").tolist()
