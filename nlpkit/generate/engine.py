@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from nlpkit.attention.cache import Cache
+from nlpkit.data.pack import SOURCE_LENGTHS
 from nlpkit.generate import logits as choosing
 from nlpkit.generate.beams import Answer, Beam
 from nlpkit.generate.rows import Line, Rows, Rules, compact
@@ -155,10 +156,14 @@ class _Engine:
 
     def _compute_prompts(self, prompts: list[Prompt], cache: Cache) -> Tensor:
         """Return the states (N, C) of the prompts, packed."""
-        inputs = {
+        inputs: dict[str, Any] = {
             name: torch.from_numpy(np.concatenate([p.given[name] for p in prompts])).to(self.device)
             for name in prompts[0].given
         }
+        for name in prompts[0].source:
+            source = [prompt.source[name] for prompt in prompts]
+            inputs[name] = torch.from_numpy(np.concatenate(source)).to(self.device)
+            inputs[SOURCE_LENGTHS] = tuple(map(len, source))
         lengths = tuple(len(prompt.given["input_ids"]) for prompt in prompts)
         return self.model(lengths, **inputs, cache=cache)
 

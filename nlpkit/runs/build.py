@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from nlpkit import registry
 from nlpkit.checkpoints import any_layout, files, hf_layout
 from nlpkit.data import corpus, store
 from nlpkit.data.items import build_items, read_rows
@@ -20,6 +21,7 @@ from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.models import lora
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.head import HEAD, Head
+from nlpkit.objectives._combined import combined
 from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved, fit
 from nlpkit.recipe.places import dotted
@@ -189,7 +191,7 @@ def bind_objective(
     Raises:
         UsageError: the model lacks what the objective needs, or sizes do not fit.
     """
-    first = resolved.recipe.objective[0]
+    first, *others = resolved.recipe.objective
     objective_class = checks.validated_objective(resolved, part)
     settings = first.config
     if issubclass(objective_class, Task):
@@ -199,6 +201,15 @@ def bind_objective(
         settings = objective_class.complete(settings, rows)
     try:
         objective = objective_class(settings, tokenizer, part.config)
+        if others:
+            joined = [
+                registry.load("objectives", each.name).Objective(
+                    each.config, tokenizer, part.config
+                )
+                for each in others
+            ]
+            weights = [each.weight for each in resolved.recipe.objective]
+            objective = combined([objective, *joined], weights)
     except ValueError as error:
         raise UsageError(str(error)) from error
     if resolved.recipe.eval.metrics is not None:
@@ -207,10 +218,20 @@ def bind_objective(
     if isinstance(objective, Task):
         part.outputs, part.head_dropout = objective.outputs, objective.dropout
         notes = any_layout.read_notes(part.source) if part.source else {}
-        part.same_task = notes.get("objective") == objective_notes(first.name, objective)
+        part.same_task = notes.get("objective") == objective_notes(resolved, objective)
     return objective
 
 
-def objective_notes(name: str, objective: Any) -> dict[str, Any]:
-    """Return what a checkpoint says of its objective: name and every setting."""
-    return {"name": name, **objective.config.model_dump(mode="json")}
+def objective_notes(resolved: Resolved, objective: Any) -> Any:
+    """Return what a checkpoint says of its objective: name and every setting; of a list, each."""
+    sections = resolved.recipe.objective
+    bound = getattr(objective, "objectives", (objective,))
+    notes = [
+        {"name": section.name, **each.config.model_dump(mode="json")}
+        for section, each in zip(sections, bound, strict=True)
+    ]
+    if len(notes) == 1:
+        return notes[0]
+    return [
+        note | {"weight": section.weight} for note, section in zip(notes, sections, strict=True)
+    ]

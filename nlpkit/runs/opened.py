@@ -17,6 +17,7 @@ from nlpkit.checkpoints import any_layout, files, hf_layout, tokenizer_files
 from nlpkit.disk import file_sha256
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models.head import HEAD, Head
+from nlpkit.objectives._combined import combined
 from nlpkit.recipe.fit import missing
 from nlpkit.runs.parts import ModelPart
 from nlpkit.train import machine
@@ -127,15 +128,10 @@ def _objective(
     named = notes.get("objective")
     source = f"{directory / hf_layout.NOTES}: objective"
     try:
-        settings = dict(named) if named is not None else {"name": light.DEFAULT_OBJECTIVE}
-        name = settings.pop("name")
-        module = registry.load("objectives", name)
-        if named is None:
-            settings = _fitting(module.Config, part.config)
-        config = module.Config.model_validate_json(json.dumps(settings))
-        if lacking := missing(module.Objective, part.config):
-            raise ValueError(f"{name} needs model.{', model.'.join(lacking)}")
-        return module.Objective(config, tokenizer, part.config)
+        listed = named if isinstance(named, list) else [named or {"name": light.DEFAULT_OBJECTIVE}]
+        weights = [float(each.get("weight", 1.0)) for each in listed]
+        bound = [_bound(each, named is None, tokenizer, part) for each in listed]
+        return combined(bound, weights if isinstance(named, list) else [1.0])
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -144,6 +140,19 @@ def _objective(
         raise FileError(f"{source}: {error} is missing") from error
     except (UsageError, ValueError, TypeError, AttributeError) as error:
         raise FileError(f"{source}: {error}") from error
+
+
+def _bound(named: Mapping[str, Any], is_default: bool, tokenizer: Any, part: ModelPart) -> Any:
+    """Return one objective, bound to the model."""
+    settings = {key: value for key, value in named.items() if key != "weight"}
+    name = settings.pop("name")
+    module = registry.load("objectives", name)
+    if is_default:
+        settings = _fitting(module.Config, part.config)
+    config = module.Config.model_validate_json(json.dumps(settings))
+    if lacking := missing(module.Objective, part.config):
+        raise ValueError(f"{name} needs {', '.join(lacking)}, which the model has not")
+    return module.Objective(config, tokenizer, part.config)
 
 
 def _fitting(config: Any, model_config: Any) -> dict[str, Any]:

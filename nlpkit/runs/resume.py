@@ -277,10 +277,9 @@ def _write(
 def _write_model(run: Run, directory: Path, weights: dict[str, Any]) -> None:
     """Write the model, or the adapters alone, and what nlpkit must know about it."""
     part, objective, tokenizer = run.part, run.data.objective, run.data.tokenizer
-    name = run.resolved.recipe.objective[0].name
     notes: dict[str, Any] = {
         "nlpkit": __version__,
-        "objective": build.objective_notes(name, objective),
+        "objective": build.objective_notes(run.resolved, objective),
     }
     plain = {key: value for key, value in weights.items() if ".lora_" not in key}
     labels = getattr(objective.config, "labels", None)

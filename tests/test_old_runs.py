@@ -1,0 +1,138 @@
+"""Runs begun at the commit f0ab896 go on as if nothing had changed since, and open.
+
+They were killed after the save at step 3. `tests/make_old_runs.py` made them, and what they give
+when nothing stops them.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.make_old_runs import dropout_sha256, machine, outcome
+
+OLD = Path(__file__).parent / "old_runs"
+EXPECTED: dict[str, Any] = json.loads((OLD / "expected.json").read_text(encoding="utf-8"))
+RUNS = pytest.mark.parametrize("name", EXPECTED["runs"])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The old runs, their recipes and their data, in another place."""
+    return Path(shutil.copytree(OLD, tmp_path_factory.mktemp("moved") / "runs", symlinks=True))
+
+
+def _nlpkit(folder: Path, *arguments: str) -> str:
+    """Return the stdout of a command on one thread of the CPU, which must end well."""
+    done = subprocess.run(
+        [sys.executable, "-m", "nlpkit", *arguments, "--device", "cpu"],
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@cache
+def _resumed(folder: Path, name: str) -> dict[str, Any]:
+    """Return the records of a run that went on to its end, and what its last checkpoint holds."""
+    stdout = _nlpkit(folder, EXPECTED["runs"][name]["verb"], f"{name}.yaml")
+    assert stdout.endswith(f"{name}/checkpoints/step-00000006\n")
+    return outcome(folder / name)
+
+
+def _skip_where_dropout_differs() -> None:
+    if dropout_sha256() != EXPECTED["dropout_sha256"]:
+        pytest.skip("torch draws other dropout masks here than where the runs were made")
+
+
+def _flat(data: Any, path: str = "") -> dict[str, Any]:
+    """Return every value in plain data by its path."""
+    if not isinstance(data, dict | list):
+        return {path: data}
+    pairs = data.items() if isinstance(data, dict) else enumerate(data)
+    return {k: v for key, value in pairs for k, v in _flat(value, f"{path}/{key}").items()}
+
+
+def _close(ours: Any, theirs: Any) -> bool:
+    return ours == theirs or (
+        None not in (ours, theirs) and ours == pytest.approx(theirs, rel=1e-5, abs=1e-9)
+    )
+
+
+def _same_but_for_rounding(ours: Any, theirs: Any) -> None:
+    ours, theirs = _flat(ours), _flat(theirs)
+    assert ours.keys() == theirs.keys()
+    differing = [
+        f"{path}: {ours[path]}, not {value}"
+        for path, value in theirs.items()
+        if not _close(ours[path], value)
+    ]
+    assert not differing
+
+
+def _same_sums_but_for_rounding(ours: Any, theirs: Any) -> None:
+    assert ours.keys() == theirs.keys()
+    for file in theirs:
+        found, wanted = ours[file]["sums"], theirs[file]["sums"]
+        assert found.keys() == wanted.keys()
+        for name, sums in wanted.items():
+            close = pytest.approx(sums, rel=0, abs=1e-4 * sums[1] + 1e-8)
+            assert found[name] == close, f"{file}: {name}"
+
+
+@RUNS
+def test_an_old_run_goes_on(folder: Path, name: str) -> None:
+    begun = (OLD / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[:4]
+    found, wanted = _resumed(folder, name), EXPECTED["runs"][name]
+    # With the seconds that the steps took then: these were not taken again.
+    lines = (folder / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert lines[:4] == begun
+    assert [_flat(r).keys() for r in found["metrics"]] == [
+        _flat(r).keys() for r in wanted["metrics"]
+    ]
+    _skip_where_dropout_differs()
+    _same_but_for_rounding(found["metrics"], wanted["metrics"])
+    _same_sums_but_for_rounding(found["files"], wanted["files"])
+
+
+@RUNS
+def test_an_old_run_ends_with_the_same_bits(folder: Path, name: str) -> None:
+    ours, theirs = machine(), EXPECTED["machine"]
+    differing = [
+        f"{key} {ours[key]}, not {theirs[key]}" for key in theirs if ours[key] != theirs[key]
+    ]
+    if differing:
+        pytest.skip(f"made on another machine: {'; '.join(differing)}")
+    found = _resumed(folder, name)
+    assert found["metrics"] == EXPECTED["runs"][name]["metrics"]
+    assert found["files"] == EXPECTED["runs"][name]["files"]
+
+
+@RUNS
+def test_an_old_checkpoint_opens(folder: Path, name: str) -> None:
+    figures = json.loads(_nlpkit(folder, "eval", f"{name}/checkpoints/step-00000003", "--json"))
+    del figures["checkpoint"]
+    _same_but_for_rounding(figures, EXPECTED["runs"][name]["opened"])
+
+
+@RUNS
+def test_an_old_run_that_went_on_opens(folder: Path, name: str) -> None:
+    _resumed(folder, name)
+    figures = json.loads(_nlpkit(folder, "eval", name, "--json"))
+    _skip_where_dropout_differs()
+    held_out = [r["held_out"] for r in EXPECTED["runs"][name]["metrics"] if "held_out" in r]
+    best = min(held_out, key=lambda each: each["loss"])
+    wanted = {"targets": best["targets"], "loss": best["loss"]}
+    _same_but_for_rounding({key: figures[key] for key in wanted}, wanted)
