@@ -169,9 +169,9 @@ def _sealed(change: Change) -> Change:
 
 
 def _without_a_moment(directory: Path) -> None:
-    moments = load_file(directory / files.MOMENTS)
+    moments = load_file(directory / files.OPTIMIZER_STATE)
     moments.pop(sorted(moments)[0])
-    save_file(moments, directory / files.MOMENTS)
+    save_file(moments, directory / files.OPTIMIZER_STATE)
 
 
 _STATE, _MANIFEST = files.TRAINING, files.MANIFEST
@@ -197,7 +197,7 @@ _RESUMES: dict[str, tuple[Change, str]] = {
     "state without data": (_sealed(_set(_STATE, "data", value=None)), "'data'"),
     "moment missing": (_sealed(_without_a_moment), "of another model than the recipe's"),
     "moments pickled": (
-        _sealed(_put(files.MOMENTS, pickle.dumps({}))),
+        _sealed(_put(files.OPTIMIZER_STATE, pickle.dumps({}))),
         "optimizer.safetensors: Error while deserializing",
     ),
 }

@@ -273,7 +273,7 @@ def test_model_offers_its_contract(folder: str, name: str) -> None:
     parameters = list(inspect.signature(module.Model).parameters)
     assert parameters == ["config", "vocab_size", "backend"]
     parameters = list(inspect.signature(module.Model.token_loss).parameters)
-    assert parameters == ["self", "hidden", "index", "targets", "importance"]
+    assert parameters == ["self", "hidden", "index", "targets", "loss_weights"]
 
 
 @pytest.mark.parametrize(("folder", "name"), _parts("tokenizers"))

@@ -296,7 +296,7 @@ def test_selftest_of_a_checkpoint_without_position_in_the_data_is_found(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = State.from_json
-    monkeypatch.setattr(State, "from_json", lambda v: right(v | {"position": [0, 0]}))
+    monkeypatch.setattr(State, "from_json", lambda v, by: right(v | {"position": [0, 0]}, by))
     passed, figure = of_run.resumed(bench)
     assert not passed
     assert figure == "metrics differ from step 3 on"

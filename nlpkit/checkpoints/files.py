@@ -20,7 +20,7 @@ MANIFEST = "manifest.json"
 TRAINING = "training.json"  # step, position in the data, ... : what a resumed run needs to know
 # TRAINING anew, in a checkpoint whose step was evaluated only after it was saved.
 EVALUATED = "training.evaluated.json"
-MOMENTS = "optimizer.safetensors"
+OPTIMIZER_STATE = "optimizer.safetensors"
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def damage(path: Path) -> str | None:
         return f"{MANIFEST} is missing"
     try:
         files = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["files"]
-        for name in (TRAINING, MOMENTS):
+        for name in (TRAINING, OPTIMIZER_STATE):
             if name not in files:
                 return f"{MANIFEST} does not name {name}"
         for name, entry in files.items():

@@ -22,6 +22,7 @@ def train(resolved: "Resolved", common: Common, max_time: str | None, allow_chan
     log = Log(common.verbosity)
     directory = RunDirectory(Path(resolved.recipe.out).expanduser())
     if common.dry_run:
+        _check(resolved, common)
         from nlpkit.plan import dry_run
 
         described = dry_run(resolved, directory.path, common.device, log)
@@ -41,6 +42,7 @@ def one_run(
     """Return the final checkpoint's directory; says so if there is nothing left to train."""
     from nlpkit.checkpoints.run_directory import RunDirectory
 
+    _check(resolved, common)
     directory = RunDirectory(Path(resolved.recipe.out).expanduser())
     with directory.locked():
         changed = directory.accept(resolved, allow_change)
@@ -60,3 +62,14 @@ def one_run(
             log=log,
             stop=stop,
         )
+
+
+def _check(resolved: "Resolved", common: Common) -> None:
+    """Raise `UsageError` if what is asked for is not here, before anything is written."""
+    from nlpkit.train.trackers import check_installed
+
+    check_installed(resolved.recipe.train.trackers)
+    if common.device not in ("auto", "cpu"):  # these are everywhere, and torch takes a second
+        from nlpkit.train.machine import find_device
+
+        find_device(common.device)

@@ -24,7 +24,8 @@ Output = Annotated[
 def command(runs: Runs, common: Common, output: Output = None) -> None:
     """Write one page about one or several runs: curves, evaluations, recipe, differences, hashes.
 
-    The page needs no network. The runs may still be running. Prints the path of the page.
+    The page needs no network. The runs may still be running. Prints the path of the page. The
+    setting train.trackers sends the same figures to TensorBoard and others while a run trains.
     """
     from nlpkit import report
 

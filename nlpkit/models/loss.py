@@ -14,44 +14,58 @@ from torch.autograd.function import once_differentiable
 CHUNK = 512  # targets whose logits exist together: 512 x 30,000 x 4 bytes = 60 MB
 
 
+def _wide(tensor: Tensor) -> torch.dtype:
+    """Return the type of losses and sums: float32, or float64 where the inputs are."""
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
         hidden: Tensor,
         weight: Tensor,
+        bias: Tensor | None,
         targets: Tensor,
-        importance: Tensor | None,
+        loss_weights: Tensor | None,
+        label_smoothing: float,
         with_grad: bool,
     ) -> tuple[Tensor, Tensor]:
-        each = torch.empty(len(targets), dtype=torch.float32, device=hidden.device)
-        of_hidden, of_weight = (with_grad and needed for needed in ctx.needs_input_grad[:2])
+        wide = _wide(hidden)
+        token_losses = torch.empty(len(targets), dtype=wide, device=hidden.device)
+        of_hidden, of_weight, of_bias = (with_grad and n for n in ctx.needs_input_grad[:3])
         hidden_grad = torch.empty_like(hidden) if of_hidden else None
-        weight_grad = torch.zeros_like(weight, dtype=torch.float32) if of_weight else None
+        weight_grad = torch.zeros_like(weight, dtype=_wide(weight)) if of_weight else None
+        bias_grad = torch.zeros_like(bias, dtype=wide) if of_bias and bias is not None else None
         compute = weight.to(hidden.dtype)
         for start in range(0, len(targets), CHUNK):
             rows = slice(start, start + CHUNK)
-            logits = (hidden[rows] @ compute.T).float()  # (M', V)
+            logits = (hidden[rows] @ compute.T).to(wide)  # (M', V)
+            if bias is not None:
+                logits += bias
             chosen = targets[rows, None]
             normalizer = logits.logsumexp(1, keepdim=True)
-            each[rows] = (normalizer - logits.gather(1, chosen)).squeeze(1)
-            if not (of_hidden or of_weight):
+            token_losses[rows] = _losses(logits, normalizer, chosen, label_smoothing).squeeze(1)
+            if not (of_hidden or of_weight or of_bias):
                 continue
-            probabilities = logits.sub_(normalizer).exp_()
-            probabilities.scatter_add_(1, chosen, -torch.ones_like(normalizer))
-            if importance is not None:
-                probabilities *= importance[rows, None]
-            grad = probabilities.to(hidden.dtype)
+            grad = _logits_grad(logits, normalizer, chosen, label_smoothing)
+            if loss_weights is not None:
+                grad *= loss_weights[rows, None]
+            if bias_grad is not None:
+                bias_grad += grad.sum(0)
+            grad = grad.to(hidden.dtype)
             if hidden_grad is not None:
                 hidden_grad[rows] = grad @ compute
             if weight_grad is not None:
                 weight_grad += grad.T @ hidden[rows]
         if weight_grad is not None:
             weight_grad = weight_grad.to(weight.dtype)
-        ctx.save_for_backward(hidden_grad, weight_grad)
-        ctx.mark_non_differentiable(each)
-        weighted = each if importance is None else each * importance
-        return weighted.sum(dtype=torch.float64).float(), each
+        if bias_grad is not None and bias is not None:
+            bias_grad = bias_grad.to(bias.dtype)
+        ctx.save_for_backward(hidden_grad, weight_grad, bias_grad)
+        ctx.mark_non_differentiable(token_losses)
+        weighted = token_losses if loss_weights is None else token_losses * loss_weights
+        return weighted.sum(dtype=torch.float64).to(wide), token_losses
 
     @staticmethod
     @once_differentiable
@@ -63,19 +77,51 @@ class _LinearCrossEntropy(torch.autograd.Function):
             else (g.to(torch.promote_types(g.dtype, scale.dtype)) * scale).to(g.dtype)
             for g in ctx.saved_tensors
         )
-        return *scaled, None, None, None
+        return *scaled, None, None, None, None
+
+
+def _losses(logits: Tensor, normalizer: Tensor, chosen: Tensor, smoothing: float) -> Tensor:
+    """Return the loss of each target (M', 1) from logits (M', V)."""
+    log_likelihood = logits.gather(1, chosen)
+    if smoothing:
+        # (1 - e) * nll + e * (mean of -log p over all V), in both of which the normalizer is whole.
+        log_likelihood = (1 - smoothing) * log_likelihood + smoothing * logits.mean(1, keepdim=True)
+    return normalizer - log_likelihood
+
+
+def _logits_grad(logits: Tensor, normalizer: Tensor, chosen: Tensor, smoothing: float) -> Tensor:
+    """Return p - (1 - e) * one_hot - e / V (M', V), made in place of the logits."""
+    grad = logits.sub_(normalizer).exp_()
+    grad.scatter_add_(1, chosen, torch.full_like(normalizer, smoothing - 1))
+    if smoothing:
+        grad -= smoothing / logits.shape[1]
+    return grad
 
 
 def linear_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, importance: Tensor | None = None
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    loss_weights: Tensor | None = None,
+    *,
+    bias: Tensor | None = None,
+    label_smoothing: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return the summed cross entropy of `hidden @ weight.T` and, without gradient, each one's.
+    """Return the summed cross entropy of `hidden @ weight.T + bias` and, without gradient, that of
+    each token.
 
     Args:
-        hidden: (M, C), in the compute type; softmax and loss are float32 whatever it is.
+        hidden: (M, C), in the compute type; softmax and loss are float32 whatever it is (float64 in
+            float64).
         weight: (V, C).
         targets: (M,) int64, all in [0, V).
-        importance: (M,) float32, by which each one's is multiplied in the sum.
+        loss_weights: (M,) float32, by which each loss is multiplied in the sum.
+        bias: (V,), added to the logits of every token.
+        label_smoothing: e in [0, 1]; the target's share is 1 - e, and e is spread evenly over the
+            vocabulary (Szegedy et al. 2016, sec. 7; Vaswani et al. 2017, sec. 5.4), as in
+            `torch.nn.functional.cross_entropy`.
     """
     # Inside `forward` gradients are always off, and `needs_input_grad` knows nothing of `no_grad`.
-    return _LinearCrossEntropy.apply(hidden, weight, targets, importance, torch.is_grad_enabled())
+    return _LinearCrossEntropy.apply(
+        hidden, weight, bias, targets, loss_weights, label_smoothing, torch.is_grad_enabled()
+    )

@@ -19,6 +19,7 @@ from nlpkit.objectives.contract import IGNORE
 from nlpkit.recipe import Resolved
 from nlpkit.runs import build
 from nlpkit.runs.parts import Data, ModelPart
+from nlpkit.train import machine
 from nlpkit.train.duration import batches_per_epoch, settle
 from nlpkit.train.log import Log
 from nlpkit.train.loop import to_device
@@ -74,6 +75,7 @@ class Plan:
 
 def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
     """Return the parts of the run; tokenises the text (into the cache), trains nothing."""
+    where = machine.find_device(device)
     part = build.model_part(resolved, run_path)
     data = build.build_data(resolved, part, run_path, Watch(note=log.detail))
     settings = resolved.recipe.train
@@ -82,9 +84,7 @@ def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
         budget=settings.batch_budget,
         batches_per_step=settings.batches_per_step,
     )
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Plan(resolved, settle(settings, stream), part, data, stream, torch.device(device))
+    return Plan(resolved, settle(settings, stream), part, data, stream, where)
 
 
 def describe(plan: Plan) -> dict[str, Any]:

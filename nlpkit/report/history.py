@@ -6,7 +6,6 @@ goes on or was killed; changes nothing and takes no lock.
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from nlpkit.checkpoints.run_directory import METRICS, RECIPE, RunDirectory
 from nlpkit.errors import FileError
 from nlpkit.recipe import flatten, yaml
 from nlpkit.recipe.places import dotted
+from nlpkit.train import best_evaluation
 
 COLUMNS = (
     "step", "tokens", "targets", "loss", "lr", "grad_norm", "tokens_per_second", "memory_bytes",
@@ -55,12 +55,18 @@ class History:
         return max([0, *self.columns["step"][-1:].astype(int).tolist(), *self.evaluations])
 
     @property
+    def best_by(self) -> str:
+        """The figure that decides which evaluation is the best: `loss`, or a score."""
+        # An older run's recipe.yaml may not have it.
+        found = json.loads(self.settings.get("train.best_by", "null"))
+        return found if isinstance(found, str) else best_evaluation.LOSS
+
+    @property
     def best(self) -> tuple[int, float] | None:
-        """Step and held-out loss of the best evaluation, or None without one."""
-        losses = {step: figures["loss"] for step, figures in self.evaluations.items()}
-        # NaN is worse than any number
-        ranked = sorted((math.isnan(loss), loss, step) for step, loss in losses.items())
-        return (ranked[0][2], ranked[0][1]) if ranked else None
+        """Step and figure of the best evaluation, as the run chose it, or None without one."""
+        step = best_evaluation.best_step(self.evaluations, self.best_by)
+        found = step and best_evaluation.value(self.evaluations[step], self.best_by)
+        return None if step is None or found is None else (step, found)
 
     @property
     def scores(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from nlpkit.report import svg
 from nlpkit.report.history import ORDER, RESULT, History, first_difference
 from nlpkit.report.style import SCRIPT, STYLE
 from nlpkit.report.svg import Chart
+from nlpkit.train.best_evaluation import LOSS
 
 _LAST = 20  # evaluations in a table; the others are in the chart
 _NONE = "–"
@@ -114,8 +115,9 @@ def _facts_of(history: History) -> dict[str, str]:
         if np.isfinite(memory).any():
             facts["peak memory"] = f"{np.nanmax(memory) / 2**20:,.0f} MiB"
     if history.best:
-        step, loss = history.best
-        facts["best held-out loss"] = f"{_loss(loss)} {history.loss_unit} at step {step:,}"
+        step, best = history.best
+        unit = f" {history.loss_unit}" if history.best_by == LOSS else ""
+        facts[f"best held-out {history.best_by}"] = f"{_loss(best)}{unit} at step {step:,}"
     if isinstance(entropy, int | float):
         facts["unigram entropy of the held-out text"] = f"{_loss(entropy)} nats/token"
     for key, value in status.items():
@@ -179,12 +181,12 @@ def _evaluations(told: Sequence[History]) -> str:
     tables = []
     for history in told:
         found = history.evaluations
-        if not found or history.best is None:
+        if not found:
             tables.append(f"<p>{escape(history.label)}: no held-out evaluation yet.</p>")
             continue
         parts = sorted({name for f in found.values() for name in (f.get("losses") or {})})
-        best = history.best[0]
-        shown = sorted({*list(found)[-_LAST:], best})
+        best = history.best[0] if history.best else None
+        shown = sorted({*list(found)[-_LAST:], *([] if best is None else [best])})
         caption = f"{history.label}: {len(found):,} evaluations"
         if len(shown) < len(found):
             caption += f", of which the last {_LAST} and the best are here, all in the chart"

@@ -23,7 +23,7 @@ from nlpkit.runs.parts import ModelPart
 from nlpkit.train import machine
 
 # What a manifest vouches for and is not read here.
-_NOT_NEEDED = (files.MOMENTS, files.TRAINING)
+_NOT_NEEDED = (files.OPTIMIZER_STATE, files.TRAINING)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def open_checkpoint(
         FileError: something is missing, damaged (by the manifest's hashes), or does not fit.
         UsageError: there is no such device.
     """
-    where = _device(device)
+    where = machine.find_device(device)
     directory = find_checkpoint(Path(path).expanduser(), say)
     verify(directory)
     settings, tensors = any_layout.read(directory)
@@ -176,21 +176,6 @@ def _model(part: ModelPart, state: dict[str, Any], backend: str) -> nn.Module:
         model.head = Head(part.config.hidden_size, part.outputs, 0.0)
         model.head.load_state_dict({"weight": head}, assign=True)
     return model.requires_grad_(False)
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        found = (
-            torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        )
-        return found or torch.device("cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).split("\n")[0]
-        raise UsageError(f"--device {name}: there is none here: {reason}") from error
-    return device
 
 
 def _precision(asked: str, stored: torch.dtype, device: torch.device) -> torch.dtype:

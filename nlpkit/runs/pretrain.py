@@ -4,7 +4,9 @@
 `build` makes the parts, `saving` starts a run where it stopped, `train/loop` drives it.
 """
 
+import json
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,17 +19,21 @@ from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
 from nlpkit.data.loader import Step, Stream, steps
 from nlpkit.data.store import Watch
 from nlpkit.errors import DivergedError, UsageError
-from nlpkit.recipe import Resolved
+from nlpkit.recipe import Resolved, flatten
+from nlpkit.recipe.places import dotted
+from nlpkit.recipe.problems import value_at
 from nlpkit.runs import build
 from nlpkit.runs.parts import Data
 from nlpkit.runs.resume import Run, Training, from_first, named_checkpoint, restore, save
 from nlpkit.train import machine
+from nlpkit.train.best_evaluation import LOSS
 from nlpkit.train.duration import settle
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, State, train
 from nlpkit.train.optim import adamw
 from nlpkit.train.signals import StopFlag
+from nlpkit.train.trackers import TrackedRun, Trackers
 
 
 def pretrain(
@@ -71,6 +77,7 @@ def pretrain(
             yield step
 
     is_main = accelerator.is_main_process
+    trackers = _trackers(run, state) if is_main else None
     job = Job(
         accelerator=accelerator,
         training=run.training,
@@ -85,7 +92,7 @@ def pretrain(
         ),
         save=lambda state, best: save(run, state, best),
         log=log,
-        metrics=_metrics(directory, state) if is_main else None,
+        metrics=_metrics(directory, state, trackers) if trackers else None,
         stop=stop,
     )
     try:
@@ -95,8 +102,9 @@ def pretrain(
         where = f"the last good state is {last}" if last else "nothing was saved yet"
         raise DivergedError(f"{error}; {where}; try a lower train.lr or train.clip") from error
     finally:
-        if job.metrics:
+        if job.metrics and trackers:
             job.metrics.close()
+            trackers.finish()
     place = files.pointed(directory.path, "latest")
     assert place is not None
     if is_main:
@@ -105,21 +113,42 @@ def pretrain(
     return place
 
 
-def _metrics(directory: RunDirectory, state: State) -> Metrics:
-    return Metrics(directory.path / METRICS, state.step, state.evaluated_step)
+def _metrics(directory: RunDirectory, state: State, trackers: Trackers) -> Metrics:
+    return Metrics(directory.path / METRICS, state.step, state.evaluated_step, trackers.log)
+
+
+def _trackers(run: Run, state: State) -> Trackers:
+    """Return the started trackers of `train.trackers`; a run that goes on keeps its id."""
+    names = run.settings.trackers
+    run_id = run.directory.status().get("tracked_as") if state.step else None
+    if names and run_id is None:
+        run_id = secrets.token_hex(8)
+        run.directory.set_status(tracked_as=run_id)
+    dump = run.resolved.dump()
+    values = {dotted(path): value_at(dump, path) for path in flatten(dump)}
+    settings = {
+        key: json.dumps(value) if isinstance(value, list | dict) else value
+        for key, value in values.items()
+    }
+    name, path = run.resolved.recipe.name, run.directory.path
+    tracked = TrackedRun(name, path, str(run_id), state.step, settings)
+    return Trackers(names, tracked, run.log.warn)
 
 
 def make_accelerator(
     resolved: Resolved, directory: RunDirectory, device: str, log: Log
 ) -> Accelerator:
-    """Return the accelerator in the run's precision, which is decided once, at its first start."""
+    """Return the accelerator in the run's precision, which is decided once, at its first start.
+
+    Raises:
+        UsageError: there is no such device.
+    """
+    found = machine.find_device(device)
     if device not in ("auto", "cpu"):
         os.environ["ACCELERATE_TORCH_DEVICE"] = device
     machine.tune_memory()
     # Without an accelerator accelerate must be told, or several processes would not find together.
-    on_cpu = device == "cpu" or not torch.accelerator.is_available()
-    kind = torch.device("cpu") if on_cpu else torch.accelerator.current_accelerator()
-    assert kind is not None
+    on_cpu = found.type == "cpu"
     processes = PartialState(cpu=on_cpu)
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched != processes.num_processes:
@@ -134,7 +163,7 @@ def make_accelerator(
         asked, before = resolved.recipe.train.precision, directory.status().get("precision")
         if before in ("fp32", "bf16") and asked in ("auto", before):
             return before, "as this run began"
-        decided = machine.choose_precision(asked, kind)
+        decided = machine.choose_precision(asked, found)
         directory.set_status(precision=decided[0])
         return decided
 
@@ -248,11 +277,14 @@ def conclude(run: Run, state: State, held_out: HeldOut | None) -> None:
     if held_out is None or run.data.valid is None:
         return
     best_by = run.resolved.recipe.train.best_by
+    if state.best_value is None:
+        run.log.say(f"no best held-out {best_by}: it is undefined in every evaluation")
+        return
     where = f"at step {state.best_step}"
-    if best_by != "loss":
-        run.log.say(f"best held-out {best_by} {-state.best_loss:.4f} {where}")
+    if best_by != LOSS:
+        run.log.say(f"best held-out {best_by} {state.best_value:.4f} {where}")
         return
     entropy = run.data.valid.unigram_entropy()
     unit = "nats/token" if run.data.objective.predicts_text else "nats/row"
     known = "" if entropy is None else f" (unigram entropy of the held-out text: {entropy:.4f})"
-    run.log.say(f"best held-out loss {state.best_loss:.4f} {unit} {where}{known}")
+    run.log.say(f"best held-out loss {state.best_value:.4f} {unit} {where}{known}")

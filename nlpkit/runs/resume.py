@@ -89,7 +89,7 @@ def restore(run: Run, resume: str) -> State:
             _begin(run)
         run.accelerator.wait_for_everyone()
         return State()
-    saved, state = _training(found.path)
+    saved, state = _training(found.path, run.settings.best_by)
     if saved["data"] != run.data.fingerprint:
         raise UsageError(
             f"{path} was trained on other data or with another tokenizer: their content has "
@@ -97,11 +97,11 @@ def restore(run: Run, resume: str) -> State:
         )
     weights = _weights(run, found.path)
     try:
-        moments = load_file(found.path / files.MOMENTS)
+        optimizer_state = load_file(found.path / files.OPTIMIZER_STATE)
     except (SafetensorError, OSError) as error:
-        raise FileError(f"{found.path / files.MOMENTS}: {error}") from error
+        raise FileError(f"{found.path / files.OPTIMIZER_STATE}: {error}") from error
     try:
-        snapshot.restore(run.training, run.optimizer, weights, moments)
+        snapshot.restore(run.training, run.optimizer, weights, optimizer_state)
     except (KeyError, RuntimeError) as error:  # missing; of another shape
         raise FileError(f"{found.path}: is of another model than the recipe's: {error}") from error
     if run.accelerator.is_main_process:
@@ -154,7 +154,7 @@ def _good(run: Run, path: Path) -> files.Checkpoint:
     problem = files.damage(path)
     if problem:
         raise FileError(f"{path}: not a good checkpoint: {problem}")
-    step = _training(path)[1].step
+    step = _training(path, run.settings.best_by)[1].step
     newer = [c for c in files.found(run.directory.path) if c.step > step]
     if newer:
         raise UsageError(
@@ -164,25 +164,30 @@ def _good(run: Run, path: Path) -> files.Checkpoint:
     return files.Checkpoint(path.resolve(), step)
 
 
-def _training(path: Path) -> tuple[dict[str, Any], State]:
-    """Return `training.json` of a checkpoint and the state in it."""
+def _training(path: Path, best_by: str) -> tuple[dict[str, Any], State]:
+    """Return `training.json` of a checkpoint and the state in it.
+
+    The best figure so far is forgotten where another one than `best_by` decided.
+    """
     file = path / files.TRAINING
     try:
         file = files.training_file(path)
         saved = json.loads(file.read_text(encoding="utf-8"))
-        state = State.from_json(saved["state"])
+        state = State.from_json(saved["state"], best_by)
         if not isinstance(saved["data"], str) or not all(map(_is_number, _numbers(state))):
             raise TypeError("a value is of the wrong type")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileError(f"{file}: not the state of a run: {error}") from error
+    if saved.get("best_by", best_by) != best_by:  # --allow-change
+        state.best_value, state.best_step, state.evaluations_without_gain = None, 0, 0
     return saved, state
 
 
 def _numbers(state: State) -> list[Any]:
     values = state.to_json()
-    best = values.pop("best_loss")
-    # Minus a score where that decides; none yet.
-    values["best_loss"] = abs(best) if isinstance(best, (int, float)) else best or 0
+    best = values.pop("best_value")
+    # A score may be negative; none yet.
+    values["best_value"] = abs(best) if isinstance(best, (int, float)) else best or 0
     return [*values.pop("position"), *values.values()]
 
 
@@ -222,14 +227,14 @@ def save(run: Run, state: State, best: bool) -> None:
 
     One that is there was saved before the evaluation of its step: it gets the new state.
     """
-    path = run.directory.path
+    path, best_by = run.directory.path, run.settings.best_by
     there = {c.step: c for c in files.found(path)}.get(state.step)
     if there is None:
         weights = snapshot.weights(run.training)
-        moments = snapshot.moments(run.training, run.optimizer)
+        optimizer_state = snapshot.optimizer_state(run.training, run.optimizer)
         if run.accelerator.is_main_process:
-            _write(run, state, weights, moments)
-    elif run.accelerator.is_main_process and _training(there.path)[1] != state:
+            _write(run, state, weights, optimizer_state)
+    elif run.accelerator.is_main_process and _training(there.path, best_by)[1] != state:
         files.amend(there.path, files.EVALUATED, _state_text(run, state))
     if run.accelerator.is_main_process:
         if best:
@@ -254,11 +259,14 @@ def _keep_tokenizer(run: Run) -> None:
         draft.rename(place)
 
 
-def _write(run: Run, state: State, weights: dict[str, Any], moments: dict[str, Any]) -> None:
+def _write(
+    run: Run, state: State, weights: dict[str, Any], optimizer_state: dict[str, Any]
+) -> None:
     def write(directory: Path) -> None:
         _write_model(run, directory, weights)
         run.data.tokenizer.save(directory)
-        save_file({k: v.contiguous() for k, v in moments.items()}, directory / files.MOMENTS)
+        tensors = {name: tensor.contiguous() for name, tensor in optimizer_state.items()}
+        save_file(tensors, directory / files.OPTIMIZER_STATE)
         (directory / files.TRAINING).write_text(_state_text(run, state), encoding="utf-8")
 
     _keep_tokenizer(run)
@@ -301,5 +309,10 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Any]) -> None:
 
 
 def _state_text(run: Run, state: State) -> str:
-    content = {"state": state.to_json(), "data": run.data.fingerprint, "nlpkit": __version__}
+    content = {
+        "state": state.to_json(),
+        "best_by": run.settings.best_by,
+        "data": run.data.fingerprint,
+        "nlpkit": __version__,
+    }
     return json.dumps(content, indent=1) + "\n"

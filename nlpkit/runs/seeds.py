@@ -8,30 +8,30 @@ from typing import Any
 
 from nlpkit.checkpoints.run_directory import METRICS
 from nlpkit.errors import DataError
+from nlpkit.train.best_evaluation import LOSS, best_step
 
 
-def best_evaluation(run: Path, best_by: str = "loss") -> dict[str, float]:
+def best_evaluation(run: Path, best_by: str = LOSS) -> dict[str, float]:
     """Return the figures of the evaluation that a run is judged by: `loss` and its scores.
 
-    It is the one with the lowest loss, or the highest score called `best_by`.
+    It is the best by `best_by`, or the last one where that is undefined in all.
 
     Raises:
         DataError: the run has no evaluation.
     """
-    found: list[dict[str, float]] = []
+    evaluations: dict[int, dict[str, Any]] = {}
     for line in (run / METRICS).read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
         if "held_out" in record:
-            figures = {"loss": record["held_out"]["loss"]}
-            found.append(figures | record["held_out"].get("metrics", {}))
-    if not found:
+            evaluations[record["step"]] = record["held_out"]
+    if not evaluations:
         raise DataError(f"{run}: no evaluation; set data.valid")
-    sign = 1 if best_by == "loss" else -1
-    worst = float("inf")
-    return min(found, key=lambda f: worst if f.get(best_by) is None else sign * f[best_by])
+    step = best_step(evaluations, best_by)
+    figures = evaluations[max(evaluations) if step is None else step]
+    return {LOSS: figures[LOSS]} | figures.get("metrics", {})
 
 
-def summary(runs: Sequence[tuple[int, Path]], best_by: str = "loss") -> dict[str, Any]:
+def summary(runs: Sequence[tuple[int, Path]], best_by: str = LOSS) -> dict[str, Any]:
     """Return for each figure mean, median, sample standard deviation and the value of each seed.
 
     The three are None where the figure of a seed is undefined, or was not taken.

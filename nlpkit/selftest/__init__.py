@@ -182,4 +182,5 @@ def _short(resolved: Resolved, warmup: int, precision: str, longest: int) -> Res
         patience=None,
         workers=0,
         log_every=1,
+        trackers=[],
     )

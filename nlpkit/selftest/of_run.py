@@ -297,4 +297,4 @@ def _metrics(place: Path) -> list[dict[str, Any]]:
 
 def _tensors(place: Path) -> dict[str, Tensor]:
     final = files.place(place, STEPS)
-    return load_file(final / hf_layout.WEIGHTS) | load_file(final / files.MOMENTS)
+    return load_file(final / hf_layout.WEIGHTS) | load_file(final / files.OPTIMIZER_STATE)

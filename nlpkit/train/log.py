@@ -10,7 +10,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -128,9 +128,18 @@ def _duration(seconds: float) -> str:
 class Metrics:
     """`metrics.jsonl`: one object a step or an evaluation, in order, each line whole."""
 
-    def __init__(self, path: Path, last_step: int, evaluated_step: int):
-        """Open for appending after `last_step`; what a killed run wrote beyond it is taken back."""
-        self.path = path
+    def __init__(
+        self,
+        path: Path,
+        last_step: int,
+        evaluated_step: int,
+        also: Callable[[Mapping[str, Any]], None] = lambda record: None,
+    ):
+        """Open for appending after `last_step`; what a killed run wrote beyond it is taken back.
+
+        `also` gets each record once it is written.
+        """
+        self.path, self._also = path, also
         with name_path_in_errors(path):
             kept = [line for line in _lines(path) if _order(line) <= (last_step, evaluated_step)]
             draft = path.with_name(f".{path.name}")
@@ -146,6 +155,7 @@ class Metrics:
             line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
             while line:
                 line = line[self._file.write(line) :]
+        self._also(record)
 
     def close(self) -> None:
         """Close the file."""

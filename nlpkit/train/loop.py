@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from nlpkit.data.loader import Position, Step
 from nlpkit.data.pack import Batch
 from nlpkit.errors import DataError, DivergedError
+from nlpkit.train import best_evaluation
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.losses import LossSums, reduced
 from nlpkit.train.memory import used
@@ -30,27 +31,33 @@ _DROPOUT = 2  # first word of the seed of dropout masks (0 and 1: see data/loade
 
 @dataclass
 class State:
-    """All that a run must remember beside weights and moments; goes into the checkpoint."""
+    """All that a run must remember beside weights and the optimizer's state; goes into the
+    checkpoint."""
 
     step: int = 0
     tokens: int = 0
     position: Position = field(default_factory=Position)
-    best_loss: float = math.inf  # or minus the best score, see `train.best_by`
+    best_value: float | None = None  # of the figure that `train.best_by` names
     best_step: int = 0
     evaluations_without_gain: int = 0
     evaluated_step: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values; infinity is written as null."""
-        best = None if math.isinf(self.best_loss) else self.best_loss
-        return asdict(self) | {"position": list(self.position), "best_loss": best}
+        """Return plain values."""
+        return asdict(self) | {"position": list(self.position)}
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "State":
-        """Return the state that `to_json` gave."""
-        best = math.inf if values["best_loss"] is None else values["best_loss"]
-        position = Position(*values["position"])
-        return cls(**(values | {"position": position, "best_loss": best}))
+    def from_json(cls, values: dict[str, Any], best_by: str) -> "State":
+        """Return the state that `to_json` gave, also that of an older nlpkit.
+
+        It had `best_loss` in place of `best_value`: minus the score where `best_by` names one.
+        """
+        values = values | {"position": Position(*values["position"])}
+        if "best_loss" in values:
+            lowered = values.pop("best_loss")
+            is_score = lowered is not None and best_by != best_evaluation.LOSS
+            values["best_value"] = -lowered if is_score else lowered
+        return cls(**values)
 
 
 @dataclass
@@ -130,8 +137,8 @@ def _leave(job: Job, state: State) -> NoReturn:
 
 def is_over(state: State, settings: Settled) -> bool:
     """Return whether all steps are done, or patience is."""
-    tired = settings.patience and state.evaluations_without_gain >= settings.patience
-    return state.step >= settings.steps or bool(tired)
+    out_of_patience = settings.patience and state.evaluations_without_gain >= settings.patience
+    return state.step >= settings.steps or bool(out_of_patience)
 
 
 def _evaluation_is_due(job: Job, state: State) -> bool:
@@ -218,11 +225,12 @@ def _backward(
 def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
     """Log the held-out figures; return whether they are the best so far."""
     state.evaluated_step = state.step
-    figure = _to_be_lowered(figures, job.settings.best_by)
-    improved = figure < state.best_loss
+    best_by = job.settings.best_by
+    value = best_evaluation.value(figures, best_by)
+    improved = best_evaluation.is_better(value, state.best_value, best_by)
     state.evaluations_without_gain += 1
     if improved:
-        state.best_loss, state.best_step = figure, state.step
+        state.best_value, state.best_step = value, state.step
         state.evaluations_without_gain = 0
     if job.metrics:
         job.metrics.write({"step": state.step, "tokens": state.tokens, "held_out": figures})
@@ -240,14 +248,6 @@ def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
             f"no gain in {job.settings.patience} evaluations: stopping early at step {state.step}"
         )
     return improved
-
-
-def _to_be_lowered(figures: dict[str, Any], name: str) -> float:
-    """Return the figure that decides which checkpoint is best: the loss, or a negative score."""
-    if name == "loss":
-        return figures["loss"]
-    value = figures["metrics"][name]
-    return math.inf if value is None else -value
 
 
 class _Speed:

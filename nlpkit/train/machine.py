@@ -1,4 +1,4 @@
-"""What this machine does best: compute type, memory allocator, and what it has."""
+"""What this machine has and does best: device, compute type, memory allocator."""
 
 import ctypes
 import os
@@ -7,9 +7,32 @@ import time
 
 import torch
 
+from nlpkit.errors import UsageError
+
 # glibc's mallopt parameters (malloc.h)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LEAST_PRODUCTS = 10
+
+
+def find_device(name: str) -> torch.device:
+    """Return the device that `--device` names; `auto` is the accelerator here, else the CPU.
+
+    Raises:
+        UsageError: there is no such device here.
+    """
+    own = torch.accelerator.current_accelerator(check_available=True)
+    if name == "auto":
+        return own or torch.device("cpu")
+    try:
+        device = torch.device(name)
+        # A tensor would take memory of the GPU, in every process of a launch.
+        counted = own is not None and own.type == device.type
+        if not counted or (device.index or 0) >= torch.accelerator.device_count():
+            torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).split("\n")[0]
+        raise UsageError(f"--device {name}: there is none here: {reason}") from error
+    return device
 
 
 def choose_precision(asked: str, device: torch.device) -> tuple[str, str]:

@@ -6,6 +6,7 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 from pydantic_core import PydanticCustomError
 
 from nlpkit.config import FrozenConfig
+from nlpkit.train.trackers import Tracker
 
 # Settings that cannot change what is computed; a run may go on with other values.
 FREE: dict[str, Any] = {"free": True}
@@ -80,6 +81,12 @@ class Config(FrozenConfig):
     )
     log_every: int = Field(
         1, gt=0, description="steps between lines in metrics.jsonl", json_schema_extra=FREE
+    )
+    trackers: list[Tracker] = Field(
+        [],
+        description="where figures go beside metrics.jsonl, such as tensorboard or wandb, each if "
+        "its package is installed",
+        json_schema_extra=FREE,
     )
     deterministic: bool = Field(
         True, description="only algorithms that give the same bits every time"

@@ -1,4 +1,4 @@
-"""Weights and optimizer moments as plain named tensors, out of and into whatever wraps them.
+"""Weights and optimizer state as plain named tensors, out of and into whatever wraps them.
 
 torch's distributed state dicts give the same names for a bare module, DDP and FSDP, on any number
 of processes. All processes must call these together.
@@ -29,7 +29,7 @@ def weights(training: nn.Module) -> dict[str, Tensor]:
     return {name.removeprefix(_PREFIX): tensor for name, tensor in state.items()}
 
 
-def moments(training: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def optimizer_state(training: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return Adam's moments and step counts as `exp_avg:NAME` and so on (likewise)."""
     state: Any = get_optimizer_state_dict(training, optimizer, options=_FULL)
     return {
@@ -43,9 +43,9 @@ def restore(
     training: nn.Module,
     optimizer: torch.optim.Optimizer,
     weights: Mapping[str, Tensor],
-    moments: Mapping[str, Tensor],
+    optimizer_state: Mapping[str, Tensor],
 ) -> None:
-    """Put weights and moments back, bit for bit; `weights` are all, or at least those trained.
+    """Put weights and optimizer state back, bit for bit; `weights` are at least those trained.
 
     Raises:
         KeyError: a tensor is missing.
@@ -61,5 +61,5 @@ def restore(
     state: Any = get_optimizer_state_dict(training, optimizer, options=_FULL)
     for name, entry in state["state"].items():
         for kind in _MOMENTS:
-            entry[kind] = moments[f"{kind}:{name.removeprefix(_PREFIX)}"]
+            entry[kind] = optimizer_state[f"{kind}:{name.removeprefix(_PREFIX)}"]
     set_optimizer_state_dict(training, optimizer, state, options=_FULL)

@@ -22,8 +22,8 @@ from nlpkit.models.compute import compute_dtype
 from nlpkit.models.flops import visible_pairs
 from nlpkit.models.gpt import Config
 from nlpkit.models.head import last_states
-from nlpkit.models.loss import linear_cross_entropy
 from nlpkit.models.rows import more_rows
+from nlpkit.models.vocabulary_head import TiedHead
 
 EMBEDDING = "transformer.tokens_embed.weight"  # transformers' token table
 TRANSPOSED = True  # whether transformers keeps linear weights as (in, out)
@@ -76,7 +76,7 @@ class Block(nn.Module):
         return self.ln_2(x + F.dropout(self.mlp(x), self.dropout, self.training))
 
 
-class Model(nn.Module):
+class Model(TiedHead):
     """GPT-1 with its language-model head."""
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
@@ -146,20 +146,9 @@ class Model(nn.Module):
             x = layer(x, attend, self.attention_tensors.of(number))
         return x
 
-    def token_loss(
-        self, hidden: Tensor, index: Tensor, targets: Tensor, importance: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return cross entropy at rows `index` (M,), summed (each times its `importance`, if
-        given), and each one's without gradient."""
-        return linear_cross_entropy(hidden[index], self.token_embedding, targets, importance)
-
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C), what stands for each sequence in a task: its last token's state."""
         return last_states(hidden, lengths)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Return (M, V) for hidden states (M, C)."""
-        return F.linear(hidden, self.token_embedding)
 
 
 def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:

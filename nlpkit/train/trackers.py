@@ -1,0 +1,133 @@
+"""Sends what metrics.jsonl gets to TensorBoard, Weights & Biases, MLflow and others, beside it.
+
+accelerate has a class for each of them. None is a reason for a run to fail: the first error of a
+tracker is one warning, and it gets nothing more. Importable without torch.
+"""
+
+import contextlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from nlpkit.errors import Unsupported
+
+# The trackers of accelerate, each named as the package that it needs.
+Tracker = Literal[
+    "aim",
+    "clearml",
+    "comet_ml",
+    "dvclive",
+    "mlflow",
+    "swanlab",
+    "tensorboard",
+    "trackio",
+    "wandb",
+]
+_TENSORBOARD = "tensorboard"  # also its directory in that of the run
+Settings = Mapping[str, bool | int | float | str | None]
+
+
+def check_installed(names: Sequence[str]) -> None:
+    """Raise `Unsupported` if the package of a tracker is not there; imports none of them."""
+    for name in names:
+        spec = importlib.util.find_spec(name)
+        # Without an origin it is a directory of this name, such as wandb makes for its files.
+        if spec is None or spec.origin is None:
+            raise Unsupported(
+                f"train.trackers: {name} is not installed; `pip install {name}` installs it"
+            )
+
+
+def flatten(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of a line of metrics.jsonl as `train/loss`, `held_out/losses/NAME`, ..."""
+    found: dict[str, float] = {}
+
+    def add(name: str, value: Any) -> None:
+        if isinstance(value, Mapping):
+            for key, inner in value.items():
+                add(f"{name}/{key}", inner)
+        elif isinstance(value, int | float):
+            # Options of a score (`f1:average=macro`) have characters that MLflow refuses.
+            found[re.sub(r"[^\w./ -]", "_", name)] = value
+
+    if "held_out" in record:
+        add("held_out", record["held_out"])
+    else:
+        add("train", {key: value for key, value in record.items() if key != "step"})
+    return found
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """What trackers are told about a run at its start.
+
+    `step` is the last one that is kept of it; `id` is the same whenever the run goes on.
+    """
+
+    project: str
+    directory: Path
+    id: str
+    step: int
+    settings: Settings
+
+
+class Trackers:
+    """The trackers of a run, in its first process; nothing here raises."""
+
+    def __init__(self, names: Sequence[str], run: TrackedRun, warn: Callable[[str], None]):
+        self._warn = warn
+        self._active: dict[str, Any] = {}
+        for name in dict.fromkeys(names):
+            self._try(name, partial(self._start, name, run))
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Send a line of metrics.jsonl."""
+        values, step = flatten(record), record["step"]
+        for name, tracker in list(self._active.items()):
+            self._try(name, partial(tracker.log, values, step=step))
+
+    def finish(self) -> None:
+        """Send what is still waiting, and end."""
+        for name, tracker in list(self._active.items()):
+            self._try(name, tracker.finish)
+        self._active = {}
+
+    def _start(self, name: str, run: TrackedRun) -> None:
+        from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+
+        tracker_class = LOGGER_TYPE_TO_CLASS[name]
+        appends = name == _TENSORBOARD and (run.directory / _TENSORBOARD).is_dir()
+        place = [str(run.directory)] if tracker_class.requires_logging_directory else []
+        project = _TENSORBOARD if name == _TENSORBOARD else run.project
+        tracker = tracker_class(project, *place, **_options(name, run))
+        tracker.start()
+        if not appends:  # the settings are there
+            tracker.store_init_configuration(dict(run.settings))
+        self._active[name] = tracker
+
+    def _try(self, name: str, act: Callable[[], None]) -> None:
+        try:
+            with contextlib.redirect_stdout(sys.stderr):  # stdout is the result of the verb
+                act()
+        # Whatever a tracker raises, network and login included: the run is worth more.
+        except Exception as error:
+            self._active.pop(name, None)
+            what = str(error).strip().partition("\n")[0] or type(error).__name__
+            self._warn(f"train.trackers: {name} failed and gets no more figures: {what}")
+
+
+def _options(name: str, run: TrackedRun) -> dict[str, Any]:
+    """Return what a tracker needs to append to a run that goes on, and to keep its files there."""
+    if name == _TENSORBOARD:
+        return {"purge_step": run.step + 1}  # of what a killed run wrote beyond its checkpoint
+    if name == "wandb":
+        named = {"name": run.directory.name, "id": run.id, "resume": "allow"}
+        return {"dir": str(run.directory), **named}
+    if name == "dvclive":
+        return {"dir": str(run.directory / name), "resume": run.step > 0}
+    return {}

@@ -1,0 +1,102 @@
+"""The head that families share, against the heads of transformers' BERT and ELECTRA.
+
+Tolerances: a product of 24 terms and a norm in float32, 1e-5.
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import BertConfig, ElectraConfig
+from transformers.models.bert.modeling_bert import BertOnlyMLMHead
+from transformers.models.electra.modeling_electra import ElectraGeneratorPredictions
+
+from nlpkit.models.vocabulary_head import TiedHead
+
+N, C, E, V = 40, 24, 16, 97
+
+
+class _Head(TiedHead):
+    """A head with everything: dense, GELU and norm before a table of width E, and a bias."""
+
+    def __init__(self, width: int, smoothing: float = 0.0):
+        super().__init__()
+        self.token_embedding = nn.Parameter(torch.randn(V, width))
+        self.bias = nn.Parameter(torch.randn(V))
+        self.dense, self.norm = nn.Linear(C, width), nn.LayerNorm(width, 1e-12)
+        self.smoothing = smoothing
+
+    def output_bias(self) -> Tensor:
+        return self.bias
+
+    def output_states(self, hidden: Tensor) -> Tensor:
+        return self.norm(F.gelu(self.dense(hidden)))
+
+    def label_smoothing(self) -> float:
+        return self.smoothing
+
+
+class _Plain(TiedHead):
+    def __init__(self) -> None:
+        super().__init__()
+        self.token_embedding = nn.Parameter(torch.randn(V, C))
+
+
+def _bert(head: _Head) -> nn.Module:
+    """Return transformers' masked-LM head with the weights of `head`."""
+    config = BertConfig(hidden_size=C, vocab_size=V, num_attention_heads=2, hidden_act="gelu")
+    theirs = BertOnlyMLMHead(config)
+    predictions = theirs.predictions
+    predictions.transform.dense.load_state_dict(head.dense.state_dict())
+    predictions.transform.LayerNorm.load_state_dict(head.norm.state_dict())
+    predictions.decoder.weight, predictions.decoder.bias = head.token_embedding, head.bias
+    return theirs
+
+
+def _electra(head: _Head) -> nn.Module:
+    """Return transformers' generator head, whose decoder has a bias, likewise."""
+    config = ElectraConfig(
+        hidden_size=C, embedding_size=E, vocab_size=V, num_attention_heads=2, hidden_act="gelu"
+    )
+    predictions, decoder = ElectraGeneratorPredictions(config), nn.Linear(E, V)
+    predictions.dense.load_state_dict(head.dense.state_dict())
+    predictions.LayerNorm.load_state_dict(head.norm.state_dict())
+    decoder.weight, decoder.bias = head.token_embedding, head.bias
+    return nn.Sequential(predictions, decoder)
+
+
+@pytest.mark.parametrize(("width", "oracle"), [(C, _bert), (E, _electra)])
+def test_head_with_layers_and_bias_equals_transformers(width: int, oracle) -> None:
+    head, hidden = _Head(width), torch.randn(N, C, requires_grad=True)
+    theirs = oracle(head)
+    index, targets = torch.arange(0, N, 3), torch.randint(0, V, (14,))
+    expected = theirs(hidden)
+    torch.testing.assert_close(head.logits(hidden), expected, atol=1e-5, rtol=1e-5)
+    weights = torch.rand(14)
+    loss_sum, token_losses = head.token_loss(hidden, index, targets, weights)
+    losses = F.cross_entropy(expected[index], targets, reduction="none")
+    torch.testing.assert_close(token_losses, losses.detach(), atol=1e-5, rtol=1e-5)
+    wanted = hidden, head.token_embedding, head.bias
+    found = torch.autograd.grad(loss_sum, wanted)
+    for ours, other in zip(found, torch.autograd.grad((losses * weights).sum(), wanted),
+                           strict=True):  # fmt: skip
+        torch.testing.assert_close(ours, other, atol=1e-4, rtol=1e-4)
+
+
+def test_head_smooths_labels_while_it_trains_alone() -> None:
+    head, hidden = _Head(C, smoothing=0.1), torch.randn(N, C)
+    targets = torch.randint(0, V, (N,))
+    logits = head.logits(hidden)
+    for mode, smoothing in ((True, 0.1), (False, 0.0)):
+        loss_sum, _ = head.train(mode).token_loss(hidden, torch.arange(N), targets)
+        expected = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
+        torch.testing.assert_close(loss_sum, expected, atol=1e-4, rtol=1e-5)
+
+
+def test_plain_head_is_the_table_alone() -> None:
+    head, hidden = _Plain(), torch.randn(N, C)
+    assert list(head.state_dict()) == ["token_embedding"]
+    assert torch.equal(head.logits(hidden), hidden @ head.token_embedding.T)
+    loss_sum, _ = head.token_loss(hidden, torch.arange(3), torch.tensor([1, 2, 3]))
+    expected = F.cross_entropy(head.logits(hidden)[:3], torch.tensor([1, 2, 3]), reduction="sum")
+    torch.testing.assert_close(loss_sum, expected, atol=1e-4, rtol=1e-5)
