@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nlpkit.data.mates import Mates
 from nlpkit.data.pack import Batch, Bins, collate, plan_bins
 
 TRAIN, HELD_OUT = 0, 1  # second word of the seed, so that the two never share random numbers
@@ -49,6 +50,10 @@ class Examples:
         source = np.searchsorted(corpus.starts, self.pieces.document, side="right") - 1
         self.weights = corpus.weights[source]  # (I,) how often an epoch has each piece
         self.occurrences = int(corpus.weights.max()) + 1  # most that an epoch has of a piece
+        self.mates: Mates | None = None
+        if objective.mates and len(self.pieces):
+            what = "the held-out data" if split == HELD_OUT else "the training data"
+            self.mates = Mates(self.pieces, corpus.lengths, self.weights, what)
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -77,9 +82,11 @@ class Examples:
         """Return the example of `item` in the plan of `epoch`."""
         occurrence, piece = divmod(int(item), len(self))
         late, occurrence = divmod(occurrence, self.occurrences)
-        return self.objective.example(
-            self.ids(piece), self.generator(epoch - late, piece, occurrence)
-        )
+        rng = self.generator(epoch - late, piece, occurrence)
+        if self.mates is None:
+            return self.objective.example(self.ids(piece), rng)
+        mates = [self.ids(mate) for mate in self.mates.draw(piece, self.objective.mates, rng)]
+        return self.objective.example(self.ids(piece), rng, mates)
 
     def ids(self, piece: int) -> np.ndarray:
         """Return the tokens (T,) of a piece, with those of the frame that are in its span."""

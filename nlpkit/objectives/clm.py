@@ -44,6 +44,7 @@ class Objective:
     predicts_text = True
     drop_unknown = False
     joins = False
+    mates = 0
     needs = ("causal",)
 
     def __init__(self, config: Config, tokenizer: Any, model_config: Any):

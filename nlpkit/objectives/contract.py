@@ -78,6 +78,8 @@ class Objective(Protocol):
     # What the model's `Config` must have: settings, or properties that say what the family can do
     # (`causal`: a state sees its own token and those to its left, no other).
     needs: tuple[str, ...]
+    # How many other pieces an example is made with, drawn from other documents.
+    mates: int
 
     def pieces(self, lengths: np.ndarray) -> Pieces:
         """Return the spans of documents of these `lengths` (D,) that become examples."""
@@ -86,7 +88,10 @@ class Objective(Protocol):
         """Return the tokens of the examples made from pieces of these lengths (I,)."""
 
     def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return one example made of a piece's `ids`; all randomness comes from `rng`."""
+        """Return one example made of a piece's `ids`; all randomness comes from `rng`.
+
+        Where `mates` is not 0, a third argument `mates` is the list of the other pieces' ids.
+        """
 
     def count(self, batch: Mapping[str, np.ndarray]) -> int:
         """Return the number of targets in a collated batch."""

@@ -54,6 +54,7 @@ class Objective:
     predicts_text = True
     drop_unknown = True
     joins = False
+    mates = 0
     needs = ("prompt_length", "prompts")
 
     def __init__(self, config: Config, tokenizer: Any, model_config: Any):
