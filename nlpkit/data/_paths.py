@@ -1,5 +1,6 @@
 """From the names in a recipe to files: `~`, `$HOME`, globs, the folders searched, and stdin."""
 
+import dataclasses
 import glob
 import hashlib
 import os
@@ -8,15 +9,16 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
+from nlpkit import registry
 from nlpkit.data.lines import TextFile, file_errors
+from nlpkit.data.readers.contract import Reader
 from nlpkit.errors import FileError, UsageError
 
-_ENDINGS = {
-    **{".txt": "text", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl"},
-    **{".tsv": "tsv", ".csv": "csv"},
-}
+READERS = "data/readers"
+# Read as documents alone; the readers' formats hold rows, and some documents, too.
+TEXT_FORMATS = ("text", "paragraphs")
 _BLOCK = 1 << 20
 
 
@@ -43,10 +45,29 @@ def roots(base: Path | None) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def find(pattern: str, base: Path | None) -> list[tuple[Path, str]]:
+def formats() -> list[str]:
+    """Return the known names of `data.format`."""
+    return ["auto", *TEXT_FORMATS, *registry.names(READERS)]
+
+
+def reader(form: str) -> Reader:
+    """Return what reads rows of the format `form`; raise `UsageError` if nothing does."""
+    if form in TEXT_FORMATS:
+        known = ", ".join(registry.names(READERS))
+        raise UsageError(f"rows are read from files of the formats {known}, not {form}")
+    return cast(Reader, registry.load(READERS, form))
+
+
+def inside(form: str) -> str:
+    """Return the glob of a folder's files, where `form` lets a folder be named; else nothing."""
+    return "" if form in ("auto", *TEXT_FORMATS) else reader(form).INSIDE
+
+
+def find(pattern: str, base: Path | None, within: str = "") -> list[tuple[Path, str]]:
     """Return the files that a path or glob names: absolute path, and what messages call it.
 
-    The first folder of `roots` with a match wins; matches are sorted. Raise `FileError`.
+    The first folder of `roots` with a match wins; matches are sorted. A directory stands for what
+    the glob `within` finds in it. Raise `FileError`.
     """
     name = expand(pattern)
     folders = [Path("/")] if os.path.isabs(name) else roots(base)
@@ -55,6 +76,8 @@ def find(pattern: str, base: Path | None) -> list[tuple[Path, str]]:
         literal = folder / name
         with file_errors(pattern):
             is_folder, is_there = literal.is_dir(), os.path.lexists(literal)
+        if is_folder and within:
+            return find(f"{glob.escape(str(literal))}/{within}", None)
         if is_folder:
             raise FileError(f"{pattern}: is a directory, not a file; name its files: {pattern}/*")
         if is_there:
@@ -78,15 +101,32 @@ def find(pattern: str, base: Path | None) -> list[tuple[Path, str]]:
 def text_file(path: Path, name: str, form: str) -> TextFile:
     """Return the file with its format; `auto` goes by the ending, before `.gz`."""
     zipped = path.suffix.lower() == ".gz"
-    ending = Path(path.stem).suffix.lower() if zipped else path.suffix.lower()
+    plain = path.name.lower().removesuffix(".gz")
     if form == "auto":
-        if ending not in _ENDINGS:
+        endings = {".txt": "text"}
+        for known in registry.names(READERS):
+            endings |= dict.fromkeys(reader(known).ENDINGS, known)
+        form = next((form for ending, form in endings.items() if plain.endswith(ending)), "")
+        if not form:
             raise UsageError(
-                f"{name}: the ending {ending!r} tells no format; set data.format to text, "
-                f"paragraphs, jsonl, tsv or csv (known endings: {', '.join(_ENDINGS)})"
+                f"{name}: the ending {Path(plain).suffix!r} tells no format; set data.format to "
+                f"{', '.join(formats()[1:])} (known endings: {', '.join(endings)})"
             )
-        form = _ENDINGS[ending]
     return TextFile(str(path), name, form, zipped)
+
+
+def joined(files: list[TextFile]) -> list[TextFile]:
+    """Return the files of a source, two that belong together as one; raise `UsageError`."""
+    if all(f.format in TEXT_FORMATS or len(reader(f.format).FILES) == 1 for f in files):
+        return files
+    wanted = next(reader(f.format).FILES for f in files if f.format not in TEXT_FORMATS)
+    if len(files) != len(wanted) or files[0].format != files[1].format:
+        named = ", ".join(file.name for file in files)
+        raise UsageError(
+            f"data: format {files[0].format} takes {len(wanted)} files, {' and '.join(wanted)}, as "
+            f"files: [..., ...]; got {named}"
+        )
+    return [dataclasses.replace(files[0], second=files[1])]
 
 
 def is_stream(path: Path, name: str) -> bool:

@@ -1,6 +1,7 @@
 """Files -> documents: the recipe's `data` section, path resolution, one reader per format.
 
-Formats: `text` (a document a line), `paragraphs` (documents between blank lines), `jsonl`, `tsv`.
+Formats: `text` (a document a line), `paragraphs` (documents between blank lines), `jsonl`, `tsv`;
+those of `readers/` are for rows of tasks.
 Everything is UTF-8, only `\\n` ends a line, and every document knows the line it starts at.
 Nothing is dropped without being counted in `Counts`. Tokenising is `store`'s work.
 """
@@ -11,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from nlpkit.config import FrozenConfig
 from nlpkit.data import _paths
@@ -20,7 +21,6 @@ from nlpkit.data.lines import TextFile, lines
 from nlpkit.data.records import Bad, Counts, RowError, Rows, records, rows_of, text_of
 from nlpkit.errors import DataError, UsageError
 
-Format = Literal["auto", "text", "paragraphs", "jsonl", "tsv", "csv"]
 Part = Literal["all", "train", "valid"]
 
 
@@ -37,11 +37,25 @@ def _as_source(value: Any) -> Any:
     raise PydanticCustomError("source", "needs a path, a glob or {files: [...], weight: ...}")
 
 
+def _known_format(form: str) -> str:
+    known = _paths.formats()
+    if form in known or ("." in form and _paths.reader(form)):
+        return form
+    raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, known))})
+
+
+def _list_formats(schema: dict[str, Any]) -> None:
+    """Add the names to the schema for editors; a dotted name is a module of the user's."""
+    dotted = {"type": "string", "pattern": r"\w\.\w"}
+    schema["anyOf"] = [{"enum": _paths.formats()}, dotted]
+
+
 def _as_key(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 Name = Annotated[str, Field(min_length=1)]
+Format = Annotated[str, AfterValidator(_known_format), Field(json_schema_extra=_list_formats)]
 
 
 class Source(FrozenConfig):
@@ -136,13 +150,13 @@ def resolve(
                     _once("-", pattern, seen)
                     files.append(_paths.spool_stdin(spool, form, should_stop))
                     continue
-                for path, name in _paths.find(pattern, base):
+                for path, name in _paths.find(pattern, base, _paths.inside(form)):
                     _once(str(path.resolve()), pattern, seen)
                     if _paths.is_stream(path, name):
                         files.append(_paths.spool(path, name, spool, form, should_stop))
                     else:
                         files.append(_paths.text_file(path, name, form))
-            inputs.append(Input(tuple(files), source.weight))
+            inputs.append(Input(tuple(_paths.joined(files)), source.weight))
         found.append(inputs)
     formats = {file.format for inputs in found for part in inputs for file in part.files}
     if config.line_break is not None and not formats & {"text", "tsv"}:

@@ -26,6 +26,7 @@ class TextFile:
     name: str
     format: str
     gzip: bool = False
+    second: "TextFile | None" = None  # the file that belongs to it: translations, labels
 
 
 @contextmanager
