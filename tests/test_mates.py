@@ -23,6 +23,7 @@ class Pairs:
         "mate": Field(np.int64, per="sequence"),
     }
     parts = ("pairs",)
+    marks = ()
 
     def __init__(self, mates: int = 1, size: int = 8):
         self.mates, self.size = mates, size

@@ -9,16 +9,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
-from nlpkit import registry
+from nlpkit.data import formats
 from nlpkit.data.lines import TextFile, file_errors
-from nlpkit.data.readers.contract import Reader
 from nlpkit.errors import FileError, UsageError
 
-READERS = "data/readers"
-# Read as documents alone; the readers' formats hold rows, and some documents, too.
-TEXT_FORMATS = ("text", "paragraphs")
 _BLOCK = 1 << 20
 
 
@@ -43,24 +39,6 @@ def roots(base: Path | None) -> list[Path]:
     elif (checkout / "pyproject.toml").is_file():
         found.append(checkout)
     return list(dict.fromkeys(found))
-
-
-def formats() -> list[str]:
-    """Return the known names of `data.format`."""
-    return ["auto", *TEXT_FORMATS, *registry.names(READERS)]
-
-
-def reader(form: str) -> Reader:
-    """Return what reads rows of the format `form`; raise `UsageError` if nothing does."""
-    if form in TEXT_FORMATS:
-        known = ", ".join(registry.names(READERS))
-        raise UsageError(f"rows are read from files of the formats {known}, not {form}")
-    return cast(Reader, registry.load(READERS, form))
-
-
-def inside(form: str) -> str:
-    """Return the glob of a folder's files, where `form` lets a folder be named; else nothing."""
-    return "" if form in ("auto", *TEXT_FORMATS) else reader(form).INSIDE
 
 
 def find(pattern: str, base: Path | None, within: str = "") -> list[tuple[Path, str]]:
@@ -104,22 +82,22 @@ def text_file(path: Path, name: str, form: str) -> TextFile:
     plain = path.name.lower().removesuffix(".gz")
     if form == "auto":
         endings = {".txt": "text"}
-        for known in registry.names(READERS):
-            endings |= dict.fromkeys(reader(known).ENDINGS, known)
+        for each in formats.readers():
+            endings |= dict.fromkeys(formats.reader(each).ENDINGS, each)
         form = next((form for ending, form in endings.items() if plain.endswith(ending)), "")
         if not form:
             raise UsageError(
                 f"{name}: the ending {Path(plain).suffix!r} tells no format; set data.format to "
-                f"{', '.join(formats()[1:])} (known endings: {', '.join(endings)})"
+                f"{', '.join(formats.known()[1:])} (known endings: {', '.join(endings)})"
             )
     return TextFile(str(path), name, form, zipped)
 
 
 def joined(files: list[TextFile]) -> list[TextFile]:
     """Return the files of a source, two that belong together as one; raise `UsageError`."""
-    if all(f.format in TEXT_FORMATS or len(reader(f.format).FILES) == 1 for f in files):
+    wanted = max((formats.parts(file.format) for file in files), key=len)
+    if len(wanted) == 1:
         return files
-    wanted = next(reader(f.format).FILES for f in files if f.format not in TEXT_FORMATS)
     if len(files) != len(wanted) or files[0].format != files[1].format:
         named = ", ".join(file.name for file in files)
         raise UsageError(

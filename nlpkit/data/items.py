@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from nlpkit.data import _paths
+from nlpkit.data import formats
 from nlpkit.data.cache import content_hash
 from nlpkit.data.corpus import Config, Input, Part, held_out
 from nlpkit.data.lines import TextFile
@@ -119,7 +119,7 @@ def _file_rows(
 ) -> Iterator[Row]:
     found = 0
     watch.should_stop()
-    for line, what in _paths.reader(file.format).rows(file, columns, counts):
+    for line, what in formats.reader(file.format).rows(file, columns, counts):
         if line % 256 == 0:
             watch.should_stop()
         if isinstance(what, RowError):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nlpkit.data.marks import Marked
 from nlpkit.data.mates import Mates
 from nlpkit.data.pack import Batch, Bins, collate, plan_bins
 
@@ -84,17 +85,31 @@ class Examples:
         late, occurrence = divmod(occurrence, self.occurrences)
         rng = self.generator(epoch - late, piece, occurrence)
         if self.mates is None:
-            return self.objective.example(self.ids(piece), rng)
-        mates = [self.ids(mate) for mate in self.mates.draw(piece, self.objective.mates, rng)]
-        return self.objective.example(self.ids(piece), rng, mates)
+            return self.objective.example(self.source(piece), rng)
+        mates = [self.source(mate) for mate in self.mates.draw(piece, self.objective.mates, rng)]
+        return self.objective.example(self.source(piece), rng, mates)
+
+    def source(self, piece: int) -> Any:
+        """Return what an example is made of: a piece's ids, `Marked` where the objective asks."""
+        if not self.objective.marks:
+            return self.ids(piece)
+        pieces = self.pieces
+        frame = [0] * len(pieces.before), [0] * len(pieces.after)
+        marks = framed(self.corpus.marks, *self._span(piece), *frame)
+        return Marked(self.ids(piece), marks)
 
     def ids(self, piece: int) -> np.ndarray:
         """Return the tokens (T,) of a piece, with those of the frame that are in its span."""
         pieces = self.pieces
-        place = int(pieces.document[piece]), int(pieces.start[piece]), int(pieces.stop[piece])
-        if pieces.before or pieces.after or place[2] > self.corpus.lengths[place[0]]:
-            return framed(self.corpus, *place, pieces.before, pieces.after)
-        return self.corpus.content(*place)
+        document, start, stop = self._span(piece)
+        if pieces.before or pieces.after or stop > self.corpus.lengths[document]:
+            documents = self.corpus.document
+            return framed(documents, document, start, stop, pieces.before, pieces.after)
+        return self.corpus.content(document, start, stop)
+
+    def _span(self, piece: int) -> tuple[int, int, int]:
+        pieces = self.pieces
+        return int(pieces.document[piece]), int(pieces.start[piece]), int(pieces.stop[piece])
 
     def batch(self, items: np.ndarray, epoch: int) -> Batch:
         """Return the pack of these items."""
@@ -104,16 +119,22 @@ class Examples:
 
 
 def framed(
-    corpus: Any, document: int, start: int, stop: int, before: Sequence[int], after: Sequence[int]
+    documents: Callable[[int], np.ndarray],
+    document: int,
+    start: int,
+    stop: int,
+    before: Sequence[int],
+    after: Sequence[int],
 ) -> np.ndarray:
     """Return a span of documents that stand one after another, each framed by tokens, (T,).
 
-    `start` and `stop` count from the first token of the frame of `document`.
+    `documents` gives what is kept of one: its ids or its marks. `start` and `stop` count from the
+    first token of the frame of `document`.
     """
     found: list[Any] = []
     wanted = stop - start
     while wanted > 0:
-        text = corpus.document(document)
+        text = documents(document)
         for part in (before, text, after):
             here = part[start : start + wanted]
             start = max(0, start - len(part))

@@ -99,6 +99,8 @@ def rows_of(file: TextFile, text_key: str, line_break: str | None) -> Rows:
         return Rows("paragraphs")
     if file.format == "text":
         return Rows("text", line_break=line_break)
+    if file.format == "parallel":
+        return Rows("parallel", line_break=line_break)
     if file.format != "tsv":
         raise UsageError(
             f"{file.name}: {file.format} is read for the rows of a task (a classification, say); "

@@ -115,6 +115,7 @@ class Evaluation:
                 drop_unknown=objective.drop_unknown,
                 cache_dir=source.cache,
                 part=source.part,
+                marks=objective.marks,
                 watch=watch,
             )
         self.corpus = made

@@ -54,6 +54,7 @@ class Task(ABC):
     drop_unknown = False
     joins = False
     mates = 0
+    marks: tuple[str, ...] = ()
     predicts_text = False  # whether a target is a token, so that perplexity means something
     metrics: tuple[str, ...] = ()
 

@@ -45,6 +45,7 @@ class Objective:
     drop_unknown = False
     joins = False
     mates = 0
+    marks: tuple[str, ...] = ()
     needs = ("causal",)
 
     def __init__(self, config: Config, tokenizer: Any, model_config: Any):

@@ -80,6 +80,8 @@ class Objective(Protocol):
     needs: tuple[str, ...]
     # How many other pieces an example is made with, drawn from other documents.
     mates: int
+    # Which marks it needs beside the ids (names of `data/marks.py`): it then gets `Marked`.
+    marks: tuple[str, ...]
 
     def pieces(self, lengths: np.ndarray) -> Pieces:
         """Return the spans of documents of these `lengths` (D,) that become examples."""
@@ -91,6 +93,7 @@ class Objective(Protocol):
         """Return one example made of a piece's `ids`; all randomness comes from `rng`.
 
         Where `mates` is not 0, a third argument `mates` is the list of the other pieces' ids.
+        Where `marks` is not empty, ids come as `data/marks.Marked`: `ids.ids` and `ids.has(name)`.
         """
 
     def count(self, batch: Mapping[str, np.ndarray]) -> int:

@@ -55,6 +55,7 @@ class Objective:
     drop_unknown = True
     joins = False
     mates = 0
+    marks: tuple[str, ...] = ()
     needs = ("prompt_length", "prompts")
 
     def __init__(self, config: Config, tokenizer: Any, model_config: Any):

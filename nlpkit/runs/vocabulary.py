@@ -105,7 +105,7 @@ def _trained(
     documents = corpus.documents(
         inputs, resolved.recipe.data, counts, part=which, should_stop=watch.should_stop
     )
-    texts = (document.text for document in documents)
+    texts = (text for document in documents for text in document.texts)
     if old is None:
         module = registry.load("tokenizers", section.kind)
         tokenizer = module.Tokenizer.train(texts, section.config)
