@@ -55,6 +55,7 @@ class Task(ABC):
     joins = False
     mates = 0
     marks: tuple[str, ...] = ()
+    reads_text = True
     predicts_text = False  # whether a target is a token, so that perplexity means something
     metrics: tuple[str, ...] = ()
 

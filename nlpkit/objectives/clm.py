@@ -46,6 +46,7 @@ class Objective:
     joins = False
     mates = 0
     marks: tuple[str, ...] = ()
+    reads_text = True
     needs = ("causal",)
 
     def __init__(self, config: Config, tokenizer: Any, model_config: Any):

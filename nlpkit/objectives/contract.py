@@ -82,6 +82,7 @@ class Objective(Protocol):
     mates: int
     # Which marks it needs beside the ids (names of `data/marks.py`): it then gets `Marked`.
     marks: tuple[str, ...]
+    reads_text: bool  # False: a recipe has no tokenizer, and the objective gets None for it
 
     def pieces(self, lengths: np.ndarray) -> Pieces:
         """Return the spans of documents of these `lengths` (D,) that become examples."""
