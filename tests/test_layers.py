@@ -15,6 +15,7 @@ import nlpkit
 from nlpkit import registry
 from nlpkit.attention.contract import Backend, BiasKind, ComputedKind, Kind, MaskKind
 from nlpkit.config import FrozenConfig
+from nlpkit.data.readers.contract import Reader
 from nlpkit.models.config import ModelConfig
 from nlpkit.objectives import contract
 from nlpkit.objectives._task import Task
@@ -254,6 +255,8 @@ def test_objective_offers_its_contract(folder: str, name: str) -> None:
         )
         if is_task and method == "example":  # made of a row's item instead of a piece's ids
             theirs[theirs.index("ids")] = "item"
+        if objective.mates and method == "example":
+            theirs.append("mates")
         assert ours == theirs
     if is_task:
         _assert_has(objective, {"texts", "item", "complete", "predict", "metrics", "outputs"})
@@ -288,6 +291,15 @@ def test_tokenizer_offers_its_contract(folder: str, name: str) -> None:
         inspect.getsource(c) for c in tokenizer.__mro__ if c.__module__[:6] == "nlpkit"
     )
     assert all(hasattr(tokenizer, n) or re.search(rf"self\.{n}\b", source) for n in ids)
+
+
+@pytest.mark.parametrize(("folder", "name"), _parts("data/readers"))
+def test_reader_offers_its_contract(folder: str, name: str) -> None:
+    reader = registry.load(folder, name)
+    _assert_has(reader, _public(Reader))
+    assert all(ending[0] in ".-" and ending == ending.lower() for ending in reader.ENDINGS)
+    assert len(reader.FILES) in (1, 2)
+    assert [*inspect.signature(reader.rows).parameters] == ["file", "columns", "counts"]
 
 
 @pytest.mark.parametrize(("folder", "name"), _parts("attention/kinds"))

@@ -101,7 +101,7 @@ class _Texts:
             documents = self._corpus.documents(
                 inputs, config, self.counts, part=part, should_stop=self._should_stop
             )
-            yield from (document.text for document in documents)
+            yield from (text for document in documents for text in document.texts)
 
     @property
     def said(self) -> str:

@@ -1,5 +1,6 @@
 """From the names in a recipe to files: `~`, `$HOME`, globs, the folders searched, and stdin."""
 
+import dataclasses
 import glob
 import hashlib
 import os
@@ -10,13 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from nlpkit.data import formats
 from nlpkit.data.lines import TextFile, file_errors
 from nlpkit.errors import FileError, UsageError
 
-_ENDINGS = {
-    **{".txt": "text", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl"},
-    **{".tsv": "tsv", ".csv": "csv"},
-}
 _BLOCK = 1 << 20
 
 
@@ -43,10 +41,11 @@ def roots(base: Path | None) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def find(pattern: str, base: Path | None) -> list[tuple[Path, str]]:
+def find(pattern: str, base: Path | None, within: str = "") -> list[tuple[Path, str]]:
     """Return the files that a path or glob names: absolute path, and what messages call it.
 
-    The first folder of `roots` with a match wins; matches are sorted. Raise `FileError`.
+    The first folder of `roots` with a match wins; matches are sorted. A directory stands for what
+    the glob `within` finds in it. Raise `FileError`.
     """
     name = expand(pattern)
     folders = [Path("/")] if os.path.isabs(name) else roots(base)
@@ -55,6 +54,8 @@ def find(pattern: str, base: Path | None) -> list[tuple[Path, str]]:
         literal = folder / name
         with file_errors(pattern):
             is_folder, is_there = literal.is_dir(), os.path.lexists(literal)
+        if is_folder and within:
+            return find(f"{glob.escape(str(literal))}/{within}", None)
         if is_folder:
             raise FileError(f"{pattern}: is a directory, not a file; name its files: {pattern}/*")
         if is_there:
@@ -78,15 +79,32 @@ def find(pattern: str, base: Path | None) -> list[tuple[Path, str]]:
 def text_file(path: Path, name: str, form: str) -> TextFile:
     """Return the file with its format; `auto` goes by the ending, before `.gz`."""
     zipped = path.suffix.lower() == ".gz"
-    ending = Path(path.stem).suffix.lower() if zipped else path.suffix.lower()
+    plain = path.name.lower().removesuffix(".gz")
     if form == "auto":
-        if ending not in _ENDINGS:
+        endings = {".txt": "text"}
+        for each in formats.readers():
+            endings |= dict.fromkeys(formats.reader(each).ENDINGS, each)
+        form = next((form for ending, form in endings.items() if plain.endswith(ending)), "")
+        if not form:
             raise UsageError(
-                f"{name}: the ending {ending!r} tells no format; set data.format to text, "
-                f"paragraphs, jsonl, tsv or csv (known endings: {', '.join(_ENDINGS)})"
+                f"{name}: the ending {Path(plain).suffix!r} tells no format; set data.format to "
+                f"{', '.join(formats.known()[1:])} (known endings: {', '.join(endings)})"
             )
-        form = _ENDINGS[ending]
     return TextFile(str(path), name, form, zipped)
+
+
+def joined(files: list[TextFile]) -> list[TextFile]:
+    """Return the files of a source, two that belong together as one; raise `UsageError`."""
+    wanted = max((formats.parts(file.format) for file in files), key=len)
+    if len(wanted) == 1:
+        return files
+    if len(files) != len(wanted) or files[0].format != files[1].format:
+        named = ", ".join(file.name for file in files)
+        raise UsageError(
+            f"data: format {files[0].format} takes {len(wanted)} files, {' and '.join(wanted)}, as "
+            f"files: [..., ...]; got {named}"
+        )
+    return [dataclasses.replace(files[0], second=files[1])]
 
 
 def is_stream(path: Path, name: str) -> bool:

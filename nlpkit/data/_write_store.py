@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from nlpkit.data import cache, tokenize
+from nlpkit.data import marks as marking
 from nlpkit.data.corpus import Config, Part
 from nlpkit.data.records import Counts
 from nlpkit.data.tokenize import Watch, Work
@@ -22,8 +23,10 @@ def key(work: Work, memory: Path, watch: Watch) -> str:
     """Return the hash of everything that the store's content depends on."""
     config = work.config
     content = [cache.content_hash(file, memory, watch.should_stop) for file in work.files]
+    marks = {"marks": [marking.VERSION, *work.marks]} if work.marks else {}
     text = json.dumps(
-        {
+        marks
+        | {
             "version": VERSION,
             "files": [
                 [sha, dataclasses.asdict(r)] for sha, r in zip(content, work.rows, strict=True)
@@ -65,7 +68,7 @@ def fill(folder: Path, room: Path, work: Work, name: str, watch: Watch) -> None:
         ],
         "sizes": {name: (folder / name).stat().st_size for name in built.sha256},
         "sha256": built.sha256,
-    }
+    } | ({"marks": work.marks} if work.marks else {})
     with cache.write_errors(folder):
         (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
 

@@ -5,6 +5,7 @@ locked by its owner, so that what a killed process left is known, and removed by
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -91,15 +92,23 @@ def write_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-def signature(file: TextFile) -> tuple[int, int, int]:
-    """Return size, time of the last write in ns, and inode."""
+def signature(file: TextFile) -> tuple[int, ...]:
+    """Return size, time of the last write in ns, and inode; then those of its second file."""
     with file_errors(file.name):
         status = os.stat(file.path)
-    return status.st_size, status.st_mtime_ns, status.st_ino
+    own = status.st_size, status.st_mtime_ns, status.st_ino
+    return own if file.second is None else own + signature(file.second)
 
 
 def content_hash(file: TextFile, memory: Path, should_stop: Callable[[], None]) -> str:
-    """Return the SHA-256 of the file's bytes, remembered in `memory` for big unchanged files."""
+    """Return the SHA-256 of the file's bytes, remembered in `memory` for big unchanged files.
+
+    That of two files that belong together is a hash of both and of how they are compressed.
+    """
+    if file.second is not None:
+        halves = (dataclasses.replace(file, second=None), file.second)
+        found = [f"{content_hash(half, memory, should_stop)} {half.gzip}" for half in halves]
+        return hashlib.sha256("\n".join(found).encode()).hexdigest()
     now = signature(file)
     note = memory / f"{hashlib.sha256(os.fsencode(file.path)).hexdigest()[:32]}.json"
     if now[0] >= _REMEMBERED_BYTES:

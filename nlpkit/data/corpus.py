@@ -1,6 +1,7 @@
 """Files -> documents: the recipe's `data` section, path resolution, one reader per format.
 
-Formats: `text` (a document a line), `paragraphs` (documents between blank lines), `jsonl`, `tsv`.
+Formats: `text` (a document a line), `paragraphs` (documents between blank lines), `jsonl`, `tsv`,
+`parallel` (a document is a pair of lines); the others of `readers/` are for rows of tasks.
 Everything is UTF-8, only `\\n` ends a line, and every document knows the line it starts at.
 Nothing is dropped without being counted in `Counts`. Tokenising is `store`'s work.
 """
@@ -15,12 +16,13 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from nlpkit.config import FrozenConfig
-from nlpkit.data import _paths
+from nlpkit.data import _paths, formats
+from nlpkit.data.formats import Format
 from nlpkit.data.lines import TextFile, lines
+from nlpkit.data.readers import parallel
 from nlpkit.data.records import Bad, Counts, RowError, Rows, records, rows_of, text_of
 from nlpkit.errors import DataError, UsageError
 
-Format = Literal["auto", "text", "paragraphs", "jsonl", "tsv", "csv"]
 Part = Literal["all", "train", "valid"]
 
 
@@ -92,12 +94,21 @@ class Config(FrozenConfig):
 
 @dataclass(frozen=True)
 class Document:
-    """A text, and where it came from: `line` is where it starts, from 1, after decompression."""
+    """A text, and where it came from: `line` is where it starts, from 1, after decompression.
+
+    `second` is the other text of a pair, a line of `parallel` files; `bytes` are those of both.
+    """
 
     text: str
     file: str
     line: int
     bytes: int
+    second: str | None = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The text, or both of a pair."""
+        return (self.text,) if self.second is None else (self.text, self.second)
 
 
 @dataclass(frozen=True)
@@ -136,16 +147,16 @@ def resolve(
                     _once("-", pattern, seen)
                     files.append(_paths.spool_stdin(spool, form, should_stop))
                     continue
-                for path, name in _paths.find(pattern, base):
+                for path, name in _paths.find(pattern, base, formats.inside(form)):
                     _once(str(path.resolve()), pattern, seen)
                     if _paths.is_stream(path, name):
                         files.append(_paths.spool(path, name, spool, form, should_stop))
                     else:
                         files.append(_paths.text_file(path, name, form))
-            inputs.append(Input(tuple(files), source.weight))
+            inputs.append(Input(tuple(_paths.joined(files)), source.weight))
         found.append(inputs)
-    formats = {file.format for inputs in found for part in inputs for file in part.files}
-    if config.line_break is not None and not formats & {"text", "tsv"}:
+    used = {file.format for inputs in found for part in inputs for file in part.files}
+    if config.line_break is not None and not used & {"text", "tsv", "parallel"}:
         raise UsageError("data.line_break: only text and tsv lines have it, and no file is either")
     return found[0], found[1]
 
@@ -179,6 +190,9 @@ def read(
     A malformed row is counted and skipped, or raised as `RowError` where `config.on_error` is stop.
     """
     rows = rows or rows_of(file, config.text_key, config.line_break)
+    if rows.format == "parallel":
+        yield from _pairs(file, config, counts, rows, part)
+        return
     raw_lines = lines(file, start, stop)
     if rows.has_header and start == 0:
         next(raw_lines, None)
@@ -201,6 +215,33 @@ def read(
             counts.characters += len(text)
             counts.bytes += len(encoded)
             yield Document(text, file.name, line, len(encoded))
+
+
+def _pairs(
+    file: TextFile, config: Config, counts: Counts, rows: Rows, part: Part
+) -> Iterator[Document]:
+    """Yield each pair of lines as a document of two texts; it is held out by both."""
+    for line, found in parallel.rows(file, (), counts):
+        try:
+            if isinstance(found, RowError):
+                raise found
+            pairs = [text_of(found[side].encode(), rows) for side in parallel.FILES]
+        except RowError as bad:
+            bad.line = line
+            if config.on_error == "stop":
+                raise
+            counts.add_bad(Bad(file.name, line, bad.what))
+            continue
+        (text, encoded), (second, other) = pairs
+        both = encoded + b"\n" + other
+        if part != "all" and held_out(both, config.valid_fraction) != (part == "valid"):
+            counts.held_out += 1
+            continue
+        size = len(encoded) + len(other)
+        counts.documents += 1
+        counts.characters += len(text) + len(second)
+        counts.bytes += size
+        yield Document(text, file.name, line, size, second)
 
 
 def finish(file: TextFile, config: Config, counts: Counts) -> None:

@@ -1,11 +1,10 @@
-"""Rows of task data -> items, read and tokenised once, in memory: jsonl, tsv, csv.
+"""Rows of task data -> items, read and tokenised once, in memory; `readers/` has the formats.
 
 A row is a mapping of column names to values; which columns a task reads, and what an item holds, is
 the objective's affair (`objectives/_task.py`). Every item knows its size in tokens, so an epoch of
 items is packed as one of documents is. Nothing is cut without being counted.
 """
 
-import csv
 import hashlib
 import json
 from collections import Counter
@@ -16,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from nlpkit.data import formats
 from nlpkit.data.cache import content_hash
 from nlpkit.data.corpus import Config, Input, Part, held_out
-from nlpkit.data.lines import TextFile, lines
-from nlpkit.data.records import Bad, Counts, RowError, decode, json_object, kind_of, no_such
+from nlpkit.data.lines import TextFile
+from nlpkit.data.records import Bad, Counts, RowError, kind_of, no_such
 from nlpkit.data.tokenize import Watch
-from nlpkit.errors import DataError, UsageError
+from nlpkit.errors import DataError
 
 _AT_ONCE = 1000  # rows tokenised together
 
@@ -39,6 +39,13 @@ class Row:
         value = self.value(column)
         if not isinstance(value, str):
             raise RowError(f'"{column}" is {kind_of(value)}, not a string')
+        return value
+
+    def array(self, column: str) -> np.ndarray:
+        """Return the array in a column, such as an image; raise `RowError`."""
+        value = self.value(column)
+        if not isinstance(value, np.ndarray):
+            raise RowError(f'"{column}" is {kind_of(value)}, not an array')
         return value
 
     def value(self, column: str) -> Any:
@@ -111,7 +118,8 @@ def _file_rows(
     watch: Watch,
 ) -> Iterator[Row]:
     found = 0
-    for line, what in _parsed(file, columns, counts):
+    watch.should_stop()
+    for line, what in formats.reader(file.format).rows(file, columns, counts):
         if line % 256 == 0:
             watch.should_stop()
         if isinstance(what, RowError):
@@ -120,7 +128,8 @@ def _file_rows(
             counts.add_bad(Bad(file.name, line, what.what))
             continue
         found += 1
-        key = json.dumps(what, sort_keys=True, ensure_ascii=False).encode("utf-8", "replace")
+        text = json.dumps(what, sort_keys=True, ensure_ascii=False, default=_plain)
+        key = text.encode("utf-8", "replace")
         if part != "all" and held_out(key, config.valid_fraction) != (part == "valid"):
             counts.held_out += 1
             continue
@@ -129,82 +138,9 @@ def _file_rows(
         raise DataError(f"{file.name}: {'no rows' if counts.lines else 'empty file'}")
 
 
-def _parsed(
-    file: TextFile, columns: Sequence[str], counts: Counts
-) -> Iterator[tuple[int, dict[str, Any] | RowError]]:
-    """Yield line and values, or what is wrong, of every row that is not blank."""
-    if file.format == "jsonl":
-        example = columns[0] if columns else "text"
-        for number, raw in enumerate(lines(file), 1):
-            counts.lines += 1
-            if not raw or raw.isspace():
-                counts.blank += 1
-                continue
-            try:
-                yield number, json_object(decode(raw), example)
-            except RowError as error:
-                yield number, error
-    elif file.format in ("tsv", "csv"):
-        yield from _table(file, columns, counts)
-    else:
-        raise UsageError(f"{file.name}: rows are read from jsonl, tsv or csv, not {file.format}")
-
-
-def _table(
-    file: TextFile, columns: Sequence[str], counts: Counts
-) -> Iterator[tuple[int, dict[str, Any] | RowError]]:
-    rows = _tsv(file) if file.format == "tsv" else _csv(file)
-    numbered = all(name.isascii() and name.isdigit() for name in columns)
-    names: list[str] | None = None
-    for line, cells in rows:
-        counts.lines += 1
-        if isinstance(cells, RowError):
-            yield line, cells
-        elif not any(cells):
-            counts.blank += 1
-        elif numbered:
-            yield line, {str(i): cell for i, cell in enumerate(cells, 1)}
-        elif names is None:
-            names = cells
-            twice = [name for name, count in Counter(names).items() if count > 1]
-            if twice:
-                raise DataError(f'{file.name}:{line}: column "{twice[0]}" is there twice')
-        elif len(cells) != len(names):
-            message = f"{len(cells)} columns; the header has {len(names)}"
-            yield line, RowError(message)
-        else:
-            yield line, dict(zip(names, cells, strict=True))
-
-
-def _tsv(file: TextFile) -> Iterator[tuple[int, list[str] | RowError]]:
-    for number, raw in enumerate(lines(file), 1):
-        try:
-            yield number, decode(raw).split("\t") if raw.strip() else []
-        except RowError as error:
-            yield number, error
-
-
-def _csv(file: TextFile) -> Iterator[tuple[int, list[str] | RowError]]:
-    """Yield rows as RFC 4180 has them; a quoted cell may hold line breaks."""
-
-    def texts() -> Iterator[str]:
-        for number, raw in enumerate(lines(file), 1):
-            try:
-                yield decode(raw) + "\n"
-            except RowError as error:
-                raise DataError(f"{file.name}:{number}: {error.what}") from error
-
-    reader = csv.reader(texts(), strict=True)
-    begin = 1
-    while True:
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise DataError(f"{file.name}:{begin}: not csv: {error}") from error
-        yield begin, cells
-        begin = reader.line_num + 1
+def _plain(array: np.ndarray) -> list[Any]:
+    """Return what JSON can write of an array, different where a value is."""
+    return [array.dtype.str, array.shape, array.tobytes().hex()]
 
 
 def build_items(

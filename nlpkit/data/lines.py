@@ -26,6 +26,7 @@ class TextFile:
     name: str
     format: str
     gzip: bool = False
+    second: "TextFile | None" = None  # the file that belongs to it: translations, labels
 
 
 @contextmanager
@@ -91,11 +92,12 @@ def _without_mark(raw: bytes, name: str) -> bytes:
 def cuts(file: TextFile, size: int) -> Iterator[tuple[int, int | None]]:
     """Yield byte ranges of about `size` bytes that end where a row ends, in order.
 
-    A gzip file is one range (0, None). Paragraphs are cut at empty lines only.
+    A gzip file, and one to which a second belongs, is one range (0, None). Paragraphs are cut at
+    empty lines only.
     """
     with file_errors(file.name):
         total = Path(file.path).stat().st_size
-    if file.gzip or total <= size:
+    if file.gzip or file.second is not None or total <= size:
         yield 0, None
         return
     start = 0

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nlpkit.data.marks import Marked
+from nlpkit.data.mates import Mates
 from nlpkit.data.pack import Batch, Bins, collate, plan_bins
 
 TRAIN, HELD_OUT = 0, 1  # second word of the seed, so that the two never share random numbers
@@ -49,6 +51,10 @@ class Examples:
         source = np.searchsorted(corpus.starts, self.pieces.document, side="right") - 1
         self.weights = corpus.weights[source]  # (I,) how often an epoch has each piece
         self.occurrences = int(corpus.weights.max()) + 1  # most that an epoch has of a piece
+        self.mates: Mates | None = None
+        if objective.mates and len(self.pieces):
+            what = "the held-out data" if split == HELD_OUT else "the training data"
+            self.mates = Mates(self.pieces, corpus.lengths, self.weights, what)
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -77,17 +83,33 @@ class Examples:
         """Return the example of `item` in the plan of `epoch`."""
         occurrence, piece = divmod(int(item), len(self))
         late, occurrence = divmod(occurrence, self.occurrences)
-        return self.objective.example(
-            self.ids(piece), self.generator(epoch - late, piece, occurrence)
-        )
+        rng = self.generator(epoch - late, piece, occurrence)
+        if self.mates is None:
+            return self.objective.example(self.source(piece), rng)
+        mates = [self.source(mate) for mate in self.mates.draw(piece, self.objective.mates, rng)]
+        return self.objective.example(self.source(piece), rng, mates)
+
+    def source(self, piece: int) -> Any:
+        """Return what an example is made of: a piece's ids, `Marked` where the objective asks."""
+        if not self.objective.marks:
+            return self.ids(piece)
+        pieces = self.pieces
+        frame = [0] * len(pieces.before), [0] * len(pieces.after)
+        marks = framed(self.corpus.marks, *self._span(piece), *frame)
+        return Marked(self.ids(piece), marks)
 
     def ids(self, piece: int) -> np.ndarray:
         """Return the tokens (T,) of a piece, with those of the frame that are in its span."""
         pieces = self.pieces
-        place = int(pieces.document[piece]), int(pieces.start[piece]), int(pieces.stop[piece])
-        if pieces.before or pieces.after or place[2] > self.corpus.lengths[place[0]]:
-            return framed(self.corpus, *place, pieces.before, pieces.after)
-        return self.corpus.content(*place)
+        document, start, stop = self._span(piece)
+        if pieces.before or pieces.after or stop > self.corpus.lengths[document]:
+            documents = self.corpus.document
+            return framed(documents, document, start, stop, pieces.before, pieces.after)
+        return self.corpus.content(document, start, stop)
+
+    def _span(self, piece: int) -> tuple[int, int, int]:
+        pieces = self.pieces
+        return int(pieces.document[piece]), int(pieces.start[piece]), int(pieces.stop[piece])
 
     def batch(self, items: np.ndarray, epoch: int) -> Batch:
         """Return the pack of these items."""
@@ -97,16 +119,22 @@ class Examples:
 
 
 def framed(
-    corpus: Any, document: int, start: int, stop: int, before: Sequence[int], after: Sequence[int]
+    documents: Callable[[int], np.ndarray],
+    document: int,
+    start: int,
+    stop: int,
+    before: Sequence[int],
+    after: Sequence[int],
 ) -> np.ndarray:
     """Return a span of documents that stand one after another, each framed by tokens, (T,).
 
-    `start` and `stop` count from the first token of the frame of `document`.
+    `documents` gives what is kept of one: its ids or its marks. `start` and `stop` count from the
+    first token of the frame of `document`.
     """
     found: list[Any] = []
     wanted = stop - start
     while wanted > 0:
-        text = corpus.document(document)
+        text = documents(document)
         for part in (before, text, after):
             here = part[start : start + wanted]
             start = max(0, start - len(part))

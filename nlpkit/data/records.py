@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from nlpkit.data.lines import TextFile, lines
 from nlpkit.errors import DataError, UsageError
 from nlpkit.registry import suggest
@@ -97,10 +99,12 @@ def rows_of(file: TextFile, text_key: str, line_break: str | None) -> Rows:
         return Rows("paragraphs")
     if file.format == "text":
         return Rows("text", line_break=line_break)
-    if file.format == "csv":
+    if file.format == "parallel":
+        return Rows("parallel", line_break=line_break)
+    if file.format != "tsv":
         raise UsageError(
-            f"{file.name}: csv is read for the rows of a task (a classification, say); for running "
-            "text make it jsonl or tsv"
+            f"{file.name}: {file.format} is read for the rows of a task (a classification, say); "
+            "for running text make it jsonl or tsv"
         )
     if text_key.isascii() and text_key.isdigit():
         if int(text_key) == 0:
@@ -273,5 +277,7 @@ def kind_of(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, (int, float)):
         return f"a number ({value})" if abs(value) < 1e300 or value != value else "a number"
+    if isinstance(value, np.ndarray):
+        return f"an array of {' x '.join(map(str, value.shape))} values"
     names: dict[type, str] = {list: "an array", dict: "an object", str: "a string"}
     return names[type(value)]

@@ -5,7 +5,8 @@ files, how they are read, the tokenizer. It appears whole or not at all; a secon
 
     tokens.bin   the ids of all documents, one after another, uint16 or uint32
     offsets.npy  (D + 1,) int64: document i is tokens[offsets[i]:offsets[i + 1]]
-    meta.json    counts, sizes and hashes of the two others; written last
+    marks.bin    where the objective asks for marks: a byte beside each token, uint8
+    meta.json    counts, sizes and hashes of the others; written last
 """
 
 import bisect
@@ -19,11 +20,13 @@ from types import MappingProxyType, TracebackType
 import numpy as np
 
 from nlpkit.data import _write_store, cache, tokenize
+from nlpkit.data import marks as marking
 from nlpkit.data.corpus import Config, Input, Part
+from nlpkit.data.encode import AlignedTokenizer, Tokenizer
 from nlpkit.data.lines import TextFile
 from nlpkit.data.records import Bad, Counts, rows_of
-from nlpkit.data.tokenize import Tokenizer, Watch, Work
-from nlpkit.errors import DataError, FileError
+from nlpkit.data.tokenize import Watch, Work
+from nlpkit.errors import DataError, FileError, UsageError
 
 
 class TokenStore:
@@ -76,6 +79,12 @@ class TokenStore:
             raise ValueError("offsets.npy does not belong to tokens.bin")
         if len(self._ids) != self.tokens:
             raise ValueError(f"tokens.bin has {len(self._ids)} tokens, not {self.tokens}")
+        self.marks: tuple[str, ...] = tuple(meta.get("marks", ()))
+        self._marks: np.ndarray | None = None
+        if self.marks and self.tokens:
+            self._marks = np.memmap(self.path / "marks.bin", np.uint8, mode="r")
+            if len(self._marks) != self.tokens:
+                raise ValueError(f"marks.bin has {len(self._marks)} marks, not {self.tokens}")
         names = self._names or [name for name, _ in meta["files"]]
         self.file_counts: list[tuple[str, Counts]] = [
             (name, _counts(kept, name))
@@ -98,11 +107,18 @@ class TokenStore:
 
     def document(self, index: int) -> np.ndarray:
         """Return the ids of a document, (T,), a read-only view of the file."""
+        return self._of_document(self._ids, index)
+
+    def document_marks(self, index: int) -> np.ndarray:
+        """Return the marks of a document's tokens, (T,) uint8, of a store that has marks."""
+        return self._of_document(self._marks, index)
+
+    def _of_document(self, array: np.ndarray | None, index: int) -> np.ndarray:
         index = operator.index(index)
         if not 0 <= index < self._documents:
             raise IndexError(f"document {index} of {self._documents}")
         offsets = self._opened(self._offsets)
-        return np.asarray(self._opened(self._ids))[offsets[index] : offsets[index + 1]]
+        return np.asarray(self._opened(array))[offsets[index] : offsets[index + 1]]
 
     def unigram_entropy(self) -> float:
         """Return the entropy of the token frequencies, nats per token."""
@@ -121,6 +137,7 @@ class TokenStore:
     def close(self) -> None:
         """Let go of the files; may be called again. Views that were handed out stay valid."""
         self._ids = None
+        self._marks = None
         self._offsets = None
 
     def __enter__(self) -> "TokenStore":
@@ -175,6 +192,11 @@ class Corpus:
         source = self.source_of(index)
         return self.stores[source].document(index - self._starts[source])
 
+    def marks(self, index: int) -> np.ndarray:
+        """Return the marks of a document's tokens, (T,) uint8."""
+        source = self.source_of(index)
+        return self.stores[source].document_marks(index - self._starts[source])
+
     def content(self, index: int, start: int, stop: int) -> np.ndarray:
         """Return the ids of a piece of document `index`."""
         return self.document(index)[start:stop]
@@ -224,6 +246,7 @@ def build_corpus(
     drop_unknown: bool,
     cache_dir: Path,
     part: Part = "all",
+    marks: Sequence[str] = (),
     watch: Watch | None = None,
 ) -> Corpus:
     """Return the corpus of a mixture, a store for each input; arguments and errors as for `build`.
@@ -239,6 +262,7 @@ def build_corpus(
             drop_unknown=drop_unknown,
             cache_dir=cache_dir,
             part=part,
+            marks=marks,
             watch=watch,
         )
         parts.append((store, entry.weight))
@@ -257,12 +281,14 @@ def build(
     drop_unknown: bool,
     cache_dir: Path,
     part: Part = "all",
+    marks: Sequence[str] = (),
     watch: Watch | None = None,
 ) -> TokenStore:
     """Return the store of these files, in order: from the cache, or tokenised now.
 
     `drop_unknown` leaves unknown tokens out, counted. `part` takes the share that
-    `config.valid_fraction` leaves for training or holds out. Raise `DataError` at the first
+    `config.valid_fraction` leaves for training or holds out. `marks` are names of `marks.NAMES`;
+    raise `UsageError` if the tokenizer cannot place its tokens. Raise `DataError` at the first
     malformed row in file order (`file:line: what`), or if there is no document; `FileError` when a
     file or the cache cannot be read or written. A damaged store is built again, which is noted.
     Only a store of a `part` may be empty.
@@ -270,7 +296,12 @@ def build(
     watch = watch or Watch()
     files = tuple(files)
     rows = tuple(rows_of(file, config.text_key, config.line_break) for file in files)
-    work = Work(files, rows, config, part, tokenizer, drop_unknown)
+    work = Work(files, rows, config, part, tokenizer, drop_unknown, marking.in_order(marks))
+    if work.marks and not isinstance(tokenizer, AlignedTokenizer):
+        raise UsageError(
+            f"objective: it needs marks ({', '.join(work.marks)}), and this kind of tokenizer does "
+            "not say which characters its tokens stand for; use another kind"
+        )
     before = [cache.signature(file) for file in files]
     key = _write_store.key(work, cache_dir / "hashes", watch)
     stores = cache_dir / "stores"

@@ -11,15 +11,15 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 import numpy as np
 
 from nlpkit.data._worker_pool import in_order
 from nlpkit.data.cache import write_errors
-from nlpkit.data.corpus import Config, Document, Part, finish, read
+from nlpkit.data.corpus import Config, Part, finish, read
+from nlpkit.data.encode import Tokenizer, batches, encode
 from nlpkit.data.lines import TextFile, cuts
 from nlpkit.data.records import Counts, RowError, Rows
 from nlpkit.errors import DataError
@@ -28,23 +28,7 @@ from nlpkit.errors import DataError
 RANGE_BYTES = 4 << 20
 # Below this, starting processes costs more than they save.
 _ALONE_BYTES = 16 << 20
-_BATCH_CHARACTERS = 1 << 18
-_BATCH_DOCUMENTS = 1 << 12
 _BLOCK_TOKENS = 1 << 20
-
-
-class Tokenizer(Protocol):
-    """What the store needs of a tokenizer; workers get a pickled copy."""
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def unk_id(self) -> int | None: ...
-
-    def encode_batch(self, texts: list[str]) -> list[list[int]]: ...
-
-    def fingerprint(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -88,6 +72,7 @@ class Work:
     part: Part
     tokenizer: Tokenizer
     drop_unknown: bool
+    marks: tuple[str, ...] = ()  # in the order of their bits
 
     @property
     def dtype(self) -> np.dtype:
@@ -95,7 +80,7 @@ class Work:
         return np.dtype("<u2" if self.tokenizer.vocab_size <= 1 << 16 else "<u4")
 
     def do(self, piece: Range, should_stop: Callable[[], None]) -> Done:
-        """Write the tokens and the document lengths of a range to its files."""
+        """Write the tokens, their marks and the document lengths of a range to its files."""
         counts = Counts()
         error = None
         documents = read(
@@ -111,49 +96,24 @@ class Work:
             write_errors(piece.out),
             open(f"{piece.out}.tokens", "wb") as tokens,
             open(f"{piece.out}.lengths", "wb") as lengths,
+            open(f"{piece.out}.marks", "wb") as marks,
         ):
             try:
-                for batch in _batches(documents):
+                for batch in batches(documents):
                     should_stop()
-                    ids, sizes = self._encode(batch, counts)
-                    tokens.write(ids.astype(self.dtype).tobytes())
-                    lengths.write(sizes.tobytes())
+                    found = encode(
+                        batch,
+                        self.tokenizer,
+                        counts,
+                        drop_unknown=self.drop_unknown,
+                        marks=self.marks,
+                    )
+                    tokens.write(found.ids.astype(self.dtype).tobytes())
+                    lengths.write(found.sizes.tobytes())
+                    marks.write(found.marks.tobytes())
             except RowError as bad:
                 error = (bad.line, bad.what)
         return Done(counts, error)
-
-    def _encode(self, texts: list[str], counts: Counts) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of all texts, (N,) int64, and the tokens of each that has any, int64."""
-        encoded = self.tokenizer.encode_batch(texts)
-        sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
-        ids = np.fromiter(chain.from_iterable(encoded), np.int64, int(sizes.sum()))
-        if ids.size and not 0 <= ids.min() <= ids.max() < self.tokenizer.vocab_size:
-            raise ValueError(
-                f"the tokenizer gave ids {ids.min()} to {ids.max()}, "
-                f"outside its vocabulary of {self.tokenizer.vocab_size}"
-            )
-        if self.tokenizer.unk_id is not None:
-            unknown = ids == self.tokenizer.unk_id
-            counts.unknown += int(unknown.sum())
-            if self.drop_unknown:
-                owner = np.repeat(np.arange(len(texts)), sizes)
-                sizes = sizes - np.bincount(owner[unknown], minlength=len(texts))
-                ids = ids[~unknown]
-        counts.tokenless += int((sizes == 0).sum())
-        return ids, sizes[sizes > 0]
-
-
-def _batches(documents: Iterator[Document]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    characters = 0
-    for document in documents:
-        batch.append(document.text)
-        characters += len(document.text)
-        if characters >= _BATCH_CHARACTERS or len(batch) >= _BATCH_DOCUMENTS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
 
 
 @dataclass
@@ -168,7 +128,9 @@ class Built:
 
 
 def build(work: Work, folder: Path, room: Path, watch: Watch) -> Built:
-    """Write `tokens.bin` and `offsets.npy` into `folder`, using `room` for pieces.
+    """Write `tokens.bin`, `offsets.npy` and, where marks are wanted, `marks.bin` into `folder`.
+
+    Pieces of them go into `room`.
 
     Raise `DataError` at the first malformed row (or a file without documents), `FileError` when
     the disk is full.
@@ -183,6 +145,7 @@ def build(work: Work, folder: Path, room: Path, watch: Watch) -> Built:
         write_errors(folder),
         open(folder / "tokens.bin", "wb") as tokens,
         open(room / "lengths", "wb") as lengths,
+        open((folder if work.marks else room) / "marks.bin", "wb") as marks,
         closing(in_order(pieces, work, _processes(work, total), watch.should_stop)) as results,
     ):
         for piece, result in results:
@@ -196,6 +159,8 @@ def build(work: Work, folder: Path, room: Path, watch: Watch) -> Built:
                 histogram += np.bincount(ids, minlength=len(histogram))
             for _ in _move(Path(f"{piece.out}.lengths"), lengths, watch.should_stop):
                 pass
+            for _ in _move(Path(f"{piece.out}.marks"), marks, watch.should_stop):
+                pass
             size = os.path.getsize(work.files[at].path)
             done += (size if piece.stop is None else piece.stop) - piece.start
             watch.progress(done, total)
@@ -204,6 +169,8 @@ def build(work: Work, folder: Path, room: Path, watch: Watch) -> Built:
     with write_errors(folder):
         documents = _write_offsets(room / "lengths", folder / "offsets.npy")
     hashes = {"tokens.bin": digest.hexdigest(), "offsets.npy": file_hash(folder / "offsets.npy")}
+    if work.marks:
+        hashes["marks.bin"] = file_hash(folder / "marks.bin")
     return Built(counts, histogram, documents, int(histogram.sum()), hashes)
 
 

@@ -20,6 +20,7 @@ from nlpkit.errors import DataError, UsageError
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.runs.opened import Opened
+from nlpkit.runs.parts import token_characters
 from nlpkit.runs.resume import Training
 from nlpkit.score.named import WrongScore
 from nlpkit.train.held_out import HeldOut, scores
@@ -115,6 +116,7 @@ class Evaluation:
                 drop_unknown=objective.drop_unknown,
                 cache_dir=source.cache,
                 part=source.part,
+                marks=objective.marks,
                 watch=watch,
             )
         self.corpus = made
@@ -123,7 +125,7 @@ class Evaluation:
             raise DataError(f"{len(made):,} {made.NOUN} and no example")
         # A sequence longer than the budget is a batch of its own.
         budget = max(budget, int(self.examples.sizes.max()))
-        self.held_out = HeldOut(self.examples, budget, tokenizer.token_characters())
+        self.held_out = HeldOut(self.examples, budget, token_characters(tokenizer))
 
     def figures(
         self,

@@ -54,6 +54,9 @@ class Task(ABC):
     dropout: float = 0.0  # before that layer
     drop_unknown = False
     joins = False
+    mates = 0
+    marks: tuple[str, ...] = ()
+    reads_text = True
     predicts_text = False  # whether a target is a token, so that perplexity means something
     metrics: tuple[str, ...] = ()
 

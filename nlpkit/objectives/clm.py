@@ -46,6 +46,9 @@ class Objective:
     predicts_text = True
     drop_unknown = False
     joins = False
+    mates = 0
+    marks: tuple[str, ...] = ()
+    reads_text = True
     needs = ("causal",)
 
     def __init__(self, config: Config, tokenizer: Any, model_config: Any):

@@ -125,6 +125,11 @@ class Objective(Protocol):
     joins: bool  # whether it may follow another objective in a list: then it has `alter`
     # What the model's `Config` must have: settings, or capabilities (`models/config.py`).
     needs: tuple[str, ...]
+    # How many other pieces an example is made with, drawn from other documents.
+    mates: int
+    # Which marks it needs beside the ids (names of `data/marks.py`): it then gets `Marked`.
+    marks: tuple[str, ...]
+    reads_text: bool  # False: a recipe has no tokenizer, and the objective gets None for it
 
     def pieces(self, lengths: np.ndarray) -> Pieces:
         """Return the spans of documents of these `lengths` (D,) that become examples."""
@@ -133,7 +138,11 @@ class Objective(Protocol):
         """Return the tokens of the examples made from pieces of these lengths (I,)."""
 
     def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return one example made of a piece's `ids`; all randomness comes from `rng`."""
+        """Return one example made of a piece's `ids`; all randomness comes from `rng`.
+
+        Where `mates` is not 0, a third argument `mates` is the list of the other pieces' ids.
+        Where `marks` is not empty, ids come as `data/marks.Marked`: `ids.ids` and `ids.has(name)`.
+        """
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the targets of each term in a collated batch; the names are always the same."""

@@ -56,6 +56,9 @@ class Objective:
     predicts_text = True
     drop_unknown = True
     joins = False
+    mates = 0
+    marks: tuple[str, ...] = ()
+    reads_text = True
     needs = ("prompt_length", "prompts")
 
     def __init__(self, config: Config, tokenizer: Any, model_config: Any):

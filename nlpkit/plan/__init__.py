@@ -15,6 +15,7 @@ from nlpkit.data.corpus import Counts
 from nlpkit.data.loader import Stream, fill
 from nlpkit.data.pack import Batch
 from nlpkit.data.store import Corpus, Watch
+from nlpkit.errors import UsageError
 from nlpkit.objectives.contract import IGNORE
 from nlpkit.recipe import Resolved
 from nlpkit.runs import build
@@ -47,7 +48,7 @@ class Plan:
         part = replace(self.part, start=None)
         backend = self.resolved.recipe.attention.backend
         with torch.device("meta"):
-            model = build.build_model(part, self.data.tokenizer.vocab_size, backend)
+            model = build.build_model(part, self.data.vocab_size, backend)
         sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
         return sum(n for n, _ in sizes), sum(n for n, trained in sizes if trained)
 
@@ -96,7 +97,7 @@ def describe(plan: Plan) -> dict[str, Any]:
     epoch_tokens = int(data.examples.sizes[of_epoch].sum())
     steps_per_epoch = float(batches_per_epoch(stream) / settings.batches_per_step)
     first = plan.first
-    vocab_size = data.tokenizer.vocab_size
+    vocab_size = data.vocab_size
     module = plan.part.module()
     return {
         "data": {
@@ -169,7 +170,7 @@ def table_of_batch(plan: Plan) -> Iterator[str]:
     The last column is the token to be predicted; where whole sequences are judged, what they have
     of the batch's fields stands on the line of their last token.
     """
-    batch, tokenizer, fields = plan.first, plan.data.tokenizer, plan.data.objective.fields
+    batch, tokenizer, fields = plan.first, _tokenizer(plan), plan.data.objective.fields
     names = [n for n, f in fields.items() if f.per == "token"]
     labels = batch.fields.get("labels")
     others = [n for n, f in fields.items() if f.per == "sequence"]
@@ -189,6 +190,14 @@ def table_of_batch(plan: Plan) -> Iterator[str]:
         start += length
 
 
+def _tokenizer(plan: Plan) -> Any:
+    """Return the tokenizer that names the tokens of a batch; raise `UsageError` without one."""
+    if plan.data.tokenizer is None:
+        name = plan.resolved.recipe.objective[0].name
+        raise UsageError(f"a batch is shown by its tokens, and objective {name} reads no text")
+    return plan.data.tokenizer
+
+
 def _shown(tokenizer: Any, token: int) -> str:
     size = tokenizer.vocab_size
     text = tokenizer.token(int(token)) if token < size else f"[prompt {int(token) - size}]"
@@ -206,7 +215,7 @@ def draw_mask(plan: Plan, path: Path) -> None:
     batch = to_device(plan.first, torch.device("cpu"))
     layout = Layout.of(batch.lengths, "cpu")
     mask = attention.dense_mask(plan.part.config.kinds[0], layout, batch.fields)
-    words = [_shown(plan.data.tokenizer, token) for token in batch.fields["input_ids"]]
+    words = [_shown(_tokenizer(plan), token) for token in batch.fields["input_ids"]]
     mask_figure(mask.numpy(), layout.spans, words, path)
 
 

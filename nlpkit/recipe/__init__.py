@@ -51,13 +51,14 @@ class Recipe(FrozenConfig):
     model: Model | None = Field(
         None, validate_default=True, description="family and sizes; not needed with init_from"
     )
+    # Before the tokenizer, which is not needed where no objective reads text.
+    objective: tuple[Objective, ...] = Field(
+        description="training objective, or a list of them with weights"
+    )
     tokenizer: Tokenizer | None = Field(
         None, validate_default=True, description="kind: NAME to train one, or path: DIR"
     )
     data: Any = Field(default_factory=dict, validate_default=True, description="the text")
-    objective: tuple[Objective, ...] = Field(
-        description="training objective, or a list of them with weights"
-    )
     attention: Attention = Field(default_factory=Attention, description="how it is computed")
     train: Any = Field(default_factory=dict, validate_default=True, description="the training")
     lora: Any = Field(
@@ -83,6 +84,12 @@ class Recipe(FrozenConfig):
     @field_validator("model", "tokenizer", mode="before")
     @classmethod
     def _needed(cls, value: Any, info: ValidationInfo) -> Any:
+        objectives = info.data.get("objective", ())
+        if info.field_name == "tokenizer" and objectives and not reads_text(objectives):
+            if value is not None:
+                names = ", ".join(objective.name for objective in objectives)
+                raise ValueError(f"objective {names} reads no text: remove the section tokenizer")
+            return value
         if value is None and info.data.get("init_from", "not checked") is None:
             raise PydanticCustomError("missing", "missing")
         return value
@@ -119,6 +126,11 @@ class Recipe(FrozenConfig):
     @field_serializer("objective")
     def _one_or_more(self, objectives: tuple[Objective, ...]) -> Any:
         return objectives[0] if len(objectives) == 1 else list(objectives)
+
+
+def reads_text(objectives: Sequence[Objective]) -> bool:
+    """Return whether an objective reads text, so that a tokenizer is needed."""
+    return any(registry.load(o.FOLDER, o.name).Objective.reads_text for o in objectives)
 
 
 @dataclass(frozen=True)

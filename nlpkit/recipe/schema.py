@@ -57,7 +57,8 @@ def schema() -> Schema:
         "type": "object",
         "properties": properties,
         "required": ["name", "data", "objective", "train"],
-        "anyOf": [{"required": ["model", "tokenizer"]}, {"required": ["init_from"]}],
+        # Whether a tokenizer is needed is the objective's affair.
+        "anyOf": [{"required": ["model"]}, {"required": ["init_from"]}],
         "additionalProperties": False,
         "$defs": defs,
     }

@@ -157,6 +157,7 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, watch: Watch
             drop_unknown=objective.drop_unknown,
             cache_dir=cache,
             part=which,
+            marks=objective.marks,
             watch=watch,
         )
 

@@ -33,7 +33,7 @@ class Opened:
     path: Path
     part: ModelPart
     model: Any
-    tokenizer: Any
+    tokenizer: Any  # None where the objective reads no text
     objective: Any
     notes: Mapping[str, Any]  # of `nlpkit.json`; empty where there is none
 
@@ -63,14 +63,14 @@ def open_checkpoint(
     family, light = hf_layout.family_of(settings, directory)
     part = ModelPart(family, None, None, directory)
     part.config, state = hf_layout.converted(part.module(), directory, settings, tensors)
-    tokenizer = tokenizer_files.load(any_layout.tokenizer_home(directory))[1]
+    notes = any_layout.read_notes(directory)
+    tokenizer = _tokenizer(directory, notes)
     part.rows = len(state["token_embedding"])
-    if part.rows != tokenizer.vocab_size:
+    if tokenizer is not None and part.rows != tokenizer.vocab_size:
         raise FileError(
             f"{directory}: the model has {part.rows} tokens and the tokenizer beside it "
             f"{tokenizer.vocab_size}"
         )
-    notes = any_layout.read_notes(directory)
     objective = _objective(directory, notes, light, tokenizer, part)
     machine.tune_memory()
     dtype = _precision(precision, state["token_embedding"].dtype, where)
@@ -115,6 +115,18 @@ def verify(directory: Path) -> None:
                 raise FileError(f"{target}: has changed since it was written (its hash differs)")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileError(f"{manifest}: cannot be read: {error}") from error
+
+
+def _tokenizer(directory: Path, notes: Mapping[str, Any]) -> Any:
+    """Return the tokenizer of a checkpoint, None where its objective reads no text."""
+    home = any_layout.tokenizer_home(directory)
+    try:
+        objective = registry.load("objectives", notes["objective"]["name"]).Objective
+        if not objective.reads_text:
+            return None
+    except (KeyError, TypeError, UsageError, AttributeError):
+        pass  # `_objective` says what is wrong
+    return tokenizer_files.load(home)[1]
 
 
 def _objective(

@@ -6,16 +6,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from nlpkit import registry
 from nlpkit.data.loader import Examples
 from nlpkit.data.store import Corpus
+
+
+def token_characters(tokenizer: Any) -> np.ndarray:
+    """Return the characters of text that each token stands for, (V,); V is 0 without tokenizer."""
+    return np.zeros(0, np.int32) if tokenizer is None else tokenizer.token_characters()
 
 
 @dataclass
 class Data:
     """Tokenised training and held-out text, and the examples of the objective over them."""
 
-    tokenizer: Any
+    tokenizer: Any  # None where the objective reads no text
     objective: Any
     train: Corpus
     valid: Corpus | None
@@ -23,9 +30,15 @@ class Data:
     held_out: Examples | None
 
     @property
+    def vocab_size(self) -> int:
+        """The tokens that the model has; 0 where nothing is text."""
+        return 0 if self.tokenizer is None else self.tokenizer.vocab_size
+
+    @property
     def fingerprint(self) -> str:
         """A hash of everything that the stream of examples depends on beside the recipe."""
-        parts = [self.tokenizer.fingerprint(), self.train.fingerprint]
+        parts = [] if self.tokenizer is None else [self.tokenizer.fingerprint()]
+        parts += [self.train.fingerprint]
         parts += [self.valid.fingerprint] if self.valid else []
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 

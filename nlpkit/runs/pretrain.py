@@ -23,7 +23,7 @@ from nlpkit.recipe import Resolved, flatten
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import value_at
 from nlpkit.runs import build
-from nlpkit.runs.parts import Data
+from nlpkit.runs.parts import Data, token_characters
 from nlpkit.runs.resume import Run, Training, from_first, named_checkpoint, restore, save
 from nlpkit.train import machine
 from nlpkit.train.best_evaluation import LOSS
@@ -60,7 +60,7 @@ def pretrain(
     budget = settings.batch_budget
     held_out = None
     if run.data.held_out is not None:
-        held_out = HeldOut(run.data.held_out, budget, run.data.tokenizer.token_characters())
+        held_out = HeldOut(run.data.held_out, budget, token_characters(run.data.tokenizer))
 
     def stream(state: State) -> Iterator[Step]:
         source = Stream(
@@ -207,7 +207,7 @@ def prepare(
     packing = {"budget": settings.batch_budget, "batches_per_step": settings.batches_per_step}
     settled = settle(settings, Stream(data.examples, **packing))
     torch.manual_seed(resolved.recipe.seed)
-    model = build.build_model(part, data.tokenizer.vocab_size, resolved.recipe.attention.backend)
+    model = build.build_model(part, data.vocab_size, resolved.recipe.attention.backend)
     bare = Training(model, data.objective)
     training, optimizer = accelerator.prepare(bare, adamw(bare, settled))
     optimizer = optimizer.optimizer
@@ -220,8 +220,8 @@ def announce(run: Run, state: State) -> None:
     parameters = list(run.bare.model.parameters())
     number, trained = (sum(p.numel() for p in ps) for ps in (parameters, _trained(run)))
     log.say(
-        f"model: {run.part.family}, {number:,} parameters, "
-        f"vocabulary {data.tokenizer.vocab_size:,}"
+        f"model: {run.part.family}, {number:,} parameters"
+        + (f", vocabulary {data.vocab_size:,}" if data.vocab_size else "")
         + (f"; {trained:,} of the parameters are trained" if trained != number else "")
     )
     counts = data.train.counts

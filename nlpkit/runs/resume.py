@@ -126,9 +126,7 @@ def _weights(run: Run, path: Path) -> dict[str, Any]:
     if hf_layout.read_notes(path).get("base") != part.base_hash:
         raise FileError(f"{path}: {part.source} is another model than these adapters belong to")
     try:
-        return peft_layout.read_state(
-            path, part.module(), part.targets, run.data.tokenizer.vocab_size
-        )
+        return peft_layout.read_state(path, part.module(), part.targets, run.data.vocab_size)
     except KeyError as error:
         raise FileError(f"{path}: {error} is missing from {peft_layout.WEIGHTS}") from error
 
@@ -244,13 +242,13 @@ def save(run: Run, state: State, best: bool) -> None:
 
 
 def _keep_tokenizer(run: Run) -> None:
-    """Save the tokenizer in the run directory, whole, if it is not there already.
+    """Save the tokenizer, if there is one, in the run directory, whole, unless it is there.
 
     With the first checkpoint, not before: a start that failed must leave no tokenizer that another
     try, under other settings, would take for its own.
     """
     place = run.directory.path / vocabulary.TOKENIZER
-    if place.is_dir():
+    if place.is_dir() or run.data.tokenizer is None:
         return
     draft = place.with_name(f".{place.name}")
     with name_path_in_errors(place):
@@ -264,7 +262,8 @@ def _write(
 ) -> None:
     def write(directory: Path) -> None:
         _write_model(run, directory, weights)
-        run.data.tokenizer.save(directory)
+        if run.data.tokenizer is not None:
+            run.data.tokenizer.save(directory)
         tensors = {name: tensor.contiguous() for name, tensor in optimizer_state.items()}
         save_file(tensors, directory / files.OPTIMIZER_STATE)
         (directory / files.TRAINING).write_text(_state_text(run, state), encoding="utf-8")
@@ -277,20 +276,19 @@ def _write(
 def _write_model(run: Run, directory: Path, weights: dict[str, Any]) -> None:
     """Write the model, or the adapters alone, and what nlpkit must know about it."""
     part, objective, tokenizer = run.part, run.data.objective, run.data.tokenizer
+    pad_id = None if tokenizer is None else tokenizer.pad_id
     notes: dict[str, Any] = {
         "nlpkit": __version__,
         "objective": build.objective_notes(run.resolved, objective),
     }
     plain = {key: value for key, value in weights.items() if ".lora_" not in key}
     labels = getattr(objective.config, "labels", None)
-    settings, tensors = hf_layout.layout(
-        part.module(), part.config, plain, labels, tokenizer.pad_id
-    )
+    settings, tensors = hf_layout.layout(part.module(), part.config, plain, labels, pad_id)
     if part.lora is None:
         hf_layout.write(directory, settings, tensors)
     else:
         assert part.source is not None  # the recipe's own check
-        grown = tokenizer.vocab_size != part.rows
+        grown = run.data.vocab_size != part.rows
         table = tensors[part.module().EMBEDDING] if grown else None
         hf_layout.write_settings(directory, settings)
         peft_layout.write(

@@ -12,7 +12,7 @@ from nlpkit.data.cache import content_hash, publish, scratch
 from nlpkit.data.store import Watch
 from nlpkit.errors import UsageError
 from nlpkit.objectives._task import Task
-from nlpkit.recipe import Resolved
+from nlpkit.recipe import Resolved, reads_text
 from nlpkit.runs import grow
 
 TOKENIZER = "tokenizer"  # where a run keeps its own
@@ -29,11 +29,14 @@ def build_tokenizer(
 ) -> Any:
     """Return the run's own tokenizer if it has one, else the recipe's: loaded, or trained now.
 
-    With `init_from`, one of a kind is that checkpoint's tokenizer grown on the text.
+    None where no objective reads text. With `init_from`, one of a kind is that checkpoint's
+    tokenizer grown on the text.
 
     Raises:
         UsageError: it does not begin with the tokens of `init_from`.
     """
+    if not reads_text(resolved.recipe.objective):
+        return None
     own = run_path / TOKENIZER
     section = resolved.recipe.tokenizer
     home = part.source and any_layout.tokenizer_home(part.source)
@@ -107,7 +110,7 @@ def _trained(
     documents = corpus.documents(
         inputs, resolved.recipe.data, counts, part=which, should_stop=watch.should_stop
     )
-    texts = (document.text for document in documents)
+    texts = (text for document in documents for text in document.texts)
     if old is None:
         module = registry.load("tokenizers", section.kind)
         tokenizer = module.Tokenizer.train(texts, section.config)

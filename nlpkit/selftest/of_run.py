@@ -178,7 +178,7 @@ def reopened(bench: Bench) -> Verdict:
         return False, f"{len(wrong)} of {len(kept)} tensors differ: {', '.join(wrong[:3])}"
     part = replace(made.part, config=config, start=weights)
     backend = made.resolved.recipe.attention.backend
-    model = build.build_model(part, made.data.tokenizer.vocab_size, backend)
+    model = build.build_model(part, made.data.vocab_size, backend)
     model = model.to(subject.device).eval()
     texts = enumerate(subject.pieces(9))
     batch = subject.pack([subject.objective.example(t, subject.rng(10, i)) for i, t in texts])

@@ -105,6 +105,13 @@ class LibraryTokenizer(ABC):
         found = self._library.encode_batch_fast(batch, add_special_tokens=False)
         return [encoding.ids for encoding in found]
 
+    def encode_with_offsets(
+        self, texts: Iterable[str]
+    ) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """Return the ids of each text, and the characters [start, stop) that each stands for."""
+        found = self._library.encode_batch(list(_text.sound(texts)), add_special_tokens=False)
+        return [(encoding.ids, encoding.offsets) for encoding in found]
+
     def special_id(self, token: str) -> int | None:
         """Return the id of a special token, or None if there is none of that name."""
         return self._special.get(token)

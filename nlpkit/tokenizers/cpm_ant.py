@@ -173,6 +173,27 @@ class Tokenizer:
         """Return the ids of each text."""
         return [self.encode(text) for text in texts]
 
+    def encode_with_offsets(
+        self, texts: Iterable[str]
+    ) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """Return the ids of each text, and the characters [start, stop) that each stands for."""
+        return [self._aligned(text) for text in texts]
+
+    def _aligned(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        ids: list[int] = []
+        offsets: list[tuple[int, int]] = []
+        start = 0
+        for word in _words(text):
+            found = self._pieces[word]
+            ids += found
+            for token_id in found:
+                # An `<unk>` is one character, or a whole word that is too long.
+                size = 1 if token_id == self.unk_id else len(self._texts[token_id])
+                size = len(word) if len(word) > _LONGEST_WORD else size
+                offsets.append((start, start + size))
+                start += size
+        return ids, offsets
+
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of `ids` without pad, bos and eos; other special tokens by name."""
         return "".join(

@@ -1,0 +1,107 @@
+"""Documents -> ids, and the marks beside them, many documents at once."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from nlpkit.data.corpus import Document
+from nlpkit.data.marks import of_text
+from nlpkit.data.records import Counts
+
+_BATCH_CHARACTERS = 1 << 18
+_BATCH_DOCUMENTS = 1 << 12
+
+
+class Tokenizer(Protocol):
+    """What the store needs of a tokenizer; workers get a pickled copy."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def unk_id(self) -> int | None: ...
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]: ...
+
+    def fingerprint(self) -> str: ...
+
+
+@runtime_checkable
+class AlignedTokenizer(Protocol):
+    """What marks need of it beside: the characters [start, stop) that each token stands for."""
+
+    def encode_with_offsets(
+        self, texts: list[str]
+    ) -> list[tuple[list[int], list[tuple[int, int]]]]: ...
+
+
+class Encoded(NamedTuple):
+    """The N tokens of the D documents that have any."""
+
+    ids: np.ndarray  # (N,) int64
+    marks: np.ndarray  # (N,) uint8, or nothing where none are wanted
+    sizes: np.ndarray  # (D,) int64
+
+
+def batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
+    """Yield the documents, as many at once as are worth a call of the tokenizer."""
+    batch: list[Document] = []
+    characters = 0
+    for document in documents:
+        batch.append(document)
+        characters += sum(map(len, document.texts))
+        if characters >= _BATCH_CHARACTERS or len(batch) >= _BATCH_DOCUMENTS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def encode(
+    documents: Sequence[Document],
+    tokenizer: Tokenizer,
+    counts: Counts,
+    *,
+    drop_unknown: bool,
+    marks: Sequence[str],
+) -> Encoded:
+    """Return the tokens of all documents; unknown ones and documents without any are counted."""
+    texts = [text for document in documents for text in document.texts]
+    owner = np.repeat(np.arange(len(documents)), [len(d.texts) for d in documents])
+    if marks:
+        encoded, marked = _with_marks(texts, owner, tokenizer, marks)
+    else:
+        encoded, marked = tokenizer.encode_batch(texts), np.empty(0, np.uint8)
+    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+    ids = np.fromiter(chain.from_iterable(encoded), np.int64, int(lengths.sum()))
+    owner = np.repeat(owner, lengths)  # the document of each token
+    if ids.size and not 0 <= ids.min() <= ids.max() < tokenizer.vocab_size:
+        raise ValueError(
+            f"the tokenizer gave ids {ids.min()} to {ids.max()}, "
+            f"outside its vocabulary of {tokenizer.vocab_size}"
+        )
+    if tokenizer.unk_id is not None:
+        known = ids != tokenizer.unk_id
+        counts.unknown += int((~known).sum())
+        if drop_unknown:
+            ids, owner = ids[known], owner[known]
+            marked = marked[known] if marks else marked
+    sizes = np.bincount(owner, minlength=len(documents))
+    counts.tokenless += int((sizes == 0).sum())
+    return Encoded(ids, marked, sizes[sizes > 0].astype(np.int64))
+
+
+def _with_marks(
+    texts: list[str], owner: np.ndarray, tokenizer: Tokenizer, names: Sequence[str]
+) -> tuple[list[list[int]], np.ndarray]:
+    """Return the ids of each text, and the marks (N,) uint8 of all their tokens."""
+    assert isinstance(tokenizer, AlignedTokenizer)  # `store.build` has checked it
+    found = tokenizer.encode_with_offsets(texts)
+    is_second = np.diff(owner, prepend=-1) == 0
+    marks = [
+        of_text(text, offsets, names, bool(second))
+        for text, (_, offsets), second in zip(texts, found, is_second, strict=True)
+    ]
+    return [ids for ids, _ in found], np.concatenate([np.empty(0, np.uint8), *marks])

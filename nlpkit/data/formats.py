@@ -1,0 +1,57 @@
+"""The names of `data.format`: what text is read by itself, and rows by the folder of readers."""
+
+from typing import Annotated, Any, cast
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticKnownError
+
+from nlpkit import registry
+from nlpkit.data.readers.contract import Reader
+from nlpkit.errors import UsageError
+
+_READERS = "data/readers"
+# Read as documents alone; the readers' formats hold rows, and some documents, too.
+TEXT_FORMATS = ("text", "paragraphs")
+
+
+def readers() -> list[str]:
+    """Return the names of the formats that hold rows."""
+    return registry.names(_READERS)
+
+
+def known() -> list[str]:
+    """Return all known names of `data.format`."""
+    return ["auto", *TEXT_FORMATS, *readers()]
+
+
+def reader(name: str) -> Reader:
+    """Return what reads rows of the format `name`; raise `UsageError` if nothing does."""
+    if name in TEXT_FORMATS:
+        rows = ", ".join(readers())
+        raise UsageError(f"rows are read from files of the formats {rows}, not {name}")
+    return cast(Reader, registry.load(_READERS, name))
+
+
+def parts(name: str) -> tuple[str, ...]:
+    """Return what the files are that belong together, in the recipe's order."""
+    return ("text",) if name in TEXT_FORMATS else reader(name).FILES
+
+
+def inside(name: str) -> str:
+    """Return the glob of a folder's files, where `name` lets a folder be named; else nothing."""
+    return "" if name in ("auto", *TEXT_FORMATS) else reader(name).INSIDE
+
+
+def _check(name: str) -> str:
+    names = known()
+    if name not in names and not ("." in name and reader(name)):
+        raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, names))})
+    return name
+
+
+def _list_names(schema: dict[str, Any]) -> None:
+    """Add the names to the schema for editors; a dotted name is a module of the user's."""
+    schema["anyOf"] = [{"enum": known()}, {"type": "string", "pattern": r"\w\.\w"}]
+
+
+Format = Annotated[str, AfterValidator(_check), Field(json_schema_extra=_list_names)]

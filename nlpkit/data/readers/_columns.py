@@ -1,0 +1,40 @@
+"""Rows of cells -> values by column, for tsv and csv: by name from a header, or by number."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from nlpkit.data.lines import TextFile
+from nlpkit.data.readers.contract import Values
+from nlpkit.data.records import Counts, RowError
+from nlpkit.errors import DataError
+
+
+def by_column(
+    file: TextFile,
+    cells_of: Iterator[tuple[int, list[str] | RowError]],
+    columns: Sequence[str],
+    counts: Counts,
+) -> Iterator[tuple[int, Values | RowError]]:
+    """Yield each row's cells by name; `columns` that are all numbers mean that no header is there.
+
+    Columns are counted from 1.
+    """
+    numbered = all(name.isascii() and name.isdigit() for name in columns)
+    names: list[str] | None = None
+    for line, cells in cells_of:
+        counts.lines += 1
+        if isinstance(cells, RowError):
+            yield line, cells
+        elif not any(cells):
+            counts.blank += 1
+        elif numbered:
+            yield line, {str(i): cell for i, cell in enumerate(cells, 1)}
+        elif names is None:
+            names = cells
+            twice = [name for name, count in Counter(names).items() if count > 1]
+            if twice:
+                raise DataError(f'{file.name}:{line}: column "{twice[0]}" is there twice')
+        elif len(cells) != len(names):
+            yield line, RowError(f"{len(cells)} columns; the header has {len(names)}")
+        else:
+            yield line, dict(zip(names, cells, strict=True))

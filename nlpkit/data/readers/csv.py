@@ -1,0 +1,42 @@
+"""Rows as RFC 4180 has them: cells parted by commas, quoted ones may hold line breaks."""
+
+import csv
+from collections.abc import Iterator, Sequence
+
+from nlpkit.data.lines import TextFile, lines
+from nlpkit.data.readers._columns import by_column
+from nlpkit.data.readers.contract import Values
+from nlpkit.data.records import Counts, RowError, decode
+from nlpkit.errors import DataError
+
+ENDINGS = (".csv",)
+FILES = ("rows",)
+INSIDE = ""
+
+
+def rows(
+    file: TextFile, columns: Sequence[str], counts: Counts
+) -> Iterator[tuple[int, Values | RowError]]:
+    """Yield the cells by the names of the header, or by number where `columns` are numbers."""
+    return by_column(file, _cells(file), columns, counts)
+
+
+def _cells(file: TextFile) -> Iterator[tuple[int, list[str] | RowError]]:
+    def texts() -> Iterator[str]:
+        for number, raw in enumerate(lines(file), 1):
+            try:
+                yield decode(raw) + "\n"
+            except RowError as error:
+                raise DataError(f"{file.name}:{number}: {error.what}") from error
+
+    reader = csv.reader(texts(), strict=True)
+    begin = 1
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise DataError(f"{file.name}:{begin}: not csv: {error}") from error
+        yield begin, cells
+        begin = reader.line_num + 1

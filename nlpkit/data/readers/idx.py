@@ -1,0 +1,87 @@
+"""Images in MNIST's idx format, plain or gzip: a file of images and a file of labels.
+
+A header of 4-byte big-endian integers: 2051, count, height, width before the images (a byte a
+pixel, row by row), 2049, count before the labels (a byte each); LeCun et al., "The MNIST database
+of handwritten digits".
+"""
+
+import gzip
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import IO
+
+import numpy as np
+
+from nlpkit.data.lines import TextFile, file_errors, open_bytes
+from nlpkit.data.readers.contract import Values
+from nlpkit.data.records import Counts, RowError
+from nlpkit.errors import DataError
+
+ENDINGS = ("-idx3-ubyte", "-idx1-ubyte", ".idx3-ubyte", ".idx1-ubyte")
+FILES = ("images", "labels")
+INSIDE = ""
+_IMAGES, _LABELS = 2051, 2049
+_MOST_PIXELS = 1 << 26  # more in one image is a broken header
+_KINDS = {_IMAGES: "images", _LABELS: "labels"}
+
+
+def rows(
+    file: TextFile, columns: Sequence[str], counts: Counts
+) -> Iterator[tuple[int, Values | RowError]]:
+    """Yield `image`, uint8 (height, width), and `label`, an integer; a row's line is its number.
+
+    Raises:
+        DataError: a header is broken, a file is cut short or too long, or the counts differ.
+    """
+    assert file.second is not None
+    with open_bytes(file) as images, open_bytes(file.second) as labels:
+        count, height, width = _header(file, images, _IMAGES, 3)
+        (label_count,) = _header(file.second, labels, _LABELS, 1)
+        if count != label_count:
+            raise DataError(
+                f"{file.name} has {count:,} images and {file.second.name} {label_count:,} labels"
+            )
+        for number in range(1, count + 1):
+            pixels = _read(file, images, height * width, f"image {number:,} of {count:,}")
+            label = _read(file.second, labels, 1, f"label {number:,} of {count:,}")
+            counts.lines += 1
+            image = np.frombuffer(pixels, np.uint8).reshape(height, width)
+            yield number, {"image": image, "label": label[0]}
+        for half, stream in ((file, images), (file.second, labels)):
+            if _bytes(half, stream, 1):
+                raise DataError(f"{half.name}: goes on after the {count:,} that its header says")
+
+
+def _header(file: TextFile, stream: IO[bytes], magic: int, dimensions: int) -> tuple[int, ...]:
+    """Return the sizes in a file's header; raise `DataError` if it is another's."""
+    (found,) = struct.unpack(">I", _read(file, stream, 4, "the header"))
+    if found != magic:
+        hint = f"; it begins with {found}"
+        if found in _KINDS:
+            hint = f" but of {_KINDS[found]}; name images first, then labels"
+        elif found >> 16 == 0x1F8B:
+            hint = "; it looks like a gzip file, which must be named .gz"
+        raise DataError(f"{file.name}: not an idx file of {_KINDS[magic]} ({magic}){hint}")
+    sizes = struct.unpack(f">{dimensions}I", _read(file, stream, 4 * dimensions, "the header"))
+    if sizes[1:] and not 0 < sizes[1] * sizes[2] <= _MOST_PIXELS:
+        raise DataError(f"{file.name}: its header says images of {sizes[1]} x {sizes[2]} pixels")
+    return sizes
+
+
+def _read(file: TextFile, stream: IO[bytes], size: int, what: str) -> bytes:
+    found = _bytes(file, stream, size)
+    if len(found) < size:
+        raise DataError(f"{file.name}: cut short in {what}: {len(found)} of {size} bytes")
+    return found
+
+
+def _bytes(file: TextFile, stream: IO[bytes], size: int) -> bytes:
+    """Return at most `size` bytes; raise `DataError` for a damaged gzip file."""
+    with file_errors(file.name):
+        try:
+            return stream.read(size)
+        except EOFError as error:
+            raise DataError(f"{file.name}: the gzip file is cut short") from error
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(f"{file.name}: the gzip file is corrupt: {error}") from error

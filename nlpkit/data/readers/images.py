@@ -1,0 +1,49 @@
+"""PNG files in a folder a class: `digits/3/0001.png` is an image of the class `3`.
+
+Needs pillow: `pip install nlpkit[images]`.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from nlpkit.data.lines import TextFile, open_bytes
+from nlpkit.data.readers.contract import Values
+from nlpkit.data.records import Counts, RowError
+from nlpkit.errors import UsageError
+
+ENDINGS = (".png",)
+FILES = ("image",)
+INSIDE = "*/*.png"
+_GREY, _COLOUR = ("1", "L", "LA"), ("RGB", "RGBA", "P")
+
+
+def rows(
+    file: TextFile, columns: Sequence[str], counts: Counts
+) -> Iterator[tuple[int, Values | RowError]]:
+    """Yield the one row of a file: `image`, uint8 (height, width) or (height, width, 3), `label`.
+
+    What a pixel says of its transparency is left out. An image of 16 bits a pixel is refused.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise UsageError(
+            f"{file.name}: pictures are read with pillow, which is not installed: "
+            "pip install 'nlpkit[images]'"
+        ) from error
+    counts.lines += 1
+    with open_bytes(file) as stream:
+        try:
+            with Image.open(stream, formats=["PNG"]) as picture:
+                mode = "L" if picture.mode in _GREY else "RGB"
+                if picture.mode not in (*_GREY, *_COLOUR):
+                    yield 1, RowError(f"pixels of kind {picture.mode}; 8 bits a colour are needed")
+                    return
+                image = np.asarray(picture.convert(mode))
+        # Pillow raises these, and others below OSError, for what is no sound picture.
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            yield 1, RowError(f"not a PNG file: {error}")
+            return
+    yield 1, {"image": image, "label": Path(file.path).parent.name}

@@ -1,0 +1,27 @@
+"""Rows as JSON objects, one a line."""
+
+from collections.abc import Iterator, Sequence
+
+from nlpkit.data.lines import TextFile, lines
+from nlpkit.data.readers.contract import Values
+from nlpkit.data.records import Counts, RowError, decode, json_object
+
+ENDINGS = (".jsonl", ".json", ".ndjson")
+FILES = ("rows",)
+INSIDE = ""
+
+
+def rows(
+    file: TextFile, columns: Sequence[str], counts: Counts
+) -> Iterator[tuple[int, Values | RowError]]:
+    """Yield the objects; no key may be there twice."""
+    example = columns[0] if columns else "text"
+    for number, raw in enumerate(lines(file), 1):
+        counts.lines += 1
+        if not raw or raw.isspace():
+            counts.blank += 1
+            continue
+        try:
+            yield number, json_object(decode(raw), example)
+        except RowError as error:
+            yield number, error

@@ -1,0 +1,52 @@
+"""Two files of text whose lines translate each other: rows of a `source` and a `target`."""
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+
+from nlpkit.data.lines import TextFile, lines
+from nlpkit.data.readers.contract import Values
+from nlpkit.data.records import Counts, RowError, decode
+from nlpkit.errors import DataError
+
+ENDINGS = ()
+FILES = ("source", "target")
+INSIDE = ""
+
+
+def rows(
+    file: TextFile, columns: Sequence[str], counts: Counts
+) -> Iterator[tuple[int, Values | RowError]]:
+    """Yield the pairs of lines; one of which a side is empty is counted as empty.
+
+    Raises:
+        DataError: the files have different numbers of lines.
+    """
+    assert file.second is not None
+    count = 0
+    read = [0, 0]  # lines of each file
+    for source, target in zip_longest(lines(file), lines(file.second)):
+        count += 1
+        read[0] += source is not None
+        read[1] += target is not None
+        if source is None or target is None:
+            continue
+        counts.lines += 1
+        if not source.strip() or not target.strip():
+            counts.empty += 1
+            continue
+        try:
+            yield count, {"source": decode(source), "target": _decode_target(target)}
+        except RowError as error:
+            yield count, error
+    if read[0] != read[1]:
+        raise DataError(
+            f"{file.name} has {read[0]:,} lines and {file.second.name} has {read[1]:,}; line n of "
+            "the one must belong to line n of the other"
+        )
+
+
+def _decode_target(raw: bytes) -> str:
+    try:
+        return decode(raw)
+    except RowError as error:
+        raise RowError(f"of the second file: {error.what}") from error

@@ -1,0 +1,27 @@
+"""Rows as lines whose cells are parted by tabs; nothing is quoted."""
+
+from collections.abc import Iterator, Sequence
+
+from nlpkit.data.lines import TextFile, lines
+from nlpkit.data.readers._columns import by_column
+from nlpkit.data.readers.contract import Values
+from nlpkit.data.records import Counts, RowError, decode
+
+ENDINGS = (".tsv",)
+FILES = ("rows",)
+INSIDE = ""
+
+
+def rows(
+    file: TextFile, columns: Sequence[str], counts: Counts
+) -> Iterator[tuple[int, Values | RowError]]:
+    """Yield the cells by the names of the header, or by number where `columns` are numbers."""
+    return by_column(file, _cells(file), columns, counts)
+
+
+def _cells(file: TextFile) -> Iterator[tuple[int, list[str] | RowError]]:
+    for number, raw in enumerate(lines(file), 1):
+        try:
+            yield number, decode(raw).split("\t") if raw.strip() else []
+        except RowError as error:
+            yield number, error

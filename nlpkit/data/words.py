@@ -1,0 +1,32 @@
+"""Where the words of a text begin: stretches without space or punctuation, and Chinese by jieba.
+
+Punctuation is a word a character, as in BERT's `BasicTokenizer`. A stretch of BERT's Chinese
+characters (CJK ideographs) is cut by jieba (`rjieba`, without its model for unknown words).
+Scripts without spaces that jieba does not know, such as Japanese kana, are not cut.
+"""
+
+import re
+
+_CHINESE = re.compile(
+    "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\U00020000-\U0002a6df"
+    "\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f]+"
+)
+
+
+def word_starts(text: str) -> list[int]:
+    """Return the index of the first character of each word of `text`."""
+    # Not at the top: few need it, and jieba takes a tenth of a second to load.
+    import rjieba
+    from tokenizers.pre_tokenizers import BertPreTokenizer
+
+    starts: set[int] = set()
+    for word, (begin, _) in BertPreTokenizer().pre_tokenize_str(text):
+        starts.add(begin)
+        for found in _CHINESE.finditer(word):
+            start = begin + found.start()
+            for part in rjieba.cut(found.group(), False):
+                starts.add(start)
+                start += len(part)
+            if found.end() < len(word):
+                starts.add(start)
+    return sorted(starts)

@@ -1,0 +1,362 @@
+"""Readers of rows: parallel text, idx, pictures, pixels as csv; what is wrong in such files."""
+
+import gzip
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nlpkit.data import corpus
+from nlpkit.data.items import Row, build_items, read_rows
+from nlpkit.errors import DataError, FileError, UsageError
+from nlpkit.objectives._task import Item, Task
+from tests.conftest import REAL_DATA
+
+IMAGES = np.arange(5 * 2 * 3, dtype=np.uint8).reshape(5, 2, 3)  # five of height 2, width 3
+LABELS = [3, 1, 4, 1, 5]
+
+
+class Pixels(Task):
+    """A task that reads no text: an item a picture."""
+
+    columns = ("image", "label")
+
+    def texts(self, row: Row) -> tuple[str, ...]:
+        row.array("image")
+        return ()
+
+    def item(self, row: Row, ids: list) -> Item:
+        image = row.array("image")
+        return Item((image,), row.value("label"), image.size)
+
+    def loss(self, model, batch, lengths):
+        raise NotImplementedError
+
+
+def _rows(source, columns=(), counts=None, part="all", **settings) -> list[Row]:
+    config = corpus.Config(train=source, **settings)
+    inputs, _ = corpus.resolve(config, None, Path("spool"))
+    return list(read_rows(inputs, config, columns, counts or corpus.Counts(), part))
+
+
+def _idx(folder: Path, zipped: bool = False) -> list[str]:
+    """Write the images as MNIST's authors do; return both names."""
+    images = struct.pack(">IIII", 2051, *IMAGES.shape) + IMAGES.tobytes()
+    labels = struct.pack(">II", 2049, len(LABELS)) + bytes(LABELS)
+    names = []
+    for name, content in (("x-images-idx3-ubyte", images), ("x-labels-idx1-ubyte", labels)):
+        path = folder / (f"{name}.gz" if zipped else name)
+        path.write_bytes(gzip.compress(content) if zipped else content)
+        names.append(str(path))
+    return names
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+# Parallel text
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_parallel_rows_are_pairs_of_lines(tmp_path: Path, zipped: bool) -> None:
+    (tmp_path / "a.en").write_text("one\ntwo\u00a0x\n\n \nfive\n", encoding="utf-8")
+    (tmp_path / "a.de").write_bytes("eins\r\nzwei\r\ndrei\r\n\r\nfünf".encode())
+    names = ["a.en", "a.de"]
+    if zipped:
+        (tmp_path / "a.de.gz").write_bytes(gzip.compress((tmp_path / "a.de").read_bytes()))
+        names[1] = "a.de.gz"
+    counts = corpus.Counts()
+    rows = _rows([{"files": names, "format": "parallel"}], counts=counts)
+    assert [(row.line, row.values) for row in rows] == [
+        (1, {"source": "one", "target": "eins"}),
+        (2, {"source": "two\u00a0x", "target": "zwei"}),
+        (5, {"source": "five", "target": "fünf"}),
+    ]
+    # Line 3 is empty on one side, line 4 on both: both are reported as empty texts.
+    assert (counts.lines, counts.empty, counts.bad) == (5, 2, 0)
+
+
+def test_parallel_files_of_other_lengths_name_both_counts(tmp_path: Path) -> None:
+    (tmp_path / "a.en").write_text("one\ntwo\nthree\n")
+    (tmp_path / "a.de").write_text("eins\nzwei\n")
+    for names, said in (
+        (["a.en", "a.de"], "a.en has 3 lines and a.de has 2; line n of the one must belong"),
+        (["a.de", "a.en"], "a.de has 2 lines and a.en has 3; line n of the one must belong"),
+    ):
+        with pytest.raises(DataError, match=said):
+            _rows([{"files": names, "format": "parallel"}])
+
+
+def test_parallel_line_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.en").write_text("one\ntwo\n")
+    (tmp_path / "a.de").write_bytes(b"eins\n\xff\n")
+    source = [{"files": ["a.en", "a.de"], "format": "parallel"}]
+    with pytest.raises(DataError, match=r"^a.en:2: of the second file: byte 1 is not UTF-8"):
+        _rows(source)
+    counts = corpus.Counts()
+    assert len(_rows(source, counts=counts, on_error="skip")) == 1
+    assert counts.bad == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "got"), [(["a.en"], "a.en"), (["a.en", "a.de", "b.en"], "a.en, a.de, b.en")]
+)
+def test_parallel_takes_two_files(tmp_path: Path, files: list[str], got: str) -> None:
+    for name in ("a.en", "a.de", "b.en"):
+        (tmp_path / name).write_text("x\n")
+    with pytest.raises(UsageError) as caught:
+        _rows([{"files": files, "format": "parallel"}])
+    assert str(caught.value) == (
+        f"data: format parallel takes 2 files, source and target, as files: [..., ...]; got {got}"
+    )
+
+
+def test_parallel_fingerprint_tells_changes_of_the_second_file(tmp_path: Path) -> None:
+    class Pairs(Pixels):
+        columns = ("source", "target")
+
+        def texts(self, row: Row) -> tuple[str, ...]:
+            return ()
+
+        def item(self, row: Row, ids: list) -> Item:
+            return Item((), None, 1)
+
+    def fingerprint() -> str:
+        config = corpus.Config(train=[{"files": ["a.en", "a.de"], "format": "parallel"}])
+        inputs, _ = corpus.resolve(config, None, tmp_path)
+        task = Pairs(None, None, None)
+        return build_items(inputs, config, task, cache_dir=tmp_path).fingerprint
+
+    (tmp_path / "a.en").write_text("one\n")
+    (tmp_path / "a.de").write_text("eins\n")
+    before = fingerprint()
+    assert fingerprint() == before
+    (tmp_path / "a.de").write_text("zwei\n")
+    assert fingerprint() != before
+
+
+@pytest.mark.real_data
+def test_parallel_reads_multi30k_as_it_is() -> None:
+    folder = REAL_DATA / "parallel"
+    names = [str(folder / f"multi30k.train.{language}") for language in ("en", "de")]
+    rows = _rows([{"files": names, "format": "parallel"}])
+    assert len(rows) == 10_000  # as ../shared/data/README.md says
+    english = (folder / "multi30k.train.en").read_text("utf-8").split("\n")
+    german = (folder / "multi30k.train.de").read_text("utf-8").split("\n")
+    assert rows[-1].values == {"source": english[9999], "target": german[9999]}
+
+
+# idx
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_idx_rows_are_images_with_labels(tmp_path: Path, zipped: bool) -> None:
+    rows = _rows([{"files": _idx(tmp_path, zipped)}])  # the ending tells the format
+    assert [row.values["label"] for row in rows] == LABELS
+    assert all(type(row.values["label"]) is int for row in rows)
+    for row, image in zip(rows, IMAGES, strict=True):
+        found = row.array("image")
+        assert (found.dtype, found.shape) == (np.uint8, (2, 3))
+        assert np.array_equal(found, image)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda i, n: (i[:-1], n), r"images.*: cut short in image 5 of 5: 5 of 6 bytes"),
+        (lambda i, n: (i, n[:-1]), r"labels.*: cut short in label 5 of 5: 0 of 1 bytes"),
+        (lambda i, n: (i[:9], n), r"images.*: cut short in the header: 5 of 12 bytes"),
+        (lambda i, n: (b"", n), r"images.*: cut short in the header: 0 of 4 bytes"),
+        (lambda i, n: (i + b"x", n), r"images.*: goes on after the 5 that its header says"),
+        (lambda i, n: (i, n + b"x"), r"labels.*: goes on after the 5 that its header says"),
+        (lambda i, n: (n, i), r"not an idx file of images \(2051\) but of labels; name images f"),
+        (lambda i, n: (b"\0\0\x0c\x03" + i[4:], n), r"images \(2051\); it begins with 3075"),
+        (lambda i, n: (gzip.compress(i), n), r"looks like a gzip file, which must be named .gz"),
+        (
+            lambda i, n: (i, n[:4] + struct.pack(">I", 4) + n[8:]),
+            r"images.* has 5 images and .*labels.* 4 labels",
+        ),
+        (lambda i, n: (i[:8] + b"\xff" * 8, n), r"header says images of 4294967295 x 4294967295"),
+        (lambda i, n: (i[:8] + b"\0" * 8, n), r"header says images of 0 x 0 pixels"),
+    ],
+)
+def test_idx_file_that_is_broken_says_what_is_wrong(tmp_path: Path, change, message: str) -> None:
+    names = _idx(tmp_path)
+    contents = change(*(Path(name).read_bytes() for name in names))
+    for name, content in zip(names, contents, strict=True):
+        Path(name).write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        _rows([{"files": names}])
+    assert "\n" not in str(caught.value)
+
+
+def test_idx_gzip_file_cut_short_is_named(tmp_path: Path) -> None:
+    names = _idx(tmp_path, zipped=True)
+    Path(names[0]).write_bytes(Path(names[0]).read_bytes()[:-12])
+    with pytest.raises(DataError, match=r"images-idx3-ubyte.gz: the gzip file is cut short"):
+        _rows([{"files": names}])
+
+
+def test_rows_with_arrays_are_held_out_by_their_content(tmp_path: Path) -> None:
+    source = [{"files": _idx(tmp_path)}]
+    parts = [_rows(source, part=p, valid_fraction=0.4) for p in ("train", "valid")]
+    lines = [[row.line for row in rows] for rows in parts]
+    assert sorted(lines[0] + lines[1]) == [1, 2, 3, 4, 5]
+    assert all(lines)
+    # The same rows in another order: each goes where it went.
+    images = struct.pack(">IIII", 2051, *IMAGES.shape) + IMAGES[::-1].tobytes()
+    Path(source[0]["files"][0]).write_bytes(images)
+    labels = struct.pack(">II", 2049, 5) + bytes(LABELS[::-1])
+    Path(source[0]["files"][1]).write_bytes(labels)
+    again = [row.line for row in _rows(source, part="valid", valid_fraction=0.4)]
+    assert sorted(6 - line for line in again) == lines[1]
+
+
+@pytest.mark.real_data
+def test_idx_reads_mnist_as_it_is() -> None:
+    folder = REAL_DATA / "images"
+    names = [
+        str(folder / f"mnist.train-{what}-ubyte.gz") for what in ("images-idx3", "labels-idx1")
+    ]
+    rows = _rows([{"files": names}])
+    assert len(rows) == 3000  # as ../shared/data/README.md says
+    # The bytes of the file itself, after headers of 16 and 8 bytes.
+    pixels = gzip.decompress(Path(names[0]).read_bytes())[16:]
+    labels = gzip.decompress(Path(names[1]).read_bytes())[8:]
+    assert b"".join(row.array("image").tobytes() for row in rows) == pixels
+    assert bytes(row.values["label"] for row in rows) == labels
+    assert rows[0].array("image").shape == (28, 28)
+
+
+# Pictures
+
+
+def _png(path: Path, pixels: np.ndarray, mode: str | None = None) -> Path:
+    image = pytest.importorskip("PIL.Image", reason="pillow is not installed")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture = image.fromarray(pixels)
+    (picture.convert(mode) if mode else picture).save(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "source", ["digits/*/*.png", {"files": "digits", "format": "images"}], ids=["glob", "folder"]
+)
+def test_images_are_read_from_a_folder_a_class(tmp_path: Path, source) -> None:
+    colours = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    _png(tmp_path / "digits/3/a.png", IMAGES[0])
+    _png(tmp_path / "digits/3/b.png", colours)
+    _png(tmp_path / "digits/10/a.png", IMAGES[1], "LA")
+    rows = _rows([source])
+    assert [row.values["label"] for row in rows] == ["10", "3", "3"]
+    for row, pixels in zip(rows, (IMAGES[1], IMAGES[0], colours), strict=True):
+        assert row.array("image").dtype == np.uint8
+        assert np.array_equal(row.array("image"), pixels)  # PNG loses nothing
+
+
+def test_image_that_is_no_picture_is_named(tmp_path: Path) -> None:
+    _png(tmp_path / "a/good.png", IMAGES[0])
+    (tmp_path / "a/bad.png").write_text("no picture")
+    (tmp_path / "a/cut.png").write_bytes((tmp_path / "a/good.png").read_bytes()[:50])
+    for name in ("bad", "cut"):
+        with pytest.raises(DataError, match=rf"^a/{name}.png:1: not a PNG file: "):
+            _rows([f"a/{name}.png"])
+    deep = IMAGES[0].astype(np.uint16) * 256
+    _png(tmp_path / "a/deep.png", deep)
+    with pytest.raises(DataError, match=r"a/deep.png:1: pixels of kind I;16; 8 bits a colour"):
+        _rows(["a/deep.png"])
+    counts = corpus.Counts()
+    assert len(_rows(["a/*.png"], counts=counts, on_error="skip")) == 1
+    assert counts.bad == 3
+
+
+def test_images_without_pillow_say_how_to_get_it(tmp_path: Path, monkeypatch) -> None:
+    _png(tmp_path / "a/good.png", IMAGES[0])
+    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
+    with pytest.raises(UsageError, match=r"not installed: pip install 'nlpkit\[images\]'"):
+        _rows(["a/good.png"])
+
+
+def test_folder_of_images_without_any_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileError, match=r"no file matches '.*empty/\*/\*.png'"):
+        _rows([{"files": "empty", "format": "images"}])
+    with pytest.raises(FileError, match="empty: is a directory, not a file"):
+        _rows(["empty"])
+
+
+# Pixels as csv
+
+
+def test_csv_columns_of_pixels_are_read_by_number(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("0,16,7,2\n1,2,3,0\n")
+    rows = _rows(["a.csv"], columns=("1", "2", "3", "4"))
+    pixels = [[int(row.text(str(i))) for i in range(1, 4)] for row in rows]
+    assert pixels == [[0, 16, 7], [1, 2, 3]]
+    assert [row.text("4") for row in rows] == ["2", "0"]
+
+
+@pytest.mark.real_data
+def test_csv_reads_optdigits_as_it_is() -> None:
+    columns = tuple(str(i) for i in range(1, 66))
+    rows = _rows([str(REAL_DATA / "images/optdigits.tes.csv")], columns=columns)
+    assert len(rows) == 1797  # as ../shared/data/README.md says
+    # The first digit of scikit-learn's copy of the set, `load_digits().data[0][:8]`, is a 0.
+    assert [int(rows[0].text(str(i))) for i in range(1, 9)] == [0, 0, 5, 13, 9, 1, 0, 0]
+    assert rows[0].text("65") == "0"
+
+
+# Items without text, and formats
+
+
+def test_items_of_images_need_no_tokenizer(tmp_path: Path) -> None:
+    config = corpus.Config(train=[{"files": _idx(tmp_path)}])
+    inputs, _ = corpus.resolve(config, None, tmp_path)
+    items = build_items(inputs, config, Pixels(None, None, None), cache_dir=tmp_path)
+    assert [item.label for item in items.items] == LABELS
+    assert items.lengths.tolist() == [6] * 5
+
+
+def test_row_asked_for_an_array_that_is_none_says_so(tmp_path: Path) -> None:
+    row = Row({"image": "x", "label": IMAGES[0]}, "a", 1)
+    with pytest.raises(Exception, match='"image" is a string, not an array'):
+        row.array("image")
+    with pytest.raises(Exception, match='"label" is an array of 2 x 3 values, not a string'):
+        row.text("label")
+
+
+def test_format_without_rows_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x\n")
+    message = "from files of the formats csv, idx, images, jsonl, parallel, tsv, not text"
+    with pytest.raises(UsageError, match=message):
+        _rows(["a.txt"])
+    (tmp_path / "a.bin").write_text("x\n")
+    with pytest.raises(UsageError, match=r"a.bin: the ending '.bin' tells no format; set data.fo"):
+        _rows(["a.bin"])
+
+
+def test_format_by_a_dotted_name_is_any_module(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "my_rows.py").write_text(
+        "ENDINGS, FILES, INSIDE = (), ('rows',), ''\n"
+        "def rows(file, columns, counts):\n"
+        "    yield 1, {'text': open(file.path).read()}\n"
+    )
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "my_rows.py").rename(tmp_path / "lab/rows.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "a.bin").write_text("x")
+    assert _rows(["a.bin"], format="lab.rows")[0].values == {"text": "x"}
+
+
+@pytest.mark.parametrize("format_", ["idx", "images", "csv"])
+def test_running_text_from_rows_only_formats_is_refused(tmp_path: Path, format_: str) -> None:
+    (tmp_path / "a").write_text("x\n")
+    (tmp_path / "b").write_text("x\n")
+    files = ["a", "b"] if format_ == "idx" else ["a"]
+    config = corpus.Config(train=[{"files": files, "format": format_}])
+    inputs, _ = corpus.resolve(config, None, tmp_path)
+    with pytest.raises(UsageError, match=f"a: {format_} is read for the rows of a task"):
+        list(corpus.documents(inputs, config, corpus.Counts()))
