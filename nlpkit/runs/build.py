@@ -4,7 +4,7 @@ Used by `run` to train and by `planning` to say what training would do.
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from nlpkit.data.items import build_items, read_rows
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Watch
 from nlpkit.errors import DataError, FileError, UsageError
-from nlpkit.models import lora
+from nlpkit.models import families, lora
 from nlpkit.models.head import HEAD, Head
+from nlpkit.models.rows import resize_embeddings, vocabulary_size
 from nlpkit.objectives._task import Task
-from nlpkit.recipe import Resolved
+from nlpkit.recipe import Recipe, Resolved
 from nlpkit.runs import checks
 from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.runs.vocabulary import build_tokenizer
@@ -48,11 +49,14 @@ def model_part(
     elif run_path is not None:
         own = _own_checkpoint(run_path)
     directory = own[0] if own else base or _start(resolved.path(recipe.init_from))
-    settings, tensors = own[1] if own else any_layout.read(directory)
-    family, _ = hf_layout.family_of(settings, directory)
+    asked = _family_of_recipe(recipe, directory)
+    settings, tensors = own[1] if own else any_layout.read(directory, asked)
+    family, _ = hf_layout.family_of(settings, directory, asked)
     part = ModelPart(family, None, None, directory)
-    part.config, state = hf_layout.converted(part.module(), directory, settings, tensors)
-    part.start, part.rows = None if own else state, len(state["token_embedding"])
+    loaded = _loaded(resolved, family, directory, settings, tensors)
+    part.config, part.warnings = loaded.config, loaded.warnings("and drawn afresh")
+    part.start = None if own else loaded.state
+    part.rows = vocabulary_size(loaded.state, part.vocabulary) or None
     if recipe.model is not None and recipe.model.config != part.config:
         differ = [k for k, v in part.config if getattr(recipe.model.config, k, None) != v]
         raise UsageError(
@@ -64,6 +68,51 @@ def model_part(
         part.targets = lora.targeted(recipe.lora, part.module(), part.config)
         part.base_hash = any_layout.base_hash(directory)
     return part
+
+
+def _family_of_recipe(recipe: Recipe, directory: Path) -> str | None:
+    """Return the family of the section model, if there is one; it reads `init_from`.
+
+    Raises:
+        UsageError: the checkpoint is of a family with another `model_type`.
+    """
+    if recipe.model is None:
+        return None
+    family = recipe.model.family
+    if (directory / "config.json").is_file():
+        ours, theirs = (
+            families.load(family).MODEL_TYPE,
+            hf_layout.read_settings(directory).get("model_type"),
+        )
+        if ours != theirs:
+            raise UsageError(
+                f"init_from: {directory} has model_type {theirs}, and family {family} of the "
+                f"section model {ours}; remove the section"
+            )
+    return family
+
+
+def _loaded(
+    resolved: Resolved,
+    family: str,
+    directory: Path,
+    settings: Mapping[str, Any],
+    tensors: Mapping[str, torch.Tensor],
+) -> hf_layout.Loaded:
+    """Return the weights of `init_from`, of which what `init_missing` names may be missing."""
+    allowed = resolved.recipe.init_missing
+    try:
+        found = hf_layout.converted(family, directory, settings, tensors, allow_missing=allowed)
+    except hf_layout.MissingTensors as error:
+        raise FileError(
+            f"{error}; to draw such tensors afresh, name them: init_missing: [{error.example}]"
+        ) from error
+    if found.missing and resolved.recipe.lora is not None:
+        raise UsageError(
+            f"lora: {directory} lacks {hf_layout.listed(found.missing)}, and adapters are saved "
+            "without the model that they belong to; train the whole model first"
+        )
+    return found
 
 
 def _own_checkpoint(run_path: Path) -> tuple[Path, tuple[dict[str, Any], dict[str, Any]]] | None:
@@ -86,15 +135,19 @@ def _start(directory: Path) -> Path:
 def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
     """Return the model, with fresh weights (drawn from torch's generator) or `init_from`'s.
 
-    The rows of tokens that `init_from` has not are drawn: see `models/rows.py`.
+    The entries of tokens that `init_from` has not are drawn: see `models/rows.py`.
     """
-    module = part.module()
-    model = module.Model(part.config, vocab_size, backend)
+    model = part.module().Model(part.config, vocab_size if part.vocabulary else 0, backend)
+    # A family whose table of names is not complete is found now, not at the first checkpoint.
+    weights = {name: tensor.to("meta") for name, tensor in model.state_dict().items()}
+    hf_layout.layout(part.family, part.config, weights)
     old = None
     if part.start is not None:
         state, part.start = dict(part.start), None
         old = state.pop(HEAD, None)
-        model.load_state_dict(module.grow(state, vocab_size))
+        resized = resize_embeddings(state, part.vocabulary, vocab_size)
+        # What is missing, and may be, stays as it was drawn.
+        model.load_state_dict(model.state_dict() | resized)
     if part.outputs:
         model.head = Head(part.config.hidden_size, part.outputs, part.head_dropout)
         # The layer of the same task goes on; another task's is of no use.

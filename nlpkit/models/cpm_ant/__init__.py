@@ -12,6 +12,7 @@ from nlpkit.config import FrozenConfig
 
 MODEL_TYPE = "cpmant"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "cpm_ant"  # of a checkpoint that does not name its own
+VOCABULARY = ("token_embedding",)  # parameters whose first dimension is the vocabulary
 
 
 class Prompts(FrozenConfig):

@@ -10,6 +10,7 @@ from nlpkit.config import FrozenConfig
 
 MODEL_TYPE = "openai-gpt"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "clm"  # of a checkpoint that does not name its own
+VOCABULARY = ("token_embedding",)  # parameters whose first dimension is the vocabulary
 
 
 class Config(FrozenConfig):
