@@ -84,6 +84,14 @@ MaxTime = Annotated[
         help="stop after 90s, 50m, 1h30m: saves, exit code 75; the same command goes on",
     ),
 ]
+Family = Annotated[
+    str | None,
+    typer.Option(
+        "--family",
+        metavar="NAME",
+        help="the model family that reads CKPT, such as mylab.bert; default: the one it names",
+    ),
+]
 AllowChange = Annotated[
     bool, typer.Option("--allow-change", help="go on although the recipe was changed")
 ]
