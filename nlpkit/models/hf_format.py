@@ -49,6 +49,7 @@ class HfFormat:
     architecture: str  # transformers' class of the whole model
     # Our parameters and modules, and transformers' names of them: a module's row is good for all
     # that is in it, the longest row counts, and {num_layers} is any number below that setting.
+    # What `join` makes has rows of its own, one for each tensor.
     names: Mapping[str, str]
     sizes: Mapping[str, str]  # our settings and transformers'
     body: str = ""  # what the names of the body begin with, as transformers saves it with a head

@@ -49,8 +49,7 @@ class Recipe(FrozenConfig):
     )
     init_from: str | None = Field(None, min_length=1, description="checkpoint to start from")
     init_missing: list[str] = Field(
-        default_factory=list,
-        description="what init_from may lack, as parts of names (pooler): drawn afresh",
+        [], description="tensors that init_from may lack, as parts of names (pooler): drawn afresh"
     )
     model: Model | None = Field(
         None, validate_default=True, description="family and sizes; not needed with init_from"

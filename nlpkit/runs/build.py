@@ -37,6 +37,8 @@ def model_part(
     """
     recipe = resolved.recipe
     if recipe.init_from is None:
+        if recipe.init_missing:
+            raise UsageError("init_missing: of what init_from has; remove it, or name init_from")
         assert recipe.model is not None  # the recipe's own check
         return ModelPart(recipe.model.family, recipe.model.config, None)
     own = base = None

@@ -113,7 +113,7 @@ def verify(directory: Path) -> None:
         named = json.loads(manifest.read_text(encoding="utf-8"))["files"]
         for name, entry in named.items():
             target = directory / name
-            if name in _NOT_NEEDED or target.name != name:
+            if name in _NOT_NEEDED or not files.is_inside(name):
                 continue
             if not target.is_file():
                 raise FileError(f"{target}: is missing; {files.MANIFEST} names it")
