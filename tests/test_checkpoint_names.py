@@ -139,8 +139,25 @@ def test_run_says_what_its_start_lacks_and_holds_beside(tmp_path: Path) -> None:
 def test_adapters_on_a_model_that_is_not_whole_are_refused(tmp_path: Path) -> None:
     _adapters.base("gpt", tmp_path / "base")
     _change(tmp_path / "base", ("ln_1.weight",))
-    with pytest.raises(UsageError, match=r"^lora: \S+ lacks transformer.h.0.ln_1.weight, \S+, and"):
+    said = r": transformer.h.0.ln_1.weight, \S+; adapters are saved without such tensors; train the"
+    with pytest.raises(FileError, match=said):
         _part(tmp_path / "base", "init_missing=[ln_1]", "lora={}")
+
+
+def test_adapters_on_a_model_without_what_it_need_not_have_are_trained_as_they_open(
+    halves: tuple[Halves, Path],
+) -> None:
+    _, place = halves
+    _change(place, ("pooler.dense.weight", "pooler.dense.bias"))
+    part = _part(place, "lora={targets: all-linear}")
+    assert part.family == HALVES
+    assert part.warnings == [
+        "missing, and taken as 0: halves.pooler.dense.weight, halves.pooler.dense.bias"
+    ]
+    assert {*part.targets} == {"layers.0.out", "layers.1.out"}
+    model: Any = build.build_model(part, 6, "auto")
+    assert not model.pooler.weight.any()
+    assert not model.pooler.bias.any()
 
 
 def test_init_missing_without_init_from_is_refused(tmp_path: Path) -> None:

@@ -138,7 +138,8 @@ def test_checkpoint_of_a_dotted_family_that_is_not_there_is_refused_by_name(
     place = (own / "run/checkpoints/latest").resolve()
     expected = (
         f"{place}/config.json: names 'mylab.own', which is not in the working directory; run "
-        "nlpkit where it lies, or, if you trust it, name it: --family mylab.own"
+        "nlpkit where it lies, or, if you trust it, name it: --family mylab.own, "
+        "or the section model of a recipe"
     )
     with pytest.raises(FileError) as caught:
         open_checkpoint(place)

@@ -277,7 +277,10 @@ def family_of(
     file, notes = directory / "config.json", settings.get("nlpkit")
     named = notes.get("family") if isinstance(notes, dict) else None
     if isinstance(named, str) and "." in named:
-        remedy = f"run nlpkit where it lies, or, if you trust it, name it: --family {named}"
+        remedy = (
+            f"run nlpkit where it lies, or, if you trust it, name it: --family {named}, or the "
+            "section model of a recipe"
+        )
         registry.check_named_by(file, named, remedy)
         try:
             families.load_model(named)

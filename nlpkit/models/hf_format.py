@@ -93,12 +93,19 @@ def outline(module: FamilyModel, config: FrozenConfig, vocab_size: int) -> nn.Mo
 
 
 def linear_names(module: FamilyModel, config: FrozenConfig) -> dict[str, str]:
-    """Return the linear layers' names here and in transformers, in the order of the model."""
+    """Return the linear layers' names here and in transformers, in the order of the model.
+
+    Left out are layers of other folders, and those that transformers keeps in one tensor with
+    others.
+    """
     found = {}
-    for ours, layer in outline(module, config, 1).named_modules():
-        if isinstance(layer, nn.Linear):
-            for name in names_of(module.FORMAT, f"{ours}.weight")[:1]:
-                found[ours] = name.theirs.removesuffix(".weight")
+    model = outline(module, config, 1)
+    alone = module.FORMAT.join(config, model.state_dict()).keys()
+    for ours, layer in model.named_modules():
+        if isinstance(layer, nn.Linear) and f"{ours}.weight" in alone:
+            theirs = _theirs(module.FORMAT.names, f"{ours}.weight")
+            if theirs is not None:
+                found[ours] = str(theirs.removesuffix(".weight"))
     return found
 
 

@@ -56,7 +56,10 @@ def model_part(
     family, _ = hf_layout.family_of(settings, directory, asked)
     part = ModelPart(family, None, None, directory)
     loaded = _loaded(resolved, family, directory, settings, tensors)
-    part.config, part.warnings = loaded.config, loaded.warnings("and drawn afresh")
+    part.config, part.warnings = (
+        loaded.config,
+        loaded.warnings("and drawn afresh" if recipe.lora is None else "and taken as 0"),
+    )
     part.start = None if own else loaded.state
     part.rows = vocabulary_size(loaded.state, part.vocabulary) or None
     if recipe.model is not None and recipe.model.config != part.config:
@@ -67,7 +70,8 @@ def model_part(
         )
     if recipe.lora is not None:
         part.lora = recipe.lora
-        part.targets = lora.targeted(recipe.lora, part.module(), part.config)
+        targets = lora.targeted(recipe.lora, part.module(), part.config)
+        part.targets = {k: v for k, v in targets.items() if f"{k}.weight" in loaded.state}
         part.base_hash = any_layout.base_hash(directory)
     return part
 
@@ -102,19 +106,15 @@ def _loaded(
     tensors: Mapping[str, torch.Tensor],
 ) -> hf_layout.Loaded:
     """Return the weights of `init_from`, of which what `init_missing` names may be missing."""
-    allowed = resolved.recipe.init_missing
+    recipe = resolved.recipe
+    allowed = recipe.init_missing if recipe.lora is None else ()
     try:
-        found = hf_layout.converted(family, directory, settings, tensors, allow_missing=allowed)
+        return hf_layout.converted(family, directory, settings, tensors, allow_missing=allowed)
     except hf_layout.MissingTensors as error:
-        raise FileError(
-            f"{error}; to draw such tensors afresh, name them: init_missing: [{error.example}]"
-        ) from error
-    if found.missing and resolved.recipe.lora is not None:
-        raise UsageError(
-            f"lora: {directory} lacks {hf_layout.listed(found.missing)}, and adapters are saved "
-            "without the model that they belong to; train the whole model first"
-        )
-    return found
+        remedy = f"to draw such tensors afresh, name them: init_missing: [{error.example}]"
+        if recipe.lora is not None:
+            remedy = "adapters are saved without such tensors; train the whole model first"
+        raise FileError(f"{error}; {remedy}") from error
 
 
 def _own_checkpoint(run_path: Path) -> tuple[Path, tuple[dict[str, Any], dict[str, Any]]] | None:
@@ -148,8 +148,11 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
         state, part.start = dict(part.start), None
         old = state.pop(HEAD, None)
         resized = resize_embeddings(state, part.vocabulary, vocab_size)
-        # What is missing, and may be, stays as it was drawn.
-        model.load_state_dict(model.state_dict() | resized)
+        # What is missing, and may be, stays as it was drawn, or, if it is not saved, as it opens.
+        drawn = model.state_dict()
+        if part.lora is not None:
+            drawn = {name: torch.zeros_like(tensor) for name, tensor in drawn.items()}
+        model.load_state_dict(drawn | resized)
     if part.outputs:
         model.head = Head(part.config.hidden_size, part.outputs, part.head_dropout)
         # The layer of the same task goes on; another task's is of no use.
