@@ -254,8 +254,8 @@ def _missing(
     patterns = (*form.optional, *allowed)
     wrong = [n[0] for ours, n in theirs.items() if not hf_format.matches(patterns, ours, *n)]
     if wrong:
-        what = "tensor is" if len(wrong) == 1 else "tensors are"
-        message = f"{directory}: {len(wrong)} {what} missing: {listed(wrong)}"
+        what = f"{len(wrong)} tensor{' is' if len(wrong) == 1 else 's are'} missing"
+        message = f"{directory}: {what}: {listed(wrong)}"
         raise MissingTensors(message, wrong[0].removesuffix(".weight").rpartition(".")[2])
     return tuple(found[0] for found in theirs.values())
 
@@ -277,10 +277,8 @@ def family_of(
     file, notes = directory / "config.json", settings.get("nlpkit")
     named = notes.get("family") if isinstance(notes, dict) else None
     if isinstance(named, str) and "." in named:
-        remedy = (
-            f"run nlpkit where it lies, or, if you trust it, name it: --family {named}, or the "
-            "section model of a recipe"
-        )
+        how = f"--family {named}, or the section model of a recipe"
+        remedy = f"run nlpkit where it lies, or, if you trust it, name it: {how}"
         registry.check_named_by(file, named, remedy)
         try:
             families.load_model(named)
