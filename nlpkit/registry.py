@@ -2,15 +2,17 @@
 
 Names that start with `_` are shared helpers, and `contract` says what a part offers. Where a room
 has folders, such as `models`, these are its parts and its files are what they share. A dotted name
-is any importable module with the same contents, so that an experiment needs no fork.
+is any importable module with the same contents, so that an experiment needs no fork: an installed
+one, or one in the working directory.
 """
 
 import importlib
 import os
+import sys
 from collections.abc import Iterable
 from types import ModuleType
 
-from nlpkit.errors import UsageError
+from nlpkit.errors import FileError, UsageError
 
 # Not pathlib, nor difflib before a name is wrong: `nlpkit score` starts in the time they take.
 _ROOT = os.path.dirname(__file__)
@@ -47,14 +49,62 @@ def _source(folder: str, name: str) -> str:
 def load(folder: str, name: str) -> ModuleType:
     """Import the part called `name`; raise `UsageError` with the nearest known name."""
     if "." in name:
-        try:
-            return importlib.import_module(name)
-        except ImportError as error:
-            raise UsageError(f"cannot import {name!r}: {error}") from error
+        return _import_dotted(name)
     known = names(folder)
     if name not in known:
         raise UsageError(f"no {name!r}{suggest(name, known)}; known: {', '.join(known)}")
     return importlib.import_module(f"nlpkit.{folder.replace('/', '.')}.{name}")
+
+
+def _import_dotted(name: str) -> ModuleType:
+    here = _working_directory()
+    # `python -m nlpkit` has it, the script `nlpkit` has not. Last, so that it hides nothing.
+    if here and here not in sys.path and "" not in sys.path:
+        sys.path.append(here)
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UsageError(f"cannot import {name!r}: {error}") from error
+    # Code that is not ours can raise anything.
+    except Exception as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UsageError(f"cannot import {name!r}: {what}") from error
+
+
+def _working_directory() -> str:
+    """Return its path, empty where it has been removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def check_named_by(file: str | os.PathLike[str], name: str, remedy: str) -> None:
+    """Raise `FileError` unless a part that a file, not the user, names by `name` may be imported.
+
+    A checkpoint may come from a stranger, and importing runs code. So a dotted name in it counts
+    only where the user has had it imported already (a recipe or an option named it), or where its
+    source lies in the working directory, but not in the directory of the file or of its run.
+
+    Args:
+        file: the file that names it.
+        remedy: what the user can do, for the message.
+    """
+    if "." not in name or name in sys.modules:
+        return
+    here, home = _working_directory(), os.path.dirname(os.path.realpath(file))
+    if os.path.basename(os.path.dirname(home)) == "checkpoints":
+        home = os.path.dirname(os.path.dirname(home))
+    stem = os.path.join(here, *name.split("."))
+    sources = [f"{stem}.py", os.path.join(stem, "__init__.py")]
+    source = next((path for path in sources if here and os.path.isfile(path)), None)
+    if source is None:
+        raise FileError(f"{file}: names {name!r}, which is not in the working directory; {remedy}")
+    if os.path.realpath(source).startswith(os.path.join(home, "")):
+        raise FileError(
+            f"{file}: names {name!r}, which lies in its own directory: code that comes with a "
+            f"checkpoint is not run; {remedy}"
+        )
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

@@ -9,13 +9,13 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, CpmAntForCausalLM, OpenAIGPTLMHeadModel
 
-from nlpkit import registry
 from nlpkit.checkpoints import hf_layout, peft_layout
-from nlpkit.models import cpm_ant, gpt, lora
+from nlpkit.models import cpm_ant, families, gpt, lora
 from nlpkit.models.cpm_ant.model import Model as CpmAnt
 from nlpkit.models.lora_config import Config
 from nlpkit.tokenizers.cpm_ant import SPECIAL_TOKENS, Tokenizer
 from tests import _tiny
+from tests._formats import to_hf
 
 WORDS = [*SPECIAL_TOKENS, *dict.fromkeys(_tiny.WORDS)]
 CONFIGS: dict[str, Any] = {
@@ -25,6 +25,7 @@ CONFIGS: dict[str, Any] = {
     ),
     "gpt": gpt.Config(hidden_size=32, num_layers=2, num_heads=4, max_positions=40),
 }  # fmt: skip
+TRANSPOSED = {"cpm_ant": False, "gpt": True}  # transformers' Conv1D
 THEIRS = {"cpm_ant": CpmAntForCausalLM, "gpt": OpenAIGPTLMHeadModel}
 # Exactly those; CPM-Ant's of the feed-forward layer have a different number of inputs and outputs.
 TARGETS = {"cpm_ant": ["project_q", "w_out"], "gpt": ["c_attn", "mlp.c_proj"]}
@@ -32,7 +33,7 @@ IDS = torch.arange(11, 31)
 
 
 def module(family: str) -> Any:
-    return registry.load("models", f"nlpkit.models.{family}.model")
+    return families.load_model(family)
 
 
 def base(family: str, directory: Path) -> nn.Module:
@@ -42,7 +43,7 @@ def base(family: str, directory: Path) -> nn.Module:
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
     directory.mkdir(parents=True)
-    hf_layout.write(directory, *module(family).to_hf(CONFIGS[family], model.state_dict()))
+    hf_layout.write(directory, *to_hf(family, CONFIGS[family], model.state_dict()))
     Tokenizer(WORDS).save(directory)
     return model
 
@@ -55,7 +56,7 @@ def theirs(family: str, directory: Path) -> nn.Module:
 def peft_model(family: str, directory: Path, **settings: Any) -> nn.Module:
     """Return transformers' model of a base with peft's adapters, B not 0."""
     settings = {"r": 4, "lora_alpha": 6, "target_modules": TARGETS[family]} | settings
-    transposed = {"fan_in_fan_out": module(family).TRANSPOSED}
+    transposed = {"fan_in_fan_out": TRANSPOSED[family]}
     model = get_peft_model(theirs(family, directory), LoraConfig(**(transposed | settings)))
     randomise(model, "lora_B")
     return model.eval()
@@ -106,7 +107,7 @@ def write_adapters(family: str, model: nn.Module, directory: Path, base_path: Pa
     targets = lora.targeted(config, module(family), CONFIGS[family])
     directory.mkdir()
     peft_layout.write(
-        directory, module(family), CONFIGS[family], config, targets, model.state_dict(), None,
+        directory, family, CONFIGS[family], config, targets, model.state_dict(), {},
         base_path,
     )  # fmt: skip
 

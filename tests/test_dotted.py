@@ -1,11 +1,22 @@
 """A dotted name in a recipe is any importable module with the same contents: no fork needed."""
 
+import json
+import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-from nlpkit.checkpoints import files
-from tests import _tiny
+from nlpkit import cli
+from nlpkit.checkpoints import any_layout, files, hf_layout
+from nlpkit.errors import FileError, UsageError
+from nlpkit.models import families
+from nlpkit.runs.convert import convert
+from nlpkit.runs.opened import open_checkpoint
+from tests import _dotted, _tiny
 
 _OBJECTIVE = """
 from nlpkit.objectives.cpm_ant import Config, Objective as Base
@@ -14,6 +25,20 @@ class Objective(Base):
     def example(self, ids, rng):
         return super().example(ids[::-1], rng)  # right to left
 """
+
+
+def _forget() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("mylab", "ownlab")]:
+        del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing that one test imports, or puts in the path, is there for the next."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    _forget()
+    yield
+    _forget()
 
 
 def test_family_and_objective_of_ones_own_train(
@@ -35,3 +60,236 @@ def test_family_and_objective_of_ones_own_train(
     place = _tiny.pretrain(path, tmp_path / "run", "train.steps=4")
     assert files.damage(place) is None
     assert [r["step"] for r in _tiny.metrics(tmp_path / "run") if "loss" in r] == [1, 2, 3, 4]
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package and a run of its family, stopped and gone on with."""
+    folder = _dotted.package(tmp_path_factory.mktemp("own"))
+    _tiny.write(folder, text=_dotted.recipe("mylab.own"))
+    code, _, err = _dotted.script(folder, "pretrain", "tiny.yaml", "--out", "run")
+    assert code == 0, err
+    longer = ("--set", "train.steps=6", "--allow-change")
+    code, _, err = _dotted.script(folder, "pretrain", "tiny.yaml", "--out", "run", *longer)
+    assert code == 0, err
+    assert "going on from run/checkpoints/step-00000004 (step 4)" in err
+    return folder
+
+
+def _held_out(run: Path) -> float:
+    """Return the loss of a run's last evaluation, of the model as it was in memory."""
+    return [r["held_out"]["loss"] for r in _tiny.metrics(run) if "held_out" in r][-1]
+
+
+def test_script_evaluates_with_a_family_of_the_working_directory(own: Path) -> None:
+    code, out, err = _dotted.script(own, "eval", "run/checkpoints/latest", "--json")
+    assert code == 0, err
+    assert json.loads(out)["loss"] == pytest.approx(_held_out(own / "run"), abs=1e-5)
+
+
+def test_script_generates_with_a_family_of_the_working_directory(own: Path) -> None:
+    (own / "texts").write_text("天地人\n山水\n", encoding="utf-8")
+    code, out, err = _dotted.script(own, "generate", "run", "texts", "--max-new-tokens", "5")
+    assert code == 0, err
+    assert len(out.splitlines()) == 2
+
+
+def test_script_converts_a_dotted_family_and_the_result_is_the_same_model(own: Path) -> None:
+    code, out, err = _dotted.script(own, "convert", "run/checkpoints/latest", "made")
+    assert code == 0, err
+    settings = json.loads((own / out.strip() / "config.json").read_text(encoding="utf-8"))
+    assert settings["nlpkit"] == {"family": "mylab.own"}
+    assert settings["model_type"] == "mylab-own"
+    before = load_file(own / "run/checkpoints/latest" / hf_layout.WEIGHTS)
+    after = load_file(own / "made" / hf_layout.WEIGHTS)
+    assert {"transformer.scale", "lm_head.bias", "lm_head.weight"} <= before.keys()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_script_tunes_a_dotted_family_with_adapters_that_open_again(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = _dotted.recipe("mylab.own").replace("name: tiny", "name: tune")
+    lines = text.replace("TRAIN", "train.txt").replace("VALID", "valid.txt").splitlines()
+    lines[1:3] = ["init_from: run/checkpoints/latest"]
+    (own / "tune.yaml").write_text("\n".join(lines), encoding="utf-8")
+    code, out, err = _dotted.script(own, "finetune", "tune.yaml", "--lora", "--out", "tuned")
+    assert code == 0, err
+    assert (own / out.strip() / "adapter_model.safetensors").is_file()
+    monkeypatch.chdir(own)
+    assert cli.run(["eval", "tuned/checkpoints/latest", "--json", "-q"]) == 0
+    assert json.loads(capsys.readouterr().out)["loss"] == pytest.approx(
+        _held_out(own / "tuned"), abs=1e-5
+    )
+
+
+def test_script_proves_a_dotted_family(own: Path) -> None:
+    code, out, err = _dotted.script(own, "selftest", "tiny.yaml")
+    assert code == 0, out + err
+    assert "saved = reopened" in out
+    assert "FAIL" not in out
+
+
+def test_checkpoint_of_a_dotted_family_that_is_not_there_is_refused_by_name(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = (own / "run/checkpoints/latest").resolve()
+    expected = (
+        f"{place}/config.json: names 'mylab.own', which is not in the working directory; run "
+        "nlpkit where it lies, or, if you trust it, name it: --family mylab.own, "
+        "or the section model of a recipe"
+    )
+    with pytest.raises(FileError) as caught:
+        open_checkpoint(place)
+    assert str(caught.value) == expected
+    with pytest.raises(UsageError, match=r"cannot import 'mylab\.own': No module named 'mylab'"):
+        open_checkpoint(place, family="mylab.own")
+    # An installed package is no reason: a stranger could name any.
+    monkeypatch.syspath_prepend(own)
+    with pytest.raises(FileError, match="is not in the working directory"):
+        open_checkpoint(place)
+    assert open_checkpoint(place, family="mylab.own").part.family == "mylab.own"
+
+
+def test_code_that_comes_with_a_checkpoint_is_never_run(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(own / "run", tmp_path / "run", symlinks=True)
+    _dotted.package(tmp_path / "run")
+    light = tmp_path / "run/mylab/own/__init__.py"
+    light.write_text("raise SystemExit('run')", encoding="utf-8")
+    monkeypatch.chdir(tmp_path / "run")
+    for path in (Path("checkpoints/latest"), tmp_path / "run"):
+        with pytest.raises(FileError, match="code that comes with a checkpoint is not run"):
+            open_checkpoint(path)
+    shutil.copytree(tmp_path / "run/checkpoints/latest", tmp_path / "alone")
+    _dotted.package(tmp_path / "alone")
+    monkeypatch.chdir(tmp_path / "alone")
+    with pytest.raises(FileError, match="code that comes with a checkpoint is not run"):
+        open_checkpoint(".")
+    assert not [name for name in sys.modules if name.startswith("mylab")]
+
+
+def test_broken_family_of_a_checkpoint_is_one_line(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = (own / "run/checkpoints/latest").resolve()
+    model = _dotted.package(tmp_path) / "mylab/own/model.py"
+    monkeypatch.chdir(tmp_path)
+    model.write_text("from nlpkit.models.gpt.model import Model\n", encoding="utf-8")
+    with pytest.raises(FileError) as caught:
+        open_checkpoint(place)
+    assert str(caught.value) == (
+        f"{place}/config.json: made by family mylab.own: the module 'mylab.own.model' has no "
+        "FORMAT, LORA_TARGETS, flops; nlpkit/models/contract.py says what a "
+        "family offers"
+    )
+    _forget()
+    model.write_text("1 / 0\n", encoding="utf-8")
+    with pytest.raises(
+        FileError, match=r"'mylab\.own\.model': ZeroDivisionError: division by zero"
+    ):
+        open_checkpoint(place)
+
+
+def test_family_with_a_shipped_model_type_is_opened_as_itself_and_as_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _dotted.package(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    path = _tiny.write(tmp_path, text=_dotted.recipe("mylab.twin"))
+    place = _tiny.pretrain(path, tmp_path / "run").resolve()
+    assert json.loads((place / "config.json").read_text())["model_type"] == "openai-gpt"
+    _forget()
+    opened = open_checkpoint(place)
+    assert (opened.part.family, type(opened.model).__module__) == ("mylab.twin", "mylab.twin.model")
+    ids = torch.arange(11, 31)
+    with torch.no_grad():
+        hidden = opened.model((20,), ids)
+        # The same weights in the shipped family, whose states are half of these.
+        shipped = open_checkpoint(place, family="gpt").model((20,), ids)
+    torch.testing.assert_close(hidden, shipped * 2, rtol=0, atol=0)
+    convert(place, tmp_path / "made")
+    assert open_checkpoint(tmp_path / "made").part.family == "mylab.twin"
+    _forget()
+    monkeypatch.chdir(tmp_path / "run")
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(tmp_path)])
+    with pytest.raises(FileError, match=r"names 'mylab\.twin', which is not in the working"):
+        open_checkpoint(place)
+    with pytest.raises(FileError, match=r"names 'mylab\.twin', which is not in the working"):
+        convert(place, tmp_path / "again")
+
+
+def test_recipe_names_the_family_that_reads_a_checkpoint_without_notes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _dotted.package(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    place = _tiny.pretrain(
+        _tiny.write(tmp_path, text=_dotted.recipe("gpt")), tmp_path / "shipped"
+    ).resolve()
+    text = f"init_from: {json.dumps(str(place))}\n" + _dotted.recipe("mylab.twin")
+    lines = [line for line in text.splitlines() if not line.startswith("tokenizer")]
+    made = _tiny.pretrain(_tiny.write(tmp_path, text="\n".join(lines)), tmp_path / "twin")
+    assert json.loads((made / "config.json").read_text())["nlpkit"] == {"family": "mylab.twin"}
+    other = [line.replace("mylab.twin", "mylab.own") for line in lines]
+    with pytest.raises(UsageError, match="has model_type openai-gpt, and family mylab"):
+        _tiny.pretrain(_tiny.write(tmp_path, text="\n".join(other)), tmp_path / "other")
+
+
+def test_dotted_objective_of_a_checkpoint_is_imported_from_the_working_directory_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _dotted.package(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    path = _tiny.write(tmp_path, text=_dotted.recipe("gpt", "mylab.backwards"))
+    place = _tiny.pretrain(path, tmp_path / "run").resolve()
+    _forget()
+    assert type(open_checkpoint(place).objective).__module__ == "mylab.backwards"
+    _forget()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    expected = (
+        f"{place}/nlpkit.json: names 'mylab.backwards', which is not in the working directory"
+    )
+    with pytest.raises(FileError) as caught:
+        open_checkpoint(place)
+    assert str(caught.value) == f"{expected}; run nlpkit where it lies"
+
+
+def test_recipe_beside_a_checkpoint_imports_nothing_from_elsewhere(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = _tiny.pretrain(_tiny.write(tmp_path, text=_dotted.recipe("gpt")), tmp_path / "run")
+    kept = tmp_path / "run" / "recipe.yaml"
+    text = kept.read_text(encoding="utf-8")
+    kept.write_text(text.replace("name: clm", "name: mylab.backwards"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(own)
+    assert cli.run(["eval", str(place), "--data", str(tmp_path / "valid.txt"), "-q"]) == 4
+    said = f"{kept}: names 'mylab.backwards', which is not in the working directory"
+    assert said in capsys.readouterr().err
+    assert not [name for name in sys.modules if name.startswith("mylab")]
+
+
+def test_family_that_lacks_what_its_contract_asks_for_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _dotted.package(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for name in ("__init__.py", "model.py"):
+        (tmp_path / "mylab/own" / name).write_text("", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"'mylab\.own' has no `class Config\(FrozenConfig\)`"):
+        families.load("mylab.own")
+    with pytest.raises(UsageError, match=r"'mylab\.own\.model' has no FORMAT, LORA_TARGETS"):
+        families.load_model("mylab.own")
+
+
+def test_name_of_a_family_that_is_neither_shipped_nor_dotted_is_refused(tmp_path: Path) -> None:
+    for named, said in (("bert", "made by family 'bert'"), ("cpm_ant", "made by family 'cpm_ant'")):
+        settings = {"model_type": "openai-gpt", "nlpkit": {"family": named}}
+        with pytest.raises(FileError, match=f"{said}, and model_type openai-gpt is of gpt"):
+            hf_layout.family_of(settings, tmp_path)
+    assert any_layout.read_notes(tmp_path) == {}

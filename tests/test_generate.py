@@ -31,6 +31,7 @@ from nlpkit.models.cpm_ant import model as cpm_ant_model
 from nlpkit.models.gpt import model as gpt_model
 from nlpkit.objectives import clm, cpm_ant_nlg
 from nlpkit.objectives import cpm_ant as cpm_ant_objective
+from tests._formats import to_hf
 
 VOCAB, NEW = 61, 16
 PAD, UNK, BOS, EOS = 0, 1, 6, 7
@@ -66,7 +67,7 @@ def gpts():
     ours = _shaken(gpt_model.Model(config, VOCAB), 5, 0.5, 0.2, 2.0)
     with torch.no_grad():
         ours.token_embedding[[EOS, 19]] = ours.token_embedding[[19, EOS]]  # often chosen
-    settings, tensors = gpt_model.to_hf(config, ours.state_dict())
+    settings, tensors = to_hf("gpt", config, ours.state_dict())
     theirs = OpenAIGPTLMHeadModel(OpenAIGPTConfig(**settings)).eval()
     theirs.load_state_dict(tensors)
     return ours, clm.Objective(clm.Config(max_length=64), _Tokenizer(), config), theirs
@@ -79,7 +80,7 @@ def ants():
         prompt_length=5, segment_types=4, num_buckets=32, max_distance=40,
     )  # fmt: skip
     ours = _shaken(cpm_ant_model.Model(config, VOCAB), 0, 0.7, 0.4, 3.0)
-    settings, tensors = cpm_ant_model.to_hf(config, ours.state_dict())
+    settings, tensors = to_hf("cpm_ant", config, ours.state_dict())
     theirs = CpmAntForCausalLM(CpmAntConfig(**settings)).eval()
     theirs.load_state_dict(tensors)
     objective = cpm_ant_objective.Objective(

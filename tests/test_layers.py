@@ -14,8 +14,11 @@ import pytest
 import nlpkit
 from nlpkit import registry
 from nlpkit.attention.contract import Backend, BiasKind, ComputedKind, Kind, MaskKind
+from nlpkit.checkpoints import hf_layout
 from nlpkit.config import FrozenConfig
 from nlpkit.data.readers.contract import Reader
+from nlpkit.models import contract as models_contract
+from nlpkit.models import families, hf_format
 from nlpkit.models.config import ModelConfig
 from nlpkit.objectives import contract
 from nlpkit.objectives._task import Task
@@ -23,6 +26,8 @@ from nlpkit.objectives._task import Task
 ROOT = Path(nlpkit.__file__).parent
 DESIGN = ROOT.parent / "docs" / "design.md"
 HEAVY = ("torch", "transformers", "accelerate")
+# Settings that every family has; a test need not make a model of the paper's size.
+SMALL_SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 2}
 CONFIGURED = ("objectives", "models", "tokenizers", "attention/kinds")
 
 
@@ -267,12 +272,27 @@ def test_objective_offers_its_contract(folder: str, name: str) -> None:
 @pytest.mark.parametrize(("folder", "name"), _parts("models"))
 def test_model_offers_its_contract(folder: str, name: str) -> None:
     family = registry.load(folder, name)
-    assert isinstance(family.MODEL_TYPE, str)
+    wanted = _public(models_contract.Family)
+    assert {"Config", "MODEL_TYPE", "DEFAULT_OBJECTIVE", "VOCABULARY"} <= wanted
+    _assert_has(family, wanted)
+    assert family.DEFAULT_OBJECTIVE in registry.names("objectives")
+    module = families.load_model(name)
+    wanted = _public(models_contract.FamilyModel)
+    assert {"Model", "FORMAT", "flops"} <= wanted
+    _assert_has(module, wanted)
+    theirs = inspect.signature(models_contract.FamilyModel.flops).parameters
+    assert list(inspect.signature(module.flops).parameters) == [n for n in theirs if n != "self"]
     assert issubclass(family.Config, ModelConfig)
     assert {choice.kind for choice in family.Config().kinds} <= {*registry.names("attention/kinds")}
-    module = registry.load(folder, f"nlpkit.models.{name}.model")
-    _assert_has(module, {"Model", "to_hf", "from_hf", "flops"})
-    _assert_has(module.Model, {"forward", "token_loss", "logits"})
+    _assert_has(module.Model, _public(models_contract.Model))
+    # Every parameter has a name there, the settings exist, the tables have the vocabulary first.
+    config = family.Config(**SMALL_SIZES)
+    model = hf_format.outline(module, config, 7)
+    state = model.state_dict()
+    hf_layout.layout(name, config, state)
+    assert {*module.FORMAT.sizes} <= {*family.Config.model_fields}
+    assert {len(state[table]) for table in family.VOCABULARY} <= {7}
+    assert any(hf_format.linear_names(module, config))
     parameters = list(inspect.signature(module.Model).parameters)
     assert parameters == ["config", "vocab_size", "backend"]
     parameters = list(inspect.signature(module.Model.token_loss).parameters)

@@ -17,6 +17,7 @@ from nlpkit import recipe, registry
 from nlpkit.checkpoints import any_layout, hf_layout, peft_layout
 from nlpkit.errors import FileError, NlpkitError, UsageError
 from nlpkit.models import lora
+from nlpkit.models.hf_format import linear_names
 from nlpkit.models.lora_config import Config
 from nlpkit.runs.convert import convert
 from nlpkit.runs.opened import open_checkpoint
@@ -426,12 +427,12 @@ def test_lora_recipe_without_a_start_is_refused(tmp_path: Path) -> None:
 def test_lora_every_family_names_its_layers_as_transformers_does(tmp_path: Path) -> None:
     for family in registry.names("models"):
         model = _adapters.base(family, tmp_path / family)
-        names = _adapters.module(family).linear_names(_adapters.CONFIGS[family])
+        names = linear_names(_adapters.module(family), _adapters.CONFIGS[family])
         theirs = _adapters.theirs(family, tmp_path / family)
         for our_name, their_name in names.items():
             weight = model.get_submodule(our_name).weight
             other = theirs.get_submodule(their_name).weight
-            expected = other.T if _adapters.module(family).TRANSPOSED else other
+            expected = other.T if _adapters.TRANSPOSED[family] else other
             assert torch.equal(weight, expected)
         assert set(names) == {n for n, m in model.named_modules() if type(m) is torch.nn.Linear}
 

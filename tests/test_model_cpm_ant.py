@@ -14,8 +14,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, CpmAntConfig, CpmAntF
 
 from nlpkit.checkpoints import hf_layout
 from nlpkit.models.cpm_ant import Config, Prompts
-from nlpkit.models.cpm_ant.model import Model, from_hf, prompt_blocks, to_hf
+from nlpkit.models.cpm_ant.model import Model, prompt_blocks
 from nlpkit.objectives import cpm_ant as objective_file
+from tests._formats import from_hf, to_hf
 from tests._losses import loss_of, only_term
 
 SMALL = Config(
@@ -42,7 +43,7 @@ def model() -> Model:
 
 @pytest.fixture
 def oracle(model: Model) -> CpmAntForCausalLM:
-    settings, tensors = to_hf(model.config, model.state_dict())
+    settings, tensors = to_hf("cpm_ant", model.config, model.state_dict())
     theirs = CpmAntForCausalLM(CpmAntConfig(**settings)).double().eval()
     missing = theirs.load_state_dict(tensors)
     assert not missing.missing_keys
@@ -145,7 +146,7 @@ def test_loss_and_gradients_equal_plain_layers(model: Model, oracle: CpmAntForCa
     torch.testing.assert_close(term.loss_sum.double(), expected, rtol=1e-6, atol=0)
     grads = {name: p.grad for name, p in oracle.named_parameters()}
     grads["cpmant.input_embedding.weight"][:VOCAB] += grads["lm_head.weight"]  # tied with us
-    _, ours = to_hf(SMALL, {name: p.grad for name, p in model.named_parameters()})
+    _, ours = to_hf("cpm_ant", SMALL, {name: p.grad for name, p in model.named_parameters()})
     for name, grad in ours.items():
         if name != "lm_head.weight":
             torch.testing.assert_close(grad, grads[name], atol=2e-6, rtol=1e-5, msg=name)
@@ -176,13 +177,13 @@ def test_target_is_not_seen_by_what_comes_before_it(model: Model) -> None:
 
 def test_checkpoint_opens_in_transformers_and_comes_back_exactly(model: Model, tmp_path) -> None:
     model = model.float()
-    settings, tensors = to_hf(SMALL, model.state_dict())
+    settings, tensors = to_hf("cpm_ant", SMALL, model.state_dict())
     hf_layout.write(tmp_path, settings, tensors)
     theirs, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert type(theirs) is CpmAntForCausalLM
     assert not any(report.values()), report
     assert AutoConfig.from_pretrained(tmp_path).dim_ff == 48
-    config, state = from_hf(*hf_layout.read(tmp_path))
+    config, state = from_hf("cpm_ant", tmp_path)
     assert config.model_dump(exclude={"init", "head_dim"}) == SMALL.model_dump(
         exclude={"init", "head_dim"}
     )
@@ -206,7 +207,7 @@ def test_foreign_checkpoint_without_our_notes_is_read(model: Model, tmp_path) ->
     )).eval()  # fmt: skip
     theirs.save_pretrained(tmp_path)
     assert "nlpkit" not in json.loads((tmp_path / "config.json").read_text())
-    config, state = from_hf(*hf_layout.read(tmp_path))
+    config, state = from_hf("cpm_ant", tmp_path)
     table = theirs.cpmant.input_embedding.weight[VOCAB:].unflatten(0, (4, 5))
     assert torch.equal(state["prompt_embedding"].unflatten(0, (4, 5))[1], table[2])
     assert config.num_layers == 3

@@ -15,15 +15,16 @@ from nlpkit.attention.kinds import causal
 from nlpkit.attention.layout import Layout
 from nlpkit.checkpoints import hf_layout
 from nlpkit.errors import FileError, Unsupported
-from nlpkit.models.gpt import Config
-from nlpkit.models.gpt import model as family
-from nlpkit.models.gpt.model import Model, grow, to_hf
+from nlpkit.models.gpt import VOCABULARY, Config
+from nlpkit.models.gpt.model import Model
+from nlpkit.models.rows import resize_embeddings
 from nlpkit.objectives import clm
 from nlpkit.selftest import of_objective, of_run
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.optim import adamw
 from nlpkit.train.signals import StopFlag
 from tests import _tiny
+from tests._formats import from_hf, to_hf
 from tests._losses import loss_of, only_term
 
 SMALL = Config(hidden_size=32, num_layers=3, num_heads=4, max_positions=40)
@@ -47,7 +48,7 @@ def model() -> Model:
 
 @pytest.fixture
 def oracle(model: Model) -> OpenAIGPTLMHeadModel:
-    settings, tensors = to_hf(model.config, model.state_dict())
+    settings, tensors = to_hf("gpt", model.config, model.state_dict())
     theirs = OpenAIGPTLMHeadModel(OpenAIGPTConfig(**settings)).eval()
     report = theirs.load_state_dict(tensors)
     assert not report.missing_keys
@@ -86,7 +87,7 @@ def test_loss_and_gradients_equal_transformers(model, oracle) -> None:
     assert term.num_targets == sum(LENGTHS)
     # the summed loss is reported in single precision
     torch.testing.assert_close(term.loss_sum.double(), expected, rtol=1e-6, atol=0)
-    _, ours = to_hf(SMALL, {name: p.grad for name, p in model.named_parameters()})
+    _, ours = to_hf("gpt", SMALL, {name: p.grad for name, p in model.named_parameters()})
     theirs = {name: p.grad for name, p in oracle.named_parameters()}  # the tied table once
     assert theirs.keys() == ours.keys() - {"lm_head.weight"}
     for name, grad in theirs.items():
@@ -120,14 +121,14 @@ def test_token_is_not_seen_by_what_comes_before_it(model) -> None:
 
 
 def test_checkpoint_opens_in_transformers_and_comes_back_exactly(model, tmp_path) -> None:
-    hf_layout.write(tmp_path, *to_hf(SMALL, model.state_dict()))
+    hf_layout.write(tmp_path, *to_hf("gpt", SMALL, model.state_dict()))
     theirs, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert type(theirs) is OpenAIGPTLMHeadModel
     assert not any(report.values()), report
     ids = torch.randint(1, VOCAB, (30,))
     expected = theirs.eval()(ids[None]).logits[0]
     torch.testing.assert_close(model.logits(model((30,), ids)), expected, atol=1e-5, rtol=0)
-    config, state = hf_layout.converted(family, tmp_path, *hf_layout.read(tmp_path))
+    config, state = from_hf("gpt", tmp_path)
     assert config == SMALL
     assert state.keys() == model.state_dict().keys()
     for name, value in model.state_dict().items():
@@ -141,7 +142,7 @@ def test_foreign_checkpoint_with_or_without_head_is_read(kind, tmp_path) -> None
     ).eval()
     theirs.save_pretrained(tmp_path)
     assert "nlpkit" not in json.loads((tmp_path / "config.json").read_text())
-    config, state = hf_layout.converted(family, tmp_path, *hf_layout.read(tmp_path))
+    config, state = from_hf("gpt", tmp_path)
     model = Model(config, VOCAB).eval()
     model.load_state_dict(state)
     ids = torch.randint(1, VOCAB, (30,))
@@ -151,10 +152,10 @@ def test_foreign_checkpoint_with_or_without_head_is_read(kind, tmp_path) -> None
 
 
 def test_checkpoint_with_another_activation_is_refused(model, tmp_path) -> None:
-    settings, tensors = to_hf(SMALL, model.state_dict())
+    settings, tensors = to_hf("gpt", SMALL, model.state_dict())
     hf_layout.write(tmp_path, settings | {"afn": "relu"}, tensors)
     with pytest.raises(FileError, match="afn is 'relu'; GPT-1 has gelu"):
-        hf_layout.converted(family, tmp_path, *hf_layout.read(tmp_path))
+        from_hf("gpt", tmp_path)
 
 
 def test_initial_weights_are_the_papers() -> None:
@@ -244,7 +245,7 @@ def test_linear_layers_are_named_as_peft_knows_them(model) -> None:
 
 def test_grown_vocabulary_keeps_old_rows_and_logits(model) -> None:
     larger = Model(SMALL, VOCAB + 3)
-    larger.load_state_dict(grow(model.state_dict(), VOCAB + 3))
+    larger.load_state_dict(resize_embeddings(model.state_dict(), VOCABULARY, VOCAB + 3))
     ids = torch.randint(1, VOCAB, (12,))
     old = model.logits(model((12,), ids))
     new = larger.eval().logits(larger((12,), ids))

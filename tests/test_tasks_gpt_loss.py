@@ -17,10 +17,11 @@ from nlpkit import registry
 from nlpkit.data.items import Row
 from nlpkit.data.pack import Batch, collate
 from nlpkit.models.gpt import Config
-from nlpkit.models.gpt.model import Model, to_hf
+from nlpkit.models.gpt.model import Model
 from nlpkit.models.head import Head
 from nlpkit.objectives.contract import forward
 from nlpkit.train.held_out import scores
+from tests._formats import to_hf
 from tests._letters import Letters
 from tests._losses import loss_of, only_term
 
@@ -81,7 +82,7 @@ def _pair(outputs: int) -> tuple[Model, OpenAIGPTModel, torch.nn.Parameter]:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
-    settings, tensors = to_hf(SMALL, model.state_dict())
+    settings, tensors = to_hf("gpt", SMALL, model.state_dict())
     model.head = Head(SMALL.hidden_size, outputs, 0.0)
     theirs = OpenAIGPTModel(OpenAIGPTConfig(**settings)).eval()
     body = {n.removeprefix("transformer."): t for n, t in tensors.items() if "lm_head" not in n}
@@ -179,7 +180,7 @@ def test_classification_logits_are_those_of_their_classifier() -> None:
     task = _task("classification")
     model, _, layer = _pair(task.outputs)
     settings, tensors = to_hf(
-        SMALL, {n: t for n, t in model.state_dict().items() if "head" not in n}
+        "gpt", SMALL, {n: t for n, t in model.state_dict().items() if "head" not in n}
     )
     theirs = OpenAIGPTForSequenceClassification(OpenAIGPTConfig(**settings, num_labels=3)).eval()
     tensors = {n: t for n, t in tensors.items() if "lm_head" not in n} | {"score.weight": layer}

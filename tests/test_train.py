@@ -9,10 +9,11 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from nlpkit.checkpoints import files, hf_layout
+from nlpkit.checkpoints import files
 from nlpkit.errors import DivergedError, NlpkitError, Stopped, UsageError
-from nlpkit.models.cpm_ant.model import Model, from_hf
+from nlpkit.models.cpm_ant.model import Model
 from tests import _tiny
+from tests._formats import from_hf
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,7 @@ def test_checkpoint_opens_in_transformers_with_our_logits(whole) -> None:
     assert len(tokenizer) == theirs.config.vocab_size
     ids = tokenizer("天地人山水花鸟鱼虫春夏秋冬", return_tensors="pt")["input_ids"]
 
-    config, state = from_hf(*hf_layout.read(place))
+    config, state = from_hf("cpm_ant", place)
     ours = Model(config, theirs.config.vocab_size).eval()
     ours.load_state_dict(state)
     length, vocab = config.prompt_length, theirs.config.vocab_size

@@ -12,10 +12,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nlpkit.checkpoints import files
 from nlpkit.errors import FileError, NlpkitError, UsageError
-from nlpkit.models.cpm_ant.model import from_hf
-from nlpkit.models.rows import more_rows
+from nlpkit.models.rows import resize_embeddings
 from nlpkit.tokenizers.cpm_ant import Tokenizer
 from tests import _tiny
+from tests._formats import from_hf
 
 OLD = 60  # tokens to begin with: 10 special, 44 characters, some words
 NEW = 90
@@ -46,8 +46,7 @@ def _recipe(folder: Path, start: Path, tokenizer: str | None) -> Path:
 
 
 def _config_and_state(directory: Path):
-    settings = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    return from_hf(settings, load_file(directory / "model.safetensors"))
+    return from_hf("cpm_ant", directory)
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -125,7 +124,7 @@ def test_new_rows_are_drawn_again_the_same_by_seed_and_otherwise_by_another(
 def test_new_rows_have_mean_and_deviation_of_each_old_column() -> None:
     torch.manual_seed(0)
     old = torch.randn(50, 8) * torch.arange(1.0, 9.0) + torch.arange(8.0)
-    table = more_rows(old, 50 + 20000)
+    table = resize_embeddings({"table": old}, ["table"], 50 + 20000)["table"]
     assert torch.equal(table[:50], old)
     new = table[50:]
     mean, deviation = old.mean(0), old.std(0, correction=0)
@@ -136,7 +135,8 @@ def test_new_rows_have_mean_and_deviation_of_each_old_column() -> None:
 
 def test_new_rows_of_a_half_precision_table_keep_the_old_values() -> None:
     old = torch.randn(5, 4).half()
-    assert torch.equal(more_rows(old, 9)[:5], old.float())
+    new = resize_embeddings({"table": old}, ["table"], 9)["table"]
+    assert torch.equal(new[:5], old.float())
 
 
 def test_no_tokenizer_section_takes_the_checkpoints(old: Path, tmp_path: Path) -> None:

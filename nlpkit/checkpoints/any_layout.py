@@ -91,8 +91,11 @@ def _settings_beside(weights: Path, module: Any) -> Path:
     return found[0]
 
 
-def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read(path: Path, family: str | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return `config.json` and tensors of a checkpoint in `transformers`' layout, adapters merged.
+
+    Args:
+        family: the one that reads it, if not the one that it names itself.
 
     Raises:
         FileError: something is missing, damaged, or does not belong together.
@@ -105,10 +108,8 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         return hf_layout.read(path)
     below = peft_layout.base_of(path, adapter)
     found = hf_layout.read(below)
-    family, _ = hf_layout.family_of(found[0], below)
-    return peft_layout.read(
-        path, adapter, registry.load("models", f"nlpkit.models.{family}.model"), found
-    )
+    name, _ = hf_layout.family_of(found[0], below, family)
+    return peft_layout.read(path, adapter, name, found)
 
 
 def is_checkpoint(path: Path) -> bool:

@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from nlpkit.disk import file_sha256, name_path_in_errors, sync, write_json
@@ -58,7 +58,7 @@ def damage(path: Path) -> str | None:
                 return f"{MANIFEST} does not name {name}"
         for name, entry in files.items():
             target = path / name
-            if target.name != name:
+            if not is_inside(name):
                 return f"{MANIFEST} names {name!r}, which lies elsewhere"
             if not target.is_file():
                 return f"{name} is missing"
@@ -69,6 +69,12 @@ def damage(path: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"{MANIFEST}: {error}"
     return None
+
+
+def is_inside(name: str) -> bool:
+    """Return whether a file's name in a manifest leads nowhere but into the checkpoint."""
+    parts = PurePath(name).parts
+    return PurePath(*parts).as_posix() == name and ".." not in parts and name[:1] not in "/."
 
 
 def newest_good(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
@@ -118,7 +124,8 @@ def save(run: Path, step: int, write: Callable[[Path], None]) -> Path:
                 files[name] = _entry(path)
             (draft / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1))
             sync(draft / MANIFEST)
-            sync(draft)
+            for path in (*filter(Path.is_dir, draft.rglob("*")), draft):
+                sync(path)
             draft.rename(target)
             sync(target.parent)
         except BaseException:

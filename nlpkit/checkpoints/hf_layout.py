@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -14,13 +13,59 @@ from torch import Tensor
 from nlpkit import registry
 from nlpkit.attention.contract import Choice
 from nlpkit.disk import read_json
-from nlpkit.errors import FileError
+from nlpkit.errors import FileError, UsageError
+from nlpkit.models import families, hf_format
+from nlpkit.models.contract import Family
 from nlpkit.models.head import HEAD
+from nlpkit.models.rows import vocabulary_size
 
 WEIGHTS = "model.safetensors"
+OWN_TYPE = "nlpkit-"  # before the model_type of what transformers cannot compute
 NOTES = "nlpkit.json"  # what transformers need not know: the objective with its settings
 # A task's layer on a state, as transformers' sequence classifiers call it.
 THEIR_HEAD = "score.weight"
+NAMED = 3  # of many tensors, those that a message names
+
+# `config.json` and tensors of each directory of a checkpoint: "" its own, others below it.
+Folders = dict[str, tuple[dict[str, Any], dict[str, Tensor]]]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a checkpoint's tensors are to its family."""
+
+    config: Any
+    state: dict[str, Tensor]  # with the task's layer, if there is one
+    missing: tuple[str, ...]  # transformers' names of what the model has and the checkpoint lacks
+    unexpected: tuple[str, ...]  # what has no place in the model
+
+    def warnings(self, fate: str) -> list[str]:
+        """Return a line each on what is missing and left out; `fate`: what becomes of missing."""
+        lines = [f"missing, {fate}: {listed(self.missing)}"] if self.missing else []
+        if self.unexpected:
+            lines.append(f"left out, having no place in the model: {listed(self.unexpected)}")
+        return lines
+
+
+class MissingTensors(FileError):
+    """Tensors that a checkpoint must not lack; `example` is a part of the name of one."""
+
+    def __init__(self, message: str, example: str):
+        super().__init__(message)
+        self.example = example
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names and how many there are beside."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{', '.join(names[:NAMED])}{more}"
+
+
+def write_folders(directory: Path, folders: Folders) -> None:
+    """Write `config.json` and `model.safetensors` of each folder."""
+    for folder, (settings, tensors) in folders.items():
+        (directory / folder).mkdir(exist_ok=True)
+        write(directory / folder, settings, tensors)
 
 
 def write(directory: Path, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -37,42 +82,85 @@ def write_settings(directory: Path, settings: Mapping[str, Any]) -> None:
 
 
 def layout(
-    module: Any,
+    family: str,
     config: Any,
     weights: Mapping[str, Tensor],
     labels: Sequence[str] | None = None,
     pad_id: int | None = None,
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
+) -> Folders:
     """Return `config.json` and tensors of a family's model, and of the task's layer if it has one.
 
     `labels` name the outputs of that layer. Where transformers has a classifier of this family,
-    `CLASSIFIER` in `module`, it opens as one.
+    `CLASSIFIER` in its `model.py`, it opens as one.
+
+    Raises:
+        UsageError: a family's table of names is not complete.
     """
-    body = {name: tensor for name, tensor in weights.items() if name != HEAD}
-    settings, tensors = module.to_hf(config, body)
-    if config.attention:  # transformers would open it as the family has it by default
-        settings["model_type"] = f"nlpkit-{settings['model_type']}"
-        settings["architectures"] = []
-        settings["nlpkit"]["attention"] = [choice.to_json() for choice in config.attention]
+    module = families.load_model(family)
+    form, body = module.FORMAT, {k: v for k, v in weights.items() if k != HEAD}
+    try:
+        tensors = hf_format.written(form, config, body)
+    except KeyError as error:
+        raise UsageError(f"family {family}: FORMAT.names has no row for {error}") from error
+    notes: dict[str, Any] = {"family": family}
+    if form.folders:
+        notes["folders"] = [*form.folders]
+    if config.attention:
+        notes["attention"] = [choice.to_json() for choice in config.attention]
+    folders = {}
+    for folder, each in {"": form, **form.folders}.items():
+        settings = hf_format.settings_of(
+            each,
+            config,
+            model_type=families.load(family).MODEL_TYPE,
+            vocab_size=vocabulary_size(body, families.vocabulary(family)),
+            notes=None if folder else notes,
+        )
+        if config.attention:  # transformers would open it with the family's usual attention
+            settings["model_type"] = f"{OWN_TYPE}{settings['model_type']}"
+            settings["architectures"] = []
+        folders[folder] = settings, tensors[folder]
     if HEAD in weights:
-        tensors[THEIR_HEAD] = weights[HEAD]
+        settings, whole = folders[""]
+        whole[THEIR_HEAD] = weights[HEAD]
         names = labels or [f"LABEL_{i}" for i in range(len(weights[HEAD]))]
         settings["id2label"] = dict(enumerate(names))
         settings["label2id"] = {name: i for i, name in enumerate(names)}
-        if hasattr(module, "CLASSIFIER"):
-            settings["architectures"] = [module.CLASSIFIER]
+        if classifier := vars(module).get("CLASSIFIER"):
+            settings["architectures"] = [classifier]
         if pad_id is not None:
             settings["pad_token_id"] = pad_id
-    return settings, tensors
+    return folders
 
 
 def read(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the settings and all tensors of a checkpoint directory, one file or several shards.
 
+    A tensor of a folder that the settings name has the folder's name and a slash before its own.
+
     Raises:
         FileError: a file is missing, damaged, or a pickle.
     """
     settings = read_settings(directory)
+    tensors = _read_tensors(directory)
+    for folder in _folders(settings, directory):
+        found = _read_tensors(directory / folder)
+        tensors |= {f"{folder}/{name}": tensor for name, tensor in found.items()}
+    return settings, tensors
+
+
+def _folders(settings: Mapping[str, Any], directory: Path) -> list[str]:
+    notes = settings.get("nlpkit")
+    folders = notes.get("folders", []) if isinstance(notes, dict) else []
+    if not isinstance(folders, list) or not all(
+        isinstance(name, str) and name not in ("", "..") and Path(name).name == name
+        for name in folders
+    ):
+        raise FileError(f"{directory}/config.json: nlpkit.folders is {folders!r}; needs names")
+    return folders
+
+
+def _read_tensors(directory: Path) -> dict[str, Tensor]:
     index = directory / f"{WEIGHTS}.index.json"
     shards = [WEIGHTS]
     if index.is_file():
@@ -96,7 +184,7 @@ def read(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             tensors.update(load_file(path))
         except (SafetensorError, OSError) as error:
             raise FileError(f"{path}: not a readable safetensors file: {error}") from error
-    return settings, tensors
+    return tensors
 
 
 def read_notes(directory: Path) -> dict[str, Any]:
@@ -119,49 +207,108 @@ def _absent(path: Path) -> str:
 
 
 def converted(
-    module: Any, directory: Path, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> tuple[Any, dict[str, Tensor]]:
-    """Return `Config` and state dict that `module.from_hf` gives, checked against each other.
+    family: str,
+    directory: Path,
+    settings: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    *,
+    allow_missing: Sequence[str] = (),
+) -> Loaded:
+    """Return `Config` and state dict of a family, checked against each other.
 
     Nothing is allocated that the file does not hold.
+
+    Args:
+        allow_missing: parts of the names of tensors that may be missing, beside those that the
+            family can do without.
 
     Raises:
         FileError: a setting or tensor is missing, of a wrong type, or of another size.
     """
+    light, module = families.load(family), families.load_model(family)
+    form, where = module.FORMAT, f"{directory}/config.json: does not fit the weights"
     try:
-        config, state = module.from_hf(settings, tensors)
+        config = hf_format.read_config(form, light.Config, settings)
         kinds = settings.get("nlpkit", {}).get("attention", [])
         config = config.model_copy(update={"attention": tuple(map(Choice.from_json, kinds))})
-        with torch.device("meta"):
-            model = module.Model(config, len(state["token_embedding"]), "auto")
-        shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-        if THEIR_HEAD in tensors:
-            state[HEAD] = tensors[THEIR_HEAD]
-            shapes[HEAD] = (len(state[HEAD]), config.hidden_size)
+        hf_format.check_depth(form, config, tensors)
+        wanted = hf_format.outline(module, config, 1)
+        state, left = hf_format.read_state(form, config, settings, tensors, wanted)
+        vocab_size = vocabulary_size(state, families.vocabulary(family))
+        model = hf_format.outline(module, config, vocab_size)
     except KeyError as error:
         raise FileError(f"{directory}: {error} is missing from config.json or weights") from error
     except (ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
         what = " ".join(str(error).split("\n")[:3])
-        raise FileError(f"{directory}/config.json: does not fit the weights: {what}") from error
-    for name, shape in shapes.items():
-        if name not in state or tuple(state[name].shape) != shape:
-            found = tuple(state[name].shape) if name in state else "missing"
-            raise FileError(f"{directory}: {name} is {found}; by config.json it is {shape}")
-    return config, state
+        raise FileError(f"{where}: {what}") from error
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    missing = _missing(form, directory, [n for n in shapes if n not in state], allow_missing)
+    if THEIR_HEAD in tensors:
+        left.remove(THEIR_HEAD)
+        state[HEAD] = tensors[THEIR_HEAD]
+        shapes[HEAD] = (len(state[HEAD]), config.hidden_size)  # type: ignore[attr-defined]
+    for name, tensor in state.items():
+        if tuple(tensor.shape) != shapes[name]:
+            raise FileError(
+                f"{directory}: {name} is {tuple(tensor.shape)}; by config.json it is {shapes[name]}"
+            )
+    return Loaded(config, state, missing, tuple(sorted(left)))
 
 
-def family_of(settings: Mapping[str, Any], directory: Path) -> tuple[str, ModuleType]:
-    """Return the family that reads checkpoints of this `model_type`, and its light module."""
-    known = {}
-    for name in registry.names("models"):
-        module = registry.load("models", name)
-        known[module.MODEL_TYPE] = (name, module)
+def _missing(
+    form: hf_format.HfFormat, directory: Path, names: Sequence[str], allowed: Sequence[str]
+) -> tuple[str, ...]:
+    """Return transformers' names of ours; raise `FileError` if some must not be missing."""
+    theirs = {ours: [n.key for n in hf_format.names_of(form, ours)] or [ours] for ours in names}
+    patterns = (*form.optional, *allowed)
+    wrong = [n[0] for ours, n in theirs.items() if not hf_format.matches(patterns, ours, *n)]
+    if wrong:
+        what = f"{len(wrong)} tensor{' is' if len(wrong) == 1 else 's are'} missing"
+        message = f"{directory}: {what}: {listed(wrong)}"
+        raise MissingTensors(message, wrong[0].removesuffix(".weight").rpartition(".")[2])
+    return tuple(found[0] for found in theirs.values())
+
+
+def model_type_of(settings: Mapping[str, Any]) -> Any:
+    """Return the `model_type` of `config.json`, as transformers calls the family."""
     named = settings.get("model_type")
-    if isinstance(named, str):
-        named = named.removeprefix("nlpkit-")
-    found = known.get(named) if isinstance(named, str) else None
-    if found is None:
+    return named.removeprefix(OWN_TYPE) if isinstance(named, str) else named
+
+
+def family_of(
+    settings: Mapping[str, Any], directory: Path, asked: str | None = None
+) -> tuple[str, Family]:
+    """Return the family that reads a checkpoint, and its light module.
+
+    That is the one `asked` for, else the one in the checkpoint's own notes, else the one shipped
+    for its `model_type`. A family that is not shipped is imported from the working directory, or
+    if the user has named it: `registry.check_named_by`.
+
+    Raises:
+        FileError: there is no such family, or it cannot be imported.
+    """
+    if asked is not None:
+        return asked, families.load(asked)
+    file, notes = directory / "config.json", settings.get("nlpkit")
+    named = notes.get("family") if isinstance(notes, dict) else None
+    if isinstance(named, str) and "." in named:
+        how = f"--family {named}, or the section model of a recipe"
+        remedy = f"run nlpkit where it lies, or, if you trust it, name it: {how}"
+        registry.check_named_by(file, named, remedy)
+        try:
+            families.load_model(named)
+            return named, families.load(named)
+        except UsageError as error:
+            raise FileError(f"{file}: made by family {named}: {error}") from error
+    known = {name: families.load(name) for name in registry.names("models")}
+    model_type = model_type_of(settings)
+    fitting = [name for name, light in known.items() if model_type == light.MODEL_TYPE]
+    if not fitting:
+        types = ", ".join(sorted(light.MODEL_TYPE for light in known.values()))
+        raise FileError(f"{file}: model_type {model_type!r} is none of {types}")
+    if isinstance(named, str) and named not in fitting:
         raise FileError(
-            f"{directory}/config.json: model_type {named!r} is none of {', '.join(sorted(known))}"
+            f"{file}: made by family {named!r}, and model_type {model_type} is of {fitting[0]}"
         )
-    return found
+    name = named if isinstance(named, str) else fitting[0]
+    return name, known[name]

@@ -7,7 +7,7 @@ directory that peft itself wrote may have no `config.json`, notes or tokenizer: 
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from nlpkit.checkpoints import hf_layout
+from nlpkit.config import FrozenConfig
 from nlpkit.errors import FileError
+from nlpkit.models import families, hf_format
 from nlpkit.models.head import HEAD
+from nlpkit.models.hf_format import HfFormat
 from nlpkit.models.lora_config import Config
 
 SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -39,21 +42,20 @@ _PLAIN_INITS = (None, True, False, "gaussian")
 
 def write(
     directory: Path,
-    module: Any,
-    model_config: Any,
+    family: str,
+    model_config: FrozenConfig,
     config: Config,
     targets: Mapping[str, str],
     weights: Mapping[str, Tensor],
-    table: Tensor | None,
+    tables: Mapping[str, Tensor],
     base: Path,
 ) -> None:
     """Write `adapter_config.json` and `adapter_model.safetensors` as peft does.
 
     Args:
-        module: the family's `model.py`.
         model_config: the family's `Config` of this model.
         weights: the model's state dict; of it the adapters and the task's layer are kept.
-        table: transformers' token table, where it has grown.
+        tables: transformers' tables of the vocabulary by their names there, where it has grown.
         base: the checkpoint that the adapters belong to.
     """
     tensors = {}
@@ -63,8 +65,10 @@ def write(
     has_head = HEAD in weights
     if has_head:
         tensors[f"{_PREFIX}{hf_layout.THEIR_HEAD}"] = weights[HEAD]
-    if table is not None:
-        tensors[f"{_PREFIX}{module.EMBEDDING}"] = table
+    tensors |= {f"{_PREFIX}{name}": table for name, table in tables.items()}
+    module = families.load_model(family)
+    every = hf_format.linear_names(module, model_config)
+    transposed = [hf_format.is_transposed(module.FORMAT, name) for name in targets.values()]
     settings = {
         "peft_type": "LORA",
         "task_type": "SEQ_CLS" if has_head else "CAUSAL_LM",
@@ -72,8 +76,8 @@ def write(
         "r": config.rank,
         "lora_alpha": config.alpha,
         "lora_dropout": config.dropout,
-        "target_modules": _target_modules(module.linear_names(model_config).values(), targets),
-        "fan_in_fan_out": module.TRANSPOSED,
+        "target_modules": _target_modules(every.values(), targets),
+        "fan_in_fan_out": all(transposed),
         "bias": "none",
         "modules_to_save": [hf_layout.THEIR_HEAD.split(".")[0]] if has_head else None,
         "inference_mode": True,
@@ -83,7 +87,7 @@ def write(
     save_file(whole, directory / WEIGHTS, metadata={"format": "pt"})
 
 
-def _target_modules(every: Any, targets: Mapping[str, str]) -> list[str]:
+def _target_modules(every: Iterable[str], targets: Mapping[str, str]) -> list[str]:
     """Return names by whose ends peft finds the targets among `every` linear layer, no other."""
     short = {theirs.rpartition(".")[2] for theirs in targets.values()}
     meant = {name for name in every if name.rpartition(".")[2] in short}
@@ -91,7 +95,7 @@ def _target_modules(every: Any, targets: Mapping[str, str]) -> list[str]:
 
 
 def read_state(
-    directory: Path, module: Any, targets: Mapping[str, str], vocab_size: int
+    directory: Path, family: str, targets: Mapping[str, str], vocab_size: int
 ) -> dict[str, Tensor]:
     """Return the part of a state dict that a directory of our adapters holds.
 
@@ -106,37 +110,43 @@ def read_state(
     }
     if _PREFIX + hf_layout.THEIR_HEAD in tensors:
         state[HEAD] = tensors[_PREFIX + hf_layout.THEIR_HEAD]
-    if _PREFIX + module.EMBEDDING in tensors:
-        # Behind the words there may be other rows, such as soft prompts.
-        state["token_embedding"] = tensors[_PREFIX + module.EMBEDDING][:vocab_size].clone()
+    for ours, theirs in _tables(family).items():
+        if _PREFIX + theirs in tensors:
+            # Behind the words there may be other rows, such as soft prompts.
+            state[ours] = tensors[_PREFIX + theirs][:vocab_size].clone()
     return state
 
 
+def _tables(family: str) -> dict[str, str]:
+    return hf_format.table_names(families.load_model(family).FORMAT, families.vocabulary(family))
+
+
 def read(
-    directory: Path, adapter: Mapping[str, Any], module: Any, base: tuple[dict[str, Any], Any]
+    directory: Path, adapter: Mapping[str, Any], family: str, base: tuple[dict[str, Any], Any]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return settings and tensors of adapters merged into the base's.
 
     Args:
         adapter: `adapter_config.json`.
-        module: the `model.py` of the base's family.
+        family: the base's.
         base: its `config.json` and tensors.
 
     Raises:
         FileError: something is missing or damaged, or the adapters do not fit the base.
     """
     settings, tensors = base
-    found = merged(tensors, adapter, _read_tensors(directory), module, directory / SETTINGS)
+    found = merged(tensors, adapter, _read_tensors(directory), family, directory / SETTINGS)
     if (directory / "config.json").is_file():
         return hf_layout.read_settings(directory), found
-    table = _place(module.EMBEDDING, tensors, module)
-    more = len(found[table]) - len(tensors[table]) if table in tensors else 0
-    return {**settings, "vocab_size": settings["vocab_size"] + more}, found
+    form = families.load_model(family).FORMAT
+    tables = [_place(name, tensors, form) for name in _tables(family).values()]
+    more = next((len(found[t]) - len(tensors[t]) for t in tables if t in tensors), 0)
+    return settings | ({"vocab_size": settings["vocab_size"] + more} if more else {}), found
 
 
-def _place(name: str, base: Mapping[str, Tensor], module: Any) -> str:
+def _place(name: str, base: Mapping[str, Tensor], form: HfFormat) -> str:
     """Return what the base calls a tensor: the body alone is saved without the body's name."""
-    body = module.EMBEDDING.partition(".")[0] + "."
+    body = form.body
     names = (name, body + name, name.removeprefix(body))
     return next((each for each in names if each in base), name)
 
@@ -184,7 +194,7 @@ def merged(
     base: Mapping[str, Tensor],
     settings: Mapping[str, Any],
     adapters: Mapping[str, Tensor],
-    module: Any,
+    family: str,
     where: Path,
 ) -> dict[str, Tensor]:
     """Return the base's tensors, W + alpha / r * B A (float32) where there is an adapter.
@@ -193,6 +203,7 @@ def merged(
         FileError: another method than LoRA, or a tensor that has no place in the base.
     """
     _check(settings, where)
+    form = families.load_model(family).FORMAT
     tensors = dict(base)
     rank = settings["r"]
     scale = settings["lora_alpha"] / (math.sqrt(rank) if settings.get("use_rslora") else rank)
@@ -200,7 +211,7 @@ def merged(
     for name, tensor in adapters.items():
         layer = name.removeprefix(_PREFIX).replace(".base_layer.", ".")
         if not layer.endswith((_A, _B)):
-            whole[_place(layer, base, module)] = tensor
+            whole[_place(layer, base, form)] = tensor
             continue
         mine, other = (_A, _B) if layer.endswith(_A) else (_B, _A)
         if name.removesuffix(mine) + other not in adapters:
@@ -208,13 +219,15 @@ def merged(
         if mine == _B:
             continue
         layer, b = layer.removesuffix(_A), adapters[name.removesuffix(_A) + _B]
-        weight = _place(f"{layer}.weight", base, module)
+        weight = _place(f"{layer}.weight", base, form)
         if weight not in base or base[weight].ndim != 2 or layer == "lm_head":
             raise FileError(f"{where}: an adapter of {layer}, which the base has not")
+        turned = hf_format.is_transposed(form, weight.removesuffix(".weight"))
         tensors[weight] = base[weight].float() + _delta(
-            tensor, b, scale, base[weight], module.TRANSPOSED, f"{where}: {layer}"
+            tensor, b, scale, base[weight], turned, f"{where}: {layer}"
         )
-    _replace(tensors, whole, _place(module.EMBEDDING, base, module), where)
+    tables = [_place(name, base, form) for name in _tables(family).values()]
+    _replace(tensors, whole, tables, where)
     return tensors
 
 
@@ -232,23 +245,25 @@ def _delta(
     return delta.T if transposed else delta
 
 
-def _replace(tensors: dict[str, Tensor], whole: dict[str, Tensor], table: str, where: Path) -> None:
+def _replace(
+    tensors: dict[str, Tensor], whole: dict[str, Tensor], tables: Sequence[str], where: Path
+) -> None:
     """Put tensors that were trained or grown as they are in the place of the base's.
 
-    Of all, only the token table may be longer than the base's.
+    Of all, only tables of the vocabulary may be longer than the base's.
     """
     output = whole.pop("lm_head.weight", None)
     for name, tensor in whole.items():
         old = tensors.get(name)
         fits = old is not None and (
             tensor.shape == old.shape
-            or (name == table and tensor.shape[1:] == old.shape[1:] and len(tensor) > len(old))
+            or (name in tables and tensor.shape[1:] == old.shape[1:] and len(tensor) > len(old))
         )
         if not fits and not (name == hf_layout.THEIR_HEAD and tensor.ndim == 2):
             what = "which the base has not" if old is None else f"there {tuple(old.shape)}"
             raise FileError(f"{where}: holds {name} {tuple(tensor.shape)}, {what}")
         tensors[name] = tensor
-    if output is not None and not _is_start_of(output, tensors.get(table)):
+    if output is not None and not any(_is_start_of(output, tensors.get(table)) for table in tables):
         raise FileError(
             f"{where}: lm_head is trained apart from the token table; here they are one"
         )

@@ -87,6 +87,14 @@ MaxTime = Annotated[
         "goes on",
     ),
 ]
+Family = Annotated[
+    str | None,
+    typer.Option(
+        "--family",
+        metavar="NAME",
+        help="the model family that reads CKPT, such as mylab.bert; default: the one it names",
+    ),
+]
 AllowChange = Annotated[
     bool, typer.Option("--allow-change", help="go on although the recipe has changed")
 ]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from nlpkit.commands._options import Common, shared
+from nlpkit.commands._options import Common, Family, shared
 
 Source = Annotated[
     str,
@@ -36,6 +36,7 @@ def command(
     precision: Precision = None,
     config: Settings = None,
     vocab: Vocabulary = None,
+    family: Family = None,
 ) -> None:
     """Write a checkpoint for transformers, with adapters merged, in any precision.
 
@@ -52,6 +53,7 @@ def command(
         precision=precision,
         config=_path(config),
         vocabulary=_path(vocab),
+        family=family,
         say=log.say,
         warn=log.warn,
     )

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from nlpkit.commands._options import Common, shared
+from nlpkit.commands._options import Common, Family, shared
 
 Checkpoint = Annotated[
     str, typer.Argument(metavar="CKPT", help="a checkpoint, or a run such as runs/cpm_ant")
@@ -56,6 +56,7 @@ def command(
     tokens_per_batch: Tokens = 4096,
     max_new_tokens: MaxNew = None,
     beam: Beam = 1,
+    family: Family = None,
 ) -> None:
     """Evaluate a checkpoint on held-out data.
 
@@ -77,7 +78,9 @@ def command(
     log = Log(common.verbosity)
     with catch_signals(leave) as stop:
         watch = Watch(note=log.detail, should_stop=stop.check)
-        opened = open_checkpoint(checkpoint, device=common.device, say=log.say)
+        opened = open_checkpoint(
+            checkpoint, device=common.device, family=family, say=log.say, warn=log.warn
+        )
         source = evaluate.find_data(opened, data or (), text_key, watch)
         run = evaluate.Evaluation(opened, source, tokens_per_batch, watch)
         generation = Settings(max_new_tokens=max_new_tokens, beam=beam)

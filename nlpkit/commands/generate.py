@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nlpkit.commands._options import Common, shared
+from nlpkit.commands._options import Common, Family, shared
 from nlpkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ def command(
     echo: Echo = False,
     batch: Batch = 32,
     precision: Precision = "auto",
+    family: Family = None,
 ) -> None:
     """Generate text with CKPT from lines of FILE.
 
@@ -151,7 +152,14 @@ def command(
     from nlpkit.generate.texts import Writer
     from nlpkit.runs.opened import open_checkpoint
 
-    opened = open_checkpoint(checkpoint, device=common.device, precision=precision, say=log.say)
+    opened = open_checkpoint(
+        checkpoint,
+        device=common.device,
+        precision=precision,
+        family=family,
+        say=log.say,
+        warn=log.warn,
+    )
     writer = Writer(opened.model, opened.tokenizer, opened.objective, settings)
     if inputs.is_terminal:
         log.say("one input a line; Ctrl-D ends")

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from nlpkit import recipe
+from nlpkit import recipe, registry
 from nlpkit.checkpoints.run_directory import RECIPE
 from nlpkit.data import corpus, store
 from nlpkit.data.items import Items, build_items
@@ -19,6 +19,7 @@ from nlpkit.data.store import Watch
 from nlpkit.errors import DataError, UsageError
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
+from nlpkit.recipe import sections, yaml
 from nlpkit.runs.opened import Opened
 from nlpkit.runs.parts import token_characters
 from nlpkit.runs.resume import Training
@@ -61,7 +62,7 @@ def find_data(opened: Opened, files: Sequence[str], text_key: str | None, watch:
         UsageError: the checkpoint belongs to no run, or its recipe names no held-out data.
     """
     kept = opened.path.parent.parent / RECIPE
-    resolved = recipe.load(str(kept)) if kept.is_file() else None
+    resolved = _recipe_of_run(kept) if kept.is_file() else None
     base = resolved.base if resolved else Path.cwd()
     settings: dict[str, Any] = {"train": list(files)}
     if resolved is not None:
@@ -89,6 +90,18 @@ def find_data(opened: Opened, files: Sequence[str], text_key: str | None, watch:
     if resolved is None:
         return Source(inputs, config, part, cache, 0)
     return Source(inputs, config, part, cache, resolved.recipe.seed, resolved.recipe.eval.metrics)
+
+
+def _recipe_of_run(path: Path) -> recipe.Resolved:
+    """Return the recipe that lies beside a checkpoint; it may be as foreign as the checkpoint."""
+    data = yaml.read(yaml.decode(path.read_bytes(), str(path)), str(path)).data
+    for part in (sections.Model, sections.Objective, sections.Tokenizer):
+        section = data.get(part.__name__.lower()) if isinstance(data, dict) else None
+        for entry in section if isinstance(section, list) else [section]:
+            name = entry.get(part.KEY) if isinstance(entry, dict) else None
+            if isinstance(name, str):
+                registry.check_named_by(path, name, "run nlpkit where it lies")
+    return recipe.load(str(path))
 
 
 class Evaluation:

@@ -2,17 +2,19 @@
 
 h = W x + alpha / r * B A x (Hu et al. 2021, eq. 3); A is drawn as peft draws it (Kaiming uniform),
 B is 0, so that training starts from the model as it is. W and all else are frozen, but for the
-task's layer. A family says what its linear layers are called in transformers: `linear_names`.
+task's layer. What the linear layers are called in transformers: `hf_format.linear_names`.
 """
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nlpkit.config import FrozenConfig
 from nlpkit.errors import UsageError
+from nlpkit.models import hf_format
+from nlpkit.models.contract import FamilyModel
 from nlpkit.models.head import HEAD
 from nlpkit.models.lora_config import Config
 
@@ -35,13 +37,13 @@ class LoraLinear(nn.Linear):
         return super().forward(x) + F.linear(low, self.lora_B) * self.scale
 
 
-def targeted(config: Config, module: Any, model_config: Any) -> dict[str, str]:
+def targeted(config: Config, module: FamilyModel, model_config: FrozenConfig) -> dict[str, str]:
     """Return the layers that get adapters: our names and transformers'.
 
     Raises:
         UsageError: a target is no linear layer of the family.
     """
-    names: dict[str, str] = module.linear_names(model_config)
+    names = hf_format.linear_names(module, model_config)
     if config.targets == ALL:
         return dict(names)
     wanted = module.LORA_TARGETS if config.targets is None else config.targets

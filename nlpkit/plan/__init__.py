@@ -78,6 +78,8 @@ def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
     """Return the parts of the run; tokenises the text (into the cache), trains nothing."""
     where = machine.find_device(device)
     part = build.model_part(resolved, run_path)
+    for line in part.warnings:
+        log.warn(f"{part.source}: {line}")
     data = build.build_data(resolved, part, run_path, Watch(note=log.detail))
     settings = resolved.recipe.train
     stream = Stream(
@@ -123,7 +125,7 @@ def describe(plan: Plan) -> dict[str, Any]:
             "parameters": plan.parameters,
             "trained_parameters": plan.trained,
             "state_bytes": plan.state_bytes,
-            "new_tokens": vocab_size - plan.part.rows if plan.part.rows is not None else 0,
+            "new_tokens": plan.part.new_tokens(vocab_size),
             "flops_per_step": float(
                 module.flops(plan.part.config, vocab_size, first.lengths, first.targets)
                 * settings.batches_per_step

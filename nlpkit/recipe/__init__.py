@@ -48,6 +48,9 @@ class Recipe(FrozenConfig):
         json_schema_extra=_FREE,
     )
     init_from: str | None = Field(None, min_length=1, description="checkpoint to start from")
+    init_missing: list[str] = Field(
+        [], description="tensors that init_from may lack, as parts of names (pooler): drawn afresh"
+    )
     model: Model | None = Field(
         None, validate_default=True, description="family and sizes; not needed with init_from"
     )

@@ -4,7 +4,7 @@ Used by `run` to train and by `planning` to say what training would do.
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ from nlpkit.data.items import build_items, read_rows
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Watch
 from nlpkit.errors import DataError, FileError, UsageError
-from nlpkit.models import lora
+from nlpkit.models import families, lora
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.head import HEAD, Head
+from nlpkit.models.rows import resize_embeddings, vocabulary_size
 from nlpkit.objectives._combined import combined
 from nlpkit.objectives._task import Task
-from nlpkit.recipe import Resolved, fit
+from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.recipe.places import dotted
 from nlpkit.runs import checks
 from nlpkit.runs.parts import Data, ModelPart
@@ -40,6 +41,8 @@ def model_part(
     """
     recipe = resolved.recipe
     if recipe.init_from is None:
+        if recipe.init_missing:
+            raise UsageError("init_missing: of what init_from has; remove it, or name init_from")
         assert recipe.model is not None  # the recipe's own check
         config = fit.with_attention(recipe.model.config, recipe.attention.choices)
         return ModelPart(recipe.model.family, config, None)
@@ -53,11 +56,17 @@ def model_part(
     elif run_path is not None:
         own = _own_checkpoint(run_path)
     directory = own[0] if own else base or _start(resolved.path(recipe.init_from))
-    settings, tensors = own[1] if own else any_layout.read(directory)
-    family, _ = hf_layout.family_of(settings, directory)
+    asked = _family_of_recipe(recipe, directory)
+    settings, tensors = own[1] if own else any_layout.read(directory, asked)
+    family, _ = hf_layout.family_of(settings, directory, asked)
     part = ModelPart(family, None, None, directory)
-    part.config, state = hf_layout.converted(part.module(), directory, settings, tensors)
-    part.start, part.rows = None if own else state, len(state["token_embedding"])
+    loaded = _loaded(resolved, family, directory, settings, tensors)
+    part.config, part.warnings = (
+        loaded.config,
+        loaded.warnings("and drawn afresh" if recipe.lora is None else "and taken as 0"),
+    )
+    part.start = None if own else loaded.state
+    part.rows = vocabulary_size(loaded.state, part.vocabulary) or None
     if recipe.model is not None and recipe.model.config != _plain(part.config):
         differ = [k for k, v in part.config if getattr(recipe.model.config, k, None) != v]
         raise UsageError(
@@ -69,7 +78,8 @@ def model_part(
     part.config = fit.with_attention(part.config, recipe.attention.choices)
     if recipe.lora is not None:
         part.lora = recipe.lora
-        part.targets = lora.targeted(recipe.lora, part.module(), part.config)
+        targets = lora.targeted(recipe.lora, part.module(), part.config)
+        part.targets = {k: v for k, v in targets.items() if f"{k}.weight" in loaded.state}
         part.base_hash = any_layout.base_hash(directory)
     return part
 
@@ -77,6 +87,47 @@ def model_part(
 def _plain(config: ModelConfig) -> ModelConfig:
     """Return the sizes of a model alone, as the section `model` has them."""
     return config.model_copy(update={"attention": ()})
+
+
+def _family_of_recipe(recipe: Recipe, directory: Path) -> str | None:
+    """Return the family of the section model, if there is one; it reads `init_from`.
+
+    Raises:
+        UsageError: the checkpoint is of a family with another `model_type`.
+    """
+    if recipe.model is None:
+        return None
+    family = recipe.model.family
+    if (directory / "config.json").is_file():
+        ours, theirs = (
+            families.load(family).MODEL_TYPE,
+            hf_layout.model_type_of(hf_layout.read_settings(directory)),
+        )
+        if ours != theirs:
+            raise UsageError(
+                f"init_from: {directory} has model_type {theirs}, and family {family} of the "
+                f"section model {ours}; remove the section"
+            )
+    return family
+
+
+def _loaded(
+    resolved: Resolved,
+    family: str,
+    directory: Path,
+    settings: Mapping[str, Any],
+    tensors: Mapping[str, torch.Tensor],
+) -> hf_layout.Loaded:
+    """Return the weights of `init_from`, of which what `init_missing` names may be missing."""
+    recipe = resolved.recipe
+    allowed = recipe.init_missing if recipe.lora is None else ()
+    try:
+        return hf_layout.converted(family, directory, settings, tensors, allow_missing=allowed)
+    except hf_layout.MissingTensors as error:
+        remedy = f"to draw such tensors afresh, name them: init_missing: [{error.example}]"
+        if recipe.lora is not None:
+            remedy = "adapters are saved without such tensors; train the whole model first"
+        raise FileError(f"{error}; {remedy}") from error
 
 
 def _own_checkpoint(run_path: Path) -> tuple[Path, tuple[dict[str, Any], dict[str, Any]]] | None:
@@ -99,15 +150,22 @@ def _start(directory: Path) -> Path:
 def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
     """Return the model, with fresh weights (drawn from torch's generator) or `init_from`'s.
 
-    The rows of tokens that `init_from` has not are drawn: see `models/rows.py`.
+    The entries of tokens that `init_from` has not are drawn: see `models/rows.py`.
     """
-    module = part.module()
-    model = module.Model(part.config, vocab_size, backend)
+    model = part.module().Model(part.config, vocab_size if part.vocabulary else 0, backend)
+    # A family whose table of names is not complete is found now, not at the first checkpoint.
+    weights = {name: tensor.to("meta") for name, tensor in model.state_dict().items()}
+    hf_layout.layout(part.family, part.config, weights)
     old = None
     if part.start is not None:
         state, part.start = dict(part.start), None
         old = state.pop(HEAD, None)
-        model.load_state_dict(module.grow(state, vocab_size))
+        resized = resize_embeddings(state, part.vocabulary, vocab_size)
+        # What is missing, and may be, stays as it was drawn, or, if it is not saved, as it opens.
+        drawn = model.state_dict()
+        if part.lora is not None:
+            drawn = {name: torch.zeros_like(tensor) for name, tensor in drawn.items()}
+        model.load_state_dict(drawn | resized)
     if part.outputs:
         model.head = Head(part.config.hidden_size, part.outputs, part.head_dropout)
         # The layer of the same task goes on; another task's is of no use.

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nlpkit import __version__, registry
+from nlpkit import __version__
 from nlpkit.checkpoints import any_layout, hf_layout, tokenizer_files
 from nlpkit.disk import name_path_in_errors, sync
 from nlpkit.errors import FileError, UsageError
+from nlpkit.models import families
+from nlpkit.models.rows import vocabulary_size
 from nlpkit.runs.opened import find_checkpoint, verify
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -37,6 +39,7 @@ def convert(
     precision: str | None = None,
     config: Path | None = None,
     vocabulary: Path | None = None,
+    family: str | None = None,
     say: Callable[[str], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
@@ -47,6 +50,7 @@ def convert(
     Args:
         precision: fp32, bf16 or fp16; None: as it is stored (fp32 for an authors' release).
         config: settings of an authors' release, where they do not lie beside it.
+        family: the one that reads it; None: the one that it names.
         vocabulary: file or directory of the tokenizer, where it does not lie beside the weights.
 
     Raises:
@@ -55,33 +59,36 @@ def convert(
     """
     _check_free(out)
     asked = PRECISIONS[precision] if precision is not None else None
-    found = _read(source, asked, config, say)
-    family, _ = hf_layout.family_of(found.settings, found.path)
-    module = registry.load("models", f"nlpkit.models.{family}.model")
-    model_config, state = hf_layout.converted(module, found.path, found.settings, found.tensors)
+    found = _read(source, asked, config, family, say)
+    family, _ = hf_layout.family_of(found.settings, found.path, family)
+    loaded = hf_layout.converted(family, found.path, found.settings, found.tensors)
+    for line in loaded.warnings("and not written"):
+        warn(line)
     tokenizer = tokenizer_files.load(vocabulary or any_layout.tokenizer_home(found.path))[1]
-    rows = len(state["token_embedding"])
-    if rows != tokenizer.vocab_size:
+    rows = vocabulary_size(loaded.state, families.vocabulary(family))
+    if rows not in (0, tokenizer.vocab_size):
         whose = vocabulary or "the one beside it"
         raise FileError(
             f"{found.path}: the model has {rows} tokens and its tokenizer, {whose}, "
             f"{tokenizer.vocab_size}"
         )
-    settings, tensors = hf_layout.layout(module, model_config, state, pad_id=tokenizer.pad_id)
-    _report_left_out(found.tensors, tensors, warn)
+    folders = hf_layout.layout(family, loaded.config, loaded.state, pad_id=tokenizer.pad_id)
     dtype = asked or found.precision
-    tensors = {name: _cast(name, tensor, dtype) for name, tensor in tensors.items()}
-    settings = {
-        **{k: v for k, v in found.settings.items() if k != "torch_dtype"},
-        **settings,
-        **{k: v for k, v in found.settings.items() if k in ("id2label", "label2id")},
-        "dtype": str(dtype).removeprefix("torch."),
-    }
+    for folder, (settings, tensors) in folders.items():
+        kept = {} if folder else found.settings
+        settings = {
+            **{k: v for k, v in kept.items() if k != "torch_dtype"},
+            **settings,
+            **{k: v for k, v in kept.items() if k in ("id2label", "label2id")},
+            "dtype": str(dtype).removeprefix("torch."),
+        }
+        cast = {name: _cast(name, tensor, dtype) for name, tensor in tensors.items()}
+        folders[folder] = settings, cast
     notes = {**any_layout.read_notes(found.path), "nlpkit": __version__}
     notes.pop("base", None)
 
     def write(directory: Path) -> None:
-        hf_layout.write(directory, settings, tensors)
+        hf_layout.write_folders(directory, folders)
         tokenizer.save(directory)
         text = json.dumps(notes, indent=1, ensure_ascii=False)
         (directory / hf_layout.NOTES).write_text(text + "\n", encoding="utf-8")
@@ -92,8 +99,8 @@ def convert(
         "source": str(found.path),
         "family": family,
         "precision": next(name for name, kind in PRECISIONS.items() if kind == dtype),
-        "parameters": sum(tensor.numel() for tensor in state.values()),
-        "bytes": (out / hf_layout.WEIGHTS).stat().st_size,
+        "parameters": sum(tensor.numel() for tensor in loaded.state.values()),
+        "bytes": sum((out / folder / hf_layout.WEIGHTS).stat().st_size for folder in folders),
     }
 
 
@@ -104,7 +111,11 @@ def _check_free(out: Path) -> None:
 
 
 def _read(
-    source: Path, asked: torch.dtype | None, config: Path | None, say: Callable[[str], None]
+    source: Path,
+    asked: torch.dtype | None,
+    config: Path | None,
+    family: str | None,
+    say: Callable[[str], None],
 ) -> _Weights:
     """Return the weights of a release, or of any other checkpoint, with adapters merged."""
     release = any_layout.original(source, config)
@@ -116,7 +127,7 @@ def _read(
         raise UsageError(f"--config: {source} is no authors' release, and has its own config.json")
     path = find_checkpoint(source, say)
     verify(path)
-    settings, tensors = any_layout.read(path)
+    settings, tensors = any_layout.read(path, family)
     base = any_layout.base(path)
     if base is not None:
         say(f"adapters of {path} merged into {base}")
@@ -124,16 +135,6 @@ def _read(
     kinds = {tensor.dtype for tensor in tensors.values() if tensor.dtype in PRECISIONS.values()}
     stored = min(kinds, key=lambda kind: kind.itemsize, default=torch.float32)
     return _Weights(path, settings, tensors, stored)
-
-
-def _report_left_out(
-    found: Mapping[str, Tensor], written: Mapping[str, Tensor], warn: Callable[[str], None]
-) -> None:
-    """Say which tensors have no place in the family's layout."""
-    kept = {name for full in written for name in (full, full.partition(".")[2])}
-    if lost := sorted(found.keys() - kept):
-        more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
-        warn(f"left out, having no place in the model: {', '.join(lost[:3])}{more}")
 
 
 def _cast(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -151,7 +152,7 @@ def _publish(out: Path, write: Callable[[Path], None]) -> None:
         draft.mkdir(parents=True)
         try:
             write(draft)
-            for path in draft.iterdir():
+            for path in draft.rglob("*"):
                 sync(path)
             sync(draft)
             draft.rename(out)

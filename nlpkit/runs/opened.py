@@ -2,10 +2,9 @@
 checkpoints, or from any directory in `transformers`' layout of a known family."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -16,7 +15,9 @@ from nlpkit import registry
 from nlpkit.checkpoints import any_layout, files, hf_layout, tokenizer_files
 from nlpkit.disk import file_sha256
 from nlpkit.errors import FileError, UsageError
+from nlpkit.models import families
 from nlpkit.models.head import HEAD, Head
+from nlpkit.models.rows import vocabulary_size
 from nlpkit.objectives._combined import combined
 from nlpkit.recipe.fit import missing
 from nlpkit.runs.parts import ModelPart
@@ -44,13 +45,16 @@ def open_checkpoint(
     device: str = "auto",
     precision: str = "auto",
     backend: str = "auto",
+    family: str | None = None,
     say: Callable[[str], None] = lambda _: None,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> Opened:
     """Return what a checkpoint directory, or the best (else latest) checkpoint of a run, holds.
 
-    `say` hears which checkpoint of a run it is. `precision` is that of weights and products: fp32,
-    bf16, or auto, which is fp32 but for 16-bit weights on a GPU. The objective is the one that
-    `nlpkit.json` names, else the family's default.
+    `say` hears which checkpoint of a run it is, `warn` what of it is not used. `family` is the one
+    that reads it, by default the one that the checkpoint names. `precision` is that of weights and
+    products: fp32, bf16, or auto, which is fp32 but for 16-bit weights on a GPU. The objective is
+    the one that `nlpkit.json` names, else the family's default.
 
     Raises:
         FileError: something is missing, damaged (by the manifest's hashes), or does not fit.
@@ -59,21 +63,25 @@ def open_checkpoint(
     where = machine.find_device(device)
     directory = find_checkpoint(Path(path).expanduser(), say)
     verify(directory)
-    settings, tensors = any_layout.read(directory)
-    family, light = hf_layout.family_of(settings, directory)
+    settings, tensors = any_layout.read(directory, family)
+    family, _ = hf_layout.family_of(settings, directory, family)
     part = ModelPart(family, None, None, directory)
-    part.config, state = hf_layout.converted(part.module(), directory, settings, tensors)
+    loaded = hf_layout.converted(family, directory, settings, tensors)
+    for line in loaded.warnings("and taken as 0"):
+        warn(f"{directory}: {line}")
+    part.config, state = loaded.config, loaded.state
     notes = any_layout.read_notes(directory)
-    tokenizer = _tokenizer(directory, notes)
-    part.rows = len(state["token_embedding"])
-    if tokenizer is not None and part.rows != tokenizer.vocab_size:
+    home = any_layout.tokenizer_home(directory)
+    tokenizer = tokenizer_files.load(home)[1] if part.vocabulary else None
+    part.rows = vocabulary_size(state, part.vocabulary) or None
+    if tokenizer is not None and part.rows not in (None, tokenizer.vocab_size):
         raise FileError(
             f"{directory}: the model has {part.rows} tokens and the tokenizer beside it "
             f"{tokenizer.vocab_size}"
         )
-    objective = _objective(directory, notes, light, tokenizer, part)
+    objective = _objective(directory, notes, tokenizer, part)
     machine.tune_memory()
-    dtype = _precision(precision, state["token_embedding"].dtype, where)
+    dtype = _precision(precision, _stored(state, part.vocabulary), where)
     model = _model(part, state, backend).to(device=where, dtype=dtype)
     return Opened(directory, part, model.eval(), tokenizer, objective, notes)
 
@@ -107,7 +115,7 @@ def verify(directory: Path) -> None:
         named = json.loads(manifest.read_text(encoding="utf-8"))["files"]
         for name, entry in named.items():
             target = directory / name
-            if name in _NOT_NEEDED or target.name != name:
+            if name in _NOT_NEEDED or not files.is_inside(name):
                 continue
             if not target.is_file():
                 raise FileError(f"{target}: is missing; {files.MANIFEST} names it")
@@ -117,22 +125,9 @@ def verify(directory: Path) -> None:
         raise FileError(f"{manifest}: cannot be read: {error}") from error
 
 
-def _tokenizer(directory: Path, notes: Mapping[str, Any]) -> Any:
-    """Return the tokenizer of a checkpoint, None where its objective reads no text."""
-    home = any_layout.tokenizer_home(directory)
-    try:
-        objective = registry.load("objectives", notes["objective"]["name"]).Objective
-        if not objective.reads_text:
-            return None
-    except (KeyError, TypeError, UsageError, AttributeError):
-        pass  # `_objective` says what is wrong
-    return tokenizer_files.load(home)[1]
-
-
 def _objective(
     directory: Path,
     notes: Mapping[str, Any],
-    light: ModuleType,
     tokenizer: Any,
     part: ModelPart,
 ) -> Any:
@@ -140,10 +135,13 @@ def _objective(
     named = notes.get("objective")
     source = f"{directory / hf_layout.NOTES}: objective"
     try:
-        listed = named if isinstance(named, list) else [named or {"name": light.DEFAULT_OBJECTIVE}]
+        usual = families.default_objective(part.family)
+        if named is None and usual is None:
+            raise ValueError(f"none is named, and family {part.family} has no DEFAULT_OBJECTIVE")
+        listed = named if isinstance(named, list) else [named or {"name": usual}]
         weights = [float(each.get("weight", 1.0)) for each in listed]
-        bound = [_bound(each, named is None, tokenizer, part) for each in listed]
-        return combined(bound, weights if isinstance(named, list) else [1.0])
+        bound = [_bound(directory, each, named is None, tokenizer, part) for each in listed]
+        return combined(bound, weights)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -154,10 +152,13 @@ def _objective(
         raise FileError(f"{source}: {error}") from error
 
 
-def _bound(named: Mapping[str, Any], is_default: bool, tokenizer: Any, part: ModelPart) -> Any:
+def _bound(
+    directory: Path, named: Mapping[str, Any], is_default: bool, tokenizer: Any, part: ModelPart
+) -> Any:
     """Return one objective, bound to the model."""
     settings = {key: value for key, value in named.items() if key != "weight"}
     name = settings.pop("name")
+    registry.check_named_by(directory / hf_layout.NOTES, name, "run nlpkit where it lies")
     module = registry.load("objectives", name)
     if is_default:
         settings = _fitting(module.Config, part.config)
@@ -181,13 +182,22 @@ def _model(part: ModelPart, state: dict[str, Any], backend: str) -> nn.Module:
     head = state.pop(HEAD, None)
     # No time is lost on drawing weights that are replaced at once.
     with torch.device("meta"):
-        model = part.module().Model(part.config, part.rows, backend)
+        model = part.module().Model(part.config, part.rows or 0, backend)
+    for name, tensor in model.state_dict().items():
+        if name not in state:  # one that the family can do without
+            state[name] = torch.zeros(tensor.shape)
     model.load_state_dict(state, assign=True)
     if head is not None:
         part.outputs = len(head)
         model.head = Head(part.config.hidden_size, part.outputs, 0.0)
         model.head.load_state_dict({"weight": head}, assign=True)
     return model.requires_grad_(False)
+
+
+def _stored(state: Mapping[str, torch.Tensor], tables: Sequence[str]) -> torch.dtype:
+    """Return the type of the numbers of the vocabulary, or of the first tensor."""
+    names = [name for name in (*tables, *state) if name in state]
+    return state[names[0]].dtype
 
 
 def _precision(asked: str, stored: torch.dtype, device: torch.device) -> torch.dtype:

@@ -1,16 +1,17 @@
 """The parts of a run: its data with the objective bound, and the model to build."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nlpkit import registry
 from nlpkit.data.loader import Examples
 from nlpkit.data.store import Corpus
+from nlpkit.models import families
+from nlpkit.models.contract import FamilyModel
 
 
 def token_characters(tokenizer: Any) -> np.ndarray:
@@ -51,7 +52,8 @@ class ModelPart:
     config: Any
     start: dict[str, Any] | None  # weights of `init_from`, until `build_model` takes them
     source: Path | None = None  # the checkpoint whose sizes and tokenizer these are
-    rows: int | None = None  # tokens that it has
+    rows: int | None = None  # tokens that it has; None: no checkpoint, or no vocabulary
+    warnings: Sequence[str] = ()  # what it lacks, and what of it has no place in the model
     outputs: int = 0  # of the linear layer that the task puts on a state; 0: none
     head_dropout: float = 0.0
     same_task: bool = False  # whether the layer of `init_from` answers the same question
@@ -61,7 +63,15 @@ class ModelPart:
     base_hash: str | None = None  # of the weights that they belong to
     prompt_rows: tuple[int, int] | None = None  # of the soft prompts, if these alone are trained
 
-    def module(self) -> Any:
+    def module(self) -> FamilyModel:
         """Return `models/FAMILY/model.py`, or that of a dotted name."""
-        package = self.family if "." in self.family else f"nlpkit.models.{self.family}"
-        return registry.load("models", f"{package}.model")
+        return families.load_model(self.family)
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """The parameters whose first dimension is the vocabulary."""
+        return families.vocabulary(self.family)
+
+    def new_tokens(self, vocab_size: int) -> int:
+        """Return how many of the tokens `init_from` has not."""
+        return vocab_size - self.rows if self.rows is not None else 0

@@ -202,6 +202,8 @@ def prepare(
         )
     watch = Watch(note=log.say, should_stop=stop.check)
     part = build.model_part(resolved, directory.path, resumed)
+    for line in part.warnings:
+        log.warn(f"{part.source}: {line}")
     with accelerator.main_process_first():  # the others find it in the cache
         data = build.build_data(resolved, part, directory.path, watch)
     packing = {"budget": settings.batch_budget, "batches_per_step": settings.batches_per_step}

@@ -21,6 +21,7 @@ from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.data.pack import Batch
 from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import FileError, UsageError
+from nlpkit.models.hf_format import table_names
 from nlpkit.objectives._task import Task
 from nlpkit.objectives.contract import forward
 from nlpkit.recipe import Resolved
@@ -122,11 +123,11 @@ def _weights(run: Run, path: Path) -> dict[str, Any]:
     """Return the state dict of a checkpoint of this run, or what of it is trained."""
     part = run.part
     if part.lora is None:
-        return hf_layout.converted(part.module(), path, *hf_layout.read(path))[1]
+        return hf_layout.converted(part.family, path, *hf_layout.read(path)).state
     if hf_layout.read_notes(path).get("base") != part.base_hash:
         raise FileError(f"{path}: {part.source} is another model than these adapters belong to")
     try:
-        return peft_layout.read_state(path, part.module(), part.targets, run.data.vocab_size)
+        return peft_layout.read_state(path, part.family, part.targets, run.data.vocab_size)
     except KeyError as error:
         raise FileError(f"{path}: {error} is missing from {peft_layout.WEIGHTS}") from error
 
@@ -283,22 +284,24 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Any]) -> None:
     }
     plain = {key: value for key, value in weights.items() if ".lora_" not in key}
     labels = getattr(objective.config, "labels", None)
-    settings, tensors = hf_layout.layout(part.module(), part.config, plain, labels, pad_id)
+    folders = hf_layout.layout(part.family, part.config, plain, labels, pad_id)
+    settings, tensors = folders[""]
     if part.lora is None:
-        hf_layout.write(directory, settings, tensors)
+        hf_layout.write_folders(directory, folders)
     else:
         assert part.source is not None  # the recipe's own check
-        grown = run.data.vocab_size != part.rows
-        table = tensors[part.module().EMBEDDING] if grown else None
+        names = table_names(part.module().FORMAT, part.vocabulary).values()
+        grown = part.new_tokens(run.data.vocab_size)
+        tables = {name: tensors[name] for name in names} if grown else {}
         hf_layout.write_settings(directory, settings)
         peft_layout.write(
             directory,
-            part.module(),
+            part.family,
             part.config,
             part.lora,
             part.targets,
             weights,
-            table,
+            tables,
             part.source,
         )
         notes["base"] = part.base_hash

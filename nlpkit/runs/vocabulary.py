@@ -71,7 +71,7 @@ def _check_rows(part: Any, old: tuple[str, Any] | None, tokenizer: Any) -> None:
     if old is not None:
         grow.check(old[1], tokenizer, str(part.source))
     size = old[1].vocab_size if old else tokenizer.vocab_size
-    if part.rows != size:
+    if part.rows not in (None, size):
         whose = "the tokenizer beside it" if old else "the recipe's tokenizer"
         raise UsageError(
             f"init_from: the model in {part.source} has {part.rows} tokens and {whose} "

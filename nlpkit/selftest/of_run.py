@@ -171,12 +171,13 @@ def reopened(bench: Bench) -> Verdict:
     made.bare.model.load_state_dict(subject.model.state_dict())
     save(made, State(step=1), False)
     place = files.place(made.directory.path, 1)
-    config, weights = made.part.module().from_hf(*hf_layout.read(place))
+    loaded = hf_layout.converted(made.part.family, place, *hf_layout.read(place))
+    weights = loaded.state
     kept = subject.model.state_dict()
     wrong = [name for name in kept if not _same(kept[name], weights.get(name))]
     if wrong or kept.keys() != weights.keys():
         return False, f"{len(wrong)} of {len(kept)} tensors differ: {', '.join(wrong[:3])}"
-    part = replace(made.part, config=config, start=weights)
+    part = replace(made.part, config=loaded.config, start=weights)
     backend = made.resolved.recipe.attention.backend
     model = build.build_model(part, made.data.vocab_size, backend)
     model = model.to(subject.device).eval()

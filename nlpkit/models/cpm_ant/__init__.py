@@ -14,6 +14,7 @@ from nlpkit.models.config import ModelConfig
 
 MODEL_TYPE = "cpmant"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "cpm_ant"  # of a checkpoint that does not name its own
+VOCABULARY = ("token_embedding",)  # parameters whose first dimension is the vocabulary
 
 
 class Prompts(FrozenConfig):

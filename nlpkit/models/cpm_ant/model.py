@@ -9,7 +9,7 @@ see (the port marks every position as context), and prompts are a table of their
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,11 +22,9 @@ from nlpkit.models.compute import compute_dtype
 from nlpkit.models.cpm_ant import Config
 from nlpkit.models.flops import visible_pairs
 from nlpkit.models.head import last_states
-from nlpkit.models.rows import more_rows
+from nlpkit.models.hf_format import HfFormat, Settings, State
 from nlpkit.models.vocabulary_head import TiedHead
 
-EMBEDDING = "cpmant.input_embedding.weight"  # transformers' token table
-TRANSPOSED = False  # whether transformers keeps linear weights as (in, out)
 LORA_TARGETS = ("q", "k", "v")  # Hu et al. 2021; the original's tuning took q and v
 
 
@@ -179,55 +177,6 @@ def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int)
     return 3 * 2 * (tokens * weights + attention_products + projection)
 
 
-# How parameters are called here and in transformers' CpmAntForCausalLM.
-_LAYER = {
-    "attention_norm.weight": "self_att.layernorm_before_attention.weight",
-    "q.weight": "self_att.self_attention.project_q.weight",
-    "k.weight": "self_att.self_attention.project_k.weight",
-    "v.weight": "self_att.self_attention.project_v.weight",
-    "out.weight": "self_att.self_attention.attention_out.weight",
-    "ffn_norm.weight": "ffn.layernorm_before_ffn.weight",
-    "gate.weight": "ffn.ffn.w_in.w_0.weight",
-    "up.weight": "ffn.ffn.w_in.w_1.weight",
-    "down.weight": "ffn.ffn.w_out.weight",
-}
-_TOP = {
-    "norm.weight": "cpmant.encoder.output_layernorm.weight",
-    "position_bias": "cpmant.position_bias.relative_attention_bias",
-    "segment_embedding": "cpmant.segment_embedding.weight",
-}
-_SIZES = {
-    "hidden_size": "hidden_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "intermediate_size": "dim_ff",
-    "prompt_types": "prompt_types",
-    "prompt_length": "prompt_length",
-    "segment_types": "segment_types",
-    "num_buckets": "position_bias_num_buckets",
-    "max_distance": "position_bias_max_distance",
-    "norm_eps": "eps",
-    "dropout": "dropout_p",
-}
-
-
-def _names(num_layers: int) -> dict[str, str]:
-    names = dict(_TOP)
-    for i in range(num_layers):
-        for ours, theirs in _LAYER.items():
-            names[f"layers.{i}.{ours}"] = f"cpmant.encoder.layers.{i}.{theirs}"
-    return names
-
-
-def linear_names(config: Config) -> dict[str, str]:
-    """Return the linear layers' names here and in transformers."""
-    return {
-        ours.removesuffix(".weight"): theirs.removesuffix(".weight")
-        for ours, theirs in _names(config.num_layers).items()
-        if "norm" not in ours and ours.startswith("layers.")
-    }
-
-
 def prompt_blocks(config: Config) -> list[int]:
     """Return where each of our prompt blocks lies on disk.
 
@@ -241,60 +190,78 @@ def prompt_blocks(config: Config) -> list[int]:
     return [place[block] for block in range(config.prompt_types)]
 
 
-def grow(state: Mapping[str, Tensor], vocab_size: int) -> dict[str, Tensor]:
-    """Return a state dict for `vocab_size` tokens: new rows of the one table, the rest as it is."""
-    return {**state, "token_embedding": more_rows(state["token_embedding"], vocab_size)}
-
-
-def to_hf(config: Config, state: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return `config.json` and tensors of transformers' CpmAntForCausalLM for a state dict."""
-    blocks = prompt_blocks(config)
-    words = state["token_embedding"]
+def _join(config: Config, state: State) -> State:
+    """Return the state dict with words and soft prompts in one table, blocks as on disk."""
     ours = state["prompt_embedding"].unflatten(0, (config.prompt_types, config.prompt_length))
     theirs = torch.empty_like(ours)
-    theirs[blocks] = ours
-    tensors = {names: state[name] for name, names in _names(config.num_layers).items()}
-    tensors["cpmant.input_embedding.weight"] = torch.cat([words, theirs.flatten(0, 1)])
-    tensors["lm_head.weight"] = words.clone()
-    settings: dict[str, Any] = {
-        "architectures": ["CpmAntForCausalLM"],
-        "model_type": "cpmant",
-        "vocab_size": len(words),
-        "dim_head": config.width_per_head,
-        "dtype": "float32",
-        "nlpkit": {
-            "family": "cpm_ant",
-            "prompt_blocks": blocks,
-            "prompts": config.prompts.model_dump(),
-        },
-    }
-    settings.update({theirs: getattr(config, ours) for ours, theirs in _SIZES.items()})
-    return settings, tensors
+    theirs[prompt_blocks(config)] = ours
+    table = torch.cat([state["token_embedding"], theirs.flatten(0, 1)])
+    rest = {name: tensor for name, tensor in state.items() if name != "prompt_embedding"}
+    return {**rest, "token_embedding": table}
 
 
-def from_hf(
-    settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> tuple[Config, dict[str, Tensor]]:
-    """Return our `Config` and state dict from transformers' `config.json` and tensors.
-
-    Raises:
-        KeyError: a tensor or a setting is missing (named).
-    """
-    notes = settings.get("nlpkit", {})
-    sizes = {ours: settings[theirs] for ours, theirs in _SIZES.items()}
-    sizes["dropout"] = float(sizes["dropout"])
-    if "prompts" in notes:
-        sizes["prompts"] = notes["prompts"]
-    config = Config(head_dim=settings["dim_head"], **sizes)
-    if config.num_layers > len(tensors):
-        raise KeyError(f"layer {config.num_layers - 1}")
-    if config.hidden_size == config.num_heads * config.width_per_head:
-        config = config.model_copy(update={"head_dim": None})  # as a recipe leaves it
-    blocks = notes.get("prompt_blocks") or prompt_blocks(config)
-    table = tensors["cpmant.input_embedding.weight"]
-    vocab_size = settings["vocab_size"]
+def _split(config: Config, settings: Settings, state: State) -> State:
+    """Return the state dict with words and soft prompts apart."""
+    if "token_embedding" not in state:
+        return state
+    blocks = settings.get("nlpkit", {}).get("prompt_blocks") or prompt_blocks(config)
+    table, vocab_size = state["token_embedding"], settings["vocab_size"]
     theirs = table[vocab_size:].unflatten(0, (config.prompt_types, config.prompt_length))
-    state = {name: tensors[names] for name, names in _names(config.num_layers).items()}
-    state["token_embedding"] = table[:vocab_size].clone()
-    state["prompt_embedding"] = theirs[blocks].flatten(0, 1)
-    return config, state
+    return {
+        **state,
+        "token_embedding": table[:vocab_size].clone(),
+        "prompt_embedding": theirs[blocks].flatten(0, 1),
+    }
+
+
+def _more_settings(config: Config) -> dict[str, Any]:
+    notes = {"prompt_blocks": prompt_blocks(config), "prompts": config.prompts.model_dump()}
+    return {"dim_head": config.width_per_head, "nlpkit": notes}
+
+
+def _read_config(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
+    # As a recipe leaves it where it follows from the others.
+    is_usual = sizes["hidden_size"] == sizes["num_heads"] * settings["dim_head"]
+    notes = settings.get("nlpkit", {})
+    prompts = {"prompts": notes["prompts"]} if "prompts" in notes else {}
+    return {**sizes, **prompts, "head_dim": None if is_usual else settings["dim_head"]}
+
+
+_OURS, _THEIRS = "layers.{num_layers}", "cpmant.encoder.layers.{num_layers}"
+FORMAT = HfFormat(
+    architecture="CpmAntForCausalLM",
+    body="cpmant.",
+    names={
+        "token_embedding": "cpmant.input_embedding.weight",  # and the soft prompts behind
+        "segment_embedding": "cpmant.segment_embedding.weight",
+        "position_bias": "cpmant.position_bias.relative_attention_bias",
+        f"{_OURS}.attention_norm": f"{_THEIRS}.self_att.layernorm_before_attention",
+        f"{_OURS}.q": f"{_THEIRS}.self_att.self_attention.project_q",
+        f"{_OURS}.k": f"{_THEIRS}.self_att.self_attention.project_k",
+        f"{_OURS}.v": f"{_THEIRS}.self_att.self_attention.project_v",
+        f"{_OURS}.out": f"{_THEIRS}.self_att.self_attention.attention_out",
+        f"{_OURS}.ffn_norm": f"{_THEIRS}.ffn.layernorm_before_ffn",
+        f"{_OURS}.gate": f"{_THEIRS}.ffn.ffn.w_in.w_0",
+        f"{_OURS}.up": f"{_THEIRS}.ffn.ffn.w_in.w_1",
+        f"{_OURS}.down": f"{_THEIRS}.ffn.ffn.w_out",
+        "norm": "cpmant.encoder.output_layernorm",
+    },
+    copies={"lm_head.weight": "token_embedding"},
+    sizes={
+        "hidden_size": "hidden_size",
+        "num_layers": "num_hidden_layers",
+        "num_heads": "num_attention_heads",
+        "intermediate_size": "dim_ff",
+        "prompt_types": "prompt_types",
+        "prompt_length": "prompt_length",
+        "segment_types": "segment_types",
+        "num_buckets": "position_bias_num_buckets",
+        "max_distance": "position_bias_max_distance",
+        "norm_eps": "eps",
+        "dropout": "dropout_p",
+    },
+    more_settings=_more_settings,
+    read_config=_read_config,
+    join=_join,
+    split=_split,
+)

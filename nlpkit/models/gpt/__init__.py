@@ -11,6 +11,7 @@ from nlpkit.models.config import ModelConfig
 
 MODEL_TYPE = "openai-gpt"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "clm"  # of a checkpoint that does not name its own
+VOCABULARY = ("token_embedding",)  # parameters whose first dimension is the vocabulary
 
 
 class Config(ModelConfig):

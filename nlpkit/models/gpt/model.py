@@ -5,7 +5,7 @@ its tanh form, one table for input and output, no norm after the last block.
 N tokens of the pack, C hidden_size, H heads, D width of a head, V vocabulary.
 
 The linear layers are `nn.Linear`, (out, in), called as in transformers, whose `Conv1D` keeps them
-transposed, (in, out): `to_hf` and `from_hf` turn them.
+transposed, (in, out): `FORMAT` says which.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,9 @@ from nlpkit.models.compute import compute_dtype
 from nlpkit.models.flops import visible_pairs
 from nlpkit.models.gpt import Config
 from nlpkit.models.head import last_states
-from nlpkit.models.rows import more_rows
+from nlpkit.models.hf_format import HfFormat, Settings, Transposed
 from nlpkit.models.vocabulary_head import TiedHead
 
-EMBEDDING = "transformer.tokens_embed.weight"  # transformers' token table
-TRANSPOSED = True  # whether transformers keeps linear weights as (in, out)
 LORA_TARGETS = ("c_attn",)  # queries, keys and values are one layer
 CLASSIFIER = "OpenAIGPTForSequenceClassification"  # reads the last state through `score.weight`
 
@@ -163,86 +161,36 @@ def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int)
     return 3 * 2 * (sum(lengths) * weights + attention_products + projection)
 
 
-# Our settings and what transformers' OpenAIGPTConfig calls them.
-_SIZES = {
-    "hidden_size": "n_embd",
-    "num_layers": "n_layer",
-    "num_heads": "n_head",
-    "max_positions": "n_positions",
-    "norm_eps": "layer_norm_epsilon",
-    "embedding_dropout": "embd_pdrop",
-    "attention_dropout": "attn_pdrop",
-    "residual_dropout": "resid_pdrop",
-    "init_std": "initializer_range",
-}
-_TABLES = {"token_embedding": "tokens_embed.weight", "position_embedding": "positions_embed.weight"}
-_TURNED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
-_KEPT = (
-    *(name.replace("weight", "bias") for name in _TURNED),
-    *("ln_1.weight", "ln_1.bias", "ln_2.weight", "ln_2.bias"),
-)
-
-
-def _names(num_layers: int) -> dict[str, tuple[str, bool]]:
-    """Return transformers' name of each of our parameters, and whether it is transposed there."""
-    names = {ours: (theirs, False) for ours, theirs in _TABLES.items()}
-    for i in range(num_layers):
-        for name in (*_TURNED, *_KEPT):
-            names[f"layers.{i}.{name}"] = f"h.{i}.{name}", name in _TURNED
-    return names
-
-
-def linear_names(config: Config) -> dict[str, str]:
-    """Return the linear layers' names here and in transformers."""
-    return {
-        ours.removesuffix(".weight"): f"transformer.{theirs.removesuffix('.weight')}"
-        for ours, (theirs, turned) in _names(config.num_layers).items()
-        if turned
-    }
-
-
-def grow(state: Mapping[str, Tensor], vocab_size: int) -> dict[str, Tensor]:
-    """Return a state dict for `vocab_size` tokens: new rows of the one table, the rest as it is."""
-    return {**state, "token_embedding": more_rows(state["token_embedding"], vocab_size)}
-
-
-def to_hf(config: Config, state: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return `config.json` and tensors of transformers' OpenAIGPTLMHeadModel for a state dict."""
-    tensors = {}
-    for ours, (theirs, turned) in _names(config.num_layers).items():
-        tensors[f"transformer.{theirs}"] = state[ours].T if turned else state[ours]
-    tensors["lm_head.weight"] = state["token_embedding"].clone()
-    settings: dict[str, Any] = {
-        "architectures": ["OpenAIGPTLMHeadModel"],
-        "model_type": "openai-gpt",
-        "vocab_size": len(state["token_embedding"]),
-        "afn": "gelu",
-        "dtype": "float32",
-        "nlpkit": {"family": "gpt"},
-    }
-    settings.update({theirs: getattr(config, ours) for ours, theirs in _SIZES.items()})
-    return settings, tensors
-
-
-def from_hf(
-    settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> tuple[Config, dict[str, Tensor]]:
-    """Return our `Config` and state dict from transformers' `config.json` and tensors.
-
-    Raises:
-        KeyError: a tensor or a setting is missing (named).
-        ValueError: another activation than GPT-1's.
-    """
+def _check_settings(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
     if settings["afn"] != "gelu":
         raise ValueError(f"afn is {settings['afn']!r}; GPT-1 has gelu")
-    sizes = {ours: settings[theirs] for ours, theirs in _SIZES.items()}
-    dropouts = {name: float(value) for name, value in sizes.items() if name.endswith("dropout")}
-    config = Config(**(sizes | dropouts))
-    if config.num_layers > len(tensors):
-        raise KeyError(f"layer {config.num_layers - 1}")
-    # The body alone is saved without the prefix, as in the checkpoint that OpenAI's became.
-    found = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
-    state = {}
-    for ours, (theirs, turned) in _names(config.num_layers).items():
-        state[ours] = found[theirs].T.contiguous() if turned else found[theirs]
-    return config, state
+    return sizes
+
+
+_OURS, _THEIRS = "layers.{num_layers}", "transformer.h.{num_layers}"
+_CONV1D = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+FORMAT = HfFormat(
+    architecture="OpenAIGPTLMHeadModel",
+    body="transformer.",
+    names={
+        "token_embedding": "transformer.tokens_embed.weight",
+        "position_embedding": "transformer.positions_embed.weight",
+        "attention_tensors": "attention_tensors",
+        _OURS: _THEIRS,
+        **{f"{_OURS}.{name}": Transposed(f"{_THEIRS}.{name}") for name in _CONV1D},
+    },
+    copies={"lm_head.weight": "token_embedding"},
+    sizes={
+        "hidden_size": "n_embd",
+        "num_layers": "n_layer",
+        "num_heads": "n_head",
+        "max_positions": "n_positions",
+        "norm_eps": "layer_norm_epsilon",
+        "embedding_dropout": "embd_pdrop",
+        "attention_dropout": "attn_pdrop",
+        "residual_dropout": "resid_pdrop",
+        "init_std": "initializer_range",
+    },
+    more_settings=lambda config: {"afn": "gelu"},
+    read_config=_check_settings,
+)

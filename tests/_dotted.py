@@ -1,0 +1,118 @@
+"""Families of one's own in a folder, and the command line as the script `nlpkit` starts it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+# GPT-1 with a scale of its last states and a bias of its logits, under a name of its own.
+OWN_LIGHT = """\
+from nlpkit.models.gpt import Config, DEFAULT_OBJECTIVE
+
+MODEL_TYPE = "mylab-own"
+VOCABULARY = ("token_embedding", "token_bias")
+"""
+OWN_MODEL = """\
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from nlpkit.models.gpt.model import *
+from nlpkit.models.gpt.model import FORMAT as GPT, Model as Gpt
+
+
+class Model(Gpt):
+    def __init__(self, config, vocab_size, backend="auto"):
+        super().__init__(config, vocab_size, backend)
+        self.scale = nn.Parameter(torch.full((config.hidden_size,), 1.5))
+        self.token_bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def forward(self, *inputs, **named):
+        return super().forward(*inputs, **named) * self.scale
+
+    def logits(self, hidden):
+        return F.linear(hidden, self.token_embedding, self.token_bias)
+
+    def token_loss(self, hidden, index, targets, *weights):
+        each = F.cross_entropy(self.logits(hidden[index]).float(), targets, reduction="none")
+        total = each @ weights[0] if weights and weights[0] is not None else each.sum()
+        return total, each.detach()
+
+
+FORMAT = replace(
+    GPT,
+    architecture="OwnModel",
+    names={**GPT.names, "scale": "transformer.scale", "token_bias": "lm_head.bias"},
+)
+"""
+# One that computes something else and still calls itself openai-gpt.
+TWIN_LIGHT = "from nlpkit.models.gpt import Config, DEFAULT_OBJECTIVE, MODEL_TYPE, VOCABULARY\n"
+TWIN_MODEL = """\
+from nlpkit.models.gpt.model import *
+from nlpkit.models.gpt.model import Model as Gpt
+
+
+class Model(Gpt):
+    def forward(self, *inputs, **named):
+        return super().forward(*inputs, **named) * 2
+"""
+OBJECTIVE = """\
+from nlpkit.objectives.clm import Config, Objective as Base
+
+
+class Objective(Base):
+    def example(self, ids, rng):
+        return super().example(ids[::-1].copy(), rng)  # right to left
+"""
+RECIPE = """\
+name: tiny
+model: {family: FAMILY, hidden_size: 32, num_layers: 2, num_heads: 4, max_positions: 64}
+tokenizer: {kind: cpm_ant, vocab_size: 120, min_frequency: 1}
+data: {train: [TRAIN], valid: [VALID]}
+objective: {name: OBJECTIVE, max_length: 64}
+train: {steps: 4, tokens_per_step: 512, tokens_per_batch: 256, lr: 1.0e-2, warmup_steps: 2,
+  precision: fp32, eval_every: 2, save_every: 2, keep: 3}
+"""
+
+
+def package(folder: Path) -> Path:
+    """Write the package `mylab` with two families and an objective into `folder`."""
+    sources = {
+        "__init__.py": "",
+        "own/__init__.py": OWN_LIGHT,
+        "own/model.py": OWN_MODEL,
+        "twin/__init__.py": TWIN_LIGHT,
+        "twin/model.py": TWIN_MODEL,
+        "backwards.py": OBJECTIVE,
+    }
+    for name, text in sources.items():
+        path = folder / "mylab" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return folder
+
+
+def recipe(family: str, objective: str = "clm") -> str:
+    """Return the recipe of a small run; `_tiny.write` puts the corpus beside it."""
+    return RECIPE.replace("FAMILY", family).replace("OBJECTIVE", objective)
+
+
+def script(folder: Path, *arguments: str | Path, **environment: str) -> tuple[int, str, str]:
+    """Run the command line in `folder` as the installed script does; return code, stdout, stderr.
+
+    Python puts the script's directory in front of the path, not the working directory.
+    """
+    program = "import sys; sys.path.remove(''); from nlpkit.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        timeout=120,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr

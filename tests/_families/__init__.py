@@ -1,0 +1,1 @@
+"""Small families for tests of checkpoints, addressed by dotted names."""
