@@ -8,7 +8,7 @@ import pytest
 
 from nlpkit import recipe
 from nlpkit.checkpoints import files
-from nlpkit.data.store import Watch
+from nlpkit.data.store import Callbacks
 from nlpkit.errors import RecipeError, UsageError
 from nlpkit.plan import make, table_of_batch
 from nlpkit.runs import build
@@ -143,7 +143,7 @@ def test_recipe_with_text_still_needs_one(path: Path) -> None:
 def test_data_without_text_has_no_tokenizer(path: Path, tmp_path: Path) -> None:
     resolved = recipe.load(str(path))
     part = build.model_part(resolved)
-    data = build.build_data(resolved, part, tmp_path / "run", Watch())
+    data = build.build_data(resolved, part, tmp_path / "run", Callbacks())
     assert data.tokenizer is None
     assert data.vocab_size == 0
     assert len(data.train) + len(data.valid) == 60
@@ -152,7 +152,7 @@ def test_data_without_text_has_no_tokenizer(path: Path, tmp_path: Path) -> None:
     before = data.fingerprint
     labels = tmp_path / "x-labels-idx1-ubyte"
     labels.write_bytes(labels.read_bytes()[:-1] + b"\x09")
-    assert build.build_data(resolved, part, tmp_path / "run", Watch()).fingerprint != before
+    assert build.build_data(resolved, part, tmp_path / "run", Callbacks()).fingerprint != before
 
 
 def test_run_without_text_trains_and_saves_no_tokenizer(path: Path, tmp_path: Path) -> None:
