@@ -19,7 +19,7 @@ OBJECTIVE = '''
 import numpy as np
 from nlpkit.config import FrozenConfig
 from nlpkit.objectives._task import Item, Task
-from nlpkit.objectives.contract import Field, Loss
+from nlpkit.objectives.contract import Field, Loss, Term
 
 class Config(FrozenConfig):
     """Nothing to set."""
@@ -44,15 +44,15 @@ class Objective(Task):
     def example(self, item, rng):
         return {"pixels": item.parts[0].astype(np.float32) / 255, "label": np.array([item.label])}
 
-    def count(self, batch):
-        return len(batch["label"])
+    def num_targets(self, batch):
+        return {"pixels": len(batch["label"])}
 
-    def loss(self, model, batch, lengths):
+    def loss(self, model, hidden, batch):
         import torch
-        hidden = model(lengths, pixels=batch["pixels"])
-        sums = torch.stack([part.mean(0) for part in hidden.split(list(lengths))])
-        total = torch.nn.functional.cross_entropy(sums, batch["label"], reduction="sum")
-        return Loss(total, len(lengths), {"pixels": (total.detach(), len(lengths))})
+        means = torch.stack([part.mean(0) for part in hidden.split(list(batch.lengths))])
+        label = batch.fields["label"]
+        return Loss({"pixels": Term(
+            torch.nn.functional.cross_entropy(means, label, reduction="sum"), len(label))})
 '''
 FAMILY = '''
 from nlpkit.models.config import ModelConfig
@@ -63,6 +63,7 @@ class Config(ModelConfig):
     """Nothing to set."""
 
     has_vocabulary = False
+    inputs = ("pixels",)
 '''
 MODEL = """
 import torch
