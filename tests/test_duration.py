@@ -135,7 +135,7 @@ def test_ten_epochs_of_the_stream_have_so_many_batches(task: Path, tmp_path: Pat
     assert len(stream.plan(0)) == 4  # 4 rows are left to the next epoch
     assert float(batches_per_epoch(stream)) == 24 / 5
     assert sum(len(stream.plan(epoch)) for epoch in range(10)) == 48
-    assert len(stream.plan(9).rest) == 0
+    assert len(stream.plan(9).leftover) == 0
 
 
 @pytest.mark.parametrize("rank", [0, 1])

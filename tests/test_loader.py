@@ -16,8 +16,8 @@ from nlpkit.data.loader import (
     Position,
     Step,
     Stream,
-    fill,
     held_out_batches,
+    packing_efficiency,
     steps,
 )
 from nlpkit.data.pack import Batch
@@ -84,9 +84,9 @@ def _items_of_epoch(stream: Stream, epoch: int) -> Counter:
     examples, found = stream.examples, Counter()
     for plan in range(epoch, (epoch // stream.round + 1) * stream.round):
         occurrence, piece = np.divmod(stream.plan(plan).items, len(examples))
-        late, occurrence = np.divmod(occurrence, examples.occurrences)
+        carried, occurrence = np.divmod(occurrence, examples.occurrences)
         found.update(
-            zip(piece[late == plan - epoch], occurrence[late == plan - epoch], strict=True)
+            zip(piece[carried == plan - epoch], occurrence[carried == plan - epoch], strict=True)
         )
     return found
 
@@ -176,23 +176,23 @@ def test_round_ends_with_nothing_left() -> None:
     stream = _stream()
     assert stream.round > 1
     sizes = stream.examples.sizes
-    handed_on = 0
+    left_over = 0
     for epoch in range(2 * stream.round):
         plan = stream.plan(epoch)
-        handed_on += len(plan.rest)
+        left_over += len(plan.leftover)
         last = (epoch + 1) % stream.round == 0
-        assert not (last and len(plan.rest))
-        late = plan.items // len(stream.examples) // stream.examples.occurrences
-        assert epoch % stream.round or not late.any()
-        assert last or fill(plan, sizes, BUDGET) > 0.97
-    assert handed_on
+        assert not (last and len(plan.leftover))
+        carried = plan.items // len(stream.examples) // stream.examples.occurrences
+        assert epoch % stream.round or not carried.any()
+        assert last or packing_efficiency(plan, sizes, BUDGET) > 0.97
+    assert left_over
 
 
 def test_round_of_a_large_epoch_is_that_epoch() -> None:
     examples = _examples((_lengths(3000), 1.0))
     stream = _stream(examples, budget=128)
     assert stream.round == 1
-    assert not len(stream.plan(0).rest)
+    assert not len(stream.plan(0).leftover)
     assert sorted(stream.plan(0).items) == list(range(len(examples)))
 
 
@@ -257,8 +257,8 @@ def test_example_postponed_is_that_of_its_own_epoch() -> None:
     once = int(examples.postponed(np.array([item]))[0])
     twice = int(examples.postponed(np.array([once]))[0])
     expected = examples.make(item, 5)
-    for late, found in ((1, once), (2, twice)):
-        made = examples.make(found, 5 + late)
+    for carried, found in ((1, once), (2, twice)):
+        made = examples.make(found, 5 + carried)
         assert all(np.array_equal(made[name], array) for name, array in expected.items())
 
 
@@ -352,5 +352,5 @@ def test_batch_counts_its_tokens_and_targets() -> None:
 
 def test_fill_is_the_used_share_of_the_budget() -> None:
     examples = _examples(([20, 20, 20], 1.0))  # 24 tokens each
-    assert fill(_stream(examples, budget=100).plan(0), examples.sizes, 100) == 0.72
-    assert fill(_stream(examples, budget=48).plan(0), examples.sizes, 48) == 1.0
+    assert packing_efficiency(_stream(examples, budget=100).plan(0), examples.sizes, 100) == 0.72
+    assert packing_efficiency(_stream(examples, budget=48).plan(0), examples.sizes, 48) == 1.0

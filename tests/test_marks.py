@@ -63,13 +63,13 @@ def tokenizer(request):
 
 
 def build(tmp_path, train, tokenizer=PLAIN, *, marks=NAMES, drop=False, cache="cache", **rest):
-    watch = rest.pop("watch", None)
+    callbacks = rest.pop("callbacks", None)
     part = rest.pop("part", "all")
     config = Config(train=train, **rest)
     inputs, _ = resolve(config, None, tmp_path / "spool")
     files = [file for entry in inputs for file in entry.files]
     options = {"drop_unknown": drop, "cache_dir": tmp_path / cache, "part": part}
-    return store.build(files, config, tokenizer, **options, marks=marks, watch=watch)
+    return store.build(files, config, tokenizer, **options, marks=marks, callbacks=callbacks)
 
 
 def marked(built, name, index=0) -> str:
@@ -274,7 +274,7 @@ def test_store_with_damaged_marks_is_noticed_and_built_again(tmp_path, here) -> 
         built.verify()
     file.write_bytes(content[:-1])
     notes: list[str] = []
-    again = build(tmp_path, "a.txt", watch=store.Watch(note=notes.append))
+    again = build(tmp_path, "a.txt", callbacks=store.Callbacks(note=notes.append))
     assert "marks.bin has 6 bytes, not 7; building it again" in notes[0]
     assert (again.path / "marks.bin").read_bytes() == content
 

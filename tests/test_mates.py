@@ -42,8 +42,8 @@ class Pairs:
         first = np.array([mate[0] for mate in mates], np.int64)
         return {"input_ids": ids.astype(np.int64), "mate": first, "draw": rng.random(1)}
 
-    def count(self, batch) -> int:
-        return len(batch["input_ids"])
+    def num_targets(self, batch) -> dict[str, int]:
+        return {"pairs": len(batch["input_ids"])}
 
 
 class Stretches(clm.Objective):

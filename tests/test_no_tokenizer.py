@@ -8,7 +8,7 @@ import pytest
 
 from nlpkit import recipe
 from nlpkit.checkpoints import files
-from nlpkit.data.store import Watch
+from nlpkit.data.store import Callbacks
 from nlpkit.errors import RecipeError, UsageError
 from nlpkit.plan import make, table_of_batch
 from nlpkit.runs import build
@@ -19,7 +19,7 @@ OBJECTIVE = '''
 import numpy as np
 from nlpkit.config import FrozenConfig
 from nlpkit.objectives._task import Item, Task
-from nlpkit.objectives.contract import Field, Loss
+from nlpkit.objectives.contract import Field, Loss, Term
 
 class Config(FrozenConfig):
     """Nothing to set."""
@@ -44,15 +44,15 @@ class Objective(Task):
     def example(self, item, rng):
         return {"pixels": item.parts[0].astype(np.float32) / 255, "label": np.array([item.label])}
 
-    def count(self, batch):
-        return len(batch["label"])
+    def num_targets(self, batch):
+        return {"pixels": len(batch["label"])}
 
-    def loss(self, model, batch, lengths):
+    def loss(self, model, hidden, batch):
         import torch
-        hidden = model(lengths, pixels=batch["pixels"])
-        sums = torch.stack([part.mean(0) for part in hidden.split(list(lengths))])
-        total = torch.nn.functional.cross_entropy(sums, batch["label"], reduction="sum")
-        return Loss(total, len(lengths), {"pixels": (total.detach(), len(lengths))})
+        means = torch.stack([part.mean(0) for part in hidden.split(list(batch.lengths))])
+        label = batch.fields["label"]
+        return Loss({"pixels": Term(
+            torch.nn.functional.cross_entropy(means, label, reduction="sum"), len(label))})
 '''
 FAMILY = '''
 from nlpkit.models.config import ModelConfig
@@ -63,6 +63,7 @@ class Config(ModelConfig):
     """Nothing to set."""
 
     has_vocabulary = False
+    inputs = ("pixels",)
 '''
 MODEL = """
 import torch
@@ -143,7 +144,7 @@ def test_recipe_with_text_still_needs_one(path: Path) -> None:
 def test_data_without_text_has_no_tokenizer(path: Path, tmp_path: Path) -> None:
     resolved = recipe.load(str(path))
     part = build.model_part(resolved)
-    data = build.build_data(resolved, part, tmp_path / "run", Watch())
+    data = build.build_data(resolved, part, tmp_path / "run", Callbacks())
     assert data.tokenizer is None
     assert data.vocab_size == 0
     assert len(data.train) + len(data.valid) == 60
@@ -152,7 +153,7 @@ def test_data_without_text_has_no_tokenizer(path: Path, tmp_path: Path) -> None:
     before = data.fingerprint
     labels = tmp_path / "x-labels-idx1-ubyte"
     labels.write_bytes(labels.read_bytes()[:-1] + b"\x09")
-    assert build.build_data(resolved, part, tmp_path / "run", Watch()).fingerprint != before
+    assert build.build_data(resolved, part, tmp_path / "run", Callbacks()).fingerprint != before
 
 
 def test_run_without_text_trains_and_saves_no_tokenizer(path: Path, tmp_path: Path) -> None:

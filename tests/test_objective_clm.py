@@ -145,7 +145,7 @@ def test_epoch_of_batches_predicts_every_token_once() -> None:
         bins = stream.plan(epoch)
         for index in range(len(bins)):
             found += examples.batch(bins[index], epoch).fields["labels"].tolist()
-        rest = bins.rest
+        rest = bins.leftover
     assert not len(rest)
     stream_of_all = [t for i in range(6) for t in (*_Corpus(lengths).document(i), EOS)][1:]
     assert sorted(found) == sorted(stream_of_all * stream.round)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nlpkit.data.loader import Examples, Stream
-from nlpkit.data.pack import FULL_ENOUGH, HANDED_ON, Bins, best_fit, collate, plan_bins
+from nlpkit.data.pack import FULL_ENOUGH, MAX_CARRIED, Bins, best_fit, collate, plan_bins
 from nlpkit.errors import UsageError
 from nlpkit.models.cpm_ant import Config as ModelConfig
 from nlpkit.objectives.contract import Field
@@ -50,13 +50,13 @@ def test_plan_of_nothing_has_no_bins() -> None:
     bins = _plan([], 10)
     assert len(bins) == 0
     assert bins.offsets.tolist() == [0]
-    assert len(_plan([], 10, leave_rest=True).rest) == 0
+    assert len(_plan([], 10, allow_leftover=True).leftover) == 0
 
 
 @pytest.mark.parametrize("size", [1, 9, 10])
 def test_plan_of_one_item_is_one_bin(size: int) -> None:
     assert _contents(_plan([size], 10)) == [[0]]
-    assert _contents(_plan([size], 10, leave_rest=True)) == [[0]]
+    assert _contents(_plan([size], 10, allow_leftover=True)) == [[0]]
 
 
 def test_plan_item_over_budget_is_refused_naming_the_settings() -> None:
@@ -118,28 +118,28 @@ def test_plan_keeps_to_the_order_of_the_items_window_by_window() -> None:
     sizes=st.lists(st.integers(1, 64), max_size=400),
     budget=st.integers(64, 200),
     seed=st.one_of(st.none(), st.integers(0, 99)),
-    leave_rest=st.booleans(),
+    allow_leftover=st.booleans(),
 )
 def test_plan_packs_every_item_once_within_the_budget(
-    sizes: list[int], budget: int, seed: int | None, leave_rest: bool
+    sizes: list[int], budget: int, seed: int | None, allow_leftover: bool
 ) -> None:
-    bins = _plan(sizes, budget, seed, leave_rest=leave_rest)
+    bins = _plan(sizes, budget, seed, allow_leftover=allow_leftover)
     contents = _contents(bins)
-    rest = (bins.rest - 1000).tolist()
+    rest = (bins.leftover - 1000).tolist()
     assert sorted([i for b in contents for i in b] + rest) == list(range(len(sizes)))
     assert all(0 < sum(sizes[i] for i in b) <= budget for b in contents)
     assert bool(contents) == bool(sizes)
-    if not leave_rest:
+    if not allow_leftover:
         assert not rest
-    assert sum(sizes[i] for i in rest) < HANDED_ON * FULL_ENOUGH * budget
+    assert sum(sizes[i] for i in rest) < MAX_CARRIED * FULL_ENOUGH * budget
     # Best fit: of two bins of a window, at most one is half empty; there are 6 windows at most.
     assert sum(2 * sum(sizes[i] for i in b) <= budget for b in contents) <= 6
 
 
 def test_plan_rest_is_what_fills_the_emptiest_bins() -> None:
     # Four full bins of 10 and one of 4.
-    bins = _plan([10, 10, 4, 10, 10], 10, leave_rest=True)
-    assert bins.rest.tolist() == [1002]
+    bins = _plan([10, 10, 4, 10, 10], 10, allow_leftover=True)
+    assert bins.leftover.tolist() == [1002]
     assert len(bins) == 4
 
 

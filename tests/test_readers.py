@@ -30,7 +30,7 @@ class Pixels(Task):
         image = row.array("image")
         return Item((image,), row.value("label"), image.size)
 
-    def loss(self, model, batch, lengths):
+    def loss(self, model, hidden, batch):
         raise NotImplementedError
 
 

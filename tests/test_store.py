@@ -20,7 +20,7 @@ import pytest
 
 from nlpkit.data import cache, store, tokenize
 from nlpkit.data.corpus import Config, resolve
-from nlpkit.data.store import Corpus, TokenStore, Watch, build_corpus, cache_directory
+from nlpkit.data.store import Callbacks, Corpus, TokenStore, build_corpus, cache_directory
 from nlpkit.errors import DataError, FileError
 from tests._fakes import BrokenTokenizer, CharacterTokenizer, DyingTokenizer
 
@@ -45,7 +45,7 @@ def small_ranges(monkeypatch):
 
 
 def build(tmp_path, names, tokenizer=PLAIN, *, cache="cache", drop=False, **rest):
-    watch = rest.pop("watch", None)
+    callbacks = rest.pop("callbacks", None)
     part = rest.pop("part", "all")
     config = Config(train=names, **rest)
     train, _ = resolve(config, None, tmp_path / "spool")
@@ -57,7 +57,7 @@ def build(tmp_path, names, tokenizer=PLAIN, *, cache="cache", drop=False, **rest
         drop_unknown=drop,
         cache_dir=tmp_path / cache,
         part=part,
-        watch=watch,
+        callbacks=callbacks,
     )
 
 
@@ -288,8 +288,8 @@ def test_store_killed_worker_is_noticed(tmp_path, here, small_ranges):
 def test_store_second_start_uses_the_cache_and_says_so(tmp_path, here):
     (here / "a.txt").write_text("ab\ncd\n")
     notes = []
-    build(tmp_path, "a.txt", watch=Watch(note=notes.append))
-    again = build(tmp_path, "a.txt", BrokenTokenizer(), watch=Watch(note=notes.append))
+    build(tmp_path, "a.txt", callbacks=Callbacks(note=notes.append))
+    again = build(tmp_path, "a.txt", BrokenTokenizer(), callbacks=Callbacks(note=notes.append))
     assert texts(again) == ["ab", "cd"]
     assert notes == [
         f"data: 2 documents, 4 tokens, tokenised into {again.path}",
@@ -351,12 +351,12 @@ def test_store_hash_of_a_big_settled_file_is_remembered(tmp_path, here, monkeypa
     os.utime(file, ns=(past, past))
     build(tmp_path, "a.txt")
     asked = []
-    build(tmp_path, "a.txt", watch=Watch(should_stop=lambda: asked.append(1)))
+    build(tmp_path, "a.txt", callbacks=Callbacks(should_stop=lambda: asked.append(1)))
     assert asked == []
     # A damaged note is no harm.
     (note,) = (tmp_path / "cache/hashes").iterdir()
     note.write_text("{")
-    build(tmp_path, "a.txt", watch=Watch(should_stop=lambda: asked.append(1)))
+    build(tmp_path, "a.txt", callbacks=Callbacks(should_stop=lambda: asked.append(1)))
     assert asked == [1]
     file.write_text("cd\n")
     assert texts(build(tmp_path, "a.txt")) == ["cd"]
@@ -392,7 +392,7 @@ def test_store_damaged_is_built_again_with_a_note(tmp_path, here, damage, what):
     with pytest.raises(FileError, match="damaged token store"):
         TokenStore(first.path)
     notes = []
-    again = build(tmp_path, "a.txt", watch=Watch(note=notes.append))
+    again = build(tmp_path, "a.txt", callbacks=Callbacks(note=notes.append))
     assert texts(again) == ["ab", "cd"]
     assert "damaged token store" in notes[0]
     assert what in notes[0]
@@ -418,7 +418,7 @@ def test_store_file_changed_while_read_is_an_error(tmp_path, here):
 
     (here / "a.txt").write_text("ab\n")
     with pytest.raises(FileError, match=r"^a.txt: changed while it was being read"):
-        build(tmp_path, "a.txt", watch=Watch(progress=change))
+        build(tmp_path, "a.txt", callbacks=Callbacks(progress=change))
     assert list((tmp_path / "cache/stores").iterdir()) == []
 
 
@@ -428,8 +428,14 @@ def test_store_progress_ends_at_the_total(tmp_path, here, small_ranges):
     size = sum(os.path.getsize(here / name) for name in ("a.txt", "b.txt.gz"))
     for workers in (1, 2):
         steps = []
-        watch = Watch(progress=lambda done, total, steps=steps: steps.append((done, total)))
-        build(tmp_path, ["a.txt", "b.txt.gz"], workers=workers, cache=f"c{workers}", watch=watch)
+        callbacks = Callbacks(progress=lambda done, total, steps=steps: steps.append((done, total)))
+        build(
+            tmp_path,
+            ["a.txt", "b.txt.gz"],
+            workers=workers,
+            cache=f"c{workers}",
+            callbacks=callbacks,
+        )
         assert steps[-1] == (size, size)
         assert len(steps) >= 5
         assert steps == sorted(steps)
@@ -442,12 +448,12 @@ def test_cache_directory_goes_by_argument_then_environment(tmp_path, monkeypatch
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     monkeypatch.setenv("NLPKIT_CACHE", str(tmp_path / "own"))
-    assert cache_directory(str(tmp_path / "named"), None, Watch()) == tmp_path / "named"
-    assert cache_directory(None, None, Watch()) == tmp_path / "own"
+    assert cache_directory(str(tmp_path / "named"), None, Callbacks()) == tmp_path / "named"
+    assert cache_directory(None, None, Callbacks()) == tmp_path / "own"
     monkeypatch.delenv("NLPKIT_CACHE")
-    assert cache_directory(None, None, Watch()) == tmp_path / "xdg/nlpkit"
+    assert cache_directory(None, None, Callbacks()) == tmp_path / "xdg/nlpkit"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_directory(None, None, Watch()) == tmp_path / "home/.cache/nlpkit"
+    assert cache_directory(None, None, Callbacks()) == tmp_path / "home/.cache/nlpkit"
     assert (tmp_path / "home/.cache/nlpkit").is_dir()
 
 
@@ -457,12 +463,12 @@ def test_cache_directory_unwritable_falls_back_and_says_so(tmp_path, monkeypatch
     monkeypatch.setenv("NLPKIT_CACHE", str(tmp_path / "file/cache"))
     notes = []
     run = tmp_path / "run"
-    assert cache_directory(None, run, Watch(note=notes.append)) == run
+    assert cache_directory(None, run, Callbacks(note=notes.append)) == run
     assert notes == [f"data: no cache in {tmp_path}/file/cache: not a directory; using {run}"]
     with pytest.raises(FileError, match=r"not a directory; set data.cache or \$NLPKIT_CACHE"):
-        cache_directory(None, None, Watch())
+        cache_directory(None, None, Callbacks())
     with pytest.raises(FileError, match=r"file/cache: not a directory; .*file/run: not a dir"):
-        cache_directory(None, tmp_path / "file/run", Watch())
+        cache_directory(None, tmp_path / "file/run", Callbacks())
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc")
@@ -478,7 +484,7 @@ def test_cache_directory_full_disk_falls_back(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     notes = []
     run = tmp_path / "run"
-    assert cache_directory(None, run, Watch(note=notes.append)) == run
+    assert cache_directory(None, run, Callbacks(note=notes.append)) == run
     assert notes[0].endswith(f"full: no space left on device; using {run}")
 
 
@@ -501,10 +507,15 @@ SCRIPT = textwrap.dedent("""
         config = Config(train=name, workers=int(workers))
         files = resolve(config, None, Path(cache))[0][0].files
         tokenizer = CharacterTokenizer(delay=float(delay))
-        watch = store.Watch(progress=lambda done, total: print(done, total, flush=True))
+        callbacks = store.Callbacks(progress=lambda done, total: print(done, total, flush=True))
         try:
             built = store.build(
-                files, config, tokenizer, drop_unknown=False, cache_dir=Path(cache), watch=watch
+                files,
+                config,
+                tokenizer,
+                drop_unknown=False,
+                cache_dir=Path(cache),
+                callbacks=callbacks,
             )
         except NlpkitError as error:
             sys.exit(f"{type(error).__name__}: {error}")
@@ -563,7 +574,7 @@ def test_store_stopped_leaves_nothing(tmp_path, here, small_ranges, workers):
 
     (here / "a.txt").write_text("one\n" * 20_000)
     with pytest.raises(KeyboardInterrupt):
-        build(tmp_path, "a.txt", workers=workers, watch=Watch(should_stop=stop))
+        build(tmp_path, "a.txt", workers=workers, callbacks=Callbacks(should_stop=stop))
     assert list((tmp_path / "cache/stores").iterdir()) == []
     assert len(build(tmp_path, "a.txt", workers=workers)) == 20_000
 
@@ -630,7 +641,7 @@ def test_store_winner_that_came_first_is_used(tmp_path, here):
     def other_process_finishes(done, total):
         inner.append(build(tmp_path, "a.txt"))
 
-    mine = build(tmp_path, "a.txt", watch=Watch(progress=other_process_finishes))
+    mine = build(tmp_path, "a.txt", callbacks=Callbacks(progress=other_process_finishes))
     assert (mine.path, texts(mine)) == (inner[0].path, ["ab"])
     assert leftovers(tmp_path) == []
 

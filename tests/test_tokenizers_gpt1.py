@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, OpenAIGPTTokenizer
 
 from nlpkit import recipe, registry
 from nlpkit.checkpoints import tokenizer_files
-from nlpkit.data.store import Watch
+from nlpkit.data.store import Callbacks
 from nlpkit.errors import FileError
 from nlpkit.runs.build import model_part
 from nlpkit.runs.vocabulary import build_tokenizer
@@ -171,7 +171,7 @@ def test_recipe_with_the_path_of_the_files_takes_them(tmp_path) -> None:
     text = RECIPE.replace("{kind: bpe, vocab_size: 400, min_frequency: 1}", f"{{path: {place}}}")
     resolved = recipe.load(str(_tiny.write(tmp_path, text=text)))
     part = model_part(resolved)
-    made = build_tokenizer(resolved, part, [], "all", tmp_path / "run", tmp_path, Watch())
+    made = build_tokenizer(resolved, part, [], "all", tmp_path / "run", tmp_path, Callbacks())
     assert made.vocab_size == len(VOCABULARY)
 
 

@@ -69,7 +69,7 @@ def command(
     names = None if not metrics else split(metrics)
     from nlpkit import evaluate
     from nlpkit.cli import leave
-    from nlpkit.data.store import Watch
+    from nlpkit.data.store import Callbacks
     from nlpkit.generate.settings import Settings
     from nlpkit.runs.opened import open_checkpoint
     from nlpkit.train.log import Log
@@ -77,12 +77,12 @@ def command(
 
     log = Log(common.verbosity)
     with catch_signals(leave) as stop:
-        watch = Watch(note=log.detail, should_stop=stop.check)
+        callbacks = Callbacks(note=log.detail, should_stop=stop.check)
         opened = open_checkpoint(
             checkpoint, device=common.device, family=family, say=log.say, warn=log.warn
         )
-        source = evaluate.find_data(opened, data or (), text_key, watch)
-        run = evaluate.Evaluation(opened, source, tokens_per_batch, watch)
+        source = evaluate.find_data(opened, data or (), text_key, callbacks)
+        run = evaluate.Evaluation(opened, source, tokens_per_batch, callbacks)
         generation = Settings(max_new_tokens=max_new_tokens, beam=beam)
         figures, rows = run.figures(names, generation, log, stop, batch=32)
     if predictions is not None:

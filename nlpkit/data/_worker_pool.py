@@ -28,15 +28,15 @@ _AHEAD = 64
 _GROUP_SIGNALS = [n for n in ("SIGINT", "SIGTERM", "SIGHUP") if n in signal.Signals.__members__]
 
 
-class Doing(Protocol[PieceIn, ResultOut]):
+class Job(Protocol[PieceIn, ResultOut]):
     """Something picklable that turns a piece of work into a result."""
 
-    def do(self, piece: PieceIn, should_stop: Callable[[], None]) -> ResultOut: ...
+    def run(self, piece: PieceIn, should_stop: Callable[[], None]) -> ResultOut: ...
 
 
 def in_order(
     pieces: Iterator[Piece],
-    work: Doing[Piece, Result],
+    job: Job[Piece, Result],
     processes: int,
     should_stop: Callable[[], None],
 ) -> Generator[tuple[Piece, Result], None, None]:
@@ -47,24 +47,24 @@ def in_order(
     if processes == 1:
         for piece in pieces:
             should_stop()
-            yield piece, work.do(piece, should_stop)
+            yield piece, job.run(piece, should_stop)
         return
-    crew = _Crew(work, processes, should_stop)
+    pool = _WorkerPool(job, processes, should_stop)
     try:
-        yield from crew.results(pieces)
+        yield from pool.results(pieces)
     finally:
-        crew.end()
+        pool.end()
 
 
-class _Crew(Generic[Piece, Result]):
-    def __init__(self, work: Doing[Piece, Result], size: int, should_stop: Callable[[], None]):
+class _WorkerPool(Generic[Piece, Result]):
+    def __init__(self, job: Job[Piece, Result], size: int, should_stop: Callable[[], None]):
         context = multiprocessing.get_context("spawn")
         self._should_stop = should_stop
         self._workers = {}
         with _interrupts_held():
             for _ in range(size):
                 ours, theirs = context.Pipe()
-                worker = context.Process(target=_serve, args=(theirs, work), daemon=True)
+                worker = context.Process(target=_serve, args=(theirs, job), daemon=True)
                 worker.start()
                 theirs.close()
                 self._workers[ours] = worker
@@ -154,7 +154,7 @@ class _Bug:
         self.trace = trace
 
 
-def _serve(pipe: Connection, work: Doing[Piece, Result]) -> None:
+def _serve(pipe: Connection, job: Job[Piece, Result]) -> None:
     """Do the pieces that come through the pipe until it is closed."""
     # These reach the whole process group; it is the parent that ends its workers.
     for name in _GROUP_SIGNALS:
@@ -168,7 +168,7 @@ def _serve(pipe: Connection, work: Doing[Piece, Result]) -> None:
         except (EOFError, OSError):
             return
         try:
-            answer = work.do(piece, lambda: None)
+            answer = job.run(piece, lambda: None)
         except NlpkitError as error:
             answer = error
         except Exception:  # A bug: the parent raises it with this traceback.

@@ -171,22 +171,22 @@ def _sweep(parent: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def publish(built: Path, place: Path, is_sound: Callable[[], bool]) -> None:
+def publish(built: Path, path: Path, is_sound: Callable[[], bool]) -> None:
     """Move a finished directory to its place; what is there already wins, if it is sound."""
-    with write_errors(place):
+    with write_errors(path):
         for file in built.iterdir():
             with open(file, "rb") as written:
                 os.fsync(written.fileno())
         for _ in range(3):
             try:
-                os.rename(built, place)
+                os.rename(built, path)
                 return
             except OSError:
-                if not place.exists():
+                if not path.exists():
                     raise
             if is_sound():
                 return
             # Into the scratch directory, which is removed; another process may have been faster.
             with contextlib.suppress(FileNotFoundError):
-                os.rename(place, Path(tempfile.mkdtemp(dir=built.parent)) / "damaged")
+                os.rename(path, Path(tempfile.mkdtemp(dir=built.parent)) / "damaged")
         raise FileExistsError(None, "another process keeps putting a damaged store there")

@@ -20,7 +20,7 @@ from nlpkit.data.cache import content_hash
 from nlpkit.data.corpus import Config, Input, Part, held_out
 from nlpkit.data.lines import TextFile
 from nlpkit.data.records import Bad, Counts, RowError, kind_of, no_such
-from nlpkit.data.tokenize import Watch
+from nlpkit.data.tokenize import Callbacks
 from nlpkit.errors import DataError
 
 _AT_ONCE = 1000  # rows tokenised together
@@ -94,7 +94,7 @@ def read_rows(
     columns: Sequence[str],
     counts: Counts,
     part: Part = "all",
-    watch: Watch | None = None,
+    callbacks: Callbacks | None = None,
 ) -> Iterator[Row]:
     """Yield the rows of all files in order.
 
@@ -106,7 +106,7 @@ def read_rows(
     """
     for entry in inputs:
         for file in entry.files:
-            yield from _file_rows(file, config, columns, counts, part, watch or Watch())
+            yield from _file_rows(file, config, columns, counts, part, callbacks or Callbacks())
 
 
 def _file_rows(
@@ -115,13 +115,13 @@ def _file_rows(
     columns: Sequence[str],
     counts: Counts,
     part: Part,
-    watch: Watch,
+    callbacks: Callbacks,
 ) -> Iterator[Row]:
     found = 0
-    watch.should_stop()
+    callbacks.should_stop()
     for line, what in formats.reader(file.format).rows(file, columns, counts):
         if line % 256 == 0:
-            watch.should_stop()
+            callbacks.should_stop()
         if isinstance(what, RowError):
             if config.on_error == "stop":
                 raise DataError(f"{file.name}:{line}: {what.what}") from what
@@ -150,21 +150,21 @@ def build_items(
     *,
     cache_dir: Path,
     part: Part = "all",
-    watch: Watch | None = None,
+    callbacks: Callbacks | None = None,
 ) -> Items:
     """Return all rows of a mixture as the task's items.
 
     Raises:
         DataError: a malformed row (`file:line: what`), or no item at all.
     """
-    watch = watch or Watch()
+    callbacks = callbacks or Callbacks()
     counts, cut = Counts(), Counter[str]()
     sources = []
     for entry in inputs:
-        rows = read_rows([entry], config, objective.columns, counts, part, watch)
+        rows = read_rows([entry], config, objective.columns, counts, part, callbacks)
         sources.append((list(_items(rows, config, objective, counts, cut)), entry.weight))
     hashes = [
-        [content_hash(file, cache_dir / "hashes", watch.should_stop), file.format]
+        [content_hash(file, cache_dir / "hashes", callbacks.should_stop), file.format]
         for entry in inputs
         for file in entry.files
     ]
@@ -177,7 +177,7 @@ def build_items(
             f"{name}: no items; {counts.bad} malformed rows, {counts.blank} blank lines, "
             f"{counts.held_out} rows in the other part"
         )
-    watch.note(f"data: {len(items):,} items, {items.tokens:,} tokens")
+    callbacks.note(f"data: {len(items):,} items, {items.tokens:,} tokens")
     return items
 
 

@@ -82,8 +82,8 @@ class Examples:
     def make(self, item: int, epoch: int) -> dict[str, np.ndarray]:
         """Return the example of `item` in the plan of `epoch`."""
         occurrence, piece = divmod(int(item), len(self))
-        late, occurrence = divmod(occurrence, self.occurrences)
-        rng = self.generator(epoch - late, piece, occurrence)
+        carried, occurrence = divmod(occurrence, self.occurrences)
+        rng = self.generator(epoch - carried, piece, occurrence)
         if self.mates is None:
             return self.objective.example(self.source(piece), rng)
         mates = [self.source(mate) for mate in self.mates.draw(piece, self.objective.mates, rng)]
@@ -179,13 +179,13 @@ class Stream:
         examples = self.examples
         items = examples.epoch(epoch)
         if epoch % self.round:
-            items = np.concatenate([examples.postponed(self._plans[epoch - 1].rest), items])
+            items = np.concatenate([examples.postponed(self._plans[epoch - 1].leftover), items])
         bins = plan_bins(
             items,
             examples.sizes[items % len(examples)],
             self.budget,
             examples.generator(epoch, 0, 0, 1),
-            leave_rest=(epoch + 1) % self.round != 0,
+            allow_leftover=(epoch + 1) % self.round != 0,
         )
         self._plans = {e: b for e, b in self._plans.items() if e == epoch - 1} | {epoch: bins}
 
@@ -236,7 +236,7 @@ def held_out_batches(examples: Examples, budget: int) -> tuple[Bins, Callable[[i
     return bins, lambda index: examples.batch(bins[index], 0)
 
 
-def fill(bins: Bins, sizes: np.ndarray, budget: int) -> float:
+def packing_efficiency(bins: Bins, sizes: np.ndarray, budget: int) -> float:
     """Return the share of the token budget that an epoch's batches use."""
     if not len(bins):
         return 0.0

@@ -2,9 +2,9 @@
 
 An epoch is planned from lengths alone, before any example is made: a seeded order of the pieces is
 cut into windows, each window is packed by best fit into bins of the token budget, bins that stay
-too empty are handed on to the next window (and, where `data/loader.py` says so, to the next epoch),
-and the bins of a window are shuffled. So a plan is a pure function of (seed, epoch), and any
-position in it can be returned to.
+too empty are carried over to the next window (and, where `data/loader.py` says so, to the next
+epoch), and the bins of a window are shuffled. So a plan is a pure function of (seed, epoch), and
+any position in it can be returned to.
 
 Best fit in the random order, not in decreasing order: that fills 0.3 % more and makes batches of
 like lengths, whose gradients differ from each other by the kind of their documents.
@@ -20,22 +20,22 @@ import numpy as np
 from nlpkit.errors import UsageError
 
 WINDOW_BINS = 64  # bins' worth of pieces packed together
-FULL_ENOUGH = 0.985  # bins emptier than this are handed on to the next window,
+FULL_ENOUGH = 0.985  # bins emptier than this are carried over to the next window,
 LENGTHS = "lengths"  # in an example of several sequences: the tokens of each
 SOURCE_LENGTHS = "source_lengths"  # in a batch with source sequences: the tokens of each
-HANDED_ON = 2  # but no more than so many: what packs badly here packs badly there
+MAX_CARRIED = 2  # but no more than so many: what packs badly here packs badly there
 
 
 @dataclass(frozen=True)
 class Bins:
     """The batches of one epoch: `items[offsets[b]:offsets[b + 1]]` share bin b.
 
-    `rest` are the items that are in none of them, left to the next epoch.
+    `leftover` are the items that are in none of them, left to the next epoch.
     """
 
     items: np.ndarray  # (I,) int64
     offsets: np.ndarray  # (B + 1,) int64
-    rest: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # (R,) int64
+    leftover: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # (R,) int64
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -66,30 +66,30 @@ class Batch:
 
 def best_fit(sizes: np.ndarray, budget: int) -> list[list[int]]:
     """Return bins of indices into `sizes` (I,), none over `budget`: best fit, in this order."""
-    rooms: list[int] = []  # distinct free space of open bins, ascending
+    free_sizes: list[int] = []  # distinct free space of open bins, ascending
     open_bins: dict[int, list[list[int]]] = {}  # free space -> bins that have it
     done: list[list[int]] = []
     smallest = int(sizes.min(initial=budget))
     for index, size in enumerate(sizes.tolist()):
-        place = bisect_left(rooms, size)
-        if place == len(rooms):
-            room, content = budget, []
+        index_of_free = bisect_left(free_sizes, size)
+        if index_of_free == len(free_sizes):
+            free, content = budget, []
         else:
-            room = rooms[place]
-            content = open_bins[room].pop()
-            if not open_bins[room]:
-                del open_bins[room], rooms[place]
+            free = free_sizes[index_of_free]
+            content = open_bins[free].pop()
+            if not open_bins[free]:
+                del open_bins[free], free_sizes[index_of_free]
         content.append(index)
-        left = room - size
+        left = free - size
         if left < smallest:
             done.append(content)
         elif left in open_bins:
             open_bins[left].append(content)
         else:
             open_bins[left] = [content]
-            insort(rooms, left)
-    for room in rooms:
-        done.extend(open_bins[room])
+            insort(free_sizes, left)
+    for free in free_sizes:
+        done.extend(open_bins[free])
     return done
 
 
@@ -99,11 +99,12 @@ def plan_bins(
     budget: int,
     rng: np.random.Generator | None,
     *,
-    leave_rest: bool = False,
+    allow_leftover: bool = False,
 ) -> Bins:
     """Pack `items` (I,) of `sizes` (I,) tokens, in this order; `rng` shuffles bins in a window.
 
-    With `leave_rest` the emptiest bins at the end stay unpacked, as `rest`; never the only one.
+    With `allow_leftover` the emptiest bins at the end stay unpacked, as `leftover`; never the only
+    one.
 
     Raises:
         UsageError: an item is larger than the budget.
@@ -120,8 +121,8 @@ def plan_bins(
         window = np.concatenate([carried, np.arange(start, stop)])
         bins = [window[chosen] for chosen in best_fit(sizes[window], budget)]
         carried = np.empty(0, np.int64)
-        if stop < len(sizes) or leave_rest:
-            bins, carried = _hand_on(bins, sizes, budget)
+        if stop < len(sizes) or allow_leftover:
+            bins, carried = _carry_over(bins, sizes, budget)
         if rng is not None:
             rng.shuffle(bins)
         packed.extend(bins)
@@ -130,12 +131,12 @@ def plan_bins(
     return Bins(items[order], np.concatenate([[0], np.cumsum(counts)]), items[carried])
 
 
-def _hand_on(
+def _carry_over(
     bins: list[np.ndarray], sizes: np.ndarray, budget: int
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """Return the bins to keep, at least one, and the contents of the others: the emptiest."""
     fullest_first = sorted(bins, key=lambda b: -sizes[b].sum())
-    keep = max(1, len(bins) - HANDED_ON)
+    keep = max(1, len(bins) - MAX_CARRIED)
     while keep < len(bins) and sizes[fullest_first[keep]].sum() >= FULL_ENOUGH * budget:
         keep += 1
     return fullest_first[:keep], np.concatenate([np.empty(0, np.int64), *fullest_first[keep:]])

@@ -63,8 +63,8 @@ class Counts:
         for name, value in vars(other).items():
             if name != "first_bad":
                 setattr(self, name, getattr(self, name) + value)
-        room = KEPT_MESSAGES - len(self.first_bad)
-        self.first_bad += other.first_bad[:room]
+        free = KEPT_MESSAGES - len(self.first_bad)
+        self.first_bad += other.first_bad[:free]
 
     def add_bad(self, bad: Bad) -> None:
         """Count a row that is skipped and keep what is wrong with it, if among the first."""

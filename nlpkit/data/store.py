@@ -25,7 +25,7 @@ from nlpkit.data.corpus import Config, Input, Part
 from nlpkit.data.encode import AlignedTokenizer, Tokenizer
 from nlpkit.data.lines import TextFile
 from nlpkit.data.records import Bad, Counts, rows_of
-from nlpkit.data.tokenize import Watch, Work
+from nlpkit.data.tokenize import BuildSpec, Callbacks
 from nlpkit.errors import DataError, FileError, UsageError
 
 
@@ -229,13 +229,13 @@ class Corpus:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def cache_directory(named: str | None, fallback: Path | None, watch: Watch) -> Path:
+def cache_directory(named: str | None, fallback: Path | None, callbacks: Callbacks) -> Path:
     """Return a directory that can be written: `named` (`data.cache`), `$NLPKIT_CACHE`,
     `$XDG_CACHE_HOME/nlpkit` or `~/.cache/nlpkit`; failing that `fallback`, which is noted.
 
     Raise `FileError` if there is none.
     """
-    return cache.cache_directory(named, fallback, watch.note)
+    return cache.cache_directory(named, fallback, callbacks.note)
 
 
 def build_corpus(
@@ -247,7 +247,7 @@ def build_corpus(
     cache_dir: Path,
     part: Part = "all",
     marks: Sequence[str] = (),
-    watch: Watch | None = None,
+    callbacks: Callbacks | None = None,
 ) -> Corpus:
     """Return the corpus of a mixture, a store for each input; arguments and errors as for `build`.
 
@@ -263,7 +263,7 @@ def build_corpus(
             cache_dir=cache_dir,
             part=part,
             marks=marks,
-            watch=watch,
+            callbacks=callbacks,
         )
         parts.append((store, entry.weight))
     corpus = Corpus(parts)
@@ -282,7 +282,7 @@ def build(
     cache_dir: Path,
     part: Part = "all",
     marks: Sequence[str] = (),
-    watch: Watch | None = None,
+    callbacks: Callbacks | None = None,
 ) -> TokenStore:
     """Return the store of these files, in order: from the cache, or tokenised now.
 
@@ -293,41 +293,41 @@ def build(
     file or the cache cannot be read or written. A damaged store is built again, which is noted.
     Only a store of a `part` may be empty.
     """
-    watch = watch or Watch()
+    callbacks = callbacks or Callbacks()
     files = tuple(files)
     rows = tuple(rows_of(file, config.text_key, config.line_break) for file in files)
-    work = Work(files, rows, config, part, tokenizer, drop_unknown, marking.in_order(marks))
-    if work.marks and not isinstance(tokenizer, AlignedTokenizer):
+    spec = BuildSpec(files, rows, config, part, tokenizer, drop_unknown, marking.in_order(marks))
+    if spec.marks and not isinstance(tokenizer, AlignedTokenizer):
         raise UsageError(
-            f"objective: it needs marks ({', '.join(work.marks)}), and this kind of tokenizer does "
+            f"objective: it needs marks ({', '.join(spec.marks)}), and this kind of tokenizer does "
             "not say which characters its tokens stand for; use another kind"
         )
     before = [cache.signature(file) for file in files]
-    key = _write_store.key(work, cache_dir / "hashes", watch)
+    key = _write_store.key(spec, cache_dir / "hashes", callbacks)
     stores = cache_dir / "stores"
-    place = stores / key[:32]
+    path = stores / key[:32]
     names = [file.name for file in files]
-    if place.exists():
+    if path.exists():
         try:
-            store = TokenStore(place, names)
+            store = TokenStore(path, names)
             if store.fingerprint != key:
-                raise FileError(f"{place}: another store has been put there")
+                raise FileError(f"{path}: another store has been put there")
         except FileError as error:
-            watch.note(f"data: {error}; building it again")
+            callbacks.note(f"data: {error}; building it again")
         else:
-            watch.note(f"data: {_summary(store)}, from the cache: {place}")
+            callbacks.note(f"data: {_summary(store)}, from the cache: {path}")
             return store
-    with cache.scratch(stores) as room:
-        built = room / "store"
+    with cache.scratch(stores) as workdir:
+        built = workdir / "store"
         with cache.write_errors(built):
             built.mkdir()
-        _write_store.fill(built, room, work, key, watch)
+        _write_store.write_store(built, workdir, spec, key, callbacks)
         for file, then in zip(files, before, strict=True):
             if cache.signature(file) != then:
                 raise FileError(f"{file.name}: changed while it was being read; start again")
-        cache.publish(built, place, lambda: _is_sound(place))
-    store = TokenStore(place, names)
-    watch.note(f"data: {_summary(store)}, tokenised into {place}")
+        cache.publish(built, path, lambda: _is_sound(path))
+    store = TokenStore(path, names)
+    callbacks.note(f"data: {_summary(store)}, tokenised into {path}")
     return store
 
 
@@ -336,9 +336,9 @@ def _counts(kept: dict, name: str) -> Counts:
     return Counts(**{**kept, "first_bad": bad})
 
 
-def _is_sound(place: Path) -> bool:
+def _is_sound(path: Path) -> bool:
     try:
-        TokenStore(place).close()
+        TokenStore(path).close()
     except FileError:
         return False
     return True

@@ -32,7 +32,7 @@ _BLOCK_TOKENS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Watch:
+class Callbacks:
     """How the caller follows a build; all three are called often, from the caller's thread.
 
     `note` takes a line for the log, `progress` the bytes of input done and in all, and
@@ -55,7 +55,7 @@ class Range:
 
 
 @dataclass
-class Done:
+class ChunkResult:
     """What a range gave; lines count from its first. `error` is the row at which it stopped."""
 
     counts: Counts
@@ -63,7 +63,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Work:
+class BuildSpec:
     """Everything that tokenising a range needs besides the range; goes to the workers once."""
 
     files: tuple[TextFile, ...]
@@ -79,7 +79,7 @@ class Work:
         """uint16 where every id fits, else uint32; little-endian."""
         return np.dtype("<u2" if self.tokenizer.vocab_size <= 1 << 16 else "<u4")
 
-    def do(self, piece: Range, should_stop: Callable[[], None]) -> Done:
+    def run(self, piece: Range, should_stop: Callable[[], None]) -> ChunkResult:
         """Write the tokens, their marks and the document lengths of a range to its files."""
         counts = Counts()
         error = None
@@ -113,7 +113,7 @@ class Work:
                     marks.write(found.marks.tobytes())
             except RowError as bad:
                 error = (bad.line, bad.what)
-        return Done(counts, error)
+        return ChunkResult(counts, error)
 
 
 @dataclass
@@ -127,66 +127,66 @@ class Built:
     sha256: dict[str, str]
 
 
-def build(work: Work, folder: Path, room: Path, watch: Watch) -> Built:
+def build(spec: BuildSpec, folder: Path, workdir: Path, callbacks: Callbacks) -> Built:
     """Write `tokens.bin`, `offsets.npy` and, where marks are wanted, `marks.bin` into `folder`.
 
-    Pieces of them go into `room`.
+    Pieces of them go into `workdir`.
 
     Raise `DataError` at the first malformed row (or a file without documents), `FileError` when
     the disk is full.
     """
-    total = sum(os.path.getsize(file.path) for file in work.files)
-    pieces = _pieces(work.files, room)
-    counts = [Counts() for _ in work.files]
-    histogram = np.zeros(work.tokenizer.vocab_size, np.int64)
+    total = sum(os.path.getsize(file.path) for file in spec.files)
+    pieces = _pieces(spec.files, workdir)
+    counts = [Counts() for _ in spec.files]
+    histogram = np.zeros(spec.tokenizer.vocab_size, np.int64)
     digest = hashlib.sha256()
     at, done = 0, 0
     with (
         write_errors(folder),
         open(folder / "tokens.bin", "wb") as tokens,
-        open(room / "lengths", "wb") as lengths,
-        open((folder if work.marks else room) / "marks.bin", "wb") as marks,
-        closing(in_order(pieces, work, _processes(work, total), watch.should_stop)) as results,
+        open(workdir / "lengths", "wb") as lengths,
+        open((folder if spec.marks else workdir) / "marks.bin", "wb") as marks,
+        closing(in_order(pieces, spec, _processes(spec, total), callbacks.should_stop)) as results,
     ):
         for piece, result in results:
             while at < piece.file:
-                finish(work.files[at], work.config, counts[at])
+                finish(spec.files[at], spec.config, counts[at])
                 at += 1
-            _take(work.files[at], result, counts[at])
-            for block in _move(Path(f"{piece.out}.tokens"), tokens, watch.should_stop):
+            _take(spec.files[at], result, counts[at])
+            for block in _move(Path(f"{piece.out}.tokens"), tokens, callbacks.should_stop):
                 digest.update(block)
-                ids = np.frombuffer(block, work.dtype)
+                ids = np.frombuffer(block, spec.dtype)
                 histogram += np.bincount(ids, minlength=len(histogram))
-            for _ in _move(Path(f"{piece.out}.lengths"), lengths, watch.should_stop):
+            for _ in _move(Path(f"{piece.out}.lengths"), lengths, callbacks.should_stop):
                 pass
-            for _ in _move(Path(f"{piece.out}.marks"), marks, watch.should_stop):
+            for _ in _move(Path(f"{piece.out}.marks"), marks, callbacks.should_stop):
                 pass
-            size = os.path.getsize(work.files[at].path)
+            size = os.path.getsize(spec.files[at].path)
             done += (size if piece.stop is None else piece.stop) - piece.start
-            watch.progress(done, total)
-        for last in range(at, len(work.files)):
-            finish(work.files[last], work.config, counts[last])
+            callbacks.progress(done, total)
+        for last in range(at, len(spec.files)):
+            finish(spec.files[last], spec.config, counts[last])
     with write_errors(folder):
-        documents = _write_offsets(room / "lengths", folder / "offsets.npy")
+        documents = _write_offsets(workdir / "lengths", folder / "offsets.npy")
     hashes = {"tokens.bin": digest.hexdigest(), "offsets.npy": file_hash(folder / "offsets.npy")}
-    if work.marks:
+    if spec.marks:
         hashes["marks.bin"] = file_hash(folder / "marks.bin")
     return Built(counts, histogram, documents, int(histogram.sum()), hashes)
 
 
-def _pieces(files: Sequence[TextFile], room: Path) -> Iterator[Range]:
+def _pieces(files: Sequence[TextFile], workdir: Path) -> Iterator[Range]:
     number = 0
     for index, file in enumerate(files):
         for start, stop in cuts(file, RANGE_BYTES):
-            yield Range(index, start, stop, room / f"{number:08d}")
+            yield Range(index, start, stop, workdir / f"{number:08d}")
             number += 1
 
 
-def _processes(work: Work, total: int) -> int:
-    sizes = [1 if f.gzip else -(-os.path.getsize(f.path) // RANGE_BYTES) for f in work.files]
-    if work.config.workers is None and total <= _ALONE_BYTES:
+def _processes(spec: BuildSpec, total: int) -> int:
+    sizes = [1 if f.gzip else -(-os.path.getsize(f.path) // RANGE_BYTES) for f in spec.files]
+    if spec.config.workers is None and total <= _ALONE_BYTES:
         return 1
-    wanted = work.config.workers or _cores()
+    wanted = spec.config.workers or _cores()
     return max(1, min(wanted, sum(sizes)))
 
 
@@ -196,7 +196,7 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _take(file: TextFile, result: Done, counts: Counts) -> None:
+def _take(file: TextFile, result: ChunkResult, counts: Counts) -> None:
     """Add a range's counts, its line numbers made absolute; raise the error it stopped at."""
     before = counts.lines
     if result.error is not None:

@@ -15,7 +15,7 @@ from nlpkit.checkpoints.run_directory import RECIPE
 from nlpkit.data import corpus, store
 from nlpkit.data.items import Items, build_items
 from nlpkit.data.loader import HELD_OUT, Examples
-from nlpkit.data.store import Watch
+from nlpkit.data.store import Callbacks
 from nlpkit.errors import DataError, UsageError
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
@@ -53,7 +53,9 @@ class Source:
     metrics: Sequence[str] | None = None  # `eval.metrics` of the run's recipe
 
 
-def find_data(opened: Opened, files: Sequence[str], text_key: str | None, watch: Watch) -> Source:
+def find_data(
+    opened: Opened, files: Sequence[str], text_key: str | None, callbacks: Callbacks
+) -> Source:
     """Return the held-out data: `files`, or else those of the recipe of the checkpoint's run.
 
     The scores by which that recipe judges come along.
@@ -85,8 +87,8 @@ def find_data(opened: Opened, files: Sequence[str], text_key: str | None, watch:
         settings["train"] = [entry.model_dump() for entry in data.valid or data.train]
         settings["valid_fraction"] = 0.0 if data.valid else data.valid_fraction
     config = corpus.Config.model_validate(settings)
-    cache = store.cache_directory(config.cache, None, watch)
-    inputs, _ = corpus.resolve(config, base, cache, watch.should_stop)
+    cache = store.cache_directory(config.cache, None, callbacks)
+    inputs, _ = corpus.resolve(config, base, cache, callbacks.should_stop)
     if resolved is None:
         return Source(inputs, config, part, cache, 0)
     return Source(inputs, config, part, cache, resolved.recipe.seed, resolved.recipe.eval.metrics)
@@ -107,7 +109,7 @@ def _recipe_of_run(path: Path) -> recipe.Resolved:
 class Evaluation:
     """The held-out examples of a checkpoint's objective, and what its model makes of them."""
 
-    def __init__(self, opened: Opened, source: Source, budget: int, watch: Watch):
+    def __init__(self, opened: Opened, source: Source, budget: int, callbacks: Callbacks):
         self.opened, self.source = opened, source
         objective, tokenizer = opened.objective, opened.tokenizer
         self.is_task = hasattr(objective, "texts")
@@ -119,7 +121,7 @@ class Evaluation:
                 objective,
                 cache_dir=source.cache,
                 part=source.part,
-                watch=watch,
+                callbacks=callbacks,
             )
         else:
             made = store.build_corpus(
@@ -130,7 +132,7 @@ class Evaluation:
                 cache_dir=source.cache,
                 part=source.part,
                 marks=objective.marks,
-                watch=watch,
+                callbacks=callbacks,
             )
         self.corpus = made
         self.examples = Examples(made, objective, source.seed, HELD_OUT)

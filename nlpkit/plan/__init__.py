@@ -12,9 +12,9 @@ import torch
 from nlpkit import attention
 from nlpkit.attention.layout import Layout
 from nlpkit.data.corpus import Counts
-from nlpkit.data.loader import Stream, fill
+from nlpkit.data.loader import Stream, packing_efficiency
 from nlpkit.data.pack import Batch
-from nlpkit.data.store import Corpus, Watch
+from nlpkit.data.store import Callbacks, Corpus
 from nlpkit.errors import UsageError
 from nlpkit.objectives.contract import IGNORE
 from nlpkit.recipe import Resolved
@@ -80,7 +80,7 @@ def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
     part = build.model_part(resolved, run_path)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
-    data = build.build_data(resolved, part, run_path, Watch(note=log.detail))
+    data = build.build_data(resolved, part, run_path, Callbacks(note=log.detail))
     settings = resolved.recipe.train
     stream = Stream(
         data.examples,
@@ -94,8 +94,8 @@ def describe(plan: Plan) -> dict[str, Any]:
     """Return what the run would be, without anything that differs from one time to the next."""
     data, settings, stream = plan.data, plan.settings, plan.stream
     bins = stream.plan(0)
-    filled = fill(bins, data.examples.sizes, settings.batch_budget)
-    of_epoch = np.concatenate([bins.items, bins.rest]) % len(data.examples)
+    filled = packing_efficiency(bins, data.examples.sizes, settings.batch_budget)
+    of_epoch = np.concatenate([bins.items, bins.leftover]) % len(data.examples)
     epoch_tokens = int(data.examples.sizes[of_epoch].sum())
     steps_per_epoch = float(batches_per_epoch(stream) / settings.batches_per_step)
     first = plan.first

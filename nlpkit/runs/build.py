@@ -16,7 +16,7 @@ from nlpkit.checkpoints import any_layout, files, hf_layout
 from nlpkit.data import corpus, store
 from nlpkit.data.items import build_items, read_rows
 from nlpkit.data.loader import HELD_OUT, Examples
-from nlpkit.data.store import Watch
+from nlpkit.data.store import Callbacks
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.models import families, lora
 from nlpkit.models.config import ModelConfig
@@ -188,7 +188,7 @@ def _train_prompt_only(model: Any, start: int, stop: int) -> None:
     model.prompt_embedding.register_hook(lambda gradient: gradient * ours.to(gradient.device))
 
 
-def build_data(resolved: Resolved, part: ModelPart, run_path: Path, watch: Watch) -> Data:
+def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: Callbacks) -> Data:
     """Tokenise (or find tokenised) the recipe's text and bind its objective.
 
     Raises:
@@ -196,18 +196,22 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, watch: Watch
         UsageError: settings that do not fit together.
     """
     config = resolved.recipe.data
-    cache = store.cache_directory(config.cache, run_path / "cache", watch)
-    train_inputs, valid_inputs = corpus.resolve(config, resolved.base, cache, watch.should_stop)
+    cache = store.cache_directory(config.cache, run_path / "cache", callbacks)
+    train_inputs, valid_inputs = corpus.resolve(config, resolved.base, cache, callbacks.should_stop)
     held_out_share = bool(config.valid_fraction)
     train_part: Any = "train" if held_out_share else "all"
     # Before the tokenizer, which may be asked for its tokens.
     checks.validated_objective(resolved, part)
-    tokenizer = build_tokenizer(resolved, part, train_inputs, train_part, run_path, cache, watch)
+    tokenizer = build_tokenizer(
+        resolved, part, train_inputs, train_part, run_path, cache, callbacks
+    )
     objective = bind_objective(resolved, tokenizer, part, train_inputs, train_part)
 
     def build(inputs: Any, which: Any) -> Any:
         if isinstance(objective, Task):
-            return build_items(inputs, config, objective, cache_dir=cache, part=which, watch=watch)
+            return build_items(
+                inputs, config, objective, cache_dir=cache, part=which, callbacks=callbacks
+            )
         return store.build_corpus(
             inputs,
             config,
@@ -216,7 +220,7 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, watch: Watch
             cache_dir=cache,
             part=which,
             marks=objective.marks,
-            watch=watch,
+            callbacks=callbacks,
         )
 
     train = build(train_inputs, train_part)

@@ -17,7 +17,7 @@ from accelerate import Accelerator, PartialState
 from nlpkit.checkpoints import files
 from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
 from nlpkit.data.loader import Step, Stream, steps
-from nlpkit.data.store import Watch
+from nlpkit.data.store import Callbacks
 from nlpkit.errors import DivergedError, UsageError
 from nlpkit.recipe import Resolved, flatten
 from nlpkit.recipe.places import dotted
@@ -200,12 +200,12 @@ def prepare(
             f"{accelerator.num_processes} processes cannot share evenly; set "
             "train.tokens_per_batch so that they can"
         )
-    watch = Watch(note=log.say, should_stop=stop.check)
+    callbacks = Callbacks(note=log.say, should_stop=stop.check)
     part = build.model_part(resolved, directory.path, resumed)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
     with accelerator.main_process_first():  # the others find it in the cache
-        data = build.build_data(resolved, part, directory.path, watch)
+        data = build.build_data(resolved, part, directory.path, callbacks)
     packing = {"budget": settings.batch_budget, "batches_per_step": settings.batches_per_step}
     settled = settle(settings, Stream(data.examples, **packing))
     torch.manual_seed(resolved.recipe.seed)

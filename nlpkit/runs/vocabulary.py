@@ -9,7 +9,7 @@ from nlpkit import registry
 from nlpkit.checkpoints import any_layout, tokenizer_files
 from nlpkit.data import corpus
 from nlpkit.data.cache import content_hash, publish, scratch
-from nlpkit.data.store import Watch
+from nlpkit.data.store import Callbacks
 from nlpkit.errors import UsageError
 from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved, reads_text
@@ -25,7 +25,7 @@ def build_tokenizer(
     which: corpus.Part,
     run_path: Path,
     cache: Path,
-    watch: Watch,
+    callbacks: Callbacks,
 ) -> Any:
     """Return the run's own tokenizer if it has one, else the recipe's: loaded, or trained now.
 
@@ -51,7 +51,7 @@ def build_tokenizer(
     elif part.source is not None and old is None:
         raise UsageError(f"tokenizer.kind: {part.source} has no tokenizer to grow; give a path")
     else:
-        tokenizer = _trained(resolved, old, inputs, which, cache, watch)
+        tokenizer = _trained(resolved, old, inputs, which, cache, callbacks)
     if part.source is not None:
         _check_rows(part, old, tokenizer)
     return _with_special_tokens(resolved, tokenizer, part.config)
@@ -85,7 +85,7 @@ def _trained(
     inputs: list[corpus.Input],
     which: corpus.Part,
     cache: Path,
-    watch: Watch,
+    callbacks: Callbacks,
 ) -> Any:
     """Return the tokenizer that the text gives, or `old` (kind, tokenizer) grown on it."""
     section = resolved.recipe.tokenizer
@@ -95,7 +95,7 @@ def _trained(
         "kind": section.kind,
         "config": section.config.model_dump(),
         "files": [
-            [content_hash(file, cache / "hashes", watch.should_stop), file.format]
+            [content_hash(file, cache / "hashes", callbacks.should_stop), file.format]
             for entry in inputs
             for file in entry.files
         ],
@@ -103,12 +103,12 @@ def _trained(
         "part": [which, resolved.recipe.data.valid_fraction],
     } | ({"grown from": old[1].fingerprint()} if old else {})
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
-    place = cache / "tokenizers" / digest
-    if place.is_dir():
-        return tokenizer_files.load(place)[1]
+    path = cache / "tokenizers" / digest
+    if path.is_dir():
+        return tokenizer_files.load(path)[1]
     counts = corpus.Counts()
     documents = corpus.documents(
-        inputs, resolved.recipe.data, counts, part=which, should_stop=watch.should_stop
+        inputs, resolved.recipe.data, counts, part=which, should_stop=callbacks.should_stop
     )
     texts = (text for document in documents for text in document.texts)
     if old is None:
@@ -116,13 +116,13 @@ def _trained(
         tokenizer = module.Tokenizer.train(texts, section.config)
     else:
         tokenizer = grow.grown(old[1], old[0], section.kind, texts, section.config.model_dump())
-    with scratch(place.parent) as room:
-        tokenizer.save(room / "tokenizer")
-        publish(room / "tokenizer", place, place.is_dir)
+    with scratch(path.parent) as workdir:
+        tokenizer.save(workdir / "tokenizer")
+        publish(workdir / "tokenizer", path, path.is_dir)
     how = (
         f", {tokenizer.vocab_size - old[1].vocab_size:,} of them new, grown" if old else " trained"
     )
-    watch.note(
+    callbacks.note(
         f"tokenizer: {section.kind}, {tokenizer.vocab_size:,} tokens{how} on "
         f"{counts.documents:,} documents"
     )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nlpkit.checkpoints import files, hf_layout
 from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
-from nlpkit.data.loader import Position, Step, Stream, fill, steps
+from nlpkit.data.loader import Position, Step, Stream, packing_efficiency, steps
 from nlpkit.errors import Stopped, TryAgain
 from nlpkit.recipe import Resolved
 from nlpkit.runs import build, pretrain
@@ -95,10 +95,10 @@ def _epochs(bench: Bench, stream: Stream) -> Verdict:
     for epoch in range(stream.round):
         bins = stream.plan(epoch)
         due = np.sort(np.concatenate([examples.postponed(rest), examples.epoch(epoch)]))
-        if not np.array_equal(np.sort(np.concatenate([bins.items, bins.rest])), due):
+        if not np.array_equal(np.sort(np.concatenate([bins.items, bins.leftover])), due):
             return False, f"epoch {epoch} does not have every piece exactly once"
-        rest = bins.rest
-        share = fill(bins, examples.sizes, stream.budget)
+        rest = bins.leftover
+        share = packing_efficiency(bins, examples.sizes, stream.budget)
         used, room = used + share * len(bins), room + len(bins)
     if len(rest):
         return False, f"{len(rest)} examples are left over at the end of a round"

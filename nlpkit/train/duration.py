@@ -19,7 +19,7 @@ def batches_per_epoch(stream: Stream) -> Fraction:
     5 batches, though the first is planned as 2. The same in every process: no plan knows of ranks.
     """
     bins, sizes = stream.plan(0), stream.examples.sizes
-    packed, rest = (int(sizes[items % len(sizes)].sum()) for items in (bins.items, bins.rest))
+    packed, rest = (int(sizes[items % len(sizes)].sum()) for items in (bins.items, bins.leftover))
     return Fraction(len(bins) * (packed + rest), packed)
 
 
