@@ -199,7 +199,7 @@ def test_plan_and_dry_run_of_a_task_show_its_batch_and_mask(
         assert [line[head.index("context")] for line in first][-1] == "False"
     else:
         order = "option" if task == "nlu" else "order"
-        assert head[-2:] == [order, "right"]
+        assert head[-2:] == [order, "label"]
         assert first[-1][-2] == "0"
         assert all(line[-2:] == ["", ""] for line in first[:-1])
     pytest.importorskip("matplotlib")

@@ -243,7 +243,7 @@ def test_config_of_every_part_is_strict_and_described(folder: str, name: str) ->
 def test_objective_offers_its_contract(folder: str, name: str) -> None:
     objective = registry.load(folder, name).Objective
     wanted = _public(contract.Objective)
-    assert {"pieces", "length", "example", "num_targets", "loss", "fields", "needs"} <= wanted
+    assert {"spans", "length", "example", "num_targets", "loss", "fields", "needs"} <= wanted
     _assert_has(objective, wanted)
     assert objective.joins == hasattr(objective, "alter")
     assert list(inspect.signature(objective).parameters) == ["config", "tokenizer", "model_config"]
@@ -253,7 +253,7 @@ def test_objective_offers_its_contract(folder: str, name: str) -> None:
     # The targets of those that learn text are found there, for bits a character.
     assert "labels" in objective.fields or not objective.predicts_text
     is_task = issubclass(objective, Task)
-    for method in ("pieces", "length", "example", "num_targets", "loss"):
+    for method in ("spans", "length", "example", "num_targets", "loss"):
         ours, theirs = (
             list(inspect.signature(getattr(o, method)).parameters)
             for o in (objective, contract.Objective)

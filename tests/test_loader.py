@@ -264,7 +264,7 @@ def test_example_postponed_is_that_of_its_own_epoch() -> None:
 
 def test_example_is_made_of_its_piece() -> None:
     examples = _examples(([70, 9], 1.0))  # pieces of 30, 30, 10 and 9
-    assert (examples.pieces.stop - examples.pieces.start).tolist() == [30, 30, 10, 9]
+    assert (examples.spans.stop - examples.spans.start).tolist() == [30, 30, 10, 9]
     made = examples.make(3, 0)["input_ids"]
     assert made[PROMPT:].tolist() == [6, *[11] * 9, 7]
     assert len(examples.make(2, 0)["input_ids"]) == examples.sizes[2] == PROMPT + 12

@@ -342,7 +342,7 @@ def _stream(tmp_path, here, begin: int | None = 70) -> Stream:
 @pytest.mark.parametrize("begin", [70, None], ids=["framed", "stream"])
 def test_examples_get_marks_beside_their_ids(tmp_path, here, begin) -> None:
     examples = _stream(tmp_path, here, begin).examples
-    pieces = examples.pieces
+    pieces = examples.spans
     for piece in range(len(examples)):
         found = examples.source(piece)
         assert np.array_equal(found.ids, examples.ids(piece))

@@ -10,7 +10,7 @@ import pytest
 from nlpkit.data.loader import HELD_OUT, TRAIN, Examples, Stream, steps
 from nlpkit.errors import UsageError
 from nlpkit.objectives import clm
-from nlpkit.objectives.contract import Field, Pieces
+from nlpkit.objectives.contract import Field, Spans
 from tests import test_loader
 from tests.test_loader import FakeCorpus
 
@@ -28,11 +28,11 @@ class Pairs:
     def __init__(self, mates: int = 1, size: int = 8):
         self.mates, self.size = mates, size
 
-    def pieces(self, lengths: np.ndarray) -> Pieces:
+    def spans(self, lengths: np.ndarray) -> Spans:
         count = np.asarray(lengths) // self.size
         document = np.repeat(np.arange(len(count)), count)
         start = (np.arange(len(document)) - np.repeat(np.cumsum(count) - count, count)) * self.size
-        return Pieces(document, start, start + self.size, {})
+        return Spans(document, start, start + self.size, {})
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
         return pieces

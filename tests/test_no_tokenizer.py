@@ -58,6 +58,7 @@ FAMILY = '''
 from nlpkit.models.config import ModelConfig
 
 MODEL_TYPE = "pixels"
+VOCABULARY = ()
 
 class Config(ModelConfig):
     """Nothing to set."""
@@ -68,6 +69,12 @@ class Config(ModelConfig):
 MODEL = """
 import torch
 
+from imagelab.rows import Config
+from nlpkit.models.hf_format import own_format
+
+FORMAT = own_format(Config, "layer")
+LORA_TARGETS = ("layer",)
+
 class Model(torch.nn.Module):
     def __init__(self, config, vocab_size, backend):
         super().__init__()
@@ -77,9 +84,6 @@ class Model(torch.nn.Module):
 
     def forward(self, lengths, pixels):
         return self.layer(pixels)
-
-def to_hf(config, state):
-    return {"model_type": "pixels", "nlpkit": {"family": "imagelab.rows"}}, dict(state)
 
 def flops(config, vocab_size, lengths, count):
     return 240 * sum(lengths)

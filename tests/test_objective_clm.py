@@ -58,7 +58,7 @@ def test_contiguous_pieces_by_hand() -> None:
         ([EOS, 110, EOS], [110, EOS, 210]),
         ([210, 211], [211, EOS]),
     ]
-    assert objective.pieces(np.array([3, 1, 2])).dropped == {
+    assert objective.spans(np.array([3, 1, 2])).dropped == {
         "first_tokens_without_context": 1,
         "documents_without_piece": 0,
     }
@@ -85,7 +85,7 @@ def test_document_pieces_by_hand_have_both_ends() -> None:
         ([13, 14], [14, EOS]),
         ([BOS, 110], [110, EOS]),
     ]
-    assert objective.pieces(np.array([5, 1])).dropped == {
+    assert objective.spans(np.array([5, 1])).dropped == {
         "first_tokens_without_context": 0,
         "documents_without_piece": 0,
     }
@@ -94,7 +94,7 @@ def test_document_pieces_by_hand_have_both_ends() -> None:
 def test_documents_without_ends_lose_their_first_token_and_it_is_counted() -> None:
     objective = _objective(eos=None, max_length=4, contiguous=False)
     assert _made(objective, [1, 3]) == [([110, 111], [111, 112])]
-    assert objective.pieces(np.array([1, 3])).dropped == {
+    assert objective.spans(np.array([1, 3])).dropped == {
         "first_tokens_without_context": 2,
         "documents_without_piece": 1,
     }
@@ -131,7 +131,7 @@ def test_every_token_is_a_target_exactly_once(lengths, max_length, contiguous, e
     assert all(0 < len(inputs) <= max_length for inputs, _ in made)
     # Each input but the last is followed by its target.
     assert all(inputs[1:] == labels[:-1] for inputs, labels in made)
-    dropped = objective.pieces(corpus.lengths).dropped["first_tokens_without_context"]
+    dropped = objective.spans(corpus.lengths).dropped["first_tokens_without_context"]
     text = sum(lengths) + len(after) * len(lengths)
     assert len(targets) + dropped == text
 

@@ -237,7 +237,7 @@ def test_pieces_by_hand() -> None:
     objective = _objective(max_length=15, min_piece=4)
     assert objective.max_piece == 10
     lengths = [10, 11, 14, 13, 0, 3, 4, 35, 20]
-    pieces = objective.pieces(np.array(lengths))
+    pieces = objective.spans(np.array(lengths))
     found = list(zip(pieces.document, pieces.start, pieces.stop, strict=True))
     assert found == [
         (0, 0, 10),
@@ -256,7 +256,7 @@ def test_pieces_by_hand() -> None:
 
 
 def test_pieces_of_no_document_are_none() -> None:
-    pieces = _objective().pieces(np.array([], np.int64))
+    pieces = _objective().spans(np.array([], np.int64))
     assert len(pieces) == 0
     assert set(pieces.dropped.values()) == {0}
 
@@ -271,7 +271,7 @@ def test_pieces_and_what_is_dropped_are_all_tokens(
     lengths: list[int], room: int, min_piece: int
 ) -> None:
     objective = _objective(max_length=room + 5, min_piece=min_piece)
-    pieces = objective.pieces(np.array(lengths, np.int64))
+    pieces = objective.spans(np.array(lengths, np.int64))
     sizes = pieces.stop - pieces.start
     assert len(pieces) == 0 or min_piece <= sizes.min() <= sizes.max() <= room
     assert int(sizes.sum()) + pieces.dropped["short_piece_tokens"] == sum(lengths)

@@ -45,19 +45,19 @@ class Examples:
 
     def __init__(self, corpus: Any, objective: Any, seed: int, split: int = TRAIN):
         self.corpus, self.objective, self.seed, self.split = corpus, objective, seed, split
-        self.pieces = objective.pieces(corpus.lengths)
-        self.sizes = objective.length(self.pieces.stop - self.pieces.start)  # (I,) tokens
+        self.spans = objective.spans(corpus.lengths)
+        self.sizes = objective.length(self.spans.stop - self.spans.start)  # (I,) tokens
         self.token_field = next(n for n, f in objective.fields.items() if f.per == "token")
-        source = np.searchsorted(corpus.starts, self.pieces.document, side="right") - 1
+        source = np.searchsorted(corpus.starts, self.spans.document, side="right") - 1
         self.weights = corpus.weights[source]  # (I,) how often an epoch has each piece
         self.occurrences = int(corpus.weights.max()) + 1  # most that an epoch has of a piece
         self.mates: Mates | None = None
-        if objective.mates and len(self.pieces):
+        if objective.mates and len(self.spans):
             what = "the held-out data" if split == HELD_OUT else "the training data"
-            self.mates = Mates(self.pieces, corpus.lengths, self.weights, what)
+            self.mates = Mates(self.spans, corpus.lengths, self.weights, what)
 
     def __len__(self) -> int:
-        return len(self.pieces)
+        return len(self.spans)
 
     def generator(self, *key: int) -> np.random.Generator:
         """Return random numbers that depend on the seed, the split and `key` alone."""
@@ -93,14 +93,14 @@ class Examples:
         """Return what an example is made of: a piece's ids, `Marked` where the objective asks."""
         if not self.objective.marks:
             return self.ids(piece)
-        pieces = self.pieces
+        pieces = self.spans
         frame = [0] * len(pieces.before), [0] * len(pieces.after)
         marks = framed(self.corpus.marks, *self._span(piece), *frame)
         return Marked(self.ids(piece), marks)
 
     def ids(self, piece: int) -> np.ndarray:
         """Return the tokens (T,) of a piece, with those of the frame that are in its span."""
-        pieces = self.pieces
+        pieces = self.spans
         document, start, stop = self._span(piece)
         if pieces.before or pieces.after or stop > self.corpus.lengths[document]:
             documents = self.corpus.document
@@ -108,7 +108,7 @@ class Examples:
         return self.corpus.content(document, start, stop)
 
     def _span(self, piece: int) -> tuple[int, int, int]:
-        pieces = self.pieces
+        pieces = self.spans
         return int(pieces.document[piece]), int(pieces.start[piece]), int(pieces.stop[piece])
 
     def batch(self, items: np.ndarray, epoch: int) -> Batch:

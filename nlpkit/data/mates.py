@@ -17,7 +17,7 @@ _DRAWS = 32  # in vain, before the others are listed: where one document has nea
 
 
 class _Spans(Protocol):
-    """What is needed of `objectives/contract.Pieces`."""
+    """What is needed of `objectives/contract.Spans`."""
 
     document: np.ndarray
     stop: np.ndarray

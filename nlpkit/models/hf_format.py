@@ -70,6 +70,15 @@ class HfFormat:
     folders: Mapping[str, "HfFormat"] = field(default_factory=dict)  # parts saved as models apart
 
 
+def own_format(config: type[FrozenConfig], *modules: str) -> HfFormat:
+    """Return the format of a family that transformers has not: names and settings as they are.
+
+    `modules` are the parameters and modules of the model.
+    """
+    settings = [name for name, field in config.model_fields.items() if not field.exclude]
+    return HfFormat("", {name: name for name in modules}, {name: name for name in settings})
+
+
 def table_names(form: HfFormat, tables: Sequence[str]) -> dict[str, str]:
     """Return the tables of the vocabulary by our names, with transformers'."""
     found = {ours: names_of(form, ours) for ours in tables}
@@ -167,7 +176,10 @@ def settings_of(
     """
     more = form.more_settings(config)
     own = more.pop("nlpkit", {})
-    found: dict[str, Any] = {"architectures": [form.architecture], "model_type": model_type}
+    found: dict[str, Any] = {
+        "architectures": [form.architecture] if form.architecture else [],
+        "model_type": model_type,
+    }
     if vocab_size:
         found["vocab_size"] = vocab_size
     found |= {**more, "dtype": "float32"}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nlpkit.objectives.contract import Field, Joining, Loss, Objective, Pieces
+from nlpkit.objectives.contract import Field, Joining, Loss, Objective, Spans
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,9 +47,13 @@ class Combined:
             raise AttributeError(name)
         return getattr(self.first, name)
 
-    def pieces(self, lengths: np.ndarray) -> Pieces:
+    def special_tokens(self, model_config: Any) -> tuple[str, ...]:
+        """Return what all objectives want in the vocabulary."""
+        return _joined(objective.special_tokens(model_config) for objective in self.objectives)
+
+    def spans(self, lengths: np.ndarray) -> Spans:
         """Return the spans of the objective that makes the examples."""
-        return self.first.pieces(lengths)
+        return self.first.spans(lengths)
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
         """Return the tokens of its examples, which the others do not change."""

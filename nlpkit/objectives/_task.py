@@ -25,7 +25,7 @@ import numpy as np
 
 from nlpkit.data.pack import LENGTHS
 from nlpkit.data.records import RowError, kind_of
-from nlpkit.objectives.contract import Loss, Pieces
+from nlpkit.objectives.contract import Loss, Spans
 
 if TYPE_CHECKING:
     import torch
@@ -90,10 +90,10 @@ class Task(ABC):
         """Return the ids of each text."""
         return self.tokenizer.encode_batch(texts) if texts else []
 
-    def pieces(self, lengths: np.ndarray) -> Pieces:
+    def spans(self, lengths: np.ndarray) -> Spans:
         """Return every item whole."""
         lengths = np.asarray(lengths, np.int64)
-        return Pieces(np.arange(len(lengths)), np.zeros(len(lengths), np.int64), lengths, {})
+        return Spans(np.arange(len(lengths)), np.zeros(len(lengths), np.int64), lengths, {})
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
         """Return the tokens of each item."""

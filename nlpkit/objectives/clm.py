@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives.contract import Field, Loss, Pieces, Prompt, Term, check_length
+from nlpkit.objectives.contract import Field, Loss, Prompt, Spans, Term, TextObjective
 
 if TYPE_CHECKING:
     import torch
@@ -37,18 +37,13 @@ class Config(FrozenConfig):
     )
 
 
-class Objective:
+class Objective(TextObjective):
     """Examples and loss of next-token prediction."""
 
     parts = ("clm",)
     inputs = ("input_ids",)
     fields: Mapping[str, Field] = {"input_ids": Field(np.int64), "labels": Field(np.int64)}
     predicts_text = True
-    drop_unknown = False
-    joins = False
-    mates = 0
-    marks: tuple[str, ...] = ()
-    reads_text = True
     needs = ("causal",)
 
     def __init__(self, config: Config, tokenizer: Any, model_config: Any):
@@ -57,14 +52,13 @@ class Objective:
         Raises:
             ValueError: `max_length` is more than that.
         """
-        check_length(config.max_length, model_config)
-        self.config, self.tokenizer = config, tokenizer
+        super().__init__(config, tokenizer, model_config)
         begin, end = tokenizer.bos_id, tokenizer.eos_id
         self.before = () if config.contiguous or begin is None else (begin,)
         self.after = () if end is None else (end,)
         self.longest, self.ends = config.max_length, self.after
 
-    def pieces(self, lengths: np.ndarray) -> Pieces:
+    def spans(self, lengths: np.ndarray) -> Spans:
         """Return spans of at most `max_length` + 1 tokens, each beginning with the one before."""
         framed = np.asarray(lengths, np.int64) + len(self.before) + len(self.after)  # (D,)
         streams = framed.sum(keepdims=True) if self.config.contiguous else framed
@@ -83,7 +77,7 @@ class Objective:
         untold = 0 if self.before else len(streams)
         alone = int((count == 0).sum())
         dropped = {"first_tokens_without_context": untold, "documents_without_piece": alone}
-        return Pieces(document, start, start + size, dropped, self.before, self.after)
+        return Spans(document, start, start + size, dropped, self.before, self.after)
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
         """Return the inputs of each example: its last token is a target only."""

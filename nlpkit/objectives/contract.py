@@ -29,7 +29,7 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Pieces:
+class Spans:
     """Spans of documents that become examples; `dropped` counts what is left out, by reason.
 
     With `before` or `after` every document is framed by these tokens: `start` and `stop` count
@@ -131,7 +131,11 @@ class Objective(Protocol):
     marks: tuple[str, ...]
     reads_text: bool  # False: a recipe has no tokenizer, and the objective gets None for it
 
-    def pieces(self, lengths: np.ndarray) -> Pieces:
+    @classmethod
+    def special_tokens(cls, model_config: Any) -> tuple[str, ...]:
+        """Return the tokens that the vocabulary must have; others are added to it."""
+
+    def spans(self, lengths: np.ndarray) -> Spans:
         """Return the spans of documents of these `lengths` (D,) that become examples."""
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
@@ -168,6 +172,64 @@ def forward(objective: Objective, model: Any, batch: Batch) -> Any:
     """
     given = {**batch.fields, "progress": batch.progress}
     return model(batch.lengths, **{name: given[name] for name in objective.inputs})
+
+
+class TextObjective:
+    """What objectives on running text share, at the values that most have: a base, not a must.
+
+    Each document is cut into pieces of `max_length` tokens, less those that an example has beside
+    its piece (`extra`); a last piece shorter than `min_piece` is dropped, counted.
+    """
+
+    drop_unknown = False
+    joins = False
+    marks: tuple[str, ...] = ()
+    mates = 0
+    needs: tuple[str, ...] = ()
+    predicts_text = False
+    reads_text = True
+    extra = 0
+    min_piece = 1
+
+    def __init__(self, config: Any, tokenizer: Any, model_config: Any):
+        """Bind the settings.
+
+        Raises:
+            ValueError: `max_length` is more than the model has positions.
+        """
+        self.config, self.tokenizer, self.model_config = config, tokenizer, model_config
+        check_length(config.max_length, model_config)
+
+    @classmethod
+    def special_tokens(cls, model_config: Any) -> tuple[str, ...]:
+        """Return the tokens that the vocabulary must have."""
+        return ()
+
+    def spans(self, lengths: np.ndarray) -> Spans:
+        """Return the pieces of documents of these `lengths` (D,)."""
+        return cut_documents(lengths, self.config.max_length - self.extra, self.min_piece)
+
+    def length(self, pieces: np.ndarray) -> np.ndarray:
+        """Return the tokens of the examples made from pieces of these lengths (I,)."""
+        return pieces + self.extra
+
+
+def cut_documents(lengths: np.ndarray, size: int, min_size: int) -> Spans:
+    """Return pieces of `size` tokens of each document; a last one below `min_size` is dropped."""
+    lengths = np.asarray(lengths, np.int64)
+    full, rest = np.divmod(lengths, size)
+    kept = full + (rest >= min_size)
+    document = np.repeat(np.arange(len(kept)), kept)
+    first = np.cumsum(kept) - kept
+    start = (np.arange(len(document)) - np.repeat(first, kept)) * size
+    stop = np.minimum(start + size, lengths[document])
+    short = (rest > 0) & (rest < min_size)
+    dropped = {
+        "short_pieces": int(short.sum()),
+        "short_piece_tokens": int(rest[short].sum()),
+        "documents_without_piece": int((kept == 0).sum()),
+    }
+    return Spans(document, start, stop, dropped)
 
 
 def check_length(max_length: int, model_config: Any) -> None:

@@ -18,7 +18,16 @@ from pydantic import Field as Setting
 from nlpkit.config import FrozenConfig
 from nlpkit.objectives import _soft_prompt
 from nlpkit.objectives._soft_prompt import GENERATION_SEGMENT, INFILLING_SEGMENT, PROMPT_SEGMENT
-from nlpkit.objectives.contract import IGNORE, Field, Loss, Pieces, Prompt, Term
+from nlpkit.objectives.contract import (
+    IGNORE,
+    Field,
+    Loss,
+    Prompt,
+    Spans,
+    Term,
+    TextObjective,
+    cut_documents,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +49,7 @@ class Config(FrozenConfig):
     )
 
 
-class Objective:
+class Objective(TextObjective):
     """Examples and loss of CPM-Ant's pretraining."""
 
     parts = ("infilling", "generation")
@@ -55,10 +64,6 @@ class Objective:
     }
     predicts_text = True
     drop_unknown = True
-    joins = False
-    mates = 0
-    marks: tuple[str, ...] = ()
-    reads_text = True
     needs = ("prompt_length", "prompts")
 
     def __init__(self, config: Config, tokenizer: Any, model_config: Any):
@@ -83,21 +88,9 @@ class Objective:
                 f"{config.min_piece}"
             )
 
-    def pieces(self, lengths: np.ndarray) -> Pieces:
+    def spans(self, lengths: np.ndarray) -> Spans:
         """Return pieces of `max_piece` tokens; a last one shorter than `min_piece` is dropped."""
-        full, rest = np.divmod(np.asarray(lengths, np.int64), self.max_piece)
-        kept = full + (rest >= self.config.min_piece)
-        document = np.repeat(np.arange(len(kept)), kept)
-        first = np.cumsum(kept) - kept
-        start = (np.arange(len(document)) - np.repeat(first, kept)) * self.max_piece
-        stop = np.minimum(start + self.max_piece, np.asarray(lengths, np.int64)[document])
-        short = (rest > 0) & (rest < self.config.min_piece)
-        dropped = {
-            "short_pieces": int(short.sum()),
-            "short_piece_tokens": int(rest[short].sum()),
-            "documents_without_piece": int((kept == 0).sum()),
-        }
-        return Pieces(document, start, stop, dropped)
+        return cut_documents(lengths, self.max_piece, self.config.min_piece)
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
         """Return prompt + `<s>` + piece + `</s>`."""

@@ -104,7 +104,7 @@ def describe(plan: Plan) -> dict[str, Any]:
     return {
         "data": {
             "train": _corpus(data.train) | {"examples": len(data.examples)},
-            "dropped": data.examples.pieces.dropped,
+            "dropped": data.examples.spans.dropped,
             "cut": dict(data.train.cut),
             "held_out": _held_out(data),
             "vocabulary": vocab_size,

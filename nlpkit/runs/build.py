@@ -234,7 +234,7 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
         if made is not None and not len(made):
             raise DataError(
                 f"{name}: {len(made.corpus):,} documents and no example; left out: "
-                + ", ".join(f"{n:,} {what}" for what, n in made.pieces.dropped.items())
+                + ", ".join(f"{n:,} {what}" for what, n in made.spans.dropped.items())
             )
     return Data(tokenizer, objective, train, valid, examples, held_out)
 

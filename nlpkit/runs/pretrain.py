@@ -263,7 +263,7 @@ def _size(corpus: Any) -> str:
 
 def _left_out(data: Data) -> dict[str, int]:
     """Return what of the training text is not trained on, by reason."""
-    counts, pieces = data.train.counts, data.examples.pieces
+    counts, pieces = data.train.counts, data.examples.spans
     return {
         "malformed rows": counts.bad,
         "empty texts": counts.empty,

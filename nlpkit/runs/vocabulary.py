@@ -11,7 +11,6 @@ from nlpkit.data import corpus
 from nlpkit.data.cache import content_hash, publish, scratch
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import UsageError
-from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved, reads_text
 from nlpkit.runs import grow
 
@@ -59,9 +58,12 @@ def build_tokenizer(
 
 def _with_special_tokens(resolved: Resolved, tokenizer: Any, model_config: Any) -> Any:
     """Return the tokenizer with the tokens that the task frames its texts with."""
-    first = resolved.recipe.objective[0]
-    objective = registry.load("objectives", first.name).Objective
-    wanted = objective.special_tokens(model_config) if issubclass(objective, Task) else ()
+    objectives = [
+        registry.load("objectives", section.name).Objective for section in resolved.recipe.objective
+    ]
+    wanted = dict.fromkeys(
+        token for objective in objectives for token in objective.special_tokens(model_config)
+    )
     lacking = [token for token in wanted if tokenizer.special_id(token) is None]
     return tokenizer.extended(lacking) if lacking else tokenizer
 

@@ -61,7 +61,7 @@ class Subject:
 
     def pieces(self, tokens: int, longest: int | None = None) -> list[Any]:
         """Return ids of random pieces of the real text, of about so many tokens, at least 3."""
-        spans, found, total = self.examples.pieces, [], 0
+        spans, found, total = self.examples.spans, [], 0
         for number in self.rng(1).permutation(len(spans)).tolist():
             ids: Any = self.examples.ids(number)
             if not isinstance(ids, Item):  # a row of a task is whole
@@ -155,7 +155,7 @@ def noise_floor(subject: Subject) -> Verdict:
     words, rng = subject.words, subject.rng(3)
     model = subject.fresh().train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=NOISE_LR)
-    spans = subject.examples.pieces
+    spans = subject.examples.spans
     size = min(NOISE_PIECE, int((spans.stop - spans.start).max()))
     is_word = torch.zeros(subject.tokenizer.vocab_size, dtype=torch.bool, device=subject.device)
     is_word[torch.from_numpy(words).to(subject.device)] = True
