@@ -23,12 +23,13 @@ from nlpkit.data.items import Row
 from nlpkit.data.pack import LENGTHS
 from nlpkit.errors import DataError
 from nlpkit.objectives._task import Item, RowError, Task, counted, kind_of, shorten
-from nlpkit.objectives.contract import Field, Loss, Term, check_length
+from nlpkit.objectives.contract import Field, Loss, Term, TrainedModel, check_length
 
 if TYPE_CHECKING:
     import torch
 
     from nlpkit.data.pack import Batch
+    from nlpkit.tokenizers.contract import Extendable
 
 
 class StateConfig(FrozenConfig):
@@ -66,7 +67,7 @@ class StateTask(Task):
     }
     needs = ("has_vocabulary", "hidden_size")
 
-    def __init__(self, config: StateConfig, tokenizer: Any, model_config: Any):
+    def __init__(self, config: StateConfig, tokenizer: Extendable, model_config: Any):
         """Bind the settings.
 
         Raises:
@@ -147,19 +148,19 @@ class StateTask(Task):
         """Return the number of rows."""
         return {"task": int((batch["order"] == 0).sum())}
 
-    def loss(self, model: Any, hidden: torch.Tensor, batch: Batch) -> Loss:
+    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return L3, summed over rows; the task's loss and the auxiliary one apart, unweighted."""
         return self._computed(model, hidden, batch)[0]
 
     def predict(
-        self, model: Any, hidden: torch.Tensor, batch: Batch
+        self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
     ) -> tuple[Loss, list[tuple[str, str]]]:
         """Return the loss, and for each row the prediction and its label."""
         loss, outputs, groups = self._computed(model, hidden, batch)
         return loss, self.predictions(outputs, groups, batch.fields)
 
     def _computed(
-        self, model: Any, hidden: torch.Tensor, batch: Batch
+        self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
     ) -> tuple[Loss, torch.Tensor, torch.Tensor]:
         """Return the loss, each sequence's outputs (S, O) and the number of its row (S,)."""
         outputs = model.head(model.summary(hidden, batch.lengths)).float()
@@ -176,7 +177,7 @@ class StateTask(Task):
         return Loss({"task": Term(total, count, parts=parts)}), outputs, groups
 
     def _auxiliary(
-        self, model: Any, hidden: torch.Tensor, batch: Batch, groups: torch.Tensor
+        self, model: TrainedModel, hidden: torch.Tensor, batch: Batch, groups: torch.Tensor
     ) -> torch.Tensor:
         """Return the sum over rows of the mean, over a row's sequences, of their mean loss."""
         import torch

@@ -18,12 +18,13 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives.contract import Field, Loss, Prompt, Spans, Term, TextObjective
+from nlpkit.objectives.contract import Field, Loss, Prompt, Spans, Term, TextObjective, TrainedModel
 
 if TYPE_CHECKING:
     import torch
 
     from nlpkit.data.pack import Batch
+    from nlpkit.tokenizers.contract import Tokenizer
 
 
 class Config(FrozenConfig):
@@ -46,7 +47,7 @@ class Objective(TextObjective):
     predicts_text = True
     needs = ("causal",)
 
-    def __init__(self, config: Config, tokenizer: Any, model_config: Any):
+    def __init__(self, config: Config, tokenizer: Tokenizer, model_config: Any):
         """Bind the settings; `model_config` gives `max_positions`, if the family has a longest.
 
         Raises:
@@ -92,7 +93,7 @@ class Objective(TextObjective):
         """Return the number of predicted tokens: all."""
         return {"clm": batch["labels"].size}
 
-    def loss(self, model: Any, hidden: torch.Tensor, batch: Batch) -> Loss:
+    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return cross entropy over all tokens."""
         import torch
 
@@ -106,7 +107,7 @@ class Objective(TextObjective):
     def never(self) -> tuple[int, ...]:
         """Tokens that are no target: the begin token, and the one for padding."""
         ids = (self.tokenizer.bos_id, self.tokenizer.pad_id)
-        return tuple(token_id for token_id in ids if token_id not in (None, *self.ends))
+        return tuple(i for i in ids if i is not None and i not in self.ends)
 
     def continue_text(self, ids: Sequence[int], room: int) -> Prompt:
         """Return the text, as documents begin, and `room` slots behind it.

@@ -12,6 +12,7 @@ import torch
 from nlpkit import attention
 from nlpkit.attention.layout import Layout
 from nlpkit.data.corpus import Counts
+from nlpkit.data.items import Items
 from nlpkit.data.loader import Stream, packing_efficiency
 from nlpkit.data.pack import Batch
 from nlpkit.data.store import Callbacks, Corpus
@@ -143,7 +144,7 @@ def _held_out(data: Data) -> dict[str, Any] | None:
     return _corpus(data.valid) | {"examples": len(data.held_out), "unigram_entropy": entropy}
 
 
-def _corpus(corpus: Corpus) -> dict[str, Any]:
+def _corpus(corpus: Corpus | Items) -> dict[str, Any]:
     counts: Counts = corpus.counts
     return {
         "documents": len(corpus),

@@ -56,7 +56,7 @@ class _Trial:
         torch.manual_seed(plan.resolved.recipe.seed)
         backend = plan.resolved.recipe.attention.backend
         vocab_size = plan.data.vocab_size
-        self.model = build.build_model(plan.part, vocab_size, backend).to(plan.device)
+        self.model: Any = build.build_model(plan.part, vocab_size, backend).to(plan.device)
         self.optimizer = adamw(self.model, self.settings)
         self.bf16 = precision == "bf16"
 

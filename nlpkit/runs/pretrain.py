@@ -235,8 +235,8 @@ def announce(run: Run, state: State) -> None:
         entropy = data.valid.unigram_entropy()
         known = "" if entropy is None else f", unigram entropy {entropy:.4f} nats"
         log.say(f"held out: {_size(data.valid)}{known}")
-    for corpus in filter(None, (data.train, data.valid)):
-        if corpus.cut:
+    for corpus in (data.train, data.valid):
+        if corpus is not None and corpus.cut:
             log.warn("too long: " + ", ".join(f"{n:,} {what}" for what, n in corpus.cut.items()))
     written = run.resolved.recipe.train
     if written.epochs or written.warmup_ratio:

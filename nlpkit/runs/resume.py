@@ -23,7 +23,7 @@ from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models.hf_format import table_names
 from nlpkit.objectives._task import Task
-from nlpkit.objectives.contract import forward
+from nlpkit.objectives.contract import Objective, forward
 from nlpkit.recipe import Resolved
 from nlpkit.runs import build, vocabulary
 from nlpkit.runs.parts import Data, ModelPart
@@ -39,7 +39,9 @@ class Training(nn.Module):
     """Model and objective as one module, so that what wraps it (DDP, FSDP, autocast) sees the
     loss."""
 
-    def __init__(self, model: nn.Module, objective: Any):
+    model: Any  # a family's `Model`, which `nn.Module` hides
+
+    def __init__(self, model: nn.Module, objective: Objective):
         super().__init__()
         self.model = model
         self.objective = objective
