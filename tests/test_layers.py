@@ -18,7 +18,7 @@ from nlpkit.checkpoints import hf_layout
 from nlpkit.config import FrozenConfig
 from nlpkit.models import contract as models_contract
 from nlpkit.models import families, hf_format
-from nlpkit.models.config import ModelConfig
+from nlpkit.models.config import CAPABILITIES, ModelConfig
 from nlpkit.objectives import contract
 from nlpkit.objectives._task import Task
 from nlpkit.tokenizers.contract import Tokenizer as TokenizerContract
@@ -325,3 +325,9 @@ def test_attention_kind_offers_its_contract(folder: str, name: str) -> None:
 @pytest.mark.parametrize(("folder", "name"), _parts("attention/backends"))
 def test_attention_backend_offers_its_contract(folder: str, name: str) -> None:
     _assert_keeps(registry.load(folder, name), Backend)
+
+
+def test_capabilities_of_the_design_are_those_of_the_code() -> None:
+    table = DESIGN.read_text("utf-8").partition("<!-- capabilities")[2].partition("\n\n")[0]
+    assert dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.M)) == CAPABILITIES
+    assert {*CAPABILITIES} <= {*dir(ModelConfig)}
