@@ -186,7 +186,7 @@ def test_stopped_run_of_epochs_goes_on_bit_for_bit(
 ) -> None:
     place = _tiny.pretrain_with_stops(task, tmp_path, reads, *EPOCHS)
     assert _tiny.metrics(tmp_path) == _tiny.metrics(whole)
-    expected = files.pointed(whole, "latest")
+    expected = files.read_pointer(whole, "latest")
     assert expected is not None
     for name in ("model.safetensors", "optimizer.safetensors"):
         ours, theirs = load_file(place / name), load_file(expected / name)

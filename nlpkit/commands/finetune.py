@@ -92,7 +92,7 @@ def _checkpoint_of(start: str, common: Common) -> str:
     from nlpkit.train.log import Log
 
     run = Path(start).expanduser()
-    found = None if (run / "config.json").exists() else files.pointed(run, "latest")
+    found = None if (run / "config.json").exists() else files.read_pointer(run, "latest")
     if found is None:
         return start
     Log(common.verbosity).say(f"{start}: its latest checkpoint, {found.name}")

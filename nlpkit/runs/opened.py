@@ -96,7 +96,7 @@ def find_checkpoint(path: Path, say: Callable[[str], None] = lambda _: None) -> 
         return path.resolve()
     run = path.parent if path.name == "checkpoints" else path
     for name in ("best", "latest"):
-        if found := files.pointed(run, name):
+        if found := files.read_pointer(run, name):
             say(f"{path}: its {name} checkpoint, {found.name}")
             return found
     if not path.exists():

@@ -98,14 +98,14 @@ def pretrain(
     try:
         state = train(job, state)
     except DivergedError as error:
-        last = files.pointed(directory.path, "latest")
+        last = files.read_pointer(directory.path, "latest")
         where = f"the last good state is {last}" if last else "nothing was saved yet"
         raise DivergedError(f"{error}; {where}; try a lower train.lr or train.clip") from error
     finally:
         if job.metrics and trackers:
             job.metrics.close()
             trackers.finish()
-    place = files.pointed(directory.path, "latest")
+    place = files.read_pointer(directory.path, "latest")
     assert place is not None
     if is_main:
         directory.set_status(finished=True, step=state.step)
