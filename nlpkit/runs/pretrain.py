@@ -27,7 +27,7 @@ from nlpkit.runs.parts import Data, token_characters
 from nlpkit.runs.resume import Run, Training, from_first, named_checkpoint, restore, save
 from nlpkit.train import machine
 from nlpkit.train.best_evaluation import LOSS
-from nlpkit.train.duration import settle
+from nlpkit.train.duration import resolve_steps
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, State, train
@@ -207,13 +207,15 @@ def prepare(
     with accelerator.main_process_first():  # the others find it in the cache
         data = build.build_data(resolved, part, directory.path, callbacks)
     packing = {"budget": settings.batch_budget, "batches_per_step": settings.batches_per_step}
-    settled = settle(settings, Stream(data.examples, **packing))
+    training_settings = resolve_steps(settings, Stream(data.examples, **packing))
     torch.manual_seed(resolved.recipe.seed)
     model = build.build_model(part, data.vocab_size, resolved.recipe.attention.backend)
     bare = Training(model, data.objective)
-    training, optimizer = accelerator.prepare(bare, adamw(bare, settled))
+    training, optimizer = accelerator.prepare(bare, adamw(bare, training_settings))
     optimizer = optimizer.optimizer
-    return Run(resolved, settled, directory, part, data, accelerator, training, optimizer, log)
+    return Run(
+        resolved, training_settings, directory, part, data, accelerator, training, optimizer, log
+    )
 
 
 def announce(run: Run, state: State) -> None:

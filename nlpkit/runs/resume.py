@@ -30,7 +30,7 @@ from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.train import snapshot
 from nlpkit.train.log import Log
 from nlpkit.train.loop import State
-from nlpkit.train.settings import Settled
+from nlpkit.train.settings import ResolvedTraining
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class Run:
     """A run with its parts, ready to train."""
 
     resolved: Resolved
-    settings: Settled  # `train` of the recipe, its length in steps
+    settings: ResolvedTraining  # `train` of the recipe, its length in steps
     directory: RunDirectory
     part: ModelPart
     data: Data

@@ -23,7 +23,7 @@ from nlpkit.train.log import Log, Metrics
 from nlpkit.train.losses import LossSums, reduced
 from nlpkit.train.memory import used
 from nlpkit.train.optim import lr_factor
-from nlpkit.train.settings import Settled
+from nlpkit.train.settings import ResolvedTraining
 from nlpkit.train.signals import StopFlag
 
 _DROPOUT = 2  # first word of the seed of dropout masks (0 and 1: see data/loader.py)
@@ -71,7 +71,7 @@ class Job:
     accelerator: Accelerator
     training: nn.Module
     optimizer: Any
-    settings: Settled
+    settings: ResolvedTraining
     seed: int
     steps: Callable[[State], Iterator[Step]]
     evaluate: Callable[[float], dict[str, Any] | None] | None
@@ -135,7 +135,7 @@ def _leave(job: Job, state: State) -> NoReturn:
     raise job.stop.ending(f"saved at step {state.step}; the same command goes on from there")
 
 
-def is_over(state: State, settings: Settled) -> bool:
+def is_over(state: State, settings: ResolvedTraining) -> bool:
     """Return whether all steps are done, or patience is."""
     out_of_patience = settings.patience and state.evaluations_without_gain >= settings.patience
     return state.step >= settings.steps or bool(out_of_patience)
