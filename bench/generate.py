@@ -106,7 +106,7 @@ def main():
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    machine.tune_memory()
+    machine.configure_allocator()
     clock = time.process_time if given.threads == 1 else time.perf_counter
     unit = "processor time" if given.threads == 1 else "wall time"
     print(

@@ -80,7 +80,7 @@ def open_checkpoint(
             f"{tokenizer.vocab_size}"
         )
     objective = _objective(directory, notes, tokenizer, part)
-    machine.tune_memory()
+    machine.configure_allocator()
     dtype = _precision(precision, _stored(state, part.vocabulary), where)
     model = _model(part, state, backend).to(device=where, dtype=dtype)
     return Opened(directory, part, model.eval(), tokenizer, objective, notes)

@@ -52,7 +52,7 @@ def pretrain(
         DivergedError: the loss is not finite; the last checkpoint is named.
     """
     accelerator = make_accelerator(resolved, directory, device, log)
-    with stop.promptly():
+    with stop.abortable():
         run = prepare(resolved, directory, accelerator, log, stop, named_checkpoint(resume))
     settings = run.settings
     state = restore(run, resume)
@@ -73,7 +73,7 @@ def pretrain(
         )
         for number, step in enumerate(steps(source, settings.steps - state.step, settings.workers)):
             if number == 1:  # chosen in the first step
-                log.say(f"attention: {run.bare.model.attention_choice}")
+                log.say(f"attention: {run.unwrapped.model.attention_choice}")
             yield step
 
     is_main = accelerator.is_main_process
@@ -146,7 +146,7 @@ def make_accelerator(
     found = machine.find_device(device)
     if device not in ("auto", "cpu"):
         os.environ["ACCELERATE_TORCH_DEVICE"] = device
-    machine.tune_memory()
+    machine.configure_allocator()
     # Without an accelerator accelerate must be told, or several processes would not find together.
     on_cpu = found.type == "cpu"
     processes = PartialState(cpu=on_cpu)
@@ -210,8 +210,8 @@ def prepare(
     training_settings = resolve_steps(settings, Stream(data.examples, **packing))
     torch.manual_seed(resolved.recipe.seed)
     model = build.build_model(part, data.vocab_size, resolved.recipe.attention.backend)
-    bare = Training(model, data.objective)
-    training, optimizer = accelerator.prepare(bare, adamw(bare, training_settings))
+    unwrapped = Training(model, data.objective)
+    training, optimizer = accelerator.prepare(unwrapped, adamw(unwrapped, training_settings))
     optimizer = optimizer.optimizer
     return Run(
         resolved, training_settings, directory, part, data, accelerator, training, optimizer, log
@@ -221,7 +221,7 @@ def prepare(
 def announce(run: Run, state: State) -> None:
     """Say what is about to be trained, on what."""
     data, log = run.data, run.log
-    parameters = list(run.bare.model.parameters())
+    parameters = list(run.unwrapped.model.parameters())
     number, trained = (sum(p.numel() for p in ps) for ps in (parameters, _trained(run)))
     log.say(
         f"model: {run.part.family}, {number:,} parameters"
@@ -253,7 +253,7 @@ def announce(run: Run, state: State) -> None:
 
 def _trained(run: Run) -> Iterator[torch.Tensor]:
     """Yield what is trained; of a table of soft prompts, the rows of the task."""
-    for parameter in run.bare.model.parameters():
+    for parameter in run.unwrapped.model.parameters():
         if parameter.requires_grad:
             rows = run.part.prompt_rows
             yield parameter if rows is None else parameter[rows[0] : rows[1]]

@@ -68,7 +68,7 @@ class Run:
     log: Log
 
     @property
-    def bare(self) -> Training:
+    def unwrapped(self) -> Training:
         """The training module without what accelerate wrapped around it."""
         return self.accelerator.unwrap_model(self.training)
 

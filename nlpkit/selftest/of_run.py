@@ -168,7 +168,7 @@ def _gradient(bench: Bench, step: Step) -> Tensor:
 def reopened(bench: Bench) -> Verdict:
     """Save the model as a run does and open it again, here and in transformers: same bits."""
     subject, made = bench.subject, bench.run
-    made.bare.model.load_state_dict(subject.model.state_dict())
+    made.unwrapped.model.load_state_dict(subject.model.state_dict())
     save(made, State(step=1), False)
     place = files.checkpoint_path(made.directory.path, 1)
     loaded = hf_layout.converted(made.part.family, place, *hf_layout.read(place))

@@ -98,7 +98,7 @@ def train(job: Job, state: State) -> State:
                 break
             record = _take_step(job, state, step)
             if record is None:
-                _leave(job, state)
+                _save_and_stop(job, state)
             else:
                 _count(state, record, step, speed)
                 _report(job, state, record, speed)
@@ -119,7 +119,7 @@ def _finish_step(job: Job, state: State) -> None:
         progress = state.step / job.settings.steps
         figures = job.evaluate(progress) if job.evaluate else None
         if figures is None:
-            _leave(job, state)
+            _save_and_stop(job, state)
         else:
             improved = _note_evaluation(job, state, figures)
     ended = is_over(state, job.settings)
@@ -127,7 +127,7 @@ def _finish_step(job: Job, state: State) -> None:
         job.save(state, improved)
 
 
-def _leave(job: Job, state: State) -> NoReturn:
+def _save_and_stop(job: Job, state: State) -> NoReturn:
     """Save the last whole step and end the program."""
     if not state.step:
         raise job.stop.ending("nothing was trained yet")
