@@ -72,7 +72,7 @@ def make_gpt():
 def run_ours(model, objective, prompts, new):
     """Return the tokens (B, new) that nlpkit generates."""
     made = (objective.continue_text(ids, new) for ids in prompts)
-    rules = Rules(never=tuple(range(FIRST)))
+    rules = Rules(suppress_tokens=tuple(range(FIRST)))
     answers = generate(model, made, Settings(), rules, batch=len(prompts), scores=False)
     return [list(each[0].ids) for each in answers]
 

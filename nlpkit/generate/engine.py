@@ -216,7 +216,7 @@ class _Engine:
             gained = (chosen - logits.logsumexp(-1)).tolist()
         for line, token, score in zip(lines, tokens.tolist(), gained, strict=True):
             line.score += score
-            ended = token in self.rules.ends
+            ended = token in self.rules.eos_token_ids
             line.ids += [token]
             stopped = ended or self._stops(line.ids)
             if stopped or len(line.ids) == len(line.prompt.predicted_from):
@@ -241,7 +241,9 @@ class _Engine:
                 for value, place in zip(values, places, strict=True)
             ]
             parents.append(
-                line.beam.push(candidates, lambda token: token in self.rules.ends, self._stops)
+                line.beam.push(
+                    candidates, lambda token: token in self.rules.eos_token_ids, self._stops
+                )
             )
             if line.beam.done:
                 line.answers = line.beam.finished
@@ -255,15 +257,15 @@ class _Engine:
         early = [
             not line.prompt.open or line.count < settings.min_new_tokens for line in rows.lines
         ]
-        if rules.never or (rules.ends and any(early)):
+        if rules.suppress_tokens or (rules.eos_token_ids and any(early)):
             logits = logits.clone()
-            logits[:, list(rules.never)] = -torch.inf
-            if any(early) and rules.ends:
+            logits[:, list(rules.suppress_tokens)] = -torch.inf
+            if any(early) and rules.eos_token_ids:
                 width = self._width(rows)
                 bound = [
                     i * width + j for i, held in enumerate(early) if held for j in range(width)
                 ]
-                logits[torch.tensor(bound)[:, None], torch.tensor(rules.ends)] = -torch.inf
+                logits[torch.tensor(bound)[:, None], torch.tensor(rules.eos_token_ids)] = -torch.inf
         return logits
 
     def _stops(self, ids: Sequence[int]) -> bool:

@@ -18,13 +18,13 @@ from nlpkit.objectives.contract import Prompt
 class Rules:
     """What of the vocabulary ends an answer or is never in one."""
 
-    ends: tuple[int, ...] = ()
-    never: tuple[int, ...] = ()
+    eos_token_ids: tuple[int, ...] = ()
+    suppress_tokens: tuple[int, ...] = ()
     stops: Callable[[Sequence[int]], bool] | None = None  # whether ids hold a stop text
 
     def candidates(self, beams: int) -> int:
         """Return how many continuations to look at: if all end in every way, `beams` go on."""
-        return max(2, 1 + len(self.ends)) * beams
+        return max(2, 1 + len(self.eos_token_ids)) * beams
 
 
 @dataclass

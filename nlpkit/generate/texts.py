@@ -63,16 +63,16 @@ class Writer:
             raise UsageError(f"this model was trained for {name} and does not generate text")
         self.model, self.tokenizer, self.objective = model, tokenizer, objective
         self.settings = settings
-        self.room = settings.max_new_tokens or min(_DEFAULT_NEW_TOKENS, objective.longest // 2)
-        if not settings.min_new_tokens <= self.room < objective.longest:
-            which = "max" if self.room >= objective.longest else "min"
+        self.room = settings.max_new_tokens or min(_DEFAULT_NEW_TOKENS, objective.max_length // 2)
+        if not settings.min_new_tokens <= self.room < objective.max_length:
+            which = "max" if self.room >= objective.max_length else "min"
             raise UsageError(
                 f"{which}_new_tokens: {max(self.room, settings.min_new_tokens)} is too many; the "
-                f"model takes {objective.longest} tokens, input and output together"
+                f"model takes {objective.max_length} tokens, input and output together"
                 + (f", and {self.room} are to be added" if which == "min" else "")
             )
         stops = self._stops if settings.stop else None
-        self._rules = Rules(tuple(objective.ends), tuple(objective.never), stops)
+        self._rules = Rules(tuple(objective.eos_token_ids), tuple(objective.suppress_tokens), stops)
         if self._rules.candidates(settings.beam) > tokenizer.vocab_size:
             raise UsageError(f"beam: {settings.beam} is too many for {tokenizer.vocab_size} tokens")
         self.counts: Counter[str] = Counter()
