@@ -432,7 +432,7 @@ def test_beam_that_stop_texts_leave_alone_goes_on_beside_dead_ones() -> None:
     beam = Beam(3, 1.0, 5)
     scores = (-1.0, -2.0, -3.0, -4.0, -5.0, -6.0)
     candidates = [(score, 0, token) for token, score in enumerate(scores)]
-    parents = beam.push(candidates, lambda token: False, lambda ids: ids[-1] != 1)
+    parents = beam.step(candidates, lambda token: False, lambda ids: ids[-1] != 1)
     assert not beam.done
     assert parents == [0, 0, 0]
     assert beam.running == [(-2.0, (1,)), (-np.inf, (1,)), (-np.inf, (1,))]
@@ -560,7 +560,7 @@ def test_writer_puts_the_space_between_input_and_output(gpts) -> None:
 def test_writer_too_many_new_tokens_are_refused(ants) -> None:
     with pytest.raises(UsageError, match=r"max_new_tokens: 58 is too many; the model takes 58"):
         _writer(ants, max_new_tokens=58)
-    assert _writer(ants).room == 29
+    assert _writer(ants).max_new_tokens == 29
     with pytest.raises(UsageError, match=r"min_new_tokens: 40 is too many.*29 are to be added"):
         _writer(ants, min_new_tokens=40)
 
