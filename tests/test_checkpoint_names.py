@@ -298,10 +298,10 @@ def test_checkpoint_of_two_folders_is_guarded_by_its_manifest(tmp_path: Path) ->
             (directory / name).write_text("")
 
     place = files.save(tmp_path, 1, write)
-    assert files.damage(place) is None
+    assert files.find_corruption(place) is None
     verify(place)
     _change(place / "generator", ("bias",))
-    assert str(files.damage(place)).startswith("generator/model.safetensors has")
+    assert str(files.find_corruption(place)).startswith("generator/model.safetensors has")
     with pytest.raises(FileError, match=r"generator/model.safetensors: has changed since"):
         verify(place)
 

@@ -35,19 +35,19 @@ def _directory(run: Path) -> Path:
     return run / "checkpoints"
 
 
-def place(run: Path, step: int) -> Path:
+def checkpoint_path(run: Path, step: int) -> Path:
     """Return where the checkpoint of `step` lies, or would lie."""
     return _directory(run) / f"step-{step:08d}"
 
 
-def found(run: Path) -> list[Checkpoint]:
+def list_checkpoints(run: Path) -> list[Checkpoint]:
     """Return the run's checkpoints, newest step first; unfinished ones do not count."""
     paths = [p for p in _directory(run).glob("step-*") if (p / MANIFEST).is_file()]
     steps = [Checkpoint(p, int(p.name[5:])) for p in paths if p.name[5:].isdecimal()]
     return sorted(steps, key=lambda c: -c.step)
 
 
-def damage(path: Path) -> str | None:
+def find_corruption(path: Path) -> str | None:
     """Return what is wrong with the files of a checkpoint, or None when every hash is right."""
     if not (path / MANIFEST).is_file():  # nor a pipe, whose end would never come
         return f"{MANIFEST} is missing"
@@ -77,7 +77,7 @@ def is_inside(name: str) -> bool:
     return PurePath(*parts).as_posix() == name and ".." not in parts and name[:1] not in "/."
 
 
-def newest_good(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
+def newest_valid(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
     """Return the newest undamaged checkpoint; `say` what was wrong with newer ones.
 
     These are put aside as `damaged-step-…`, so that the run can save those steps again.
@@ -85,10 +85,10 @@ def newest_good(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
     Raises:
         FileError: there are checkpoints and all are damaged.
     """
-    checkpoints = found(run)
+    checkpoints = list_checkpoints(run)
     bad: list[Path] = []
     for checkpoint in checkpoints:
-        problem = damage(checkpoint.path)
+        problem = find_corruption(checkpoint.path)
         if problem is None:
             for path in bad:
                 with name_path_in_errors(path):
@@ -110,7 +110,7 @@ def save(run: Path, step: int, write: Callable[[Path], None]) -> Path:
     Raises:
         FileError: no space or no permission; whatever was there before is still there.
     """
-    target = place(run, step)
+    target = checkpoint_path(run, step)
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     with name_path_in_errors(target):
         remove_drafts(run)
@@ -131,7 +131,7 @@ def save(run: Path, step: int, write: Callable[[Path], None]) -> Path:
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
-        point(run, "latest", target)
+        set_pointer(run, "latest", target)
     return target
 
 
@@ -153,8 +153,8 @@ def training_file(path: Path) -> Path:
 
 def prune(run: Path, keep: int) -> None:
     """Remove all but the newest `keep` checkpoints and the best one."""
-    best = pointed(run, "best")
-    for checkpoint in found(run)[keep:]:
+    best = read_pointer(run, "best")
+    for checkpoint in list_checkpoints(run)[keep:]:
         if checkpoint.path.name == (best.name if best else None):
             continue
         if checkpoint.path.is_symlink():  # kept elsewhere by the user, whose it is
@@ -176,7 +176,7 @@ def remove_drafts(run: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def point(run: Path, name: str, target: Path) -> None:
+def set_pointer(run: Path, name: str, target: Path) -> None:
     """Make the pointer `checkpoints/NAME` lead to `target`, in one rename."""
     link, draft = _directory(run) / name, _directory(run) / f".{name}.{os.getpid()}"
     with name_path_in_errors(link):
@@ -186,7 +186,7 @@ def point(run: Path, name: str, target: Path) -> None:
         sync(link.parent)
 
 
-def pointed(run: Path, name: str) -> Path | None:
+def read_pointer(run: Path, name: str) -> Path | None:
     """Return the checkpoint that a pointer leads to, or None."""
     link = _directory(run) / name
     return link.resolve() if link.is_dir() else None

@@ -82,7 +82,7 @@ class RunDirectory:
         """
         path = self.path / RECIPE
         # A start that failed before its first checkpoint binds nobody.
-        if not path.exists() or not files.found(self.path):
+        if not path.exists() or not files.list_checkpoints(self.path):
             return []
         before, now = recipe.load(str(path)).dump(), resolved.dump()
         changed = recipe.changed(before, now)
@@ -114,7 +114,7 @@ class RunDirectory:
         status = self.status()
         if not status.get("finished"):
             return None
-        path = files.pointed(self.path, "latest")
+        path = files.read_pointer(self.path, "latest")
         return path if path and (path / files.MANIFEST).is_file() else None
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def train(resolved: "Resolved", common: Common, max_time: str | None, allow_change: bool) -> None:
     """Train the recipe, or go on with it, and print the final checkpoint's directory."""
     from nlpkit.checkpoints.run_directory import RunDirectory, process_rank
-    from nlpkit.cli import leave
+    from nlpkit.cli import exit_now
     from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
 
@@ -30,7 +30,7 @@ def train(resolved: "Resolved", common: Common, max_time: str | None, allow_chan
             common.result("", **described)
         return
     limit = None if max_time is None else seconds(max_time)
-    with catch_signals(leave, limit) as stop:
+    with catch_signals(exit_now, limit) as stop:
         done = one_run(resolved, common, allow_change, log, stop)
     if process_rank() == 0:
         common.result(str(done), checkpoint=str(done))

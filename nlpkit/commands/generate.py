@@ -227,7 +227,7 @@ def _report(writer: "Writer", inputs: "Inputs", seconds: float, log: "Log") -> N
     if counts["cut inputs"]:
         log.warn(
             f"{counts['cut inputs']:,} inputs were too long and cut by {counts['cut tokens']:,} "
-            f"tokens; the model takes {writer.objective.longest:,}, output included"
+            f"tokens; the model takes {writer.objective.max_length:,}, output included"
         )
     if counts["unknown tokens"]:
         log.warn(f"{counts['unknown tokens']:,} unknown tokens of the inputs were left out")

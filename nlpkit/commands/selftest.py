@@ -28,13 +28,13 @@ def command(common: Common, recipe: RecipeName = "cpm_ant") -> None:
     """
     resolved = common.load(recipe)
     from nlpkit import selftest
-    from nlpkit.cli import leave
+    from nlpkit.cli import exit_now
     from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
 
     log = Log(common.verbosity)
     proofs: list[Proof] = []
-    with catch_signals(leave) as stop:
+    with catch_signals(exit_now) as stop:
         with selftest.bench(resolved, device=common.device, log=log, stop=stop) as bench:
             log.say(_about(bench))
             for proof in selftest.prove(bench):

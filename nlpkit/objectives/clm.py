@@ -57,7 +57,7 @@ class Objective(TextObjective):
         begin, end = tokenizer.bos_id, tokenizer.eos_id
         self.before = () if config.contiguous or begin is None else (begin,)
         self.after = () if end is None else (end,)
-        self.longest, self.ends = config.max_length, self.after
+        self.max_length, self.eos_token_ids = config.max_length, self.after
 
     def spans(self, lengths: np.ndarray) -> Spans:
         """Return spans of at most `max_length` + 1 tokens, each beginning with the one before."""
@@ -104,10 +104,10 @@ class Objective(TextObjective):
         return Loss({"clm": Term(loss_sum, len(labels), parts=parts, of_text=True)})
 
     @property
-    def never(self) -> tuple[int, ...]:
+    def suppress_tokens(self) -> tuple[int, ...]:
         """Tokens that are no target: the begin token, and the one for padding."""
         ids = (self.tokenizer.bos_id, self.tokenizer.pad_id)
-        return tuple(i for i in ids if i is not None and i not in self.ends)
+        return tuple(i for i in ids if i is not None and i not in self.eos_token_ids)
 
     def continue_text(self, ids: Sequence[int], room: int) -> Prompt:
         """Return the text, as documents begin, and `room` slots behind it.
@@ -119,7 +119,7 @@ class Objective(TextObjective):
             ValueError: the text is empty and the tokenizer has no token to begin with.
         """
         begin = self.before or (() if len(ids) else self.after)
-        most = self.longest - room - len(begin)
+        most = self.max_length - room - len(begin)
         kept = np.asarray(ids, np.int64)[max(len(ids) - most, 0) :]
         given = np.concatenate([np.asarray(begin, np.int64), kept])
         if not len(given):

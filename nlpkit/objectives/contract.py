@@ -278,13 +278,13 @@ def check_length(max_length: int, model_config: Any) -> None:
 class Generative(Protocol):
     """What an objective offers, beside its contract, if its model can generate text."""
 
-    longest: int  # tokens of text, given and new, that fit together
-    ends: tuple[int, ...]  # tokens that end a text
-    never: tuple[int, ...]  # tokens that were never a target: not to be generated
+    max_length: int  # tokens of text, given and new, that fit together
+    eos_token_ids: tuple[int, ...]  # tokens that end a text
+    suppress_tokens: tuple[int, ...]  # tokens that were never a target: not to be generated
     drop_unknown: bool
 
     def continue_text(self, ids: Sequence[int], room: int) -> Prompt:
-        """Return the prompt for a text, with `room` slots, fewer than `longest`.
+        """Return the prompt for a text, with `room` slots, fewer than `max_length`.
 
         Raises:
             ValueError: nothing can be predicted from this text.

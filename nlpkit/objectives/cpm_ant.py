@@ -86,8 +86,8 @@ class Objective(TextObjective):
         self.vocab_size = tokenizer.vocab_size
         self.bos_id, self.eos_id = text_frame(tokenizer)
         self.max_piece = config.max_length - self.prompt_length - 2
-        self.longest = self.max_piece + 1  # a text that is to go on has no `</s>`
-        self.ends = (self.eos_id,)
+        self.max_length = self.max_piece + 1  # a text that is to go on has no `</s>`
+        self.eos_token_ids = (self.eos_id,)
         if self.max_piece < max(config.min_piece, 1):
             raise ValueError(
                 f"objective.max_length: {config.max_length} leaves {self.max_piece} tokens for "
@@ -155,7 +155,7 @@ class Objective(TextObjective):
         return Loss({"cpm_ant": Term(loss_sum, len(index), parts=parts, of_text=True)})
 
     @property
-    def never(self) -> tuple[int, ...]:
+    def suppress_tokens(self) -> tuple[int, ...]:
         """Tokens that are no target: `<s>` is given, documents hold no unknown ones."""
         ids = (self.bos_id, self.tokenizer.pad_id, self.tokenizer.unk_id)
         return tuple(token_id for token_id in ids if token_id is not None)
@@ -165,7 +165,7 @@ class Objective(TextObjective):
 
         Of a text that is too long the end is kept.
         """
-        return _soft_prompt.continued(self._soft(1), self.bos_id, ids, room, self.longest)
+        return _soft_prompt.continued(self._soft(1), self.bos_id, ids, room, self.max_length)
 
     def fill_blanks(self, parts: Sequence[Sequence[int]], blanks: Sequence[int]) -> Prompt:
         """Return soft prompt, `<s>`, text and `</s>` as context, and a target slot a blank token.

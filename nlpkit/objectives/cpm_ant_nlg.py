@@ -75,17 +75,17 @@ class Objective(Task):
             )
         self.bos_id, self.eos_id = _soft_prompt.text_frame(tokenizer)
         self.columns = (config.input, config.target)
-        self.longest, self.ends = self.room + 1, (self.eos_id,)
+        self.max_length, self.eos_token_ids = self.room + 1, (self.eos_id,)
 
     @property
-    def never(self) -> tuple[int, ...]:
+    def suppress_tokens(self) -> tuple[int, ...]:
         """Tokens that are no target; unknown ones in targets are not to be imitated."""
         ids = (self.tokenizer.bos_id, self.tokenizer.pad_id, self.tokenizer.unk_id)
         return tuple(token_id for token_id in ids if token_id is not None)
 
     def continue_text(self, ids: Sequence[int], room: int) -> Prompt:
         """Return soft prompt, `<s>` and the input, whose end is kept, and slots for the target."""
-        return _soft_prompt.continued(self.prompt, self.bos_id, ids, room, self.longest)
+        return _soft_prompt.continued(self.prompt, self.bos_id, ids, room, self.max_length)
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return input and target; raise `RowError`."""

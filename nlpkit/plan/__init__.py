@@ -22,10 +22,10 @@ from nlpkit.recipe import Resolved
 from nlpkit.runs import build
 from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.train import machine
-from nlpkit.train.duration import batches_per_epoch, settle
+from nlpkit.train.duration import batches_per_epoch, resolve_steps
 from nlpkit.train.log import Log
 from nlpkit.train.loop import to_device
-from nlpkit.train.settings import Settled
+from nlpkit.train.settings import ResolvedTraining
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Plan:
     """The parts of a run that has not begun."""
 
     resolved: Resolved
-    settings: Settled  # `train` of the recipe, its length in steps
+    settings: ResolvedTraining  # `train` of the recipe, its length in steps
     part: ModelPart
     data: Data
     stream: Stream
@@ -88,7 +88,7 @@ def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
         budget=settings.batch_budget,
         batches_per_step=settings.batches_per_step,
     )
-    return Plan(resolved, settle(settings, stream), part, data, stream, where)
+    return Plan(resolved, resolve_steps(settings, stream), part, data, stream, where)
 
 
 def describe(plan: Plan) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def probe(plan: Plan) -> dict[str, Any]:
     tried first, and what these say would not fit is not tried.
     """
     settings = plan.settings
-    machine.tune_memory()
+    machine.configure_allocator()
     precision, reason = machine.choose_precision(settings.precision, plan.device)
     if settings.deterministic:
         torch.use_deterministic_algorithms(True, warn_only=plan.device.type != "cpu")

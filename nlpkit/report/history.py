@@ -259,7 +259,7 @@ def _settings(path: Path) -> dict[str, str]:
 def _weights(path: Path) -> dict[int, str]:
     """Return the SHA-256 of each checkpoint's weights, as its manifest says, by step."""
     found = {}
-    for each in reversed(files.found(path)):
+    for each in reversed(files.list_checkpoints(path)):
         manifest = each.path / files.MANIFEST
         try:
             named = json.loads(manifest.read_text(encoding="utf-8"))["files"]

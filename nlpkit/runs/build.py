@@ -48,7 +48,7 @@ def model_part(
         return ModelPart(recipe.model.family, config, None)
     own = base = None
     if recipe.lora is not None:  # adapters are nothing without what they belong to
-        saved = [c.path for c in files.found(run_path)] if run_path else []
+        saved = [c.path for c in files.list_checkpoints(run_path)] if run_path else []
         newest = resumed or (saved[0] if saved else None)
         base = any_layout.base(newest) if newest else None
     elif resumed is not None:
@@ -132,7 +132,7 @@ def _loaded(
 
 def _own_checkpoint(run_path: Path) -> tuple[Path, tuple[dict[str, Any], dict[str, Any]]] | None:
     """Return the run's newest readable checkpoint; when none is, `saving` says what is wrong."""
-    for found in files.found(run_path):
+    for found in files.list_checkpoints(run_path):
         with contextlib.suppress(FileError):
             return found.path, hf_layout.read(found.path)
     return None
@@ -140,7 +140,7 @@ def _own_checkpoint(run_path: Path) -> tuple[Path, tuple[dict[str, Any], dict[st
 
 def _start(directory: Path) -> Path:
     """Return the checkpoint of `init_from`; `latest` may move on while it is read."""
-    if not any_layout.is_checkpoint(directory) and files.pointed(directory, "latest"):
+    if not any_layout.is_checkpoint(directory) and files.read_pointer(directory, "latest"):
         raise UsageError(
             f"init_from: {directory} is a run; name its checkpoint: {directory}/checkpoints/latest"
         )

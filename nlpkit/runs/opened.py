@@ -80,7 +80,7 @@ def open_checkpoint(
             f"{tokenizer.vocab_size}"
         )
     objective = _objective(directory, notes, tokenizer, part)
-    machine.tune_memory()
+    machine.configure_allocator()
     dtype = _precision(precision, _stored(state, part.vocabulary), where)
     model = _model(part, state, backend).to(device=where, dtype=dtype)
     return Opened(directory, part, model.eval(), tokenizer, objective, notes)
@@ -96,7 +96,7 @@ def find_checkpoint(path: Path, say: Callable[[str], None] = lambda _: None) -> 
         return path.resolve()
     run = path.parent if path.name == "checkpoints" else path
     for name in ("best", "latest"):
-        if found := files.pointed(run, name):
+        if found := files.read_pointer(run, name):
             say(f"{path}: its {name} checkpoint, {found.name}")
             return found
     if not path.exists():

@@ -27,7 +27,7 @@ from nlpkit.runs.parts import Data, token_characters
 from nlpkit.runs.resume import Run, Training, from_first, named_checkpoint, restore, save
 from nlpkit.train import machine
 from nlpkit.train.best_evaluation import LOSS
-from nlpkit.train.duration import settle
+from nlpkit.train.duration import resolve_steps
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, State, train
@@ -52,7 +52,7 @@ def pretrain(
         DivergedError: the loss is not finite; the last checkpoint is named.
     """
     accelerator = make_accelerator(resolved, directory, device, log)
-    with stop.promptly():
+    with stop.abortable():
         run = prepare(resolved, directory, accelerator, log, stop, named_checkpoint(resume))
     settings = run.settings
     state = restore(run, resume)
@@ -73,7 +73,7 @@ def pretrain(
         )
         for number, step in enumerate(steps(source, settings.steps - state.step, settings.workers)):
             if number == 1:  # chosen in the first step
-                log.say(f"attention: {run.bare.model.attention_choice}")
+                log.say(f"attention: {run.unwrapped.model.attention_choice}")
             yield step
 
     is_main = accelerator.is_main_process
@@ -98,14 +98,14 @@ def pretrain(
     try:
         state = train(job, state)
     except DivergedError as error:
-        last = files.pointed(directory.path, "latest")
+        last = files.read_pointer(directory.path, "latest")
         where = f"the last good state is {last}" if last else "nothing was saved yet"
         raise DivergedError(f"{error}; {where}; try a lower train.lr or train.clip") from error
     finally:
         if job.metrics and trackers:
             job.metrics.close()
             trackers.finish()
-    place = files.pointed(directory.path, "latest")
+    place = files.read_pointer(directory.path, "latest")
     assert place is not None
     if is_main:
         directory.set_status(finished=True, step=state.step)
@@ -146,7 +146,7 @@ def make_accelerator(
     found = machine.find_device(device)
     if device not in ("auto", "cpu"):
         os.environ["ACCELERATE_TORCH_DEVICE"] = device
-    machine.tune_memory()
+    machine.configure_allocator()
     # Without an accelerator accelerate must be told, or several processes would not find together.
     on_cpu = found.type == "cpu"
     processes = PartialState(cpu=on_cpu)
@@ -207,19 +207,21 @@ def prepare(
     with accelerator.main_process_first():  # the others find it in the cache
         data = build.build_data(resolved, part, directory.path, callbacks)
     packing = {"budget": settings.batch_budget, "batches_per_step": settings.batches_per_step}
-    settled = settle(settings, Stream(data.examples, **packing))
+    training_settings = resolve_steps(settings, Stream(data.examples, **packing))
     torch.manual_seed(resolved.recipe.seed)
     model = build.build_model(part, data.vocab_size, resolved.recipe.attention.backend)
-    bare = Training(model, data.objective)
-    training, optimizer = accelerator.prepare(bare, adamw(bare, settled))
+    unwrapped = Training(model, data.objective)
+    training, optimizer = accelerator.prepare(unwrapped, adamw(unwrapped, training_settings))
     optimizer = optimizer.optimizer
-    return Run(resolved, settled, directory, part, data, accelerator, training, optimizer, log)
+    return Run(
+        resolved, training_settings, directory, part, data, accelerator, training, optimizer, log
+    )
 
 
 def announce(run: Run, state: State) -> None:
     """Say what is about to be trained, on what."""
     data, log = run.data, run.log
-    parameters = list(run.bare.model.parameters())
+    parameters = list(run.unwrapped.model.parameters())
     number, trained = (sum(p.numel() for p in ps) for ps in (parameters, _trained(run)))
     log.say(
         f"model: {run.part.family}, {number:,} parameters"
@@ -251,7 +253,7 @@ def announce(run: Run, state: State) -> None:
 
 def _trained(run: Run) -> Iterator[torch.Tensor]:
     """Yield what is trained; of a table of soft prompts, the rows of the task."""
-    for parameter in run.bare.model.parameters():
+    for parameter in run.unwrapped.model.parameters():
         if parameter.requires_grad:
             rows = run.part.prompt_rows
             yield parameter if rows is None else parameter[rows[0] : rows[1]]

@@ -30,7 +30,7 @@ from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.train import snapshot
 from nlpkit.train.log import Log
 from nlpkit.train.loop import State
-from nlpkit.train.settings import Settled
+from nlpkit.train.settings import ResolvedTraining
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class Run:
     """A run with its parts, ready to train."""
 
     resolved: Resolved
-    settings: Settled  # `train` of the recipe, its length in steps
+    settings: ResolvedTraining  # `train` of the recipe, its length in steps
     directory: RunDirectory
     part: ModelPart
     data: Data
@@ -70,7 +70,7 @@ class Run:
     log: Log
 
     @property
-    def bare(self) -> Training:
+    def unwrapped(self) -> Training:
         """The training module without what accelerate wrapped around it."""
         return self.accelerator.unwrap_model(self.training)
 
@@ -137,11 +137,11 @@ def _weights(run: Run, path: Path) -> dict[str, Any]:
 def _checkpoint_to_resume(run: Run, resume: str) -> files.Checkpoint | None:
     path = run.directory.path
     if resume == "auto":
-        return files.newest_good(path, run.log.warn)
+        return files.newest_valid(path, run.log.warn)
     named = named_checkpoint(resume)
     if named is not None:
         return _good(run, named)
-    if files.found(path):
+    if files.list_checkpoints(path):
         raise UsageError(f"{path} holds checkpoints of a run; give --out another directory")
     return None
 
@@ -152,11 +152,11 @@ def named_checkpoint(resume: str) -> Path | None:
 
 
 def _good(run: Run, path: Path) -> files.Checkpoint:
-    problem = files.damage(path)
+    problem = files.find_corruption(path)
     if problem:
         raise FileError(f"{path}: not a good checkpoint: {problem}")
     step = _training(path, run.settings.best_by)[1].step
-    newer = [c for c in files.found(run.directory.path) if c.step > step]
+    newer = [c for c in files.list_checkpoints(run.directory.path) if c.step > step]
     if newer:
         raise UsageError(
             f"{run.directory.path} holds newer checkpoints (step {newer[0].step}); "
@@ -199,10 +199,10 @@ def _is_number(value: Any) -> bool:
 def _point(run: Run, found: files.Checkpoint, state: State) -> None:
     """Let the pointers lead where they should: a kill may have come just before they were set."""
     path = run.directory.path
-    if found.path.resolve().parent == files.place(path, 0).resolve().parent:
-        files.point(path, "latest", found.path)
+    if found.path.resolve().parent == files.checkpoint_path(path, 0).resolve().parent:
+        files.set_pointer(path, "latest", found.path)
         if state.best_step == found.step:
-            files.point(path, "best", found.path)
+            files.set_pointer(path, "best", found.path)
 
 
 def _begin(run: Run) -> None:
@@ -229,7 +229,7 @@ def save(run: Run, state: State, best: bool) -> None:
     One that is there was saved before the evaluation of its step: it gets the new state.
     """
     path, best_by = run.directory.path, run.settings.best_by
-    there = {c.step: c for c in files.found(path)}.get(state.step)
+    there = {c.step: c for c in files.list_checkpoints(path)}.get(state.step)
     if there is None:
         weights = snapshot.weights(run.training)
         optimizer_state = snapshot.optimizer_state(run.training, run.optimizer)
@@ -239,7 +239,7 @@ def save(run: Run, state: State, best: bool) -> None:
         files.amend(there.path, files.EVALUATED, _state_text(run, state))
     if run.accelerator.is_main_process:
         if best:
-            files.point(path, "best", files.place(path, state.step))
+            files.set_pointer(path, "best", files.checkpoint_path(path, state.step))
         files.prune(path, run.settings.keep)
     run.accelerator.wait_for_everyone()
 
