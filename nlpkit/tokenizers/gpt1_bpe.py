@@ -14,11 +14,11 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Self
 
 from pydantic import Field
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
-from typing_extensions import Self
 
 from nlpkit.config import FrozenConfig
 from nlpkit.errors import FileError
