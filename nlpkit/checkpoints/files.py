@@ -77,8 +77,8 @@ def is_inside(name: str) -> bool:
     return PurePath(*parts).as_posix() == name and ".." not in parts and name[:1] not in "/."
 
 
-def newest_valid(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
-    """Return the newest undamaged checkpoint; `say` what was wrong with newer ones.
+def newest_valid(run: Path, info: Callable[[str], None]) -> Checkpoint | None:
+    """Return the newest undamaged checkpoint; report through `info` what is wrong with newer ones.
 
     These are put aside as `damaged-step-…`, so that the run can save those steps again.
 
@@ -94,7 +94,7 @@ def newest_valid(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
                 with name_path_in_errors(path):
                     path.rename(path.with_name(f"damaged-{path.name}"))
             return checkpoint
-        say(f"{checkpoint.path} is damaged ({problem}); going back to the one before it")
+        info(f"{checkpoint.path} is damaged ({problem}); going back to the one before it")
         bad.append(checkpoint.path)
     if checkpoints:
         raise FileError(

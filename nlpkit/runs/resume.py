@@ -109,10 +109,10 @@ def restore(run: Run, resume: str) -> State:
         _point(run, found, state)
         if run.directory.status().get("steps") != run.settings.steps:  # --allow-change
             run.directory.set_status(steps=run.settings.steps)
-    run.log.say(f"going on from {found.path} (step {state.step})")
+    run.log.info(f"going on from {found.path} (step {state.step})")
     began, now = run.directory.status().get("threads"), torch.get_num_threads()
     if began not in (None, now):
-        run.log.say(
+        run.log.info(
             f"this run began with {began} threads and has {now} now: equal to rounding, not bit "
             "for bit"
         )
