@@ -130,8 +130,8 @@ def homes(path: Path) -> list[Path]:
 
 def tokenizer_home(path: Path) -> Path:
     """Return where the tokenizer of a checkpoint lies, or should lie."""
-    places = homes(path)
-    return next(filter(tokenizer_files.is_there, places), places[0])
+    directories = homes(path)
+    return next(filter(tokenizer_files.is_there, directories), directories[0])
 
 
 def read_notes(path: Path) -> dict[str, Any]:

@@ -164,10 +164,12 @@ def _read_tensors(directory: Path) -> dict[str, Tensor]:
     index = directory / f"{WEIGHTS}.index.json"
     shards = [WEIGHTS]
     if index.is_file():
-        places = read_json(index).get("weight_map")
-        if not isinstance(places, dict) or not all(isinstance(n, str) for n in places.values()):
+        weight_map = read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not all(
+            isinstance(n, str) for n in weight_map.values()
+        ):
             raise FileError(f"{index}: needs weight_map, which names the file of each tensor")
-        shards = sorted(set(places.values()))
+        shards = sorted(set(weight_map.values()))
         for name in shards:
             if Path(name).name != name:
                 raise FileError(f"{index}: the shard {name!r} lies outside the directory")

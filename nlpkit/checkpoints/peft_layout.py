@@ -139,12 +139,12 @@ def read(
     if (directory / "config.json").is_file():
         return hf_layout.read_settings(directory), found
     form = families.load_model(family).FORMAT
-    tables = [_place(name, tensors, form) for name in _tables(family).values()]
+    tables = [_name_in_base(name, tensors, form) for name in _tables(family).values()]
     more = next((len(found[t]) - len(tensors[t]) for t in tables if t in tensors), 0)
     return settings | ({"vocab_size": settings["vocab_size"] + more} if more else {}), found
 
 
-def _place(name: str, base: Mapping[str, Tensor], form: HfFormat) -> str:
+def _name_in_base(name: str, base: Mapping[str, Tensor], form: HfFormat) -> str:
     """Return what the base calls a tensor: the body alone is saved without the body's name."""
     body = form.body
     names = (name, body + name, name.removeprefix(body))
@@ -160,8 +160,8 @@ def base_of(directory: Path, adapter: Mapping[str, Any]) -> Path:
     named = adapter.get("base_model_name_or_path")
     if not isinstance(named, str) or not named:
         raise FileError(f"{directory / SETTINGS}: names no base_model_name_or_path")
-    places = [Path(named).expanduser(), directory / named]
-    base = next((place for place in places if (place / "config.json").is_file()), None)
+    candidates = [Path(named).expanduser(), directory / named]
+    base = next((path for path in candidates if (path / "config.json").is_file()), None)
     if base is None:
         raise FileError(
             f"{directory}: its base {named} is not there; put it back, or change "
@@ -211,7 +211,7 @@ def merged(
     for name, tensor in adapters.items():
         layer = name.removeprefix(_PREFIX).replace(".base_layer.", ".")
         if not layer.endswith((_A, _B)):
-            whole[_place(layer, base, form)] = tensor
+            whole[_name_in_base(layer, base, form)] = tensor
             continue
         mine, other = (_A, _B) if layer.endswith(_A) else (_B, _A)
         if name.removesuffix(mine) + other not in adapters:
@@ -219,14 +219,14 @@ def merged(
         if mine == _B:
             continue
         layer, b = layer.removesuffix(_A), adapters[name.removesuffix(_A) + _B]
-        weight = _place(f"{layer}.weight", base, form)
+        weight = _name_in_base(f"{layer}.weight", base, form)
         if weight not in base or base[weight].ndim != 2 or layer == "lm_head":
             raise FileError(f"{where}: an adapter of {layer}, which the base has not")
         turned = hf_format.is_transposed(form, weight.removesuffix(".weight"))
         tensors[weight] = base[weight].float() + _delta(
             tensor, b, scale, base[weight], turned, f"{where}: {layer}"
         )
-    tables = [_place(name, base, form) for name in _tables(family).values()]
+    tables = [_name_in_base(name, base, form) for name in _tables(family).values()]
     _replace(tensors, whole, tables, where)
     return tensors
 

@@ -248,11 +248,11 @@ def _settings(path: Path) -> dict[str, str]:
     if not isinstance(data, dict):
         raise FileError(f"{path}: not a recipe: expected settings (`key: value`)")
     found = {}
-    for place in flatten(data):
+    for keys in flatten(data):
         value: Any = data
-        for key in place:
+        for key in keys:
             value = value[key]
-        found[dotted(place)] = json.dumps(value, ensure_ascii=False)
+        found[dotted(keys)] = json.dumps(value, ensure_ascii=False)
     return found
 
 

@@ -105,12 +105,12 @@ def pretrain(
         if job.metrics and trackers:
             job.metrics.close()
             trackers.finish()
-    place = files.read_pointer(directory.path, "latest")
-    assert place is not None
+    checkpoint = files.read_pointer(directory.path, "latest")
+    assert checkpoint is not None
     if is_main:
         directory.set_status(finished=True, step=state.step)
     conclude(run, state, held_out)
-    return place
+    return checkpoint
 
 
 def _metrics(directory: RunDirectory, state: State, trackers: Trackers) -> Metrics:
