@@ -178,11 +178,11 @@ _STATE, _MANIFEST = files.TRAINING, files.MANIFEST
 _RESUMES: dict[str, tuple[Change, str]] = {
     "manifest above": (
         _set(_MANIFEST, "files", "../../../../etc/passwd", value={"bytes": 1, "sha256": ""}),
-        "'../../../../etc/passwd', which lies elsewhere",
+        "'../../../../etc/passwd', which is outside the checkpoint",
     ),
     "manifest elsewhere": (
         _set(_MANIFEST, "files", "/etc/passwd", value={"bytes": 1, "sha256": ""}),
-        "'/etc/passwd', which lies elsewhere",
+        "'/etc/passwd', which is outside the checkpoint",
     ),
     "manifest list": (_put(_MANIFEST, []), "manifest.json"),
     "manifest of lists": (_put(_MANIFEST, {"files": []}), "does not name training.json"),

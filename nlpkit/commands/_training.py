@@ -50,7 +50,7 @@ def one_run(
         if done is not None and common.resume == "never":
             raise UsageError(f"{directory.path} holds a finished run; give --out another directory")
         if done is not None:
-            log.say(f"{directory.path} is finished; nothing to do")
+            log.info(f"{directory.path} is finished; nothing to do")
             return done
         from nlpkit.runs.pretrain import pretrain
 

@@ -79,7 +79,7 @@ def command(
     with catch_signals(exit_now) as stop:
         callbacks = Callbacks(note=log.detail, should_stop=stop.check)
         opened = open_checkpoint(
-            checkpoint, device=common.device, family=family, say=log.say, warn=log.warn
+            checkpoint, device=common.device, family=family, info=log.info, warn=log.warn
         )
         source = evaluate.find_data(opened, data or (), text_key, callbacks)
         run = evaluate.Evaluation(opened, source, tokens_per_batch, callbacks)

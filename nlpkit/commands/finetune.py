@@ -78,7 +78,7 @@ def command(
         for number in range(resolved.recipe.seed, resolved.recipe.seed + seeds):
             out = str(Path(resolved.recipe.out) / f"seed-{number}")
             one = _loaded(common, recipe, start, lora, [f"seed={number}", f"out={_quoted(out)}"])
-            log.say(f"seed {number}: {out}")
+            log.info(f"seed {number}: {out}")
             _training.one_run(one, common, allow_change, log, stop)
             runs.append((number, Path(one.recipe.out).expanduser()))
     if process_rank() == 0:
@@ -95,7 +95,7 @@ def _checkpoint_of(start: str, common: Common) -> str:
     found = None if (run / "config.json").exists() else files.read_pointer(run, "latest")
     if found is None:
         return start
-    Log(common.verbosity).say(f"{start}: its latest checkpoint, {found.name}")
+    Log(common.verbosity).info(f"{start}: its latest checkpoint, {found.name}")
     return str(Path(start) / "checkpoints/latest")
 
 

@@ -180,7 +180,7 @@ class Evaluation:
             try:
                 result["metrics"] = scores(wanted, pairs, log.warn)
             except WrongScore as error:
-                raise error if metrics else UsageError(f"eval.metrics: {error.told}") from error
+                raise error if metrics else UsageError(f"eval.metrics: {error.message}") from error
         rows = [{"prediction": a, "target": b} for a, b in zip(answers, right, strict=True)]
         return result, rows
 

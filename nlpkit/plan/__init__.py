@@ -227,7 +227,7 @@ def dry_run(resolved: Resolved, run_path: Path, device: str, log: Log) -> dict[s
     plan = make(resolved, run_path, device, log)
     description = describe(plan)
     batch = plan.first
-    log.say(
+    log.info(
         f"recipe, data and objective are in order: the first batch has {len(batch.lengths)} "
         f"sequences, {batch.tokens:,} tokens, {batch.targets:,} targets; "
         f"{plan.settings.steps:,} steps in all"

@@ -40,7 +40,7 @@ def convert(
     config: Path | None = None,
     vocabulary: Path | None = None,
     family: str | None = None,
-    say: Callable[[str], None] = lambda _: None,
+    info: Callable[[str], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Write the checkpoint `source` to `out`; return what was written, in figures.
@@ -59,7 +59,7 @@ def convert(
     """
     _check_free(out)
     asked = PRECISIONS[precision] if precision is not None else None
-    found = _read(source, asked, config, family, say)
+    found = _read(source, asked, config, family, info)
     family, _ = hf_layout.family_of(found.settings, found.path, family)
     loaded = hf_layout.converted(family, found.path, found.settings, found.tensors)
     for line in loaded.warnings("and not written"):
@@ -115,22 +115,22 @@ def _read(
     asked: torch.dtype | None,
     config: Path | None,
     family: str | None,
-    say: Callable[[str], None],
+    info: Callable[[str], None],
 ) -> _Weights:
     """Return the weights of a release, or of any other checkpoint, with adapters merged."""
     release = any_layout.original(source, config)
     if release is not None:
         dtype = asked or torch.float32
-        say(f"{release.weights}: its authors' release, sizes from {release.settings}")
+        info(f"{release.weights}: its authors' release, sizes from {release.settings}")
         return _Weights(source, *release.read(dtype), dtype)
     if config is not None:
         raise UsageError(f"--config: {source} is no authors' release, and has its own config.json")
-    path = find_checkpoint(source, say)
+    path = find_checkpoint(source, info)
     verify(path)
     settings, tensors = any_layout.read(path, family)
     base = any_layout.base(path)
     if base is not None:
-        say(f"adapters of {path} merged into {base}")
+        info(f"adapters of {path} merged into {base}")
     # Merged weights are in float32 until the end: one rounding is enough.
     kinds = {tensor.dtype for tensor in tensors.values() if tensor.dtype in PRECISIONS.values()}
     stored = min(kinds, key=lambda kind: kind.itemsize, default=torch.float32)

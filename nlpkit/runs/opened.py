@@ -46,22 +46,26 @@ def open_checkpoint(
     precision: str = "auto",
     backend: str = "auto",
     family: str | None = None,
-    say: Callable[[str], None] = lambda _: None,
+    info: Callable[[str], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Opened:
-    """Return what a checkpoint directory, or the best (else latest) checkpoint of a run, holds.
+    """Return the model, tokenizer and objective of a checkpoint, or of a run.
 
-    `say` hears which checkpoint of a run it is, `warn` what of it is not used. `family` is the one
-    that reads it, by default the one that the checkpoint names. `precision` is that of weights and
-    products: fp32, bf16, or auto, which is fp32 but for 16-bit weights on a GPU. The objective is
-    the one that `nlpkit.json` names, else the family's default.
+    Of a run its best checkpoint is opened, else its latest.
+
+    Args:
+        precision: of weights and products: fp32, bf16, or auto (fp32, except for 16-bit weights on
+            a GPU).
+        family: the family that reads it, if not the one that the checkpoint names.
+        info: is told which checkpoint of a run is opened.
+        warn: is told what of the checkpoint is not used.
 
     Raises:
         FileError: something is missing, damaged (by the manifest's hashes), or does not fit.
         UsageError: there is no such device.
     """
     where = machine.find_device(device)
-    directory = find_checkpoint(Path(path).expanduser(), say)
+    directory = find_checkpoint(Path(path).expanduser(), info)
     verify(directory)
     settings, tensors = any_layout.read(directory, family)
     family, _ = hf_layout.family_of(settings, directory, family)
@@ -86,7 +90,7 @@ def open_checkpoint(
     return Opened(directory, part, model.eval(), tokenizer, objective, notes)
 
 
-def find_checkpoint(path: Path, say: Callable[[str], None] = lambda _: None) -> Path:
+def find_checkpoint(path: Path, info: Callable[[str], None] = lambda _: None) -> Path:
     """Return the directory of a checkpoint: `path`, or the best or latest one of the run `path`.
 
     Raises:
@@ -97,7 +101,7 @@ def find_checkpoint(path: Path, say: Callable[[str], None] = lambda _: None) -> 
     run = path.parent if path.name == "checkpoints" else path
     for name in ("best", "latest"):
         if found := files.read_pointer(run, name):
-            say(f"{path}: its {name} checkpoint, {found.name}")
+            info(f"{path}: its {name} checkpoint, {found.name}")
             return found
     if not path.exists():
         raise FileError(f"{path}: no such directory; give a checkpoint, or a run such as runs/NAME")

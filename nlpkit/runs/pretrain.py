@@ -73,7 +73,7 @@ def pretrain(
         )
         for number, step in enumerate(steps(source, settings.steps - state.step, settings.workers)):
             if number == 1:  # chosen in the first step
-                log.say(f"attention: {run.unwrapped.model.attention_choice}")
+                log.info(f"attention: {run.unwrapped.model.attention_choice}")
             yield step
 
     is_main = accelerator.is_main_process
@@ -105,12 +105,12 @@ def pretrain(
         if job.metrics and trackers:
             job.metrics.close()
             trackers.finish()
-    place = files.read_pointer(directory.path, "latest")
-    assert place is not None
+    checkpoint = files.read_pointer(directory.path, "latest")
+    assert checkpoint is not None
     if is_main:
         directory.set_status(finished=True, step=state.step)
     conclude(run, state, held_out)
-    return place
+    return checkpoint
 
 
 def _metrics(directory: RunDirectory, state: State, trackers: Trackers) -> Metrics:
@@ -171,7 +171,7 @@ def make_accelerator(
     accelerator = Accelerator(
         cpu=on_cpu, mixed_precision="no" if precision == "fp32" else precision
     )
-    log.say(f"precision: {precision} ({reason})")
+    log.info(f"precision: {precision} ({reason})")
     if resolved.recipe.train.deterministic:
         torch.use_deterministic_algorithms(True, warn_only=accelerator.device.type != "cpu")
         # It would write every new tensor twice.
@@ -200,7 +200,7 @@ def prepare(
             f"{accelerator.num_processes} processes cannot share evenly; set "
             "train.tokens_per_batch so that they can"
         )
-    callbacks = Callbacks(note=log.say, should_stop=stop.check)
+    callbacks = Callbacks(note=log.info, should_stop=stop.check)
     part = build.model_part(resolved, directory.path, resumed)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
@@ -223,32 +223,32 @@ def announce(run: Run, state: State) -> None:
     data, log = run.data, run.log
     parameters = list(run.unwrapped.model.parameters())
     number, trained = (sum(p.numel() for p in ps) for ps in (parameters, _trained(run)))
-    log.say(
+    log.info(
         f"model: {run.part.family}, {number:,} parameters"
         + (f", vocabulary {data.vocab_size:,}" if data.vocab_size else "")
         + (f"; {trained:,} of the parameters are trained" if trained != number else "")
     )
     counts = data.train.counts
     left_out = ", ".join(f"{n:,} {name}" for name, n in _left_out(data).items() if n) or "nothing"
-    log.say(f"text: {_size(data.train)}, {len(data.examples):,} examples; left out: {left_out}")
+    log.info(f"text: {_size(data.train)}, {len(data.examples):,} examples; left out: {left_out}")
     for bad in counts.first_bad:
         log.warn(f"skipped {bad}")
     if data.valid is not None:
         entropy = data.valid.unigram_entropy()
         known = "" if entropy is None else f", unigram entropy {entropy:.4f} nats"
-        log.say(f"held out: {_size(data.valid)}{known}")
+        log.info(f"held out: {_size(data.valid)}{known}")
     for corpus in (data.train, data.valid):
         if corpus is not None and corpus.cut:
             log.warn("too long: " + ", ".join(f"{n:,} {what}" for what, n in corpus.cut.items()))
     written = run.resolved.recipe.train
     if written.epochs or written.warmup_ratio:
-        log.say(
+        log.info(
             f"training: {run.settings.steps:,} steps"
             + (f" for {written.epochs:g} epochs" if written.epochs else "")
             + f", warm-up {run.settings.warmup_steps:,}"
         )
     if run.accelerator.num_processes > 1:
-        log.say(f"processes: {run.accelerator.num_processes}")
+        log.info(f"processes: {run.accelerator.num_processes}")
 
 
 def _trained(run: Run) -> Iterator[torch.Tensor]:
@@ -277,18 +277,18 @@ def _left_out(data: Data) -> dict[str, int]:
 
 def conclude(run: Run, state: State, held_out: HeldOut | None) -> None:
     """Say how the run ended, in one or two lines."""
-    run.log.say(f"finished {state.step} steps, {state.tokens:,} tokens")
+    run.log.info(f"finished {state.step} steps, {state.tokens:,} tokens")
     if held_out is None or run.data.valid is None:
         return
     best_by = run.resolved.recipe.train.best_by
     if state.best_value is None:
-        run.log.say(f"no best held-out {best_by}: it is undefined in every evaluation")
+        run.log.info(f"no best held-out {best_by}: it is undefined in every evaluation")
         return
     where = f"at step {state.best_step}"
     if best_by != LOSS:
-        run.log.say(f"best held-out {best_by} {state.best_value:.4f} {where}")
+        run.log.info(f"best held-out {best_by} {state.best_value:.4f} {where}")
         return
     entropy = run.data.valid.unigram_entropy()
     unit = "nats/token" if run.data.objective.predicts_text else "nats/row"
     known = "" if entropy is None else f" (unigram entropy of the held-out text: {entropy:.4f})"
-    run.log.say(f"best held-out loss {state.best_value:.4f} {unit} {where}{known}")
+    run.log.info(f"best held-out loss {state.best_value:.4f} {unit} {where}{known}")

@@ -111,10 +111,10 @@ def restore(run: Run, resume: str) -> State:
         _point(run, found, state)
         if run.directory.status().get("steps") != run.settings.steps:  # --allow-change
             run.directory.set_status(steps=run.settings.steps)
-    run.log.say(f"going on from {found.path} (step {state.step})")
+    run.log.info(f"going on from {found.path} (step {state.step})")
     began, now = run.directory.status().get("threads"), torch.get_num_threads()
     if began not in (None, now):
-        run.log.say(
+        run.log.info(
             f"this run began with {began} threads and has {now} now: equal to rounding, not bit "
             "for bit"
         )
@@ -250,14 +250,14 @@ def _keep_tokenizer(run: Run) -> None:
     With the first checkpoint, not before: a start that failed must leave no tokenizer that another
     try, under other settings, would take for its own.
     """
-    place = run.directory.path / vocabulary.TOKENIZER
-    if place.is_dir() or run.data.tokenizer is None:
+    path = run.directory.path / vocabulary.TOKENIZER
+    if path.is_dir() or run.data.tokenizer is None:
         return
-    draft = place.with_name(f".{place.name}")
-    with name_path_in_errors(place):
+    draft = path.with_name(f".{path.name}")
+    with name_path_in_errors(path):
         shutil.rmtree(draft, ignore_errors=True)
         run.data.tokenizer.save(draft)
-        draft.rename(place)
+        draft.rename(path)
 
 
 def _write(
@@ -272,8 +272,8 @@ def _write(
         (directory / files.TRAINING).write_text(_state_text(run, state), encoding="utf-8")
 
     _keep_tokenizer(run)
-    place = files.save(run.directory.path, state.step, write)
-    run.log.detail(f"saved {place}")
+    path = files.save(run.directory.path, state.step, write)
+    run.log.detail(f"saved {path}")
 
 
 def _write_model(run: Run, directory: Path, weights: dict[str, Any]) -> None:

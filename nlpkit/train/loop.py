@@ -242,9 +242,9 @@ def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
         news += f"  {name} {'undefined' if value is None else format(value, '.4f')}"
     if figures["bits_per_character"] is not None:
         news += f"  bits/character {figures['bits_per_character']:.3f}"
-    job.log.say(f"held-out at step {state.step}: {news}{'  best' if improved else ''}")
+    job.log.info(f"held-out at step {state.step}: {news}{'  best' if improved else ''}")
     if is_over(state, job.settings) and state.step < job.settings.steps:
-        job.log.say(
+        job.log.info(
             f"no gain in {job.settings.patience} evaluations: stopping early at step {state.step}"
         )
     return improved

@@ -78,13 +78,13 @@ def catch_signals(exit_now: ExitNow, max_seconds: float | None = None) -> Iterat
     def handle(number: int, _: FrameType | None) -> None:
         flag.signal = flag.signal or number
 
-    heard, told = os.pipe()
-    os.set_blocking(told, False)
+    wakeup_read, wakeup_write = os.pipe()
+    os.set_blocking(wakeup_write, False)
     # Forked workers must not tell us of the signals that they get themselves: one control-C, which
     # goes to the whole group, would be many.
     os.register_at_fork(after_in_child=_forget)
-    thread = threading.Thread(target=_listen, args=(flag, heard, exit_now), daemon=True)
-    wakeup = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    thread = threading.Thread(target=_listen, args=(flag, wakeup_read, exit_now), daemon=True)
+    wakeup = signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
     before = {number: signal.signal(number, handle) for number in _CAUGHT}
     thread.start()
     if max_seconds is not None:
@@ -97,27 +97,27 @@ def catch_signals(exit_now: ExitNow, max_seconds: float | None = None) -> Iterat
         signal.set_wakeup_fd(wakeup)
         for number, handler in before.items():
             signal.signal(number, handler)
-        os.write(told, bytes([_CLOSED]))
+        os.write(wakeup_write, bytes([_CLOSED]))
         thread.join()
-        os.close(told)
-        os.close(heard)
+        os.close(wakeup_write)
+        os.close(wakeup_read)
 
 
 def _forget() -> None:
     signal.set_wakeup_fd(-1)
 
 
-def _listen(flag: StopFlag, heard: int, exit_now: ExitNow) -> None:
-    """Do what cannot wait for the main thread, until `_CLOSED` is heard."""
+def _listen(flag: StopFlag, wakeup_read: int, exit_now: ExitNow) -> None:
+    """Do what cannot wait for the main thread, until `_CLOSED` is read."""
     patience: float | None = None
     first: float | None = None  # when the first signal came
     while True:
-        if not select.select([heard], [], [], patience)[0]:
+        if not select.select([wakeup_read], [], [], patience)[0]:
             patience = None
             if flag.nothing_to_save:
                 exit_now(flag.ending("nothing was trained yet"))
             continue
-        number = os.read(heard, 1)[0]
+        number = os.read(wakeup_read, 1)[0]
         if number == _CLOSED:
             return
         if number not in _CAUGHT:
