@@ -26,8 +26,8 @@ from nlpkit.data import loader, pack
 from nlpkit.errors import NlpkitError, UsageError
 from nlpkit.objectives.contract import IGNORE
 from nlpkit.objectives.cpm_ant import Objective
-from nlpkit.selftest import of_objective, of_run
-from nlpkit.selftest.of_run import Bench
+from nlpkit.selftest import of_checkpoint, of_examples, of_objective, of_run
+from nlpkit.selftest.bench import STEPS, Bench
 from nlpkit.train import snapshot
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.loop import State
@@ -221,9 +221,9 @@ def test_selftest_of_a_mask_that_forgets_documents_is_a_neighbour_leak(
 
 @pytest.mark.parametrize("broken", [Late, Forgetful])
 def test_selftest_of_an_example_without_its_text_is_found(bench: Bench, broken) -> None:
-    assert of_objective.unmasking(bench.subject)[0]
+    assert of_examples.unmasking(bench.subject)[0]
     _use(bench, broken)
-    assert not of_objective.unmasking(bench.subject)[0]
+    assert not of_examples.unmasking(bench.subject)[0]
 
 
 def test_selftest_of_an_objective_with_global_randomness_is_found(bench: Bench) -> None:
@@ -287,7 +287,7 @@ def test_selftest_of_a_checkpoint_with_another_weight_is_found(
         right(tensors | {name: tensors[name] * (1 + 2**-23)}, *arguments, **options)
 
     monkeypatch.setattr(hf_layout, "save_file", save_file)
-    passed, figure = of_run.reopened(bench)
+    passed, figure = of_checkpoint.reopened(bench)
     assert not passed
     assert figure == "1 of 23 tensors differ: norm.weight"
 
@@ -297,7 +297,7 @@ def test_selftest_of_a_checkpoint_without_position_in_the_data_is_found(
 ) -> None:
     right = State.from_json
     monkeypatch.setattr(State, "from_json", lambda v, by: right(v | {"position": [0, 0]}, by))
-    passed, figure = of_run.resumed(bench)
+    passed, figure = of_checkpoint.resumed(bench)
     assert not passed
     assert figure == "metrics differ from step 3 on"
 
@@ -307,7 +307,7 @@ def test_selftest_of_a_run_without_held_out_text_or_dropout_holds(
     tmp_path: Path, sets: tuple[str, ...]
 ) -> None:
     with _bench(tmp_path, *sets) as bench:
-        passed, figure = of_run.resumed(bench)
+        passed, figure = of_checkpoint.resumed(bench)
         assert passed, figure
 
 
@@ -320,7 +320,7 @@ def test_selftest_of_a_checkpoint_without_moments_is_found(
         right(training, optimizer, weights, {n: m * 0 for n, m in moments.items()})
 
     monkeypatch.setattr(snapshot, "restore", restore)
-    assert not of_run.resumed(bench)[0]
+    assert not of_checkpoint.resumed(bench)[0]
 
 
 def test_shrinking_lowers_what_is_large_and_nothing_else() -> None:
@@ -341,7 +341,7 @@ def test_selftest_of_a_run_in_epochs_trains_its_few_steps(tmp_path: Path) -> Non
     sets = ("train.steps=null", "train.epochs=2", "train.warmup_steps=0", "train.warmup_ratio=0.1")
     with _bench(tmp_path, *sets) as bench:
         train = bench.small.recipe.train
-        assert (train.steps, train.epochs) == (of_run.STEPS, None)
+        assert (train.steps, train.epochs) == (STEPS, None)
         assert 10 < bench.run.settings.steps <= 20  # of which a tenth, rounded up, is 2
         assert (train.warmup_steps, train.warmup_ratio) == (2, None)
 
@@ -357,7 +357,7 @@ def test_selftest_of_a_recipe_that_goes_on_from_a_model_uses_its_tokenizer(tmp_p
     with selftest.bench(resolved, device="cpu", log=Log(QUIET), stop=StopFlag()) as bench:
         assert bench.shrunk == {}
         assert of_objective.no_leak(bench.subject)[0]
-        assert of_run.reopened(bench)[0]
+        assert of_checkpoint.reopened(bench)[0]
 
 
 def test_selftest_of_several_processes_is_refused(

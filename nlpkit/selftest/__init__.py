@@ -1,8 +1,10 @@
 """Proves on this machine, in seconds, that a recipe's objective and model do what they should.
 
-`_proofs` holds the proofs of examples, masks and losses, `_run_proofs` those of batches, loop and
-checkpoints. The model is the recipe's, shrunk; text, tokenizer, objective and attention backend are
-the recipe's. Nothing is written but the token cache and a temporary directory.
+`of_objective`, `of_examples` and `of_labels` hold the proofs of masks and losses, of examples, and
+of heads that predict no tokens; `of_run` and `of_checkpoint` those of batches, loop and
+checkpoints. An objective may say more about itself (`objectives/_provable.py`). The model is the
+recipe's, shrunk; text, tokenizer, objective and attention backend are the recipe's. Nothing is
+written but the token cache and a temporary directory.
 """
 
 import os
@@ -11,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +25,11 @@ from nlpkit.errors import UsageError
 from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved, reads_text, sections
 from nlpkit.runs import build, pretrain
-from nlpkit.selftest import of_objective, of_run
-from nlpkit.selftest.of_objective import Subject, Verdict
-from nlpkit.selftest.of_run import EVAL_EVERY, SAVE_EVERY, STEPS, Bench, check
+from nlpkit.selftest import of_checkpoint, of_examples, of_labels, of_objective, of_run
+from nlpkit.selftest.bench import EVAL_EVERY, SAVE_EVERY, STEPS, Bench, check
+from nlpkit.selftest.of_objective import Verdict
+from nlpkit.selftest.subject import Subject
+from nlpkit.selftest.watching import Seen, look
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.signals import StopFlag
 
@@ -90,37 +95,56 @@ def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Itera
 
 def _attention(subject: Subject) -> str:
     """Return the attention backend and why, after a look at some text."""
-    batch = subject.pack([subject.objective.example(t, subject.rng(0)) for t in subject.pieces(1)])
-    with torch.no_grad():
-        of_objective.look(subject, subject.model, batch)
+    _first_look(subject)
     return str(getattr(subject.model, "attention_choice", ""))
+
+
+def _first_look(subject: Subject) -> Seen:
+    """Return what the objective's loss judges of a few examples."""
+    sources = subject.sources(1)
+    batch = subject.pack([subject.example(s, subject.rng(0, i)) for i, s in enumerate(sources)])
+    with torch.no_grad():
+        return look(subject, subject.model, batch)
 
 
 def prove(bench: Bench) -> Iterator[Proof]:
     """Yield the proofs in turn, each as soon as it is done."""
     subject = bench.subject
-    proofs: dict[str, Callable[[], Verdict]] = {
-        "noise floor": lambda: of_objective.noise_floor(subject),
-        "no leak": lambda: of_objective.no_leak(subject),
-        "no neighbour leak": lambda: of_objective.no_neighbour_leak(subject),
-        "unmasking": lambda: of_objective.unmasking(subject),
-        "packed = alone": lambda: of_objective.packed_is_alone(subject),
-        "batches": lambda: of_run.batches(bench),
-        "accumulated = one": lambda: of_run.accumulated(bench),
-        "saved = reopened": lambda: of_run.reopened(bench),
-        "resumed = whole": lambda: of_run.resumed(bench),
-    }
+    proofs: dict[str, Callable[[], Verdict]] = {}
     if isinstance(subject.objective, Task):  # rows, not pieces of text: what is left to prove
-        rows: dict[str, Callable[[], Verdict]] = {
-            "packed = alone": lambda: of_objective.rows_packed_are_alone(subject),
-        }
-        kept = ("batches", "accumulated = one", "resumed = whole")
-        proofs = rows | {name: proofs[name] for name in kept}
+        proofs["packed = alone"] = lambda: of_objective.rows_packed_are_alone(subject)
+    else:
+        proofs |= _of_text(subject)
+    proofs["batches"] = lambda: of_run.batches(bench)
+    proofs["accumulated = one"] = lambda: of_run.accumulated(bench)
+    if not isinstance(subject.objective, Task):
+        proofs["saved = reopened"] = lambda: of_checkpoint.reopened(bench)
+    proofs["resumed = whole"] = lambda: of_checkpoint.resumed(bench)
     for name, proof in proofs.items():
         subject.check()
         start = time.perf_counter()
         passed, figure = proof()
         yield Proof(name, passed, figure, time.perf_counter() - start)
+
+
+def _of_text(subject: Subject) -> dict[str, Callable[[], Verdict]]:
+    """Return the proofs that fit an objective on text: by the heads it has, and what it says."""
+    seen = _first_look(subject)
+    fitting: dict[str, tuple[bool, Callable[[Subject], Verdict]]] = {
+        "noise floor": (bool(seen.words), of_objective.noise_floor),
+        "no leak": (bool(seen.words), of_objective.no_leak),
+        "no label leak": (bool(seen.labels), of_labels.label_leak),
+        "no neighbour leak": (True, of_objective.no_neighbour_leak),
+        "unmasking": (True, of_examples.unmasking),
+        "shown targets": (bool(subject.offering("shown")), of_examples.shown_targets),
+        "mates": (bool(subject.objective.mates), of_examples.mates),
+        "detection": (
+            any(objective.detects for objective in subject.offering("detects")),
+            of_examples.detection,
+        ),
+        "packed = alone": (True, of_objective.packed_is_alone),
+    }
+    return {name: partial(proof, subject) for name, (fits, proof) in fitting.items() if fits}
 
 
 def _shrink(resolved: Resolved) -> tuple[Resolved, dict[str, tuple[Any, Any]]]:

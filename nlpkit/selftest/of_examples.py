@@ -1,0 +1,167 @@
+"""Proofs of examples: the text is in them, mates and shown targets are used as the objective says.
+
+T tokens of an example.
+"""
+
+import numpy as np
+import torch
+
+from nlpkit.objectives.contract import IGNORE
+from nlpkit.selftest.of_objective import Verdict, shown_rows
+from nlpkit.selftest.subject import Example, Source, Subject
+from nlpkit.selftest.watching import look
+
+SIZE, COUNT = 48, 200  # tokens and number of made-up examples
+
+
+def unmasking(subject: Subject) -> Verdict:
+    """Undo what the objective did: the piece that the example was made of must be there.
+
+    A label belongs to its own place (masked models) or to the next (models that predict it).
+    """
+    sources = subject.sources(4000)
+    hidden = 0
+    for number, source in enumerate(sources):
+        example = subject.example(source, subject.rng(6, number))
+        hidden += int((example.get("labels", np.empty(0)) != IGNORE).sum())
+        if not any(_holds(subject, made, source) for made in unmasked(subject, example)):
+            mates = " or a mate" if source.mates else ""
+            return False, f"piece {number} of {source.size} tokens{mates} is not in its example"
+    return True, f"{len(sources)} pieces, {hidden:,} labels put back"
+
+
+def unmasked(subject: Subject, example: Example) -> list[Example]:
+    """Return the example with its hidden tokens in `input_ids`; by default one for each shift."""
+    offering = subject.offering("unmask")
+    for objective in reversed(offering):  # what was done last is undone first
+        example = objective.unmask(example)
+    if offering:
+        return [example]
+    return [{**example, "input_ids": _filled(example, shift)} for shift in (0, 1)]
+
+
+def _filled(example: Example, shift: int) -> np.ndarray:
+    inputs = example["input_ids"]
+    labels = example.get("labels", np.empty(0, np.int64))
+    (places,) = np.nonzero(labels != IGNORE)
+    # A last label may belong behind the last input.
+    size = max([len(inputs), *(places + shift + 1)])
+    filled = np.append(inputs, np.full(size - len(inputs), IGNORE))
+    filled[places + shift] = labels[places]
+    return filled
+
+
+def _holds(subject: Subject, example: Example, source: Source) -> bool:
+    """Return whether an unmasked example has its source: the piece, or runs of it and its mates."""
+    piece, *mates = source.texts
+    offering = subject.offering("restore")
+    if not offering and _contains(example["input_ids"], piece):
+        return True
+    texts = offering[0].restore(example) if offering else _texts(subject, example)
+    if np.array_equal(np.concatenate([*texts, piece[:0]]), piece):
+        return True
+    if not mates or not len(texts):
+        return False
+    known = all(any(_contains(whole, text) for whole in source.texts) for text in texts)
+    return known and any(_contains(piece, text) for text in texts)
+
+
+def _texts(subject: Subject, example: Example) -> list[np.ndarray]:
+    """Return what stands between special tokens; where the text itself has some, its parts."""
+    ids = example["input_ids"]
+    inside = subject.text_in(ids)
+    if subject.tokenizer.unk_id is not None:  # stands for text here
+        inside |= ids == subject.tokenizer.unk_id
+    bounds = np.flatnonzero(np.diff(np.concatenate([[0], inside, [0]])))
+    return [ids[start:stop] for start, stop in bounds.reshape(-1, 2)]
+
+
+def _contains(whole: np.ndarray, part: np.ndarray) -> bool:
+    if len(part) > len(whole):
+        return False
+    windows = np.lib.stride_tricks.sliding_window_view(whole, len(part))
+    return bool((windows == part).all(1).any())
+
+
+def shown_targets(subject: Subject) -> Verdict:
+    """Count the targets that show a word: as many as the objective says, and a word each.
+
+    The standard error of the share is that of a ratio over examples, whose targets may be drawn
+    together, as those of a span are.
+    """
+    shown, targets, special, visible = [], [], 0, 0
+    for example in subject.noises(COUNT, SIZE, 12):
+        with torch.no_grad():
+            seen = look(subject, subject.model, subject.pack([example]))
+        is_shown = shown_rows(subject, [example])
+        rows = torch.cat([head.index for head in seen.words.values()])
+        inputs = example["input_ids"][is_shown.cpu().numpy()]
+        special += int((~subject.text_in(inputs)).sum())
+        visible += len(inputs)
+        shown.append(int(is_shown[rows].sum()))
+        targets.append(len(rows))
+    of_all = np.array(targets, np.float64)
+    rate = sum(shown) / max(sum(targets), 1)
+    figure = f"{rate:.2%} of {sum(targets):,} targets show a word by design"
+    expected = visible * float((~subject.is_text).mean())
+    if special > expected + 3 * expected**0.5:
+        return False, f"{figure}: {special} of {visible} such places have a special token instead"
+    wanted = [o.shown_rate for o in subject.offering("shown") if hasattr(o, "shown_rate")]
+    if not wanted:
+        return True, f"{figure}; the objective does not say how many should"
+    error = float(np.sqrt(((shown - wanted[0] * of_all) ** 2).sum()) / max(of_all.sum(), 1))
+    figure = f"{figure}, {wanted[0]:.2%} ± {error:.2%} should"
+    return abs(rate - wanted[0]) <= 4 * error + 1e-9, figure
+
+
+def mates(subject: Subject) -> Verdict:
+    """Make pieces and mates of different words: a mate's are in some examples; a label says so."""
+    words = subject.rng(13).permutation(np.flatnonzero(subject.is_text))
+    ours, theirs = np.array_split(words, 2)
+    rng = subject.rng(14)
+    size = subject.noise_size(SIZE)
+    by_label: dict[str, dict[bool, set[float]]] = {}
+    mixed = 0
+    for _ in range(COUNT):
+        example = subject.example(subject.noise(size, rng, ours, theirs), rng)
+        # Random replacements are of any words; `unmask` or the labels undo them.
+        mated = all(np.isin(m["input_ids"], theirs).any() for m in unmasked(subject, example))
+        mixed += mated
+        with torch.no_grad():
+            seen = look(subject, subject.model, subject.pack([example]))
+        for name, head in seen.labels.items():
+            if head.per == "sequence" and len(head.targets) == 1:
+                found = by_label.setdefault(name, {True: set(), False: set()})
+                found[mated].add(float(head.targets[0]))
+    figure = f"{mixed} of {COUNT} examples have text of another document"
+    if not mixed:
+        return False, f"{figure}, though the objective asks for {subject.objective.mates} mates"
+    if mixed == COUNT or not by_label:
+        return True, figure
+    if not any(found[True].isdisjoint(found[False]) for found in by_label.values()):
+        return False, f"{figure}, and no label tells them from the others"
+    return True, f"{figure}, and a label tells which"
+
+
+def detection(subject: Subject) -> Verdict:
+    """Compare the label of each token with what it was: replaced is what is another token now."""
+    if not subject.offering("unmask"):
+        return False, "the objective detects tokens, and has no `unmask` to tell what they were"
+    tokens = replaced = wrong = 0
+    for example in subject.noises(COUNT, SIZE, 15):
+        (original,) = (made["input_ids"] for made in unmasked(subject, example))
+        differs = torch.from_numpy(example["input_ids"] != original).to(subject.device)
+        with torch.no_grad():
+            seen = look(subject, subject.model, subject.pack([example]))
+        heads = [head for head in seen.labels.values() if head.per == "token"]
+        if not heads:
+            return False, "the objective detects tokens, and no head has a label for each"
+        for head in heads:
+            said = head.targets.bool()
+            tokens += len(said)
+            replaced += int(differs[head.index].sum())
+            wrong += int((said != differs[head.index]).sum())
+    figure = f"{tokens:,} tokens, {replaced:,} replaced, {wrong} with the wrong label"
+    if not replaced:
+        return False, figure
+    return not wrong, figure

@@ -1,0 +1,158 @@
+"""What an objective's loss judges: each head's states, right answers and losses, row by row.
+
+Tokens are watched at `model.token_loss`, all other heads at torch's cross entropies, whoever calls
+them. N tokens of a pack, S sequences, M rows that a head judges, K classes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from nlpkit.data.pack import Batch
+from nlpkit.objectives.contract import IGNORE, Loss, forward
+from nlpkit.selftest.subject import Subject
+from nlpkit.train.loop import to_device
+
+TOKENS = "tokens"  # the head that `token_loss` is
+
+
+@dataclass
+class Head:
+    """What one head judged, in the order of the pack."""
+
+    states: Tensor  # (M, …) what it predicts from: hidden states of `token_loss`, else logits
+    targets: Tensor  # (M,)
+    each: Tensor  # (M,) losses, without gradient
+    index: Tensor  # (M,) the row of the pack, or the number of the sequence
+    per: str  # whether these are rows of a "token", a "sequence", or not known: ""
+    of_words: bool  # whether the targets are tokens of the vocabulary
+
+    def sorted(self) -> "Head":
+        """Return the rows in the order of the pack; parts of a loss may come in turn."""
+        return self.taken(self.index.argsort(stable=True))
+
+    def taken(self, rows: Tensor) -> "Head":
+        """Return these rows."""
+        parts = (self.states[rows], self.targets[rows], self.each[rows], self.index[rows])
+        return Head(*parts, self.per, self.of_words)
+
+    def joined(self, other: "Head") -> "Head":
+        """Return the rows of both."""
+        return Head(
+            torch.cat([self.states, other.states]),
+            torch.cat([self.targets, other.targets]),
+            torch.cat([self.each, other.each]),
+            torch.cat([self.index, other.index]),
+            self.per if self.per == other.per else "",
+            self.of_words,
+        )
+
+
+@dataclass
+class Seen:
+    """The loss of a batch, and the heads that it comes from, by what they tell apart."""
+
+    loss: Loss
+    heads: dict[str, Head]
+
+    @property
+    def words(self) -> dict[str, Head]:
+        """The heads that predict tokens."""
+        return {name: head for name, head in self.heads.items() if head.of_words}
+
+    @property
+    def labels(self) -> dict[str, Head]:
+        """The heads that predict something else."""
+        return {name: head for name, head in self.heads.items() if not head.of_words}
+
+
+class Watched:
+    """A model that hands what `token_loss` is asked to whoever watches."""
+
+    def __init__(self, model: nn.Module, note: Callable[[str, Head], None]):
+        self.model, self.note, self.inside = model, note, False
+
+    def __call__(self, lengths: Sequence[int], **inputs: Tensor) -> Tensor:
+        return self.model(lengths, **inputs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def token_loss(
+        self, hidden: Tensor, index: Tensor, targets: Tensor, *weights: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return what the model does."""
+        self.inside = True
+        total, each = self.model.token_loss(hidden, index, targets, *weights)  # type: ignore[operator]
+        self.inside = False
+        self.note(TOKENS, Head(hidden.detach()[index], targets, each, index, "token", True))
+        return total, each
+
+
+class _CrossEntropies(TorchFunctionMode):
+    """Notes the calls of torch's cross entropies that are not those of `token_loss`."""
+
+    def __init__(self, batch: Batch, vocab_size: int, watched: Watched):
+        super().__init__()
+        self.batch, self.vocab_size, self.watched = batch, vocab_size, watched
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        given = {**dict(zip(("input", "target"), args, strict=False)), **kwargs}
+        if not self.watched.inside:
+            if func is F.cross_entropy and given["target"].ndim == 1:
+                self._note_classes(given["input"].detach(), given["target"], given)
+            elif func is F.binary_cross_entropy_with_logits:
+                self._note_binary(given["input"].detach().flatten(), given["target"].flatten())
+        return func(*args, **kwargs)
+
+    def _note_classes(self, logits: Tensor, targets: Tensor, given: dict[str, Any]) -> None:
+        per, index = self._rows(len(targets))
+        kept = targets != given.get("ignore_index", IGNORE)
+        each = F.cross_entropy(logits.float(), targets, reduction="none")
+        of_words = logits.shape[1] == self.vocab_size
+        head = Head(logits, targets, each, index, per, of_words).taken(kept.nonzero().squeeze(1))
+        self.watched.note(f"{logits.shape[1]} classes", head)
+
+    def _note_binary(self, logits: Tensor, targets: Tensor) -> None:
+        per, index = self._rows(len(targets))
+        each = F.binary_cross_entropy_with_logits(logits.float(), targets.float(), reduction="none")
+        self.watched.note("yes or no", Head(logits, targets, each, index, per, False))
+
+    def _rows(self, count: int) -> tuple[str, Tensor]:
+        """Return what so many rows are, and the place of each."""
+        labels = self.batch.fields.get("labels")
+        device = next(iter(self.batch.fields.values())).device
+        if count == self.batch.tokens:
+            return "token", torch.arange(count, device=device)
+        if count == len(self.batch.lengths):
+            return "sequence", torch.arange(count, device=device)
+        if labels is not None and int((labels != IGNORE).sum()) == count:
+            return "token", (labels != IGNORE).nonzero().squeeze(1)
+        return "", torch.arange(count, device=device)
+
+
+def look(
+    subject: Subject, model: nn.Module, batch: Batch, dtype: torch.dtype = torch.float32
+) -> Seen:
+    """Return what the objective's loss reads from the model on `batch`, computed in `dtype`."""
+    heads: dict[str, Head] = {}
+
+    def note(name: str, head: Head) -> None:
+        heads[name] = heads[name].joined(head) if name in heads else head
+
+    watched = Watched(model, note)
+    moved = to_device(batch, subject.device)
+    vocab_size = getattr(subject.tokenizer, "vocab_size", 0)
+    with torch.autocast(subject.device.type, dtype, enabled=dtype != torch.float32):
+        hidden = forward(subject.objective, model, moved)
+        with _CrossEntropies(moved, vocab_size, watched):
+            loss = subject.objective.loss(watched, hidden, moved)
+    return Seen(loss, {name: head.sorted() for name, head in heads.items()})
