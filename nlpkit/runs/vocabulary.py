@@ -11,7 +11,8 @@ from nlpkit.data import corpus
 from nlpkit.data.cache import content_hash, publish, scratch
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import UsageError
-from nlpkit.recipe import Resolved, reads_text
+from nlpkit.recipe import Resolved
+from nlpkit.recipe.fit import reads_text
 from nlpkit.runs import grow
 
 TOKENIZER = "tokenizer"  # where a run keeps its own
