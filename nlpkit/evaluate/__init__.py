@@ -175,7 +175,9 @@ class Evaluation:
         opened, objective = self.opened, self.opened.objective
         training = Training(opened.model, objective)
         device = next(opened.model.parameters()).device
-        found = self.held_out.evaluate(training, Alone(device), stop, log.evaluating)
+        # As the run's own evaluation of this checkpoint; a model from elsewhere is finished.
+        progress = float(opened.notes.get("progress", 1.0))
+        found = self.held_out.evaluate(training, Alone(device), stop, log.evaluating, progress)
         if found is None:
             raise stop.ending("nothing was evaluated")
         wanted = tuple(metrics or self.source.metrics or getattr(objective, "metrics", []))
