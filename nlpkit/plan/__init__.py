@@ -211,10 +211,12 @@ def draw_mask(plan: Plan, path: Path) -> None:
     """Draw who sees whom in the first batch: the whole pack, and its shortest sequence.
 
     Raises:
-        UsageError: matplotlib is not installed.
+        UsageError: the family has no attention, or matplotlib is not installed.
     """
     from nlpkit.report.figures import mask_figure
 
+    if not plan.part.config.kinds:
+        raise UsageError(f"--mask: family {plan.part.family} has no attention to draw")
     batch = to_device(plan.first, torch.device("cpu"))
     layout = Layout.of(batch.lengths, "cpu")
     mask = attention.dense_mask(plan.part.config.kinds[0], layout, batch.fields)

@@ -64,15 +64,9 @@ def convert(
     loaded = hf_layout.converted(family, found.path, found.settings, found.tensors)
     for line in loaded.warnings("and not written"):
         warn(line)
-    tokenizer = tokenizer_files.load(vocabulary or any_layout.tokenizer_home(found.path))[1]
-    rows = vocabulary_size(loaded.state, families.vocabulary(family))
-    if rows not in (0, tokenizer.vocab_size):
-        whose = vocabulary or "the one beside it"
-        raise FileError(
-            f"{found.path}: the model has {rows} tokens and its tokenizer, {whose}, "
-            f"{tokenizer.vocab_size}"
-        )
-    folders = hf_layout.layout(family, loaded.config, loaded.state, pad_id=tokenizer.pad_id)
+    tokenizer = _tokenizer(found.path, loaded, family, vocabulary)
+    pad_id = tokenizer.pad_id if tokenizer is not None else None
+    folders = hf_layout.layout(family, loaded.config, loaded.state, pad_id=pad_id)
     dtype = asked or found.precision
     for folder, (settings, tensors) in folders.items():
         kept = {} if folder else found.settings
@@ -89,7 +83,8 @@ def convert(
 
     def write(directory: Path) -> None:
         hf_layout.write_folders(directory, folders)
-        tokenizer.save(directory)
+        if tokenizer is not None:
+            tokenizer.save(directory)
         text = json.dumps(notes, indent=1, ensure_ascii=False)
         (directory / hf_layout.NOTES).write_text(text + "\n", encoding="utf-8")
 
@@ -135,6 +130,29 @@ def _read(
     kinds = {tensor.dtype for tensor in tensors.values() if tensor.dtype in PRECISIONS.values()}
     stored = min(kinds, key=lambda kind: kind.itemsize, default=torch.float32)
     return _Weights(path, settings, tensors, stored)
+
+
+def _tokenizer(path: Path, loaded: hf_layout.Loaded, family: str, vocabulary: Path | None) -> Any:
+    """Return the tokenizer of a checkpoint, or None where its family has no vocabulary.
+
+    Raises:
+        UsageError: one is named that the family cannot have.
+        FileError: there is none, or it has not as many tokens as the model.
+    """
+    tables = families.vocabulary(family)
+    if not tables:
+        if vocabulary is not None:
+            raise UsageError(f"--vocab: family {family} has no vocabulary; leave the option out")
+        return None
+    tokenizer = tokenizer_files.load(vocabulary or any_layout.tokenizer_home(path))[1]
+    rows = vocabulary_size(loaded.state, tables)
+    if rows not in (0, tokenizer.vocab_size):
+        whose = vocabulary or "the one beside it"
+        raise FileError(
+            f"{path}: the model has {rows} tokens and its tokenizer, {whose}, "
+            f"{tokenizer.vocab_size}"
+        )
+    return tokenizer
 
 
 def _cast(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:

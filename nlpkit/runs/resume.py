@@ -264,7 +264,7 @@ def _write(
     run: Run, state: State, weights: dict[str, Any], optimizer_state: dict[str, Any]
 ) -> None:
     def write(directory: Path) -> None:
-        _write_model(run, directory, weights)
+        _write_model(run, directory, weights, state.step / run.settings.steps)
         if run.data.tokenizer is not None:
             run.data.tokenizer.save(directory)
         tensors = {name: tensor.contiguous() for name, tensor in optimizer_state.items()}
@@ -276,13 +276,17 @@ def _write(
     run.log.detail(f"saved {path}")
 
 
-def _write_model(run: Run, directory: Path, weights: dict[str, Any]) -> None:
-    """Write the model, or the adapters alone, and what nlpkit must know about it."""
+def _write_model(run: Run, directory: Path, weights: dict[str, Any], progress: float) -> None:
+    """Write the model, or the adapters alone, and what nlpkit must know about it.
+
+    `progress` is the share of the run that is done, for losses that follow it.
+    """
     part, objective, tokenizer = run.part, run.data.objective, run.data.tokenizer
     pad_id = None if tokenizer is None else tokenizer.pad_id
     notes: dict[str, Any] = {
         "nlpkit": __version__,
         "objective": build.objective_notes(run.resolved, objective),
+        "progress": progress,
     }
     plain = {key: value for key, value in weights.items() if ".lora_" not in key}
     labels = getattr(objective.config, "labels", None)

@@ -12,7 +12,8 @@ from nlpkit.data.cache import content_hash, publish, scratch
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import UsageError
 from nlpkit.models.config import ModelConfig
-from nlpkit.recipe import Resolved, reads_text
+from nlpkit.recipe import Resolved
+from nlpkit.recipe.fit import reads_text
 from nlpkit.runs import grow
 from nlpkit.runs.parts import ModelPart
 from nlpkit.tokenizers.contract import Extendable, Tokenizer
