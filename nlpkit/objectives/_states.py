@@ -58,7 +58,7 @@ class StateTask(Task):
     """A task on the states of `_classify_`; a file says `texts`, `sequences` and what is right."""
 
     parts = ("task", "lm")
-    inputs: tuple[str, ...] = ("input_ids",)
+    inputs: tuple[str, ...] = ("input_ids", "token_type_ids")  # the second if texts have types
     fields: Mapping[str, Field] = {
         "input_ids": Field(np.int64),
         "order": Field(np.int64, per="sequence"),  # its number in the row
@@ -78,8 +78,9 @@ class StateTask(Task):
         self.lm_weight = config.lm_weight if model_config.causal else 0.0
         frame = map(tokenizer.special_id, model_config.task_tokens)
         self.start, self.delimiter, self.extract = frame
+        self.inputs = ("input_ids",)
         if model_config.pairs:
-            self.inputs = ("input_ids", "token_type_ids")
+            self.inputs = type(self).inputs
             self.fields = {**self.fields, "token_type_ids": Field(np.int64)}
 
     @classmethod

@@ -118,7 +118,8 @@ class Objective(Protocol):
     """
 
     fields: Mapping[str, Field]
-    inputs: tuple[str, ...]  # the fields that are arguments of the model's `forward`
+    # The fields that are arguments of the model's `forward`; of the class: all that it can give.
+    inputs: tuple[str, ...]
     parts: tuple[str, ...]  # what is reported apart
     predicts_text: bool  # whether a term is `of_text`
     drop_unknown: bool  # whether unknown tokens are left out of the documents
