@@ -6,6 +6,7 @@ The parts are `tests/parts/encoder`, `tests/parts/mlm.py`, `tests/parts/nsp.py`.
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,9 @@ import transformers
 from nlpkit.checkpoints import hf_layout
 from nlpkit.errors import FileError
 from nlpkit.objectives.contract import IGNORE
+from nlpkit.tokenizers import wordpiece
+from tests import _tiny
+from tests.parts import mlm, nsp
 from tests.parts.encoder import Config
 from tests.parts.encoder.model import Model
 
@@ -146,3 +150,66 @@ def test_another_bert_is_refused(tmp_path: Path, settings: dict[str, str]) -> No
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
     with pytest.raises(FileError, match=next(iter(settings))):
         _ours(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> wordpiece.Tokenizer:
+    settings = wordpiece.Config(vocab_size=120, min_frequency=1)
+    return wordpiece.Tokenizer.train(["".join(_tiny.WORDS)] * 2, settings)
+
+
+def test_masking_has_the_shares_of_the_paper(tokenizer: wordpiece.Tokenizer) -> None:
+    objective = mlm.Objective(mlm.Config(max_length=60), tokenizer, Config(**SIZES))
+    mask, start, end = (tokenizer.special_id(t) for t in ("[MASK]", "[CLS]", "[SEP]"))
+    special = [tokenizer.special_id(f"[{name}]") for name in ("PAD", "UNK", "CLS", "SEP", "MASK")]
+    draw, rng = np.random.default_rng(0), np.random.default_rng(1)
+    words = np.setdiff1d(np.arange(tokenizer.vocab_size), special)
+    fates = np.zeros(3)
+    for _ in range(1000):
+        piece = draw.choice(words, 40)
+        piece[[3, 7]] = tokenizer.unk_id, mask
+        made = objective.example(piece, rng)
+        source = np.concatenate([[start], piece, [end]])
+        chosen = made["labels"] != IGNORE
+        assert chosen.sum() == round(0.15 * 38)  # two of the 40 are special
+        assert (made["labels"][chosen] == source[chosen]).all()
+        assert (made["input_ids"][~chosen] == source[~chosen]).all()
+        assert not np.isin(source[chosen], special).any()
+        found = made["input_ids"][chosen]
+        assert np.isin(found, [*words, mask]).all()
+        same = found == source[chosen]
+        fates += [(found == mask).sum(), (~same & (found != mask)).sum(), same.sum()]
+    # 6,000 targets; one of len(words) random tokens is the old one. Four standard errors.
+    wrong = 0.1 / len(words)
+    shares = np.array([0.8, 0.1 - wrong, 0.1 + wrong])
+    assert (abs(fates / 6000 - shares) < 4 * np.sqrt(shares * (1 - shares) / 6000)).all()
+
+
+def test_shortest_piece_has_a_target(tokenizer: wordpiece.Tokenizer) -> None:
+    objective = mlm.Objective(mlm.Config(max_length=60), tokenizer, Config(**SIZES))
+    made = objective.example(np.array([tokenizer.encode("天")[0]]), np.random.default_rng(0))
+    assert (made["labels"] != IGNORE).tolist() == [False, True, False]
+
+
+def test_pairs_are_adjacent_or_of_two_documents_and_as_long_as_said(
+    tokenizer: wordpiece.Tokenizer,
+) -> None:
+    objective = nsp.Objective(nsp.Config(max_length=60), tokenizer, Config(**SIZES))
+    start, end = tokenizer.special_id("[CLS]"), tokenizer.special_id("[SEP]")
+    rng, labels = np.random.default_rng(0), []
+    for size, other in [(2, 1), (2, 40), (30, 3), (57, 57)] * 200:
+        piece, mate = np.arange(100, 100 + size), np.arange(1000, 1000 + other)
+        made = objective.example(piece, rng, [mate])
+        ids, types = made["input_ids"], made["token_type_ids"]
+        assert len(ids) == len(types) == objective.length(np.array([size]))[0]
+        cut = int(types.argmax())
+        assert (types == (np.arange(len(ids)) >= cut)).all()
+        assert (ids[0], ids[cut - 1], ids[-1]) == (start, end, end)
+        first, second = ids[1 : cut - 1], ids[cut:-1]
+        label = int(made["next_sentence_label"][0])
+        following = mate if label else piece[len(first) :]
+        assert (first == piece[: len(first)]).all()
+        assert (second == following[: len(second)]).all()
+        assert min(len(first), len(second)) > 0
+        labels.append(label)
+    assert abs(np.mean(labels) - 0.5) < 4 * 0.5 / np.sqrt(len(labels))

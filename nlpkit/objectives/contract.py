@@ -117,9 +117,9 @@ class Objective(Protocol):
     them, or add a term to the loss.
     """
 
+    # Of the class, all fields that it can have; of an object, those that this model asks for.
     fields: Mapping[str, Field]
-    # The fields that are arguments of the model's `forward`; of the class: all that it can give.
-    inputs: tuple[str, ...]
+    inputs: tuple[str, ...]  # the fields that are arguments of the model's `forward`
     parts: tuple[str, ...]  # what is reported apart
     predicts_text: bool  # whether a term is `of_text`
     drop_unknown: bool  # whether unknown tokens are left out of the documents

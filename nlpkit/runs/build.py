@@ -20,7 +20,7 @@ from nlpkit.data.store import Callbacks
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.models import families, lora
 from nlpkit.models.config import ModelConfig
-from nlpkit.models.head import BIAS, Head, classifier_names, taken_head
+from nlpkit.models.head import taken_head
 from nlpkit.models.rows import resize_embeddings, vocabulary_size
 from nlpkit.objectives._combined import combined
 from nlpkit.objectives._task import Task
@@ -167,8 +167,7 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
             drawn = {name: torch.zeros_like(tensor) for name, tensor in drawn.items()}
         model.load_state_dict(drawn | resized)
     if part.outputs:
-        has_bias = BIAS in classifier_names(part.module())
-        model.head = Head(part.config.hidden_size, part.outputs, part.head_dropout, has_bias)
+        model.head = part.new_head()
         # The layer of the same task goes on; another task's is of no use.
         if old and part.same_task:
             model.head.load_state_dict(old)
