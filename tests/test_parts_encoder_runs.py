@@ -88,9 +88,7 @@ def test_checkpoint_opens_in_transformers_with_its_tokenizer(run: Path) -> None:
     given["token_type_ids"] = torch.tensor([[0] * 5 + [1] * 3])
     expected = theirs.eval()(**given)
     close = {"atol": 1e-5, "rtol": 1e-5}
-    torch.testing.assert_close(
-        opened.model.logits(hidden), expected.prediction_logits[0], **close
-    )
+    torch.testing.assert_close(opened.model.logits(hidden), expected.prediction_logits[0], **close)
     scores = opened.model.pair_logits(hidden, (len(hidden),))
     torch.testing.assert_close(scores, expected.seq_relationship_logits, **close)
 
@@ -147,7 +145,9 @@ def _held_out(run: Path, opened: Opened) -> Examples:
         inputs, config, opened.tokenizer, drop_unknown=False, cache_dir=cache, part="all",
         marks=(), callbacks=Callbacks(),
     )  # fmt: skip
-    return Examples(made, opened.objective, recipe.load(str(run / "tiny.yaml")).recipe.seed, HELD_OUT)
+    return Examples(
+        made, opened.objective, recipe.load(str(run / "tiny.yaml")).recipe.seed, HELD_OUT
+    )
 
 
 def test_accumulated_batches_are_one_batch_in_every_loss_and_gradient(run: Path) -> None:
@@ -164,7 +164,9 @@ def test_accumulated_batches_are_one_batch_in_every_loss_and_gradient(run: Path)
         sums = LossSums()
         for batch in batches:
             moved = to_device(batch, torch.device("cpu"))
-            loss: Loss = opened.objective.loss(model, forward(opened.objective, model, moved), moved)
+            loss: Loss = opened.objective.loss(
+                model, forward(opened.objective, model, moved), moved
+            )
             loss.mean(totals).backward()
             sums.add(loss)
         told.append(sums.means)
@@ -257,7 +259,7 @@ def _examples(folder: Path, opened: Opened) -> list[dict[str, np.ndarray]]:
     from nlpkit.data.items import Row
 
     lines = (folder / "valid.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [Row(str(folder), n, json.loads(line)) for n, line in enumerate(lines, 1)]
+    rows = [Row(json.loads(line), str(folder), n) for n, line in enumerate(lines, 1)]
     objective, rng = opened.objective, np.random.default_rng(0)
     made = []
     for row in rows:
