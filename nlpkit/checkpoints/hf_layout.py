@@ -16,14 +16,12 @@ from nlpkit.disk import read_json
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families, hf_format
 from nlpkit.models.contract import Family
-from nlpkit.models.head import HEAD
+from nlpkit.models.head import BIAS, HEAD, classifier_names
 from nlpkit.models.rows import vocabulary_size
 
 WEIGHTS = "model.safetensors"
 OWN_TYPE = "nlpkit-"  # prefix of the model_type of models that transformers cannot compute
 NOTES = "nlpkit.json"  # what transformers does not need: the objective with its settings
-# The name of a task's output layer in transformers' sequence classifiers.
-THEIR_HEAD = "score.weight"
 NAMED = 3  # at most so many tensors are named in a message
 
 # `config.json` and tensors of each directory of a checkpoint: "" is the checkpoint itself.
@@ -97,7 +95,7 @@ def layout(
         UsageError: a family's table of names is not complete.
     """
     module = families.load_model(family)
-    form, body = module.FORMAT, {k: v for k, v in weights.items() if k != HEAD}
+    form, body = module.FORMAT, {k: v for k, v in weights.items() if k not in (HEAD, BIAS)}
     try:
         tensors = hf_format.written(form, config, body)
     except KeyError as error:
@@ -122,7 +120,7 @@ def layout(
         folders[folder] = settings, tensors[folder]
     if HEAD in weights:
         settings, whole = folders[""]
-        whole[THEIR_HEAD] = weights[HEAD]
+        whole |= {theirs: weights[ours] for ours, theirs in classifier_names(module).items()}
         names = labels or [f"LABEL_{i}" for i in range(len(weights[HEAD]))]
         settings["id2label"] = dict(enumerate(names))
         settings["label2id"] = {name: i for i, name in enumerate(names)}
@@ -245,10 +243,15 @@ def converted(
         raise FileError(f"{where}: {what}") from error
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     missing = _missing(form, directory, [n for n in shapes if n not in state], allow_missing)
-    if THEIR_HEAD in tensors:
-        left.remove(THEIR_HEAD)
-        state[HEAD] = tensors[THEIR_HEAD]
-        shapes[HEAD] = (len(state[HEAD]), config.hidden_size)  # type: ignore[attr-defined]
+    names = classifier_names(module)
+    if names[HEAD] in tensors:
+        if lacking := [theirs for theirs in names.values() if theirs not in tensors]:
+            raise FileError(f"{directory}: {lacking[0]} is missing beside {names[HEAD]}")
+        left = [name for name in left if name not in names.values()]
+        state |= {ours: tensors[theirs] for ours, theirs in names.items()}
+        outputs = len(state[HEAD])
+        shapes[HEAD] = (outputs, config.hidden_size)  # type: ignore[attr-defined]
+        shapes[BIAS] = (outputs,)
     for name, tensor in state.items():
         if tuple(tensor.shape) != shapes[name]:
             raise FileError(

@@ -20,7 +20,7 @@ from nlpkit.checkpoints import hf_layout
 from nlpkit.config import FrozenConfig
 from nlpkit.errors import FileError
 from nlpkit.models import families, hf_format
-from nlpkit.models.head import HEAD
+from nlpkit.models.head import HEAD, classifier_names
 from nlpkit.models.hf_format import HfFormat
 from nlpkit.models.lora_config import Config
 
@@ -64,8 +64,9 @@ def write(
         for matrix in ("lora_A", "lora_B"):
             tensors[f"{_PREFIX}{theirs}.{matrix}.weight"] = weights[f"{ours}.{matrix}"]
     has_head = HEAD in weights
+    heads = _heads(family)
     if has_head:
-        tensors[f"{_PREFIX}{hf_layout.THEIR_HEAD}"] = weights[HEAD]
+        tensors |= {f"{_PREFIX}{theirs}": weights[ours] for ours, theirs in heads.items()}
     tensors |= {f"{_PREFIX}{name}": table for name, table in tables.items()}
     module = families.load_model(family)
     every = hf_format.linear_names(module, model_config)
@@ -80,7 +81,7 @@ def write(
         "target_modules": _target_modules(every.values(), targets),
         "fan_in_fan_out": all(transposed),
         "bias": "none",
-        "modules_to_save": [hf_layout.THEIR_HEAD.split(".")[0]] if has_head else None,
+        "modules_to_save": [heads[HEAD].rpartition(".")[0]] if has_head else None,
         "inference_mode": True,
     }
     (directory / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
@@ -109,13 +110,19 @@ def read_state(
         for ours, theirs in targets.items()
         for matrix in ("lora_A", "lora_B")
     }
-    if _PREFIX + hf_layout.THEIR_HEAD in tensors:
-        state[HEAD] = tensors[_PREFIX + hf_layout.THEIR_HEAD]
+    for ours, theirs in _heads(family).items():
+        if _PREFIX + theirs in tensors:
+            state[ours] = tensors[_PREFIX + theirs]
     for ours, theirs in _tables(family).items():
         if _PREFIX + theirs in tensors:
             # Rows after the vocabulary are something else, such as soft prompts.
             state[ours] = tensors[_PREFIX + theirs][:vocab_size].clone()
     return state
+
+
+def _heads(family: str) -> Mapping[str, str]:
+    """Return the parameters of a task's layer, with transformers' names."""
+    return classifier_names(families.load_model(family))
 
 
 def _tables(family: str) -> dict[str, str]:
@@ -228,7 +235,7 @@ def merged(
             tensor, b, scale, base[weight], turned, f"{where}: {layer}"
         )
     tables = [_name_in_base(name, base, form) for name in _tables(family).values()]
-    _replace(tensors, whole, tables, where)
+    _replace(tensors, whole, tables, [*_heads(family).values()], where)
     return tensors
 
 
@@ -247,7 +254,11 @@ def _delta(
 
 
 def _replace(
-    tensors: dict[str, Tensor], whole: dict[str, Tensor], tables: Sequence[str], where: Path
+    tensors: dict[str, Tensor],
+    whole: dict[str, Tensor],
+    tables: Sequence[str],
+    heads: Sequence[str],
+    where: Path,
 ) -> None:
     """Replace tensors of the base by those saved in full; embedding tables may have more rows."""
     output = whole.pop("lm_head.weight", None)
@@ -257,7 +268,8 @@ def _replace(
             tensor.shape == old.shape
             or (name in tables and tensor.shape[1:] == old.shape[1:] and len(tensor) > len(old))
         )
-        if not fits and not (name == hf_layout.THEIR_HEAD and tensor.ndim == 2):
+        is_head = name in heads and tensor.ndim == (2 if name.endswith("weight") else 1)
+        if not fits and not is_head:
             what = (
                 "which the base does not have" if old is None else f"in the base {tuple(old.shape)}"
             )

@@ -59,8 +59,9 @@ class Writer:
             UsageError: its objective does not generate text, or the settings ask for too much.
         """
         if not isinstance(objective, Generative):
-            name = type(objective).__module__.rpartition(".")[2]
-            raise UsageError(f"this model was trained for {name} and does not generate text")
+            named = getattr(objective, "objectives", (objective,))
+            names = ", ".join(type(each).__module__.rpartition(".")[2] for each in named)
+            raise UsageError(f"this model was trained for {names} and does not generate text")
         self.model, self.tokenizer, self.objective = model, tokenizer, objective
         self.settings = settings
         new, limit = settings.max_new_tokens, objective.max_length

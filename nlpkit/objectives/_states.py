@@ -59,9 +59,11 @@ class StateTask(Task):
     """A task on the states of `_classify_`; a file says `texts`, `sequences` and what is right."""
 
     parts = ("task", "lm")
-    inputs: tuple[str, ...] = ("input_ids",)
+    # Token types: of families that tell two texts apart.
+    inputs: tuple[str, ...] = ("input_ids", "token_type_ids")
     fields: Mapping[str, Field] = {
         "input_ids": Field(np.int64),
+        "token_type_ids": Field(np.int64),
         "order": Field(np.int64, per="sequence"),  # its number in the row
         "label": Field(np.float32, per="sequence"),  # the row's class, option or number
     }
@@ -79,9 +81,9 @@ class StateTask(Task):
         self.lm_weight = config.lm_weight if model_config.causal else 0.0
         frame = map(tokenizer.special_id, model_config.task_tokens)
         self.start, self.delimiter, self.extract = frame
-        if model_config.pairs:
-            self.inputs = ("input_ids", "token_type_ids")
-            self.fields = {**self.fields, "token_type_ids": Field(np.int64)}
+        if not model_config.pairs:
+            self.inputs = ("input_ids",)
+            self.fields = {k: v for k, v in self.fields.items() if k != "token_type_ids"}
 
     @classmethod
     def special_tokens(cls, model_config: Any) -> tuple[str, ...]:

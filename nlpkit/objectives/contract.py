@@ -146,6 +146,7 @@ class Objective(Protocol):
     """
 
     config: Any  # its settings
+    # Of the class, all fields that it can have; of an object, those that this model asks for.
     fields: Mapping[str, Field]
     inputs: tuple[str, ...]  # the fields that are arguments of the model's `forward`
     parts: tuple[str, ...]  # what is reported apart

@@ -16,7 +16,7 @@ from nlpkit.checkpoints import any_layout, files, hf_layout, tokenizer_files
 from nlpkit.disk import file_sha256
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
-from nlpkit.models.head import HEAD, Head
+from nlpkit.models.head import Head, taken_head
 from nlpkit.models.rows import vocabulary_size
 from nlpkit.objectives._combined import combined
 from nlpkit.recipe.fit import missing
@@ -183,7 +183,7 @@ def _fitting(config: Any, model_config: Any) -> dict[str, Any]:
 
 def _model(part: ModelPart, state: dict[str, Any], backend: str) -> nn.Module:
     """Return the model with the weights of `state`, and the task's layer if it is among them."""
-    head = state.pop(HEAD, None)
+    head = taken_head(state)
     # No time is lost on drawing weights that are replaced at once.
     with torch.device("meta"):
         model = part.module().Model(part.config, part.rows or 0, backend)
@@ -191,10 +191,10 @@ def _model(part: ModelPart, state: dict[str, Any], backend: str) -> nn.Module:
         if name not in state:  # one that the family can do without
             state[name] = torch.zeros(tensor.shape)
     model.load_state_dict(state, assign=True)
-    if head is not None:
-        part.outputs = len(head)
-        model.head = Head(part.config.hidden_size, part.outputs, 0.0)
-        model.head.load_state_dict({"weight": head}, assign=True)
+    if head:
+        part.outputs = len(head["weight"])
+        model.head = Head(part.config.hidden_size, part.outputs, 0.0, "bias" in head)
+        model.head.load_state_dict(head, assign=True)
     return model.requires_grad_(False)
 
 

@@ -13,6 +13,7 @@ from nlpkit.data.loader import Examples
 from nlpkit.data.store import Corpus
 from nlpkit.models import families
 from nlpkit.models.contract import FamilyModel
+from nlpkit.models.head import BIAS, Head, classifier_names
 from nlpkit.objectives.contract import Objective
 from nlpkit.tokenizers.contract import Tokenizer
 
@@ -69,6 +70,11 @@ class ModelPart:
     def module(self) -> FamilyModel:
         """Return `models/FAMILY/model.py`, or that of a dotted name."""
         return families.load_model(self.family)
+
+    def new_head(self) -> Head:
+        """Return the task's layer, its weights drawn."""
+        has_bias = BIAS in classifier_names(self.module())
+        return Head(self.config.hidden_size, self.outputs, self.head_dropout, has_bias)
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
