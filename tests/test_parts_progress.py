@@ -76,7 +76,7 @@ def test_held_out_loss_has_the_weight_of_the_steps_done(weighted: Path) -> None:
 
 def test_eval_of_a_checkpoint_is_that_of_its_run(run: Path) -> None:
     found = {r["step"]: r["held_out"] for r in _tiny.metrics(run / "whole") if "held_out" in r}
-    saved = files.found(run / "whole")
+    saved = files.list_checkpoints(run / "whole")
     assert sorted(checkpoint.step for checkpoint in saved) == [2, 4, 6]
     for checkpoint in saved:
         opened = open_checkpoint(checkpoint.path, device="cpu")
@@ -109,7 +109,7 @@ def test_every_batch_of_a_step_is_told_the_same(tmp_path, monkeypatch, reads: in
     if reads:
         with pytest.raises(NlpkitError, match="saved at step"):
             _tiny.pretrain(path, tmp_path / "run", stop=_tiny.StopAfter(reads))
-        saved = files.found(tmp_path / "run")[0].step
+        saved = files.list_checkpoints(tmp_path / "run")[0].step
         assert 0 < saved < 6
         del batches[4 * saved :]  # a step that was begun is computed again
     _tiny.pretrain(path, tmp_path / "run")

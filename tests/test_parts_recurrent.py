@@ -106,7 +106,7 @@ def test_run_generates_the_same_as_torch_without_a_cache(run: Path) -> None:
         with torch.no_grad():
             for _ in range(6):
                 logits = _alone(model, torch.tensor(ids))[-1] @ model.token_embedding.T
-                for banned in (*opened.objective.never, *opened.objective.ends):
+                for banned in (*opened.objective.suppress_tokens, *opened.objective.eos_token_ids):
                     logits[banned] = -torch.inf
                 ids.append(int(logits.argmax()))
         assert each.outputs[0].text == tokenizer.decode(ids[given:])
@@ -118,7 +118,7 @@ def test_beams_have_the_log_probabilities_of_their_tokens(run: Path) -> None:
     texts = [opened.tokenizer.encode(text) for text in ("天地", "山")]
     prompts = [objective.continue_text(ids, 5) for ids in texts]
     settings = Settings(max_new_tokens=5, min_new_tokens=5, beam=3, nbest=3, length_penalty=0.0)
-    rules = Rules(tuple(objective.ends), tuple(objective.never), None)
+    rules = Rules(tuple(objective.eos_token_ids), tuple(objective.suppress_tokens), None)
     for given, answers in zip(texts, generate(model, prompts, settings, rules), strict=True):
         assert len({answer.ids for answer in answers}) == 3
         for answer in answers:

@@ -164,7 +164,7 @@ def _greedy(opened, text: str, count: int) -> list[int]:
     with torch.no_grad():
         while len(ids) <= count:
             logits = _dense(model, source, torch.tensor(ids))[-1] @ model.token_embedding.T
-            logits[[*objective.never, *objective.ends]] = -torch.inf
+            logits[[*objective.suppress_tokens, *objective.eos_token_ids]] = -torch.inf
             ids.append(int(logits.argmax()))
     return ids[1:]
 
@@ -176,7 +176,7 @@ def test_generation_is_that_of_the_dense_formula_without_a_cache(run: Path) -> N
     written = Writer(opened.model, opened.tokenizer, opened.objective, settings)
     found = [each.outputs[0].text for each in written.write(texts, batch=2)]
     assert found == [opened.tokenizer.decode(_greedy(opened, text, 6)) for text in texts]
-    assert written.objective.longest == 32
+    assert written.objective.max_length == 32
     (empty,) = written.write([""])
     assert empty.problem == "the source is empty"
 
@@ -187,7 +187,7 @@ def test_beams_have_the_log_probabilities_of_their_tokens(run: Path) -> None:
     texts = ["a be", "cat be cat be"]
     prompts = [objective.continue_text(opened.tokenizer.encode(text), 5) for text in texts]
     settings = Settings(max_new_tokens=5, min_new_tokens=5, beam=3, nbest=3, length_penalty=0.0)
-    rules = Rules(objective.ends, objective.never)
+    rules = Rules(objective.eos_token_ids, objective.suppress_tokens)
     for prompt, answers in zip(prompts, generate(model, prompts, settings, rules), strict=True):
         assert len({answer.ids for answer in answers}) == 3
         for answer in answers:

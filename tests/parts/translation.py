@@ -56,7 +56,7 @@ class Objective(Task):
         super().__init__(config, tokenizer, model_config)
         check_length(config.max_length, model_config)
         self.begin, self.end = (tokenizer.special_id(token) for token in (BEGIN, END))
-        self.longest, self.ends = config.max_length, (self.end,)
+        self.max_length, self.eos_token_ids = config.max_length, (self.end,)
 
     @classmethod
     def special_tokens(cls, model_config: Any) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ class Objective(Task):
         return BEGIN, END
 
     @property
-    def never(self) -> tuple[int, ...]:
+    def suppress_tokens(self) -> tuple[int, ...]:
         """Tokens that are no target."""
         ids = (self.begin, self.tokenizer.pad_id)
         return tuple(token_id for token_id in ids if token_id is not None)
