@@ -287,12 +287,12 @@ def test_model_offers_its_contract(folder: str, name: str) -> None:
     _assert_has(module.Model, _public(models_contract.Model))
     # Every parameter has a name there, the settings exist, the tables have the vocabulary first.
     config = family.Config(**SMALL_SIZES)
-    model = hf_format.outline(module, config, 7)
+    model = hf_format.outline(module.Model, config, 7)
     state = model.state_dict()
     hf_layout.layout(name, config, state)
     assert {*module.FORMAT.sizes} <= {*family.Config.model_fields}
     assert {len(state[table]) for table in family.VOCABULARY} <= {7}
-    assert any(hf_format.linear_names(module, config))
+    assert any(hf_format.linear_names(module.FORMAT, module.Model, config))
     parameters = list(inspect.signature(module.Model).parameters)
     assert parameters == ["config", "vocab_size", "backend"]
     parameters = list(inspect.signature(module.Model.token_loss).parameters)

@@ -232,10 +232,10 @@ def converted(
         kinds = settings.get("nlpkit", {}).get("attention", [])
         config = config.model_copy(update={"attention": tuple(map(Choice.from_json, kinds))})
         hf_format.check_depth(form, config, tensors)
-        wanted = hf_format.outline(module, config, 1)
+        wanted = hf_format.outline(module.Model, config, 1)
         state, left = hf_format.read_state(form, config, settings, tensors, wanted)
         vocab_size = vocabulary_size(state, families.vocabulary(family))
-        model = hf_format.outline(module, config, vocab_size)
+        model = hf_format.outline(module.Model, config, vocab_size)
     except KeyError as error:
         raise FileError(f"{directory}: {error} is missing from config.json or weights") from error
     except (ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:

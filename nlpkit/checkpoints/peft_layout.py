@@ -69,7 +69,7 @@ def write(
         tensors |= {f"{_PREFIX}{theirs}": weights[ours] for ours, theirs in heads.items()}
     tensors |= {f"{_PREFIX}{name}": table for name, table in tables.items()}
     module = families.load_model(family)
-    every = hf_format.linear_names(module, model_config)
+    every = hf_format.linear_names(module.FORMAT, module.Model, model_config)
     transposed = [hf_format.is_transposed(module.FORMAT, name) for name in targets.values()]
     settings = {
         "peft_type": "LORA",

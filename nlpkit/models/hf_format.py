@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from nlpkit.config import FrozenConfig
-from nlpkit.models.contract import FamilyModel
 
 State = Mapping[str, Tensor]
 Settings = Mapping[str, Any]
@@ -95,24 +94,26 @@ def is_transposed(form: HfFormat, theirs: str) -> bool:
     return False
 
 
-def outline(module: FamilyModel, config: FrozenConfig, vocab_size: int) -> nn.Module:
-    """Return a family's model without memory: its names and shapes."""
+def outline(model: Callable[..., nn.Module], config: FrozenConfig, vocab_size: int) -> nn.Module:
+    """Return a family's `Model` without memory: its names and shapes."""
     with torch.device("meta"):
-        return module.Model(config, vocab_size, "auto")
+        return model(config, vocab_size, "auto")
 
 
-def linear_names(module: FamilyModel, config: FrozenConfig) -> dict[str, str]:
+def linear_names(
+    form: HfFormat, model: Callable[..., nn.Module], config: FrozenConfig
+) -> dict[str, str]:
     """Return the linear layers' names here and in transformers, in the order of the model.
 
     Left out are layers of other folders, and those that transformers keeps in one tensor with
     others.
     """
     found = {}
-    model = outline(module, config, 1)
-    alone = module.FORMAT.join(config, model.state_dict()).keys()
-    for ours, layer in model.named_modules():
+    made = outline(model, config, 1)
+    alone = form.join(config, made.state_dict()).keys()
+    for ours, layer in made.named_modules():
         if isinstance(layer, nn.Linear) and f"{ours}.weight" in alone:
-            theirs = _theirs(module.FORMAT.names, f"{ours}.weight")
+            theirs = _theirs(form.names, f"{ours}.weight")
             if theirs is not None:
                 found[ours] = str(theirs.removesuffix(".weight"))
     return found

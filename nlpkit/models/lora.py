@@ -43,7 +43,7 @@ def targeted(config: Config, module: FamilyModel, model_config: FrozenConfig) ->
     Raises:
         UsageError: a target is no linear layer of the family.
     """
-    names = hf_format.linear_names(module, model_config)
+    names = hf_format.linear_names(module.FORMAT, module.Model, model_config)
     if config.targets == ALL:
         return dict(names)
     wanted = module.LORA_TARGETS if config.targets is None else config.targets
