@@ -108,7 +108,7 @@ def test_time_limit_saves_and_is_exit_75_and_the_same_command_goes_on(done, tmp_
         result = _tiny.command(*command, "--max-time", "8s")
         assert result.returncode == 75, result.stderr
         assert start in result.stderr
-        assert "nlpkit: the time is up; saved at step" in result.stderr
+        assert "nlpkit: the time limit is reached; saved at step" in result.stderr
         assert result.stdout == ""
 
 

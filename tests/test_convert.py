@@ -147,7 +147,7 @@ def test_convert_of_a_release_takes_config_and_vocabulary_from_elsewhere(tmp_pat
     (tmp_path / "elsewhere").mkdir()
     weights = released.rename(tmp_path / "elsewhere" / "model.pt")
     out = tmp_path / "out"
-    with pytest.raises(FileError, match=r"needs its settings, model.json, beside it.*--config"):
+    with pytest.raises(FileError, match=r"settings, model.json, in the same directory.*--config"):
         convert(weights, out)
     config = tmp_path / "release/cpm-ant-tiny.json"
     with pytest.raises(FileError, match="no tokenizer here"):
