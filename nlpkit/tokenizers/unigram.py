@@ -1,9 +1,9 @@
 """Unigram language model, as in SentencePiece and T5.
 
 Kudo 2018 (arXiv 1804.10959), sec. 3.2, trained by the `tokenizers` library. `▁` is the space; it
-is added before each text. A character in no piece becomes its UTF-8 bytes (`<0xE4>`), so that nothing
-is unknown. Special tokens as in T5: `<pad>`, `</s>`, `<unk>`. As in SentencePiece, `▁` in a text
-decodes to a space, and one leading space is lost.
+is added before each text. A character in no piece becomes its UTF-8 bytes (`<0xE4>`), so that
+nothing is unknown. Special tokens as in T5: `<pad>`, `</s>`, `<unk>`. As in SentencePiece, `▁` in a
+text decodes to a space, and one leading space is lost.
 The library sums in hash order. Therefore its scores differ between runs in the twelfth digit, and
 more for the rarest characters; `_reproducible` removes both. (Results may still differ if the
 scores of two segmentations are equal to twelve digits.)
@@ -43,7 +43,7 @@ class Config(FrozenConfig):
     )
     normalization: Literal["nfkc", "none"] = Field(
         default="nfkc",
-        description="nfkc, as in T5: variants such as full-width characters are unified.",
+        description="nfkc, as in T5: unifies variants such as full-width letters.",
     )
 
 
