@@ -53,7 +53,7 @@ class ScoreTooLow(NlpkitError):
 
 
 class TryAgain(NlpkitError):
-    """Nothing is wrong, but not now: the run directory is in use, or the time is up."""
+    """Nothing is wrong, but not now: the run directory is in use, or the time limit is reached."""
 
     exit_code = 75
 

@@ -88,7 +88,7 @@ def test_missing_tensor_is_refused_by_name(family: str, tmp_path: Path) -> None:
         _part(tmp_path / "base")
     example = full.split(".")[-2]
     assert str(caught.value) == (
-        f"{said}; to draw such tensors afresh, name them: init_missing: [{example}]"
+        f"{said}; to initialize such tensors, name them: init_missing: [{example}]"
     )
 
 

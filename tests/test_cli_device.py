@@ -44,7 +44,7 @@ def test_device_that_is_not_there_is_one_line_and_writes_nothing(
     assert result.returncode == 2, result.stderr
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
-    assert line.startswith("nlpkit: --device cuda: there is none here: ")
+    assert line.startswith("nlpkit: --device cuda: not available: ")
     assert sorted(run.rglob("*")) == before
 
 
@@ -55,7 +55,7 @@ def test_auto_is_the_accelerator_or_the_cpu() -> None:
 
 
 def test_device_with_a_number_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"^--device cuda:77: there is none here: [^\n]+$"):
+    with pytest.raises(UsageError, match=r"^--device cuda:77: not available: [^\n]+$"):
         machine.find_device("cuda:77")
 
 

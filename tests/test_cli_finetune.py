@@ -153,7 +153,7 @@ def test_best_checkpoint_is_that_of_the_highest_score_and_patience_ends_the_run(
     out = tmp_path / "run"
     ended = done(server.run("finetune", folder / "nlu.yaml", "--out", out, *arguments))
     # At such a rate nothing changes: the first evaluation is the best, two more are no better.
-    assert "no gain in 2 evaluations: stopping early at step 6" in ended.stderr
+    assert "no improvement in 2 evaluations: stopping early at step 6" in ended.stderr
     assert (out / "checkpoints/best").resolve().name == "step-00000002"
     learned = tmp_path / "learned"
     sets = ("train.best_by=accuracy", "train.eval_every=2", "train.steps=16")

@@ -104,11 +104,11 @@ def test_signal_saves_leaves_and_the_same_command_goes_on(
 def test_time_limit_saves_and_is_exit_75_and_the_same_command_goes_on(done, tmp_path: Path) -> None:
     path, _, _ = done
     command = ("pretrain", path, "--out", tmp_path, "--set", "train.steps=100000")
-    for start in ("step 1/", "going on from"):
+    for start in ("step 1/", "resuming from"):
         result = _tiny.command(*command, "--max-time", "8s")
         assert result.returncode == 75, result.stderr
         assert start in result.stderr
-        assert "nlpkit: the time is up; saved at step" in result.stderr
+        assert "nlpkit: the time limit is reached; saved at step" in result.stderr
         assert result.stdout == ""
 
 

@@ -117,7 +117,7 @@ def test_convert_takes_an_empty_directory_and_no_other(tmp_path: Path) -> None:
         with pytest.raises(UsageError) as caught:
             convert(tmp_path / "base", tmp_path / name)
         assert str(caught.value) == (
-            f"{tmp_path / name}: is there already; give a directory that is new or empty"
+            f"{tmp_path / name}: exists already; give a new or empty directory"
         )
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -147,7 +147,7 @@ def test_convert_of_a_release_takes_config_and_vocabulary_from_elsewhere(tmp_pat
     (tmp_path / "elsewhere").mkdir()
     weights = released.rename(tmp_path / "elsewhere" / "model.pt")
     out = tmp_path / "out"
-    with pytest.raises(FileError, match=r"needs its settings, model.json, beside it.*--config"):
+    with pytest.raises(FileError, match=r"settings, model.json, in the same directory.*--config"):
         convert(weights, out)
     config = tmp_path / "release/cpm-ant-tiny.json"
     with pytest.raises(FileError, match="no tokenizer here"):
@@ -166,7 +166,7 @@ def test_convert_of_a_release_takes_config_and_vocabulary_from_elsewhere(tmp_pat
     assert str(caught.value) == (
         f"{weights}: the model has 61 tokens and its tokenizer, {short}, 60"
     )
-    with pytest.raises(UsageError, match=r"--config: .* is no authors' release"):
+    with pytest.raises(UsageError, match=r"--config: .* is not an original release"):
         convert(out, tmp_path / "no", config=config)
 
 

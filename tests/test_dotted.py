@@ -72,7 +72,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     longer = ("--set", "train.steps=6", "--allow-change")
     code, _, err = _dotted.script(folder, "pretrain", "tiny.yaml", "--out", "run", *longer)
     assert code == 0, err
-    assert "going on from run/checkpoints/step-00000004 (step 4)" in err
+    assert "resuming from run/checkpoints/step-00000004 (step 4)" in err
     return folder
 
 

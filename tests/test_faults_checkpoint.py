@@ -119,7 +119,7 @@ def test_pipe_in_a_checkpoint_to_resume_is_exit_4_and_named(
     os.mkfifo(broken / name)
     ended = _run(server, base / "tiny.yaml", "-q", "--out", tmp_path / "out", "--resume", broken)
     assert ended.code == 4, ended.stderr
-    assert ended.stderr == f"nlpkit: {broken}: not a good checkpoint: {name} is missing\n"
+    assert ended.stderr == f"nlpkit: {broken}: not a valid checkpoint: {name} is missing\n"
 
 
 def test_checkpoint_moved_away_and_linked_is_not_pruned_through_the_link(

@@ -83,7 +83,7 @@ def test_signal_inside_evaluations_loses_and_doubles_nothing(
         ended = _start(server, path, tmp_path, evaluation=(at, number))
         assert ended.code == 128 + number, ended.stderr
         assert ended.stderr.splitlines()[-1] == (
-            f"nlpkit: stopped by {name}; saved at step {step}; the same command goes on from there"
+            f"nlpkit: stopped by {name}; saved at step {step}; the same command resumes the run"
         )
         assert files.find_corruption(files.checkpoint_path(tmp_path, step)) is None
         assert _evaluated(tmp_path) == kept

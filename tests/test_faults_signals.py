@@ -49,7 +49,7 @@ def test_signal_inside_a_save_lets_it_finish_and_leaves(server, whole, tmp_path:
         ended = server.run("pretrain", path, "--out", run, *_WORDS, disk=(run, number, TERM))
         assert ended.code == 143, ended.stderr
         assert ended.stderr.splitlines()[-1] == (
-            "nlpkit: stopped by SIGTERM; saved at step 4; the same command goes on from there"
+            "nlpkit: stopped by SIGTERM; saved at step 4; the same command resumes the run"
         )
         latest = files.read_pointer(run, "latest")
         assert latest is not None

@@ -232,7 +232,7 @@ def test_diverged_run_is_exit_5_and_says_what_is_kept(recipe: Path, tmp_path: Pa
     code = cli.run(["pretrain", str(recipe), "--out", str(tmp_path), "-q", *words])
     (line,) = capsys.readouterr().err.splitlines()
     assert code == 5
-    assert "is not finite; this step was not taken; the last good state is" in line
+    assert "is not finite; this step was not applied; the last checkpoint is" in line
     assert "try a lower train.lr or train.clip" in line
 
 

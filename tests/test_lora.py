@@ -156,7 +156,7 @@ def test_lora_adapters_of_the_body_alone_open(tmp_path: Path) -> None:
         ({"r": 0}, "r is 0; needs a number greater than 0"),
         ({"lora_alpha": "16"}, "lora_alpha is '16'; needs a number"),
         ({"base_model_name_or_path": None}, "base_model_name_or_path is missing"),
-        ({"base_model_name_or_path": "nobody/nothing"}, "its base nobody/nothing is not there"),
+        ({"base_model_name_or_path": "nobody/nothing"}, "its base nobody/nothing does not exist"),
     ],
 )
 def test_lora_of_another_kind_is_refused_in_one_line(

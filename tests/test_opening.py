@@ -204,7 +204,7 @@ def test_open_checkpoint_with_notes_that_do_not_fit_is_refused(
 
 
 def test_open_checkpoint_on_a_device_that_is_not_there_is_refused(run: Path) -> None:
-    with pytest.raises(UsageError, match=r"--device cuda:77: there is none here"):
+    with pytest.raises(UsageError, match=r"--device cuda:77: not available"):
         open_checkpoint(run, device="cuda:77")
 
 

@@ -213,7 +213,7 @@ def test_original_without_its_json_is_refused_saying_where_it_should_be(released
     released.with_suffix(".json").rename(released.with_name("other.json"))
     any_layout.read(released)  # the only one that has these sizes
     released.with_name("other.json").unlink()
-    with pytest.raises(FileError, match=r"needs its settings, cpm-ant-tiny.json, beside it"):
+    with pytest.raises(FileError, match=r"settings, cpm-ant-tiny.json, in the same directory"):
         any_layout.read(released)
 
 

@@ -398,10 +398,10 @@ def test_long_run_is_fast_and_loses_no_spike(tmp_path: Path) -> None:
         for text in (run / "metrics.jsonl").read_text("utf-8").splitlines()
         if "held_out" not in (record := json.loads(text))
     ]
-    # 100,000 steps in 500 stretches of 200
+    # 100,000 steps in 500 intervals of 200
     assert line["y"][0] == pytest.approx(sum(losses[:200]) / 200, rel=1e-5)
     assert line["y"][271] == pytest.approx(sum(losses[54_200:54_400]) / 200, rel=1e-5)
-    assert any("means of 500 equal stretches" in text for text in page.texts["p"])
+    assert any("means of 500 equal intervals" in text for text in page.texts["p"])
     assert "the last 20 and the best" in next(c for c in page.tables if "100 evaluations" in c)
     drawn = ElementTree.parse(report.write([run], tmp_path / "r.svg"))
     chart = next(e for e in drawn.iter() if e.get("role") == "img")

@@ -167,7 +167,7 @@ def test_tracker_that_fails_is_one_warning_and_gets_no_more(
     told = capsys.readouterr()
     warnings = [line for line in told.err.splitlines() if "warning:" in line]
     assert [line.partition("warning: ")[2] for line in warnings] == [
-        "train.trackers: wandb failed and gets no more figures: no route to host"
+        "train.trackers: wandb failed and is not used any more: no route to host"
     ]
     assert "a word" not in told.out  # stdout is the result of the verb
     assert len(_events(tmp_path / "run")["train/loss"]) == 3  # the other goes on

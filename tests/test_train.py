@@ -143,7 +143,7 @@ def test_early_stopping_ends_the_run(tmp_path: Path) -> None:
 def test_diverged_run_stops_at_the_step_and_keeps_the_last_good_state(tmp_path: Path) -> None:
     path = _tiny.write(tmp_path)
     sets = ("train.clip=null", "train.schedule=constant", "train.warmup_steps=0")
-    with pytest.raises(DivergedError, match=r"step \d+: .* not finite; this step was not taken"):
+    with pytest.raises(DivergedError, match=r"step \d+: .* not finite; this step was not applied"):
         _tiny.pretrain(path, tmp_path / "run", "train.lr=1.0e+30", *sets)
     for found in files.list_checkpoints(tmp_path / "run"):
         tensors = load_file(found.path / "model.safetensors")

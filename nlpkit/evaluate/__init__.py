@@ -204,7 +204,7 @@ class Evaluation:
         self, wanted: Sequence[str], generation: Settings, log: Log, stop: StopFlag, batch: int
     ) -> tuple[list[str], list[str]]:
         """Return the model's answers and what is right, in the order of the rows."""
-        judged = self.held_out.judged
+        judged = self.held_out.predictions
         if judged:
             order = self.held_out.bins.items.tolist()
             in_order = [pair for _, pair in sorted(zip(order, judged, strict=True))]

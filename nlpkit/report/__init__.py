@@ -1,6 +1,6 @@
-"""One or several runs as one file that opens anywhere: HTML, or their charts alone as SVG or PNG.
+"""Reports on one or several runs: a self-contained HTML file, or only the charts as SVG or PNG.
 
-The same runs give the same bytes: nothing in the file depends on when it was made.
+The same runs give the same bytes: the file contains no date.
 """
 
 import os
@@ -23,12 +23,12 @@ ENDINGS = (".html", ".svg", ".png")
 _MIB = 2**20
 # A gradient norm that varies by more than this is drawn on a logarithmic axis.
 _WIDE = 30.0
-# What XML cannot hold, and halves of characters, which UTF-8 cannot.
+# Characters that XML does not allow, and surrogates, which UTF-8 cannot encode.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 
 def write(runs: Sequence[Path], out: Path | None = None) -> Path:
-    """Write the report on the run directories `runs`; return the file written.
+    """Write the report on the run directories `runs`; return its path.
 
     Without `out` it is `RUN/report.html`, or `report.html` here if there are several runs.
 
@@ -56,7 +56,7 @@ def write(runs: Sequence[Path], out: Path | None = None) -> Path:
 
 
 def _labels(runs: Sequence[Path]) -> list[str]:
-    """Return a name for each run: its directory's, more of the path where that is not enough."""
+    """Return unique names of the runs: the name of the directory, or else the path."""
     names = [run.resolve().name for run in runs]
     names = [n if names.count(n) == 1 else str(run) for n, run in zip(names, runs, strict=True)]
     names = [_UNPRINTABLE.sub("\ufffd", name) for name in names]
@@ -68,7 +68,7 @@ def _labels(runs: Sequence[Path]) -> list[str]:
 
 
 def _write(out: Path, text: str) -> None:
-    """Write the file whole or not at all."""
+    """Write the file atomically."""
     draft = out.with_name(f".{out.name}.{os.getpid()}")
     with name_path_in_errors(out):
         try:
@@ -79,10 +79,10 @@ def _write(out: Path, text: str) -> None:
 
 
 def make_charts(histories: Sequence[History]) -> list[Chart]:
-    """Return the charts of the runs: losses, whole and by part, then what the optimizer did."""
+    """Return the charts of the runs: losses, scores, and what the optimizer did."""
     several = len(histories) > 1
     unit = _loss_unit(histories)
-    # Of runs with one part, that part is the whole.
+    # A single part is equal to the whole loss.
     parts = sorted({name for history in histories for name in history.parts})
     charts = [
         Chart(
@@ -157,13 +157,13 @@ def _scores(history: History, number: int, name: str) -> list[Line]:
 
 
 def _loss_unit(histories: Sequence[History]) -> str:
-    """Return the unit of the loss: a task that writes no text is judged by the row."""
+    """Return the unit of the loss: per token, or per row for tasks that do not generate text."""
     units = {history.loss_unit for history in histories}
     return " or ".join(sorted(units, reverse=True))
 
 
 def _entropies(histories: Sequence[History]) -> list[tuple[str, float, int]]:
-    """Return the unigram entropy of the held-out text of each run, equal ones once."""
+    """Return the unigram entropy of the held-out text of each run, without duplicates."""
     found: dict[float, int] = {}
     for number, history in enumerate(histories):
         entropy: Any = history.status.get("held_out_unigram_entropy")

@@ -1,4 +1,4 @@
-"""Pictures for people. matplotlib is an optional extra and only imported here."""
+"""Charts and masks as PNG. matplotlib is an optional dependency, imported only here."""
 
 import math
 import os
@@ -13,7 +13,7 @@ from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import Unsupported
 from nlpkit.report.svg import MARKERS, PALETTE, Chart, Line, span
 
-_READABLE = 48  # up to so many tokens are written along the axes
+_READABLE = 48  # with at most so many tokens, the axes are labelled with them
 
 
 def _pyplot() -> Any:
@@ -22,10 +22,10 @@ def _pyplot() -> Any:
     except ImportError as error:
         raise Unsupported("drawing needs matplotlib: pip install 'nlpkit[plot]'") from error
     matplotlib.use("Agg")
-    matplotlib.rcParams["text.parse_math"] = False  # a `$` in a run's name is no formula
+    matplotlib.rcParams["text.parse_math"] = False  # `$` in the name of a run is not a formula
     import matplotlib.pyplot as plt
 
-    # The first that is installed; tokens are often Chinese.
+    # The first one that is installed is used; tokens are often Chinese.
     plt.rcParams["font.sans-serif"] = [
         "Noto Sans CJK SC", "WenQuanYi Zen Hei", "PingFang SC", "SimHei", "DejaVu Sans",
     ]  # fmt: skip
@@ -52,7 +52,7 @@ def charts_figure(charts: Sequence[Chart], labels: Sequence[str], heading: str, 
         axes.set_ylim(*span(chart)[2:])
         axes.grid(alpha=0.3)
     figure.suptitle(f"{heading} (thin: training, thick: held out)")
-    # matplotlib leaves names out that begin with `_`
+    # matplotlib ignores labels that begin with `_`
     handles = [
         plt.Line2D([], [], color=_colour(n), ls=_dash(n), label=f" {each}")
         for n, each in enumerate(labels)
@@ -96,7 +96,7 @@ def _curve(axes: Any, line: Line) -> None:
 def mask_figure(
     mask: np.ndarray, spans: list[tuple[int, int]], tokens: list[str], path: Path
 ) -> None:
-    """Draw the mask (N, N) of a pack and, beside it, that of its shortest sequence.
+    """Draw the mask (N, N) of a packed batch and, next to it, that of its shortest sequence.
 
     Dark is seen; rows are queries, columns keys.
     """
@@ -115,7 +115,7 @@ def mask_figure(
         one.set_xticks(ticks, tokens[start:stop], rotation=90, fontsize=7)
         one.set_yticks(ticks, tokens[start:stop], fontsize=7)
     with name_path_in_errors(path), warnings.catch_warnings():
-        # Where no font has a character there is a box: said once by each is too much.
+        # A character that no font has is a box; matplotlib would warn about each of them.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(path, dpi=120)
     plt.close(figure)

@@ -1,7 +1,7 @@
-"""What a run directory tells without torch: settings, status, metrics, the hashes of its weights.
+"""Reads the history of a run from its directory: settings, status, metrics, hashes of the weights.
 
-Reads recipe.yaml, run.json, metrics.jsonl and the checkpoints' manifests of a run that is finished,
-goes on or was killed; changes nothing and takes no lock.
+The run may be finished, still running or killed. Reads recipe.yaml, run.json, metrics.jsonl and the
+manifests of the checkpoints; changes nothing, takes no lock, and imports no torch.
 """
 
 import hashlib
@@ -23,20 +23,20 @@ from nlpkit.train import best_evaluation
 COLUMNS = (
     "step", "tokens", "targets", "loss", "lr", "grad_norm", "tokens_per_second", "memory_bytes",
 )  # fmt: skip
-WEIGHTS = ("model.safetensors", "adapter_model.safetensors")  # the one or the other
-# What the receipt hashes, and what two runs must share, bit for bit, to be called the same.
+WEIGHTS = ("model.safetensors", "adapter_model.safetensors")  # a checkpoint has one of them
+# Columns that are hashed for the receipt; they must be equal, bit for bit, in equal runs.
 ORDER, RESULT = ("step", "tokens", "targets"), ("step", "loss", "lr", "grad_norm")
 _IDENTITY = ("name", "out")
 
 
 @dataclass(frozen=True)
 class History:
-    """A run as its files tell it.
+    """The content of the files of a run.
 
     `columns`: each of COLUMNS, (S,) for the S recorded steps; `parts`: the loss of each part of the
-    objective, (S,), NaN where a step had no target of it; `evaluations`: step -> held-out figures;
+    objective, (S,), NaN for a step without targets; `evaluations`: step -> held-out figures;
     `settings`: dotted key -> value as JSON; `weights`: step of a checkpoint -> SHA-256 of its
-    weights; `half_lines`: lines at the end of metrics.jsonl that are not whole (0 or 1).
+    weights; `half_lines`: incomplete lines at the end of metrics.jsonl (0 or 1).
     """
 
     label: str
@@ -51,19 +51,19 @@ class History:
 
     @property
     def last_step(self) -> int:
-        """The last step that metrics.jsonl knows of."""
+        """The last step in metrics.jsonl."""
         return max([0, *self.columns["step"][-1:].astype(int).tolist(), *self.evaluations])
 
     @property
     def best_by(self) -> str:
-        """The figure that decides which evaluation is the best: `loss`, or a score."""
-        # An older run's recipe.yaml may not have it.
+        """The metric that selects the best evaluation: `loss`, or a score."""
+        # Recipes of older runs may not have it.
         found = json.loads(self.settings.get("train.best_by", "null"))
         return found if isinstance(found, str) else best_evaluation.LOSS
 
     @property
     def best(self) -> tuple[int, float] | None:
-        """Step and figure of the best evaluation, as the run chose it, or None without one."""
+        """Step and value of the best evaluation, or None if there is none."""
         step = best_evaluation.best_step(self.evaluations, self.best_by)
         found = step and best_evaluation.value(self.evaluations[step], self.best_by)
         return None if step is None or found is None else (step, found)
@@ -76,7 +76,7 @@ class History:
 
     @property
     def loss_unit(self) -> str:
-        """`nats/token`, or `nats/row` where evaluations have no perplexity but scores."""
+        """`nats/token`, or `nats/row` if the evaluations have scores but no perplexity."""
         by_row = bool(self.scores) and not any(
             isinstance(figures.get("perplexity"), int | float)
             for figures in self.evaluations.values()
@@ -84,14 +84,14 @@ class History:
         return "nats/row" if by_row else "nats/token"
 
     def settings_hash(self) -> str:
-        """Return the SHA-256 of all settings but the run's name and directory."""
+        """Return the SHA-256 of all settings except the run's name and directory."""
         compared = {k: v for k, v in self.settings.items() if k not in _IDENTITY}
         return hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()
 
     def hashes(self, columns: tuple[str, ...], steps: Iterable[int]) -> dict[int, str]:
         """Return, for each of `steps` that was recorded, the SHA-256 of all records up to it.
 
-        Hashed are the columns' rows as little-endian float64, so another machine finds the same.
+        The rows of the columns are hashed as little-endian float64, equal on all machines.
         """
         rows = np.stack([self.columns[name] for name in columns], axis=1).astype("<f8")
         digest, done, found = hashlib.sha256(), 0, {}
@@ -106,8 +106,8 @@ class History:
 def first_difference(
     one: History, other: History, columns: tuple[str, ...]
 ) -> tuple[int | None, int]:
-    """Return the first step that both recorded and in which `columns` differ (None: nowhere), and
-    the number of steps that both recorded."""
+    """Return the first common step in which `columns` differ (None if they do not), and the number
+    of common steps."""
     steps, a, b = np.intersect1d(one.columns["step"], other.columns["step"], return_indices=True)
     differs = np.zeros(len(steps), bool)
     for name in columns:
@@ -120,7 +120,7 @@ def read(path: Path, label: str) -> History:
     """Return the history of a run directory.
 
     Raises:
-        FileError: it is no run directory, has made no step yet, or holds what cannot be read.
+        FileError: it is not a run directory, has no step yet, or has an unreadable file.
     """
     if not path.is_dir():
         raise FileError(f"{path}: no such run directory")
@@ -152,7 +152,7 @@ def read(path: Path, label: str) -> History:
 
 
 def _records(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Return the records of metrics.jsonl, and whether (0 or 1) a half line ends it."""
+    """Return the records of metrics.jsonl, and the number of incomplete lines at its end."""
     try:
         *lines, rest = path.read_bytes().split(b"\n")
     except FileNotFoundError:
@@ -165,7 +165,7 @@ def _records(path: Path) -> tuple[list[dict[str, Any]], int]:
             lines.append(rest)
         else:
             half = 1
-    try:  # all at once is several times as fast as one by one
+    try:  # several times as fast as one by one
         records = json.loads(b"[" + b",".join(lines) + b"]")
     except ValueError:
         records = []
@@ -236,7 +236,7 @@ def _evaluations(path: Path, records: list[dict[str, Any]]) -> dict[int, dict[st
 
 
 def _settings(path: Path) -> dict[str, str]:
-    """Return every setting as JSON, by its dotted key.
+    """Return all settings as JSON, by dotted key.
 
     Not checked against today's parts: a run of an older nlpkit has its report, too.
     """
@@ -257,7 +257,7 @@ def _settings(path: Path) -> dict[str, str]:
 
 
 def _weights(path: Path) -> dict[int, str]:
-    """Return the SHA-256 of each checkpoint's weights, as its manifest says, by step."""
+    """Return the SHA-256 of each checkpoint's weights, from its manifest, by step."""
     found = {}
     for each in reversed(files.list_checkpoints(path)):
         manifest = each.path / files.MANIFEST
@@ -266,7 +266,7 @@ def _weights(path: Path) -> dict[int, str]:
             name = next((name for name in WEIGHTS if name in named), WEIGHTS[0])
             found[each.step] = str(named[name]["sha256"])
         except FileNotFoundError:
-            continue  # a running run has just removed this one
+            continue  # the run has just removed this checkpoint
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise FileError(f"{manifest}: cannot be read: {error}") from error
     return found

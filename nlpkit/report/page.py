@@ -1,4 +1,4 @@
-"""The report's HTML: facts, charts, tables; every word from a file is escaped."""
+"""The HTML of the report: facts, charts, tables. All text from files is escaped."""
 
 import base64
 import hashlib
@@ -17,7 +17,7 @@ from nlpkit.report.style import SCRIPT, STYLE
 from nlpkit.report.svg import Chart
 from nlpkit.train.best_evaluation import LOSS
 
-_LAST = 20  # evaluations in a table; the others are in the chart
+_LAST = 20  # the number of evaluations in a table; the chart shows all
 _NONE = "–"
 _SHOWN = 16  # hexadecimal digits of a hash: 64 bits
 Cell = str | tuple[str, str]  # text, or text and its class
@@ -33,7 +33,7 @@ def render(histories: Sequence[History], charts: Sequence[Chart]) -> str:
     """Return the page."""
     title = escape(heading(histories))
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    # Nothing is fetched, and no script runs but ours, even if an escape were forgotten.
+    # The page loads nothing and runs only our script, even if some text were not escaped.
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     colours = f"{svg.style(False)}\n@media screen and (prefers-color-scheme:dark){{"
     sections = [_facts(histories), _figures(histories, charts), _evaluations(histories)]
@@ -59,7 +59,7 @@ def _section(name: str, *content: str) -> str:
 
 
 def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Return a table whose first column names the rows, in a box that scrolls sideways."""
+    """Return a table whose first column has the names of the rows; it scrolls horizontally."""
 
     def cell(content: Cell, tag: str) -> str:
         text, kind = (content, "") if isinstance(content, str) else content
@@ -96,7 +96,7 @@ def _facts(histories: Sequence[History]) -> str:
 def _facts_of(history: History) -> dict[str, str]:
     columns, status = history.columns, dict(history.status)
     finished = status.pop("finished", None)
-    # In epochs, the recipe says null; a run of an older nlpkit has it in its recipe alone.
+    # If the length is in epochs, the recipe has null; older runs have it only in the recipe.
     planned = status.pop("steps", None) or history.settings.get("train.steps", "?")
     for told_elsewhere in ("step", "data"):
         status.pop(told_elsewhere, None)
@@ -135,11 +135,11 @@ def _figures(histories: Sequence[History], charts: Sequence[Chart]) -> str:
     )
     note = "Thin: training. Thick: held out."
     if any(chart.levels for chart in charts):
-        note += " Dotted across: the unigram entropy of the held-out text, what a model reaches that knows how often each token comes and nothing else."  # noqa: E501
+        note += " Dotted: the unigram entropy of the held-out text, which is the loss of a model that knows only the frequency of each token."  # noqa: E501
     if any(line.low is not None for chart in charts for line in chart.lines):
         note += (
             f" Curves of more than {svg.LIMIT:,} points are the means of {svg.BUCKETS} equal "
-            "stretches, in the band of their smallest and largest values."
+            "intervals; the band shows their smallest and largest values."
         )
     figures = [
         f"<figure>\n<figcaption>{escape(chart.title)} <span>{escape(chart.unit)}</span>"
@@ -161,7 +161,7 @@ def _drawing(chart: Chart) -> str:
 
 
 def _data(charts: Sequence[Chart]) -> str:
-    """Return the curves as JSON for the read-outs, safe inside a script element."""
+    """Return the curves as JSON for the script, safe inside a script element."""
 
     def plain(values: np.ndarray) -> list[float | None]:
         return [float(f"{v:.6g}") if math.isfinite(v) else None for v in values.tolist()]
@@ -189,7 +189,7 @@ def _evaluations(histories: Sequence[History]) -> str:
         shown = sorted({*list(found)[-_LAST:], *([] if best is None else [best])})
         caption = f"{history.label}: {len(found):,} evaluations"
         if len(shown) < len(found):
-            caption += f", of which the last {_LAST} and the best are here, all in the chart"
+            caption += f"; the table has the last {_LAST} and the best, the chart has all"
         rows: list[list[Cell]] = []
         for step in shown:
             f = found[step]
@@ -210,7 +210,7 @@ def _figure(value: Any, digits: int) -> str:
 
 
 def differing(histories: Sequence[History]) -> list[str]:
-    """Return the settings that are not the same in all runs."""
+    """Return the settings that differ between the runs."""
     keys = dict.fromkeys(key for history in histories for key in history.settings)
     return [key for key in keys if len({history.settings.get(key) for history in histories}) > 1]
 
@@ -226,7 +226,7 @@ def _differences(histories: Sequence[History]) -> str:
 
 
 def _partings(histories: Sequence[History]) -> str:
-    """Say where each run's numbers leave those of the first."""
+    """Return for each run the first step that differs from the first run."""
     rows = []
     for other in histories[1:]:
         row = [f"{histories[0].label} and {other.label}"]
@@ -239,18 +239,18 @@ def _partings(histories: Sequence[History]) -> str:
             else:
                 row.append(f"first differ at step {step:,}")
         rows.append(row)
-    caption = "The first step whose recorded numbers are not equal to the last bit"
+    caption = "The first step whose recorded numbers are not equal bit for bit"
     head = ["runs", "data (tokens, targets)", "results (loss, gradient norm, learning rate)"]
-    return _section("Where they part", _table(caption, head, rows))
+    return _section("First differences", _table(caption, head, rows))
 
 
 def _receipt(histories: Sequence[History]) -> str:
-    """Return the hashes by which two people, each with a page, find where their runs part."""
+    """Return hashes that show where two runs differ, also if they are on different pages."""
     steps = {10**n for n in range(9)}
     steps |= {step for h in histories for step in h.weights}
     steps |= {int(step) for h in histories for step in h.columns["step"][-1:]}
     rows: list[list[Cell]] = [
-        _row("settings but name and out", [h.settings_hash() for h in histories]),
+        _row("settings except name and out", [h.settings_hash() for h in histories]),
         _row("text and tokenizer", [str(h.status.get("data") or "") for h in histories]),
     ]
     orders, results = ([h.hashes(c, steps) for h in histories] for c in (ORDER, RESULT))
@@ -265,12 +265,12 @@ def _receipt(histories: Sequence[History]) -> str:
                 rows.append(_row(f"{name} to step {step:,}" if name != "weights"
                                  else f"weights at step {step:,}", hashes))  # fmt: skip
     note = (
-        f"SHA-256, the first {_SHOWN} digits. Two runs that are the same to the last bit have "
-        "the same hashes; the first that differs says where they part. Data order: step, tokens "
-        "and targets of every recorded step; results: its loss, learning rate and gradient norm; "
-        "weights: those of the model, or of the adapters, in each checkpoint that is there."
+        f"The first {_SHOWN} digits of SHA-256. Two runs that are equal bit for bit have the same "
+        "hashes; the first hash that differs shows where the runs differ. Data order: step, tokens "
+        "and targets of each recorded step; results: its loss, learning rate and gradient norm; "
+        "weights: those of the model, or of the adapters, in each existing checkpoint."
     )
-    different = " ≠: not as in the first run that has it." if len(histories) > 1 else ""
+    different = " ≠: differs from the first run that has it." if len(histories) > 1 else ""
     table = _table("Determinism receipt", ["of", *[h.label for h in histories]], rows)
     return _section("Determinism receipt", f"<p>{note}{different}</p>", table)
 

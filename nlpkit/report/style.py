@@ -1,4 +1,4 @@
-"""The report's style sheet and the few lines of script behind its read-outs."""
+"""The style sheet of the report, and the script that shows the numbers at the pointer."""
 
 from nlpkit.report.svg import LEFT, RIGHT, WIDTH
 
@@ -40,7 +40,7 @@ figure{border:1px solid var(--line)}body{font-size:11px}table,.hash{font-size:10
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """
 
-# The numbers at the pointer; the charts are complete without it.
+# Shows the numbers at the pointer; the charts are complete without it.
 SCRIPT = (
     f"const WIDTH = {WIDTH}, LEFT = {LEFT}, RIGHT = {RIGHT};"
     + """

@@ -1,7 +1,7 @@
-"""Line charts as SVG that follows the reader's light or dark mode; no JavaScript is needed.
+"""Line charts as SVG, for light and dark mode; no JavaScript is needed.
 
-A curve of more than LIMIT points is drawn as the mean of BUCKETS equal stretches, in the band of
-their smallest and largest values, so that no spike is lost.
+A curve of more than LIMIT points is drawn as the means of BUCKETS equal intervals, with a band of
+their smallest and largest values, so that every spike is visible.
 """
 
 import math
@@ -15,9 +15,10 @@ import numpy as np
 LIMIT, BUCKETS = 1500, 500
 WIDTH, HEIGHT = 480, 260
 LEFT, RIGHT, TOP, BOTTOM = 60, 460, 12, 226  # of the plotted field
-MARKERS = 60  # so many points of a held-out curve get a dot each
+MARKERS = 60  # held-out curves with at most so many points have dots
 
-# (light, dark): at least 3:1 against the page (WCAG 2.1, 1.4.11), told apart by the colour-blind.
+# (light, dark): contrast of at least 3:1 to the page (WCAG 2.1, 1.4.11), safe for colour-blind
+# readers.
 PALETTE = (
     ("#1a5fb4", "#78b5ff"), ("#b8480a", "#ff9f5a"), ("#0b7a55", "#5cd6a3"), ("#a0307f", "#f08fd0"),
     ("#76620a", "#e0c34a"), ("#0e7490", "#5fd3e8"), ("#b3213c", "#ff8a95"), ("#5b4bd6", "#b0a8ff"),
@@ -27,9 +28,9 @@ DASHES = ("none", "7 3", "2 3", "9 3 2 3")  # for the second, third and fourth e
 
 @dataclass(frozen=True)
 class Line:
-    """A curve: `x`, `y` (P,), and the band `low` to `high` (P,) if it was thinned.
+    """A curve: `x`, `y` (P,), and the band `low` to `high` (P,) if it is averaged.
 
-    `number` is that of the run, which has a colour; `strong` curves are drawn thick, with dots.
+    `number` is the index of the run, which selects the colour; `strong` curves are thick with dots.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves over the training steps, and levels `(name, value, number)` drawn across."""
+    """Curves over training steps, and horizontal lines (`levels`): `(name, value, number)`."""
 
     key: str
     title: str
@@ -54,7 +55,7 @@ class Chart:
 
 
 def thin(name: str, number: int, x: np.ndarray, y: np.ndarray, strong: bool = False) -> Line:
-    """Return the curve `x`, `y` (P,), in BUCKETS stretches if it has more than LIMIT points."""
+    """Return the curve `x`, `y` (P,), averaged if it has more than LIMIT points."""
     if len(x) <= LIMIT:
         return Line(name, number, x, y, strong=strong)
     starts = np.linspace(0, len(x), BUCKETS + 1).astype(int)[:-1]
@@ -97,7 +98,7 @@ def classes(number: int) -> str:
 
 
 def span(chart: Chart) -> tuple[float, float, float, float]:
-    """Return x0, x1, y0, y1: what the field shows."""
+    """Return x0, x1, y0, y1: the limits of the axes."""
     xs = np.concatenate([np.zeros(0), *[line.x for line in chart.lines]])
     ys = [a for line in chart.lines for a in (line.y, line.low, line.high) if a is not None]
     y = np.concatenate([np.zeros(0), *ys, [value for _, value, _ in chart.levels]])
@@ -110,7 +111,7 @@ def span(chart: Chart) -> tuple[float, float, float, float]:
         x0, x1 = x0 - 1, x1 + 1
     if chart.logarithmic:
         return x0, x1, y0 / 1.15, y1 * 1.15
-    level = y1 - y0 <= 1e-9 * abs(y1)  # what rounding makes of a constant
+    level = y1 - y0 <= 1e-9 * abs(y1)  # a constant, except for rounding
     margin = 0.04 * (y1 - y0)
     if level:
         return x0, x1, min(0.0, 1.5 * y0), max(0.0, 1.5 * y1) or 1.0
@@ -138,7 +139,7 @@ def powers(low: float, high: float) -> list[float]:
 
 
 def short(values: list[float]) -> list[str]:
-    """Return numbers as an axis says them, in one unit: `0`, `10k`, `20k`; `1e-3`, `1.5e-3`."""
+    """Return labels of an axis, in one unit: `0`, `10k`, `20k`; `1e-3`, `1.5e-3`."""
     largest = max(map(abs, values), default=0.0)
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if largest >= max(size, 1e4):
@@ -169,7 +170,7 @@ def draw(chart: Chart, extra: str = "") -> str:
         h = float(up(np.float64(value)))
         pieces.append(f'<line class="grid" x1="{LEFT}" x2="{RIGHT}" y1="{h:.1f}" y2="{h:.1f}"/>')
         pieces.append(f'<text x="{LEFT - 6}" y="{h + 4:.1f}" text-anchor="end">{text}</text>')
-    steps = [value for value in ticks(x0, x1, 5) if value == int(value)]  # there is no half step
+    steps = [value for value in ticks(x0, x1, 5) if value == int(value)]  # steps are integers
     for value, text in zip(steps, short(steps), strict=True):
         w = float(across(np.float64(value)))
         pieces.append(f'<line class="grid" x1="{w:.1f}" x2="{w:.1f}" y1="{TOP}" y2="{BOTTOM}"/>')
@@ -192,7 +193,7 @@ def draw(chart: Chart, extra: str = "") -> str:
 
 
 def _said(chart: Chart) -> str:
-    """Return each curve's first and last value, for those who cannot see it."""
+    """Return each curve's first and last value as text, for screen readers."""
     said = []
     for line in chart.lines:
         y = line.y[np.isfinite(line.y)]
@@ -214,7 +215,7 @@ def _curve(line: Line, x: np.ndarray, up: Callable[[Any], Any]) -> list[str]:
     kind = f"{'strong' if line.strong else 'thin'} {classes(line.number)}"
     pieces.append(f'<path class="{kind}" d="{_path(x, y)}"/>')
     there = np.isfinite(y)
-    # A single point is no line and would not be seen.
+    # A line with a single point would be invisible.
     if there.sum() == 1 or (line.strong and there.sum() <= MARKERS):
         pieces += [
             f'<circle class="{fill}" cx="{a:.1f}" cy="{b:.1f}" r="3"/>'
@@ -224,7 +225,7 @@ def _curve(line: Line, x: np.ndarray, up: Callable[[Any], Any]) -> list[str]:
 
 
 def _path(x: np.ndarray, y: np.ndarray) -> str:
-    """Return the path through the points, broken where a value is missing."""
+    """Return the path through the points, with a gap if a value is missing."""
     parts, drawing = [], False
     for a, b, there in zip(x.tolist(), y.tolist(), np.isfinite(y).tolist(), strict=True):
         if there:

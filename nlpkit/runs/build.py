@@ -1,6 +1,6 @@
-"""From a recipe to its parts: tokenizer, corpora, objective, examples, model.
+"""Builds the parts of a recipe: tokenizer, corpora, objective, examples, model.
 
-Used by `run` to train and by `planning` to say what training would do.
+Used by `pretrain` and by `nlpkit plan`.
 """
 
 import contextlib
@@ -34,20 +34,20 @@ from nlpkit.runs.vocabulary import build_tokenizer
 def model_part(
     resolved: Resolved, run_path: Path | None = None, resumed: Path | None = None
 ) -> ModelPart:
-    """Return the family and sizes that the recipe, or its `init_from`, names.
+    """Return the family and sizes of the model, from the section `model` or from `init_from`.
 
-    Reads the weights of `init_from`, unless the run has checkpoints of its own or goes on from
-    `resumed`: these have the sizes, too, and `init_from` is not needed again.
+    The weights of `init_from` are not read if the run has checkpoints, or is resumed from the
+    checkpoint `resumed`: these have all sizes and weights.
     """
     recipe = resolved.recipe
     if recipe.init_from is None:
         if recipe.init_missing:
-            raise UsageError("init_missing: of what init_from has; remove it, or name init_from")
+            raise UsageError("init_missing: needs init_from; remove it, or set init_from")
         assert recipe.model is not None  # the recipe's own check
         config = fit.with_attention(recipe.model.config, recipe.attention.choices)
         return ModelPart(recipe.model.family, config, None)
     own = base = None
-    if recipe.lora is not None:  # adapters are nothing without what they belong to
+    if recipe.lora is not None:  # a checkpoint of adapters names its base
         saved = [c.path for c in files.list_checkpoints(run_path)] if run_path else []
         newest = resumed or (saved[0] if saved else None)
         base = any_layout.base(newest) if newest else None
@@ -85,15 +85,15 @@ def model_part(
 
 
 def _plain(config: ModelConfig) -> ModelConfig:
-    """Return the sizes of a model alone, as the section `model` has them."""
+    """Return the config without attention settings, as in the section `model`."""
     return config.model_copy(update={"attention": ()})
 
 
 def _family_of_recipe(recipe: Recipe, directory: Path) -> str | None:
-    """Return the family of the section model, if there is one; it reads `init_from`.
+    """Return the family in the section `model`, or None if there is no such section.
 
     Raises:
-        UsageError: the checkpoint is of a family with another `model_type`.
+        UsageError: the `model_type` of the checkpoint is that of another family.
     """
     if recipe.model is None:
         return None
@@ -118,20 +118,20 @@ def _loaded(
     settings: Mapping[str, Any],
     tensors: Mapping[str, torch.Tensor],
 ) -> hf_layout.Loaded:
-    """Return the weights of `init_from`, of which what `init_missing` names may be missing."""
+    """Return the weights of `init_from`; those that `init_missing` names may be missing."""
     recipe = resolved.recipe
     allowed = recipe.init_missing if recipe.lora is None else ()
     try:
         return hf_layout.converted(family, directory, settings, tensors, allow_missing=allowed)
     except hf_layout.MissingTensors as error:
-        remedy = f"to draw such tensors afresh, name them: init_missing: [{error.example}]"
+        remedy = f"to initialize such tensors, name them: init_missing: [{error.example}]"
         if recipe.lora is not None:
             remedy = "adapters are saved without such tensors; train the whole model first"
         raise FileError(f"{error}; {remedy}") from error
 
 
 def _own_checkpoint(run_path: Path) -> tuple[Path, tuple[dict[str, Any], dict[str, Any]]] | None:
-    """Return the run's newest readable checkpoint; when none is, `saving` says what is wrong."""
+    """Return the run's newest readable checkpoint; if there is none, `resume` reports it."""
     for found in files.list_checkpoints(run_path):
         with contextlib.suppress(FileError):
             return found.path, hf_layout.read(found.path)
@@ -139,7 +139,7 @@ def _own_checkpoint(run_path: Path) -> tuple[Path, tuple[dict[str, Any], dict[st
 
 
 def _start(directory: Path) -> Path:
-    """Return the checkpoint of `init_from`; `latest` may move on while it is read."""
+    """Return the checkpoint of `init_from`, resolved: `latest` may change while it is read."""
     if not any_layout.is_checkpoint(directory) and files.read_pointer(directory, "latest"):
         raise UsageError(
             f"init_from: {directory} is a run; name its checkpoint: {directory}/checkpoints/latest"
@@ -148,12 +148,12 @@ def _start(directory: Path) -> Path:
 
 
 def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
-    """Return the model, with fresh weights (drawn from torch's generator) or `init_from`'s.
+    """Return the model, with random weights (from torch's generator) or those of `init_from`.
 
-    The entries of tokens that `init_from` has not are drawn: see `models/rows.py`.
+    Embeddings of tokens that `init_from` does not have are random: see `models/rows.py`.
     """
     model = part.module().Model(part.config, vocab_size if part.vocabulary else 0, backend)
-    # A family whose table of names is not complete is found now, not at the first checkpoint.
+    # An incomplete table of names must fail now, not at the first checkpoint.
     weights = {name: tensor.to("meta") for name, tensor in model.state_dict().items()}
     hf_layout.layout(part.family, part.config, weights)
     old: dict[str, torch.Tensor] = {}
@@ -161,14 +161,15 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
         state, part.start = dict(part.start), None
         old = taken_head(state)
         resized = resize_embeddings(state, part.vocabulary, vocab_size)
-        # What is missing, and may be, stays as it was drawn, or, if it is not saved, as it opens.
+        # Missing tensors are random. With LoRA they are 0, as when the checkpoint is opened,
+        # because they are not saved.
         drawn = model.state_dict()
         if part.lora is not None:
             drawn = {name: torch.zeros_like(tensor) for name, tensor in drawn.items()}
         model.load_state_dict(drawn | resized)
     if part.outputs:
         model.head = part.new_head()
-        # The layer of the same task goes on; another task's is of no use.
+        # The output layer is kept only if the task is the same.
         if old and part.same_task:
             model.head.load_state_dict(old)
     if part.lora is not None:
@@ -179,28 +180,28 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
 
 
 def _train_prompt_only(model: Any, start: int, stop: int) -> None:
-    """Freeze the model but for some rows of its soft prompts (Lester et al. 2021)."""
+    """Freeze the model except rows `start:stop` of its soft prompts (Lester et al. 2021)."""
     for parameter in model.parameters():
         parameter.requires_grad_(parameter is model.prompt_embedding)
     ours = torch.zeros(len(model.prompt_embedding), 1)
     ours[start:stop] = 1.0
-    # Adam leaves a row alone whose gradient was always 0 and that is not decayed.
+    # Without decay, Adam does not change rows whose gradient is always 0.
     model.prompt_embedding.register_hook(lambda gradient: gradient * ours.to(gradient.device))
 
 
 def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: Callbacks) -> Data:
-    """Tokenise (or find tokenised) the recipe's text and bind its objective.
+    """Return the tokenized text, from the cache if it is there, with the objective.
 
     Raises:
-        DataError: malformed text, or none that gives an example.
-        UsageError: settings that do not fit together.
+        DataError: the text is malformed, or gives no example.
+        UsageError: settings do not fit together.
     """
     config = resolved.recipe.data
     cache = store.cache_directory(config.cache, run_path / "cache", callbacks)
     train_inputs, valid_inputs = corpus.resolve(config, resolved.base, cache, callbacks.should_stop)
     held_out_share = bool(config.valid_fraction)
     train_part: Any = "train" if held_out_share else "all"
-    # Before the tokenizer, which may be asked for its tokens.
+    # Must come before the tokenizer, which needs the objective's special tokens.
     checks.validated_objective(resolved, part)
     tokenizer = build_tokenizer(
         resolved, part, train_inputs, train_part, run_path, cache, callbacks
@@ -233,7 +234,7 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
     for name, made in (("data.train", examples), ("data.valid", held_out)):
         if made is not None and not len(made):
             raise DataError(
-                f"{name}: {len(made.corpus):,} documents and no example; left out: "
+                f"{name}: {len(made.corpus):,} documents give no example; left out: "
                 + ", ".join(f"{n:,} {what}" for what, n in made.spans.dropped.items())
             )
     return Data(tokenizer, objective, train, valid, examples, held_out)
@@ -246,19 +247,19 @@ def bind_objective(
     inputs: Sequence[corpus.Input] = (),
     which: corpus.Part = "all",
 ) -> Any:
-    """Return the recipe's objective, checked against the model that it is to train.
+    """Return the recipe's objective, checked against the model.
 
-    A task learns from the training rows in `inputs` what its settings leave open, and tells the
-    model's part which layer it needs on top.
+    A task completes its settings from the training rows in `inputs`, for example its labels, and
+    sets the output layer in `part`.
 
     Raises:
-        UsageError: the model lacks what the objective needs, or sizes do not fit.
+        UsageError: the objective needs something that the model does not have, or sizes differ.
     """
     first, *others = resolved.recipe.objective
     objective_class = checks.validated_objective(resolved, part)
     settings = first.config
     if issubclass(objective_class, Task):
-        # Columns by number or by name: only the task knows which it reads.
+        # Only the task knows which columns it reads.
         columns = objective_class.named_columns(settings)
         rows = read_rows(inputs, resolved.recipe.data, columns, corpus.Counts(), which)
         settings = objective_class.complete(settings, rows)
@@ -286,7 +287,7 @@ def bind_objective(
 
 
 def objective_notes(resolved: Resolved, objective: Any) -> Any:
-    """Return what a checkpoint says of its objective: name and every setting; of a list, each."""
+    """Return name and settings of the objective, as in `nlpkit.json`; for a list, of each."""
     sections = resolved.recipe.objective
     bound = getattr(objective, "objectives", (objective,))
     notes = [

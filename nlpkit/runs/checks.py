@@ -1,4 +1,4 @@
-"""Whether what a recipe asks for fits together: said before anything is read or trained."""
+"""Checks that the settings of a recipe fit together, before anything is read or trained."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def validated_objective(resolved: Resolved, part: ModelPart) -> Any:
     """Return the class of the recipe's first objective, which makes the examples.
 
     Raises:
-        UsageError: the family lacks what one needs, or it has no answers for `eval.metrics`.
+        UsageError: the family does not fit an objective, or there is nothing for `eval.metrics`.
     """
     for path, what in fit.of_objectives(resolved.recipe.objective, part.family, part.config):
         raise UsageError(f"{dotted(path)}: {what}")
@@ -32,25 +32,25 @@ def validated_objective(resolved: Resolved, part: ModelPart) -> Any:
 
 
 def check_training(resolved: Resolved, objective: Any) -> tuple[int, int] | None:
-    """Return the rows of the soft prompts if these alone are trained.
+    """Return the rows of the soft prompts that are trained, or None if all weights are.
 
     Raises:
-        UsageError: `train` or `eval` asks for what this objective has not.
+        UsageError: `train` or `eval` needs something that this objective does not have.
     """
     settings, name = resolved.recipe.train, resolved.recipe.objective[0].name
-    judges = isinstance(objective, Task) and type(objective).predict is not Task.predict
-    figures = ("loss", *(objective.metrics if judges else ()))  # others: of generated text
+    predicts = isinstance(objective, Task) and type(objective).predict is not Task.predict
+    figures = ("loss", *(objective.metrics if predicts else ()))  # other scores need generated text
     if settings.best_by not in figures:
         raise UsageError(
-            f"train.best_by: objective {name} has no {settings.best_by} while it trains; it has "
+            f"train.best_by: objective {name} has no {settings.best_by} during training; it has "
             f"{', '.join(figures)}"
         )
     if settings.best_by != "loss" and named.lower_is_better(settings.best_by):
         raise UsageError(
-            f"train.best_by: {settings.best_by} is an error rate, and the highest score is taken "
-            "for the best; name loss or another score"
+            f"train.best_by: {settings.best_by} is an error rate, but the best score is the "
+            "highest; use loss or another score"
         )
-    if judges:
+    if predicts:
         _check_readable(objective)
     if settings.tune != "prompt":
         return None
@@ -63,13 +63,13 @@ def check_training(resolved: Resolved, objective: Any) -> tuple[int, int] | None
 
 
 def _check_readable(objective: Task) -> None:
-    """Raise `UsageError` if a score cannot read the answers of a task, not even right ones."""
+    """Raise `UsageError` if a score cannot read the labels of a task."""
     answers = getattr(objective.config, "labels", None) or ["0", "1"]
     for name in objective.metrics:
         try:
             named.score(name, answers, answers)
         except named.WrongScore as error:
-            what = f"cannot judge answers such as {', '.join(answers[:3])}: {error.what}"
+            what = f"cannot score answers such as {', '.join(answers[:3])}: {error.what}"
             raise UsageError(f"eval.metrics: {name} {what}") from error
-        except DataError:  # undefined of so few
+        except DataError:  # undefined for so few rows
             continue

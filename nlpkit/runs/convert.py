@@ -1,4 +1,4 @@
-"""Writes a checkpoint as `transformers` opens it: adapters merged, in any precision."""
+"""Converts a checkpoint to the layout of `transformers`: adapters merged, in any precision."""
 
 import json
 import os
@@ -24,12 +24,12 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float
 
 @dataclass(frozen=True)
 class _Weights:
-    """What was read, in the layout of transformers."""
+    """A checkpoint's content in the layout of transformers."""
 
     path: Path
     settings: dict[str, Any]
     tensors: dict[str, Tensor]
-    precision: torch.dtype  # in which it was stored
+    precision: torch.dtype  # of the stored tensors
 
 
 def convert(
@@ -43,19 +43,17 @@ def convert(
     info: Callable[[str], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Write the checkpoint `source` to `out`; return what was written, in figures.
-
-    `out` appears whole or not at all.
+    """Write the checkpoint `source` to `out`, atomically; return facts about the result.
 
     Args:
-        precision: fp32, bf16 or fp16; None: as it is stored (fp32 for an authors' release).
-        config: settings of an authors' release, where they do not lie beside it.
-        family: the one that reads it; None: the one that it names.
-        vocabulary: file or directory of the tokenizer, where it does not lie beside the weights.
+        precision: fp32, bf16 or fp16; None: as stored (fp32 for an original release).
+        config: settings of an original release, if they are not in the same directory.
+        family: the family that reads it; None: the one that the checkpoint names.
+        vocabulary: file or directory of the tokenizer, if it is not beside the weights.
 
     Raises:
-        UsageError: `out` is there and not empty; an option does not apply.
-        FileError: something is missing or damaged, does not fit, or cannot be written.
+        UsageError: `out` exists and is not empty, or an option does not apply.
+        FileError: a file is missing or damaged, does not fit, or cannot be written.
     """
     _check_free(out)
     asked = PRECISIONS[precision] if precision is not None else None
@@ -102,7 +100,7 @@ def convert(
 def _check_free(out: Path) -> None:
     with name_path_in_errors(out):
         if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
-            raise UsageError(f"{out}: is there already; give a directory that is new or empty")
+            raise UsageError(f"{out}: exists already; give a new or empty directory")
 
 
 def _read(
@@ -112,21 +110,23 @@ def _read(
     family: str | None,
     info: Callable[[str], None],
 ) -> _Weights:
-    """Return the weights of a release, or of any other checkpoint, with adapters merged."""
+    """Return the weights of an original release or another checkpoint, with adapters merged."""
     release = any_layout.original(source, config)
     if release is not None:
         dtype = asked or torch.float32
-        info(f"{release.weights}: its authors' release, sizes from {release.settings}")
+        info(f"{release.weights}: original release, settings from {release.settings}")
         return _Weights(source, *release.read(dtype), dtype)
     if config is not None:
-        raise UsageError(f"--config: {source} is no authors' release, and has its own config.json")
+        raise UsageError(
+            f"--config: {source} is not an original release, and has its own config.json"
+        )
     path = find_checkpoint(source, info)
     verify(path)
     settings, tensors = any_layout.read(path, family)
     base = any_layout.base(path)
     if base is not None:
         info(f"adapters of {path} merged into {base}")
-    # Merged weights are in float32 until the end: one rounding is enough.
+    # Merged weights stay in float32 until the end, so that they are rounded only once.
     kinds = {tensor.dtype for tensor in tensors.values() if tensor.dtype in PRECISIONS.values()}
     stored = min(kinds, key=lambda kind: kind.itemsize, default=torch.float32)
     return _Weights(path, settings, tensors, stored)
@@ -164,7 +164,7 @@ def _cast(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _publish(out: Path, write: Callable[[Path], None]) -> None:
-    """Make `out` from the files that `write(directory)` makes, in one renaming."""
+    """Make `out` from the files that `write(directory)` makes, in one rename."""
     draft = out.absolute().with_name(f".{out.absolute().name}.{os.getpid()}")
     with name_path_in_errors(out):
         draft.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A vocabulary that goes on from another: the old tokens keep their ids, new ones stand behind."""
+"""Extends a vocabulary: old tokens keep their ids, new ones are appended."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,10 +9,10 @@ from nlpkit.errors import UsageError
 def grown(
     old: Any, old_kind: str, kind: str, texts: Iterable[str], settings: dict[str, Any]
 ) -> Any:
-    """Return `old` with new tokens from `texts`, at most `settings["vocab_size"]` tokens in all.
+    """Return `old` with new tokens from `texts`, at most `settings["vocab_size"]` in total.
 
     Raises:
-        UsageError: another kind, one that cannot grow, or fewer tokens than there are.
+        UsageError: the kind is different or cannot grow, or `vocab_size` is too small.
     """
     if kind != old_kind or not hasattr(old, "grow"):
         why = f"has a tokenizer of kind {old_kind}" if kind != old_kind else "cannot be grown"
@@ -31,7 +31,7 @@ def grown(
 
 
 def check(old: Any, new: Any, path: str) -> None:
-    """Raise `UsageError` unless `new` begins with all tokens of `old`, which lies in `path`."""
+    """Raise `UsageError` unless `new` starts with all tokens of `old`, the one in `path`."""
     sizes = f"({new.vocab_size} tokens; {old.vocab_size} in {path})"
     for number in range(old.vocab_size):
         here = new.token(number) if number < new.vocab_size else None

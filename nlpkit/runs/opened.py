@@ -1,5 +1,5 @@
-"""Opens a checkpoint for use: model, tokenizer and objective, from a run, from one of its
-checkpoints, or from any directory in `transformers`' layout of a known family."""
+"""Opens a checkpoint: returns its model, tokenizer and objective. The path may be a run, a
+checkpoint, or a directory in the layout of `transformers` of a known family."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -23,20 +23,20 @@ from nlpkit.recipe.fit import missing
 from nlpkit.runs.parts import ModelPart
 from nlpkit.train import machine
 
-# What a manifest vouches for and is not read here.
+# Files in the manifest that are not needed here, and not checked.
 _NOT_NEEDED = (files.OPTIMIZER_STATE, files.TRAINING)
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A model in evaluation mode on its device, with what belongs to it."""
+    """A model in evaluation mode on its device, with its tokenizer and objective."""
 
     path: Path
     part: ModelPart
     model: Any
-    tokenizer: Any  # None where the objective reads no text
+    tokenizer: Any  # None if the objective reads no text
     objective: Any
-    notes: Mapping[str, Any]  # of `nlpkit.json`; empty where there is none
+    notes: Mapping[str, Any]  # the content of `nlpkit.json`; empty if there is none
 
 
 def open_checkpoint(
@@ -91,10 +91,10 @@ def open_checkpoint(
 
 
 def find_checkpoint(path: Path, info: Callable[[str], None] = lambda _: None) -> Path:
-    """Return the directory of a checkpoint: `path`, or the best or latest one of the run `path`.
+    """Return `path` if it is a checkpoint, or the best or latest checkpoint of the run `path`.
 
     Raises:
-        FileError: it is neither.
+        FileError: `path` is neither.
     """
     if any_layout.is_checkpoint(path):
         return path.resolve()
@@ -106,14 +106,14 @@ def find_checkpoint(path: Path, info: Callable[[str], None] = lambda _: None) ->
     if not path.exists():
         raise FileError(f"{path}: no such directory; give a checkpoint, or a run such as runs/NAME")
     if not path.is_dir():
-        raise FileError(f"{path}: not a directory; give the one that holds config.json")
+        raise FileError(f"{path}: not a directory; give the one that contains config.json")
     raise FileError(f"{path}: neither a checkpoint (no config.json) nor a run with checkpoints")
 
 
 def verify(directory: Path) -> None:
-    """Raise `FileError` where a file is not what the manifest beside it says."""
+    """Raise `FileError` if a file does not match its hash in the manifest."""
     manifest = directory / files.MANIFEST
-    if not manifest.is_file():  # from elsewhere
+    if not manifest.is_file():  # not written by a run
         return
     try:
         named = json.loads(manifest.read_text(encoding="utf-8"))["files"]
@@ -139,10 +139,10 @@ def _objective(
     named = notes.get("objective")
     source = f"{directory / hf_layout.NOTES}: objective"
     try:
-        usual = families.default_objective(part.family)
-        if named is None and usual is None:
+        default = families.default_objective(part.family)
+        if named is None and default is None:
             raise ValueError(f"none is named, and family {part.family} has no DEFAULT_OBJECTIVE")
-        listed = named if isinstance(named, list) else [named or {"name": usual}]
+        listed = named if isinstance(named, list) else [named or {"name": default}]
         weights = [float(each.get("weight", 1.0)) for each in listed]
         bound = [_bound(directory, each, named is None, tokenizer, part) for each in listed]
         return combined(bound, weights)
@@ -168,12 +168,12 @@ def _bound(
         settings = _fitting(module.Config, part.config)
     config = module.Config.model_validate_json(json.dumps(settings))
     if lacking := missing(module.Objective, part.config):
-        raise ValueError(f"{name} needs {', '.join(lacking)}, which the model has not")
+        raise ValueError(f"{name} needs {', '.join(lacking)}, which the model does not have")
     return module.Objective(config, tokenizer, part.config)
 
 
 def _fitting(config: Any, model_config: Any) -> dict[str, Any]:
-    """Return what of the default settings the model's longest sequence asks to be otherwise."""
+    """Return settings that replace defaults: `max_length`, if the model has fewer positions."""
     limit = getattr(model_config, "max_positions", None)
     field = config.model_fields.get("max_length")
     if limit is None or field is None or field.default <= limit:
@@ -182,13 +182,13 @@ def _fitting(config: Any, model_config: Any) -> dict[str, Any]:
 
 
 def _model(part: ModelPart, state: dict[str, Any], backend: str) -> nn.Module:
-    """Return the model with the weights of `state`, and the task's layer if it is among them."""
+    """Return the model with the weights of `state`, and the output layer if it has one."""
     head = taken_head(state)
-    # No time is lost on drawing weights that are replaced at once.
+    # On `meta` no time is spent on random weights that are replaced anyway.
     with torch.device("meta"):
         model = part.module().Model(part.config, part.rows or 0, backend)
     for name, tensor in model.state_dict().items():
-        if name not in state:  # one that the family can do without
+        if name not in state:  # optional in this family
             state[name] = torch.zeros(tensor.shape)
     model.load_state_dict(state, assign=True)
     if head:
@@ -199,7 +199,7 @@ def _model(part: ModelPart, state: dict[str, Any], backend: str) -> nn.Module:
 
 
 def _stored(state: Mapping[str, torch.Tensor], tables: Sequence[str]) -> torch.dtype:
-    """Return the type of the numbers of the vocabulary, or of the first tensor."""
+    """Return the dtype of the embeddings, or else of the first tensor."""
     names = [name for name in (*tables, *state) if name in state]
     return state[names[0]].dtype
 

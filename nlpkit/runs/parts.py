@@ -19,15 +19,15 @@ from nlpkit.tokenizers.contract import Tokenizer
 
 
 def token_characters(tokenizer: Tokenizer | None) -> np.ndarray:
-    """Return the characters of text that each token stands for, (V,); V is 0 without tokenizer."""
+    """Return the number of characters in each token, (V,); V is 0 without a tokenizer."""
     return np.zeros(0, np.int32) if tokenizer is None else tokenizer.token_characters()
 
 
 @dataclass
 class Data:
-    """Tokenised training and held-out text, and the examples of the objective over them."""
+    """Tokenized training and held-out text, and the objective's examples of them."""
 
-    tokenizer: Tokenizer | None  # None where the objective reads no text
+    tokenizer: Tokenizer | None  # None if the objective reads no text
     objective: Objective
     train: Corpus | Items
     valid: Corpus | Items | None
@@ -36,12 +36,12 @@ class Data:
 
     @property
     def vocab_size(self) -> int:
-        """The tokens that the model has; 0 where nothing is text."""
+        """The number of tokens; 0 without a tokenizer."""
         return 0 if self.tokenizer is None else self.tokenizer.vocab_size
 
     @property
     def fingerprint(self) -> str:
-        """A hash of everything that the stream of examples depends on beside the recipe."""
+        """A hash of everything except the recipe that the examples depend on."""
         parts = [] if self.tokenizer is None else [self.tokenizer.fingerprint()]
         parts += [self.train.fingerprint]
         parts += [self.valid.fingerprint] if self.valid else []
@@ -56,16 +56,16 @@ class ModelPart:
     config: Any  # a `ModelConfig`: the family's own
     start: dict[str, Any] | None  # weights of `init_from`, until `build_model` takes them
     source: Path | None = None  # the checkpoint whose sizes and tokenizer these are
-    rows: int | None = None  # tokens that it has; None: no checkpoint, or no vocabulary
-    warnings: Sequence[str] = ()  # what it lacks, and what of it has no place in the model
-    outputs: int = 0  # of the linear layer that the task puts on a state; 0: none
+    rows: int | None = None  # its number of tokens; None: no checkpoint, or no vocabulary
+    warnings: Sequence[str] = ()  # missing and unexpected tensors
+    outputs: int = 0  # of the task's output layer; 0: there is none
     head_dropout: float = 0.0
-    same_task: bool = False  # whether the layer of `init_from` answers the same question
-    lora: Any = None  # settings of the adapters that are trained instead
-    # Their layers: our names and transformers'.
+    same_task: bool = False  # whether the output layer of `init_from` is of the same task
+    lora: Any = None  # settings of LoRA, or None
+    # Layers with adapters: our names and those of transformers.
     targets: Mapping[str, str] = field(default_factory=dict)
-    base_hash: str | None = None  # of the weights that they belong to
-    prompt_rows: tuple[int, int] | None = None  # of the soft prompts, if these alone are trained
+    base_hash: str | None = None  # of the base of the adapters
+    prompt_rows: tuple[int, int] | None = None  # of the soft prompts, if only these are trained
 
     def module(self) -> FamilyModel:
         """Return `models/FAMILY/model.py`, or that of a dotted name."""
@@ -82,5 +82,5 @@ class ModelPart:
         return families.vocabulary(self.family)
 
     def new_tokens(self, vocab_size: int) -> int:
-        """Return how many of the tokens `init_from` has not."""
+        """Return the number of tokens that `init_from` does not have."""
         return vocab_size - self.rows if self.rows is not None else 0

@@ -1,7 +1,7 @@
-"""Joins the parts: recipe -> corpus -> tokenizer -> objective -> packer -> model -> loss -> trainer
--> checkpoint. READ FIRST.
+"""Connects the parts: recipe -> corpus -> tokenizer -> objective -> packer -> model -> loss ->
+trainer -> checkpoint. READ FIRST.
 
-`build` makes the parts, `saving` starts a run where it stopped, `train/loop` drives it.
+`build` makes the parts, `resume` restores a stopped run, `train/loop` trains.
 """
 
 import json
@@ -45,11 +45,11 @@ def pretrain(
     log: Log,
     stop: StopFlag,
 ) -> Path:
-    """Train the recipe, or go on with it; return the final checkpoint's directory.
+    """Start or resume training; return the directory of the final checkpoint.
 
     Raises:
-        Stopped: a signal came; the run is saved and goes on next time.
-        DivergedError: the loss is not finite; the last checkpoint is named.
+        Stopped: there was a signal; the run is saved, and is resumed next time.
+        DivergedError: the loss is not finite.
     """
     accelerator = make_accelerator(resolved, directory, device, log)
     with stop.abortable():
@@ -72,7 +72,7 @@ def pretrain(
             world_size=accelerator.num_processes,
         )
         for number, step in enumerate(steps(source, settings.steps - state.step, settings.workers)):
-            if number == 1:  # chosen in the first step
+            if number == 1:  # the backend is chosen in the first step
                 log.info(f"attention: {run.unwrapped.model.attention_choice}")
             yield step
 
@@ -99,7 +99,7 @@ def pretrain(
         state = train(job, state)
     except DivergedError as error:
         last = files.read_pointer(directory.path, "latest")
-        where = f"the last good state is {last}" if last else "nothing was saved yet"
+        where = f"the last checkpoint is {last}" if last else "no checkpoint was saved yet"
         raise DivergedError(f"{error}; {where}; try a lower train.lr or train.clip") from error
     finally:
         if job.metrics and trackers:
@@ -118,7 +118,7 @@ def _metrics(directory: RunDirectory, state: State, trackers: Trackers) -> Metri
 
 
 def _trackers(run: Run, state: State) -> Trackers:
-    """Return the started trackers of `train.trackers`; a run that goes on keeps its id."""
+    """Start and return the trackers of `train.trackers`; a resumed run keeps its id."""
     names = run.settings.trackers
     run_id = run.directory.status().get("tracked_as") if state.step else None
     if names and run_id is None:
@@ -138,31 +138,31 @@ def _trackers(run: Run, state: State) -> Trackers:
 def make_accelerator(
     resolved: Resolved, directory: RunDirectory, device: str, log: Log
 ) -> Accelerator:
-    """Return the accelerator in the run's precision, which is decided once, at its first start.
+    """Return the accelerator, in the precision that was chosen at the first start of the run.
 
     Raises:
-        UsageError: there is no such device.
+        UsageError: the device is not available.
     """
     found = machine.find_device(device)
     if device not in ("auto", "cpu"):
         os.environ["ACCELERATE_TORCH_DEVICE"] = device
     machine.configure_allocator()
-    # Without an accelerator accelerate must be told, or several processes would not find together.
+    # On CPU `cpu=True` is necessary, or several processes would not form one group.
     on_cpu = found.type == "cpu"
     processes = PartialState(cpu=on_cpu)
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched != processes.num_processes:
         raise UsageError(
-            f"{launched} processes were launched and {processes.num_processes} found together; "
+            f"{launched} processes were launched, but {processes.num_processes} form a group; "
             "check the launcher's options and --device"
         )
     if not processes.is_main_process:
-        log.verbosity = -1  # one voice is enough
+        log.verbosity = -1  # only rank 0 logs
 
     def decide() -> tuple[str, str]:
         asked, before = resolved.recipe.train.precision, directory.status().get("precision")
         if before in ("fp32", "bf16") and asked in ("auto", before):
-            return before, "as this run began"
+            return before, "as at the start of this run"
         decided = machine.choose_precision(asked, found)
         directory.set_status(precision=decided[0])
         return decided
@@ -174,7 +174,7 @@ def make_accelerator(
     log.info(f"precision: {precision} ({reason})")
     if resolved.recipe.train.deterministic:
         torch.use_deterministic_algorithms(True, warn_only=accelerator.device.type != "cpu")
-        # It would write every new tensor twice.
+        # Else every new tensor would be written twice.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return accelerator
@@ -188,23 +188,23 @@ def prepare(
     stop: StopFlag,
     resumed: Path | None = None,
 ) -> Run:
-    """Return the run with its data tokenised and its model built and placed on the device.
+    """Return the run with its data tokenized and its model on the device.
 
-    `resumed` is the checkpoint that it is to go on from, if one was named.
+    `resumed` is the checkpoint that `--resume` names, if any.
     """
     settings = resolved.recipe.train
     if settings.batches_per_step % accelerator.num_processes:
         raise UsageError(
             f"train.tokens_per_step: {settings.tokens_per_step} in batches of "
-            f"{settings.batch_budget} makes {settings.batches_per_step} a step, which "
-            f"{accelerator.num_processes} processes cannot share evenly; set "
-            "train.tokens_per_batch so that they can"
+            f"{settings.batch_budget} makes {settings.batches_per_step} batches per step, which is "
+            f"not a multiple of {accelerator.num_processes} processes; change "
+            "train.tokens_per_batch"
         )
     callbacks = Callbacks(note=log.info, should_stop=stop.check)
     part = build.model_part(resolved, directory.path, resumed)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
-    with accelerator.main_process_first():  # the others find it in the cache
+    with accelerator.main_process_first():  # the other ranks read it from the cache
         data = build.build_data(resolved, part, directory.path, callbacks)
     packing = {"budget": settings.batch_budget, "batches_per_step": settings.batches_per_step}
     training_settings = resolve_steps(settings, Stream(data.examples, **packing))
@@ -219,7 +219,7 @@ def prepare(
 
 
 def announce(run: Run, state: State) -> None:
-    """Say what is about to be trained, on what."""
+    """Log the model and the data of the run."""
     data, log = run.data, run.log
     parameters = list(run.unwrapped.model.parameters())
     number, trained = (sum(p.numel() for p in ps) for ps in (parameters, _trained(run)))
@@ -252,7 +252,7 @@ def announce(run: Run, state: State) -> None:
 
 
 def _trained(run: Run) -> Iterator[torch.Tensor]:
-    """Yield what is trained; of a table of soft prompts, the rows of the task."""
+    """Yield the trained parameters; of the soft prompts, only the rows of the task."""
     for parameter in run.unwrapped.model.parameters():
         if parameter.requires_grad:
             rows = run.part.prompt_rows
@@ -264,19 +264,19 @@ def _size(corpus: Any) -> str:
 
 
 def _left_out(data: Data) -> dict[str, int]:
-    """Return what of the training text is not trained on, by reason."""
-    counts, pieces = data.train.counts, data.examples.spans
+    """Return the numbers of rows, texts and tokens that are not trained on, by reason."""
+    counts, spans = data.train.counts, data.examples.spans
     return {
         "malformed rows": counts.bad,
         "empty texts": counts.empty,
         "documents held out": counts.held_out,
         "unknown tokens": counts.unknown,
         "documents without known tokens": counts.tokenless,
-    } | {name.replace("_", " "): number for name, number in pieces.dropped.items()}
+    } | {name.replace("_", " "): number for name, number in spans.dropped.items()}
 
 
 def conclude(run: Run, state: State, held_out: HeldOut | None) -> None:
-    """Say how the run ended, in one or two lines."""
+    """Log the number of steps and the best evaluation."""
     run.log.info(f"finished {state.step} steps, {state.tokens:,} tokens")
     if held_out is None or run.data.valid is None:
         return

@@ -1,4 +1,4 @@
-"""A run's state, in memory and on disk: what is saved at a step, and how a run goes on from it."""
+"""Saves the state of a run in checkpoints, and resumes a run from them."""
 
 import json
 import platform
@@ -36,8 +36,7 @@ T = TypeVar("T")
 
 
 class Training(nn.Module):
-    """Model and objective as one module, so that what wraps it (DDP, FSDP, autocast) sees the
-    loss."""
+    """Model and objective as one module: DDP, FSDP and autocast must also wrap the loss."""
 
     model: Any  # a family's `Model`, which `nn.Module` hides
 
@@ -47,7 +46,7 @@ class Training(nn.Module):
         self.objective = objective
 
     def forward(self, batch: Batch, predict: bool = False) -> Any:
-        """Return the loss; with `predict` also a task's predictions, each with its label."""
+        """Return the loss; with `predict` also a task's (prediction, label) pairs."""
         hidden = forward(self.objective, self.model, batch)
         if predict and isinstance(self.objective, Task):
             return self.objective.predict(self.model, hidden, batch)
@@ -60,7 +59,7 @@ class Run:
     """A run with its parts, ready to train."""
 
     resolved: Resolved
-    settings: ResolvedTraining  # `train` of the recipe, its length in steps
+    settings: ResolvedTraining  # the section `train`, with its length in steps
     directory: RunDirectory
     part: ModelPart
     data: Data
@@ -71,12 +70,12 @@ class Run:
 
     @property
     def unwrapped(self) -> Training:
-        """The training module without what accelerate wrapped around it."""
+        """The training module without the wrappers of accelerate."""
         return self.accelerator.unwrap_model(self.training)
 
 
 def from_first(processes: PartialState, answer: Callable[[], T]) -> T:
-    """Return what `answer` gives in the first process, in all of them."""
+    """Call `answer` on rank 0 only; return its result on all ranks."""
     found = [answer() if processes.is_main_process else None]
     if processes.num_processes > 1:
         broadcast_object_list(found)
@@ -84,7 +83,7 @@ def from_first(processes: PartialState, answer: Callable[[], T]) -> T:
 
 
 def restore(run: Run, resume: str) -> State:
-    """Return the state to go on from: that of the newest good checkpoint, or a new one."""
+    """Restore the newest valid checkpoint, if there is one; return its state, or a new one."""
     path = run.directory.path
     found = from_first(PartialState(), lambda: _checkpoint_to_resume(run, resume))
     if found is None:
@@ -96,7 +95,7 @@ def restore(run: Run, resume: str) -> State:
     if saved["data"] != run.data.fingerprint:
         raise UsageError(
             f"{path} was trained on other data or with another tokenizer: their content has "
-            "changed since it began; put it back, or give --out another directory"
+            "changed since the start of the run; restore it, or give --out another directory"
         )
     weights = _weights(run, found.path)
     try:
@@ -105,29 +104,29 @@ def restore(run: Run, resume: str) -> State:
         raise FileError(f"{found.path / files.OPTIMIZER_STATE}: {error}") from error
     try:
         snapshot.restore(run.training, run.optimizer, weights, optimizer_state)
-    except (KeyError, RuntimeError) as error:  # missing; of another shape
-        raise FileError(f"{found.path}: is of another model than the recipe's: {error}") from error
+    except (KeyError, RuntimeError) as error:  # a tensor is missing, or has another shape
+        raise FileError(f"{found.path}: does not fit the model of the recipe: {error}") from error
     if run.accelerator.is_main_process:
-        _point(run, found, state)
+        _set_pointers(run, found, state)
         if run.directory.status().get("steps") != run.settings.steps:  # --allow-change
             run.directory.set_status(steps=run.settings.steps)
-    run.log.info(f"going on from {found.path} (step {state.step})")
+    run.log.info(f"resuming from {found.path} (step {state.step})")
     began, now = run.directory.status().get("threads"), torch.get_num_threads()
     if began not in (None, now):
         run.log.info(
-            f"this run began with {began} threads and has {now} now: equal to rounding, not bit "
-            "for bit"
+            f"this run was started with {began} threads and has {now} now: results are equal up to "
+            "rounding, not bit for bit"
         )
     return state
 
 
 def _weights(run: Run, path: Path) -> dict[str, Any]:
-    """Return the state dict of a checkpoint of this run, or what of it is trained."""
+    """Return the state dict of a checkpoint of this run; with LoRA, only the trained part."""
     part = run.part
     if part.lora is None:
         return hf_layout.converted(part.family, path, *hf_layout.read(path)).state
     if hf_layout.read_notes(path).get("base") != part.base_hash:
-        raise FileError(f"{path}: {part.source} is another model than these adapters belong to")
+        raise FileError(f"{path}: {part.source} is not the base of these adapters")
     try:
         return peft_layout.read_state(path, part.family, part.targets, run.data.vocab_size)
     except KeyError as error:
@@ -140,27 +139,27 @@ def _checkpoint_to_resume(run: Run, resume: str) -> files.Checkpoint | None:
         return files.newest_valid(path, run.log.warn)
     named = named_checkpoint(resume)
     if named is not None:
-        return _good(run, named)
+        return _valid(run, named)
     if files.list_checkpoints(path):
-        raise UsageError(f"{path} holds checkpoints of a run; give --out another directory")
+        raise UsageError(f"{path} has checkpoints of a run; give --out another directory")
     return None
 
 
 def named_checkpoint(resume: str) -> Path | None:
-    """Return the checkpoint that `--resume` names, if it does."""
+    """Return the checkpoint that `--resume` names, or None for `auto` and `never`."""
     return None if resume in ("auto", "never") else Path(resume)
 
 
-def _good(run: Run, path: Path) -> files.Checkpoint:
+def _valid(run: Run, path: Path) -> files.Checkpoint:
     problem = files.find_corruption(path)
     if problem:
-        raise FileError(f"{path}: not a good checkpoint: {problem}")
+        raise FileError(f"{path}: not a valid checkpoint: {problem}")
     step = _training(path, run.settings.best_by)[1].step
     newer = [c for c in files.list_checkpoints(run.directory.path) if c.step > step]
     if newer:
         raise UsageError(
-            f"{run.directory.path} holds newer checkpoints (step {newer[0].step}); "
-            "give --out another directory to branch off"
+            f"{run.directory.path} has newer checkpoints (step {newer[0].step}); "
+            "give --out another directory to start from this one"
         )
     return files.Checkpoint(path.resolve(), step)
 
@@ -168,7 +167,7 @@ def _good(run: Run, path: Path) -> files.Checkpoint:
 def _training(path: Path, best_by: str) -> tuple[dict[str, Any], State]:
     """Return `training.json` of a checkpoint and the state in it.
 
-    The best figure so far is forgotten where another one than `best_by` decided.
+    If `best_by` has changed since, the state has no best value.
     """
     file = path / files.TRAINING
     try:
@@ -187,7 +186,7 @@ def _training(path: Path, best_by: str) -> tuple[dict[str, Any], State]:
 def _numbers(state: State) -> list[Any]:
     values = state.to_json()
     best = values.pop("best_value")
-    # A score may be negative; none yet.
+    # A score may be negative, and None means that there is no best value yet.
     values["best_value"] = abs(best) if isinstance(best, (int, float)) else best or 0
     return [*values.pop("position"), *values.values()]
 
@@ -196,8 +195,8 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
 
 
-def _point(run: Run, found: files.Checkpoint, state: State) -> None:
-    """Let the pointers lead where they should: a kill may have come just before they were set."""
+def _set_pointers(run: Run, found: files.Checkpoint, state: State) -> None:
+    """Set the pointers again: the run may have been killed just before they were set."""
     path = run.directory.path
     if found.path.resolve().parent == files.checkpoint_path(path, 0).resolve().parent:
         files.set_pointer(path, "latest", found.path)
@@ -206,7 +205,7 @@ def _point(run: Run, found: files.Checkpoint, state: State) -> None:
 
 
 def _begin(run: Run) -> None:
-    """Write what a new run directory holds before its first step."""
+    """Write the recipe and the status of a new run."""
     run.directory.write_recipe(run.resolved)
     run.directory.set_status(
         finished=False,
@@ -224,9 +223,9 @@ def _begin(run: Run) -> None:
 
 
 def save(run: Run, state: State, best: bool) -> None:
-    """Write the checkpoint of `state.step`, unless it is there; point `best` to it if it is.
+    """Save the checkpoint of `state.step` if it does not exist; with `best`, point `best` to it.
 
-    One that is there was saved before the evaluation of its step: it gets the new state.
+    If it exists, it was saved before the evaluation of its step, and gets the new state.
     """
     path, best_by = run.directory.path, run.settings.best_by
     there = {c.step: c for c in files.list_checkpoints(path)}.get(state.step)
@@ -245,10 +244,10 @@ def save(run: Run, state: State, best: bool) -> None:
 
 
 def _keep_tokenizer(run: Run) -> None:
-    """Save the tokenizer, if there is one, in the run directory, whole, unless it is there.
+    """Save the tokenizer in the run directory, atomically, if it is not there.
 
-    With the first checkpoint, not before: a start that failed must leave no tokenizer that another
-    try, under other settings, would take for its own.
+    This is done with the first checkpoint, not before: after a failed start, the next one may have
+    other settings, and must not find the old tokenizer.
     """
     path = run.directory.path / vocabulary.TOKENIZER
     if path.is_dir() or run.data.tokenizer is None:
@@ -277,7 +276,7 @@ def _write(
 
 
 def _write_model(run: Run, directory: Path, weights: dict[str, Any], progress: float) -> None:
-    """Write the model, or the adapters alone, and what nlpkit must know about it.
+    """Write the model, or only its adapters, and `nlpkit.json`.
 
     `progress` is the share of the run that is done, for losses that follow it.
     """

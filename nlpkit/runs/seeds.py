@@ -1,4 +1,4 @@
-"""Several runs that differ in their seed: how much of a figure is luck."""
+"""Compares runs with different seeds: mean and standard deviation of their figures."""
 
 import json
 import statistics
@@ -12,9 +12,9 @@ from nlpkit.train.best_evaluation import LOSS, best_step
 
 
 def best_evaluation(run: Path, best_by: str = LOSS) -> dict[str, float]:
-    """Return the figures of the evaluation that a run is judged by: `loss` and its scores.
+    """Return the figures of a run's best evaluation: `loss` and its scores.
 
-    It is the best by `best_by`, or the last one where that is undefined in all.
+    If `best_by` is undefined in all evaluations, this is the last one.
 
     Raises:
         DataError: the run has no evaluation.
@@ -34,7 +34,7 @@ def best_evaluation(run: Path, best_by: str = LOSS) -> dict[str, float]:
 def summary(runs: Sequence[tuple[int, Path]], best_by: str = LOSS) -> dict[str, Any]:
     """Return for each figure mean, median, sample standard deviation and the value of each seed.
 
-    The three are None where the figure of a seed is undefined, or was not taken.
+    The first three are None if the figure is undefined or missing for a seed.
     """
     figures = [best_evaluation(path, best_by) for _, path in runs]
     result: dict[str, Any] = {"seeds": [seed for seed, _ in runs], "figures": {}}
@@ -52,7 +52,7 @@ def summary(runs: Sequence[tuple[int, Path]], best_by: str = LOSS) -> dict[str, 
 
 
 def table(found: dict[str, Any]) -> str:
-    """Return the summary as tab-separated lines, a figure a line."""
+    """Return the summary as tab-separated lines, one for each figure."""
     head = ["figure", "mean", "median", "std", *(f"seed {seed}" for seed in found["seeds"])]
     lines = ["\t".join(head)]
     for name, row in found["figures"].items():

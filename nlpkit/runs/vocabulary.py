@@ -1,4 +1,4 @@
-"""A run's tokenizer: its own, a finished one, or one trained on its text or grown on it."""
+"""The tokenizer of a run: loaded, trained on its text, or extended with tokens from its text."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from nlpkit.runs import grow
 from nlpkit.runs.parts import ModelPart
 from nlpkit.tokenizers.contract import Extendable, Tokenizer
 
-TOKENIZER = "tokenizer"  # where a run keeps its own
+TOKENIZER = "tokenizer"  # the directory in that of the run
 
 
 def build_tokenizer(
@@ -30,13 +30,13 @@ def build_tokenizer(
     cache: Path,
     callbacks: Callbacks,
 ) -> Any:
-    """Return the run's own tokenizer if it has one, else the recipe's: loaded, or trained now.
+    """Return the tokenizer saved in the run if there is one, else that of the recipe.
 
-    None where no objective reads text. With `init_from`, one of a kind is that checkpoint's
-    tokenizer grown on the text.
+    The latter is loaded or trained. With `init_from` it is not trained: the tokenizer of the
+    checkpoint is extended. The result is None if no objective reads text.
 
     Raises:
-        UsageError: it does not begin with the tokens of `init_from`.
+        UsageError: the tokenizer does not start with the tokens of `init_from`.
     """
     if not reads_text(resolved.recipe.objective):
         return None
@@ -87,7 +87,7 @@ def _with_special_tokens(
 
 
 def _check_rows(part: ModelPart, old: tuple[str, Tokenizer] | None, tokenizer: Tokenizer) -> None:
-    """Raise `UsageError` unless row r of the checkpoint is token r of the tokenizer."""
+    """Raise `UsageError` unless row r of the checkpoint's embedding is token r of the tokenizer."""
     if old is not None:
         grow.check(old[1], tokenizer, str(part.source))
     size = old[1].vocab_size if old else tokenizer.vocab_size
@@ -107,7 +107,7 @@ def _trained(
     cache: Path,
     callbacks: Callbacks,
 ) -> Any:
-    """Return the tokenizer that the text gives, or `old` (kind, tokenizer) grown on it."""
+    """Return a tokenizer trained on the text, or `old` (kind, tokenizer) extended from it."""
     section = resolved.recipe.tokenizer
     assert section is not None
     assert section.kind is not None

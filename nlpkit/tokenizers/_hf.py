@@ -1,8 +1,8 @@
-"""What the tokenizers built on the `tokenizers` library share: ids, text, files.
+"""The common part of tokenizers that use the `tokenizers` library: encoding, decoding, files.
 
-Text is text: a document that says `[MASK]` gives the ids of those characters, never the control
-token (`AutoTokenizer.from_pretrained(directory, split_special_tokens=True)` does as we do; without
-that option transformers obeys control tokens found in text). No special token is added by `encode`.
+A special token written in a text, such as `[MASK]`, is encoded as ordinary characters, as with
+`AutoTokenizer.from_pretrained(directory, split_special_tokens=True)`. Without this option
+transformers would make it the special token. `encode` adds no special tokens.
 """
 
 import hashlib
@@ -22,12 +22,12 @@ from nlpkit.tokenizers import _text
 
 
 class LibraryTokenizer(ABC):
-    """Text ↔ ids by a `tokenizer.json`; a kind adds its names, training and character counts."""
+    """A tokenizer with a `tokenizer.json`; subclasses add names, training and character counts."""
 
     kind: ClassVar[str]
     model: ClassVar[str]
     files: ClassVar[tuple[str, ...]] = ("tokenizer.json",)
-    end_of_word: ClassVar[str | None] = None  # what a word's last piece ends in
+    end_of_word: ClassVar[str | None] = None  # the suffix of the last piece of a word
     bos: ClassVar[str | None] = None
     eos: ClassVar[str | None] = None
     unk: ClassVar[str | None] = None
@@ -40,12 +40,12 @@ class LibraryTokenizer(ABC):
         """Take the content of a `tokenizer.json`; `source` names it in a `FileError`."""
         try:
             self._library = Library.from_str(text)
-        # The library raises a bare Exception for anything wrong with the file.
+        # The library raises a plain Exception for any mistake in the file.
         except Exception as error:
             raise FileError(f"{source}: not a tokenizer.json: {error}") from error
         found = type(self._library.model).__name__
         if found != self.model:
-            raise FileError(f"{source}: holds a {found} model; kind {self.kind} has {self.model}")
+            raise FileError(f"{source}: has a {found} model; kind {self.kind} needs {self.model}")
         ends = getattr(self._library.model, "end_of_word_suffix", None) or None
         if ends != self.end_of_word:
             wanted = self.end_of_word or "no suffix"
@@ -62,7 +62,7 @@ class LibraryTokenizer(ABC):
         self.mask_id = self._id(self.mask)
 
     def __reduce__(self) -> tuple[type[Self], tuple[str]]:
-        # The library's own pickle forgets `encode_special_tokens`.
+        # The pickle of the library loses `encode_special_tokens`.
         return (type(self), (self._library.to_str(),))
 
     @classmethod
@@ -95,11 +95,11 @@ class LibraryTokenizer(ABC):
         return self._library.get_vocab_size()
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of `text`; no control token is added, none in `text` is obeyed."""
+        """Return the ids of `text`, without special tokens."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
-        """Return the ids of each text, worked out on all cores."""
+        """Return the ids of each text, computed on all cores."""
         batch = list(_text.sound(texts))
         found = self._library.encode_batch_fast(batch, add_special_tokens=False)
         return [encoding.ids for encoding in found]
@@ -107,16 +107,16 @@ class LibraryTokenizer(ABC):
     def encode_with_offsets(
         self, texts: Iterable[str]
     ) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """Return the ids of each text, and the characters [start, stop) that each stands for."""
+        """Return the ids of each text, and the characters [start, stop) of each token."""
         found = self._library.encode_batch(list(_text.sound(texts)), add_special_tokens=False)
         return [(encoding.ids, encoding.offsets) for encoding in found]
 
     def special_id(self, token: str) -> int | None:
-        """Return the id of a special token, or None if there is none of that name."""
+        """Return the id of a special token, or None if it does not exist."""
         return self._special.get(token)
 
     def extended(self, tokens: Iterable[str]) -> Self:
-        """Return a tokenizer with more special tokens, their ids behind all others."""
+        """Return a tokenizer with more special tokens, with ids after all others."""
         library = Library.from_str(self._library.to_str())
         added = [AddedToken(token, special=True, normalized=False) for token in tokens]
         library.add_special_tokens(added)
@@ -127,13 +127,13 @@ class LibraryTokenizer(ABC):
         return self._library.decode([self._checked(i) for i in ids], skip_special_tokens=True)
 
     def token(self, token_id: int) -> str:
-        """Return the token as the vocabulary writes it."""
+        """Return the token as written in the vocabulary."""
         return str(self._library.id_to_token(self._checked(token_id)))
 
     def token_characters(self) -> np.ndarray:
-        """Return (V,) int32: the characters of text that each token stands for.
+        """Return (V,) int32: the number of characters in each token.
 
-        0 for special tokens, 1 for the unknown one.
+        It is 0 for special tokens and 1 for the unknown token.
         """
         counts = np.zeros(self.vocab_size, dtype=np.int32)
         for token, token_id in self._library.get_vocab(with_added_tokens=True).items():
@@ -144,13 +144,13 @@ class LibraryTokenizer(ABC):
         return counts
 
     def fingerprint(self) -> str:
-        """Return a SHA-256 that differs where ids differ; the same in every process."""
+        """Return a SHA-256 of the tokenizer, the same in every process."""
         content = json.dumps(json.loads(self._library.to_str()), sort_keys=True)
         return hashlib.sha256(f"{self.kind} 1\n{content}".encode()).hexdigest()
 
     @abstractmethod
     def _characters(self, token: str) -> int:
-        """Return the characters of text that an ordinary token stands for."""
+        """Return the number of characters in an ordinary token."""
 
     def _id(self, token: str | None) -> int | None:
         return None if token is None else self._library.token_to_id(token)
@@ -164,7 +164,7 @@ class LibraryTokenizer(ABC):
 def count_words(
     texts: Iterable[str], split: Callable[[str], list[tuple[str, tuple[int, int]]]]
 ) -> Counter[str]:
-    """Return how often each word that `split` finds was seen; one pass over `texts`."""
+    """Return the frequency of each word that `split` finds; reads `texts` once."""
     words: Counter[str] = Counter()
     for text in _text.sound(texts):
         words.update(word for word, _ in split(text))
@@ -172,7 +172,7 @@ def count_words(
 
 
 def count_characters(words: Counter[str]) -> Counter[str]:
-    """Return how often each character was seen, most frequent first, ties by the character."""
+    """Return the frequency of each character, highest first; ties are sorted by character."""
     characters: Counter[str] = Counter()
     for word, count in words.items():
         for character in word:
@@ -181,7 +181,7 @@ def count_characters(words: Counter[str]) -> Counter[str]:
 
 
 def repeat(words: Counter[str]) -> Iterator[str]:
-    """Yield each word as often as it was counted, spaces between: all that a trainer accepts."""
+    """Yield each word as often as it was counted, with spaces between, as a trainer needs it."""
     at_once = 10_000
     for word, count in words.items():
         for start in range(0, count, at_once):

@@ -1,4 +1,4 @@
-"""What every tokenizer needs around the text: sound input, and files read and written whole."""
+"""Checks the text for tokenizers, and reads and writes their files."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -7,15 +7,15 @@ from nlpkit.errors import DataError, FileError
 
 
 def surrogate_error(text: str, error: UnicodeEncodeError) -> DataError:
-    """Return the one-line reason why `text`, holding half of a surrogate pair, has no ids."""
+    """Return the error for `text` with a lone surrogate, which cannot be encoded."""
     return DataError(
         f"character {error.start + 1} is the lone surrogate U+{ord(text[error.start]):04X},"
-        " which is no text; repair the source's encoding"
+        " which is not valid text; repair the encoding of the source"
     )
 
 
 def sound(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the texts; raise `DataError` at one that UTF-8 cannot write."""
+    """Yield the texts; raise `DataError` for one that cannot be encoded in UTF-8."""
     for text in texts:
         try:
             text.encode()
@@ -29,7 +29,7 @@ def read(path: str | Path, name: str) -> tuple[str, Path]:
     file = Path(path)
     if file.is_dir():
         file /= name
-    if file.exists() and not file.is_file():  # the end of a pipe or a device might never come
+    if file.exists() and not file.is_file():  # reading a pipe or a device may never end
         raise FileError(f"{file}: not a regular file")
     try:
         return file.read_text(encoding="utf-8"), file
@@ -42,7 +42,7 @@ def read(path: str | Path, name: str) -> tuple[str, Path]:
 
 
 def write(directory: str | Path, files: dict[str, str]) -> None:
-    """Write the named texts into `directory`, made where absent; raise `FileError` if it fails."""
+    """Write the texts to files in `directory`, which is made if necessary; raise `FileError`."""
     folder = Path(directory)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Byte-level byte pair encoding as GPT-2 has it: every text has ids, and decodes to itself.
+"""Byte-level byte pair encoding as in GPT-2: every text can be encoded, without loss.
 
 Sennrich et al. 2016 (arXiv 1508.07909) on the bytes of Radford et al. 2019, sec. 2.2. Differs from
 GPT-2: the special tokens `<|endoftext|>` and `<pad>` come first, not last.
@@ -16,14 +16,12 @@ from nlpkit.tokenizers._hf import LibraryTokenizer
 
 
 class Config(FrozenConfig):
-    """How to train a vocabulary."""
+    """Settings of training."""
 
     vocab_size: int = Field(
-        default=50257, ge=258, description="Tokens in all: 2 special, 256 bytes, then merges."
+        default=50257, ge=258, description="Number of tokens: 2 special, 256 bytes, then merges."
     )
-    min_frequency: int = Field(
-        default=2, ge=1, description="A pair of tokens seen less often is not merged."
-    )
+    min_frequency: int = Field(default=2, ge=1, description="Rarer pairs of tokens are not merged.")
 
 
 class Tokenizer(LibraryTokenizer):
@@ -37,7 +35,7 @@ class Tokenizer(LibraryTokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], config: Config) -> "Tokenizer":
-        """Return `config.vocab_size` tokens, or as many as `texts` has; reads `texts` once."""
+        """Return a tokenizer with at most `config.vocab_size` tokens; reads `texts` once."""
         library = Library(models.BPE())
         library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         library.decoder = decoders.ByteLevel()
@@ -53,13 +51,13 @@ class Tokenizer(LibraryTokenizer):
         return cls(library.to_str())
 
     def _characters(self, token: str) -> int:
-        # UTF-8: every byte but 10xxxxxx starts a character, which is counted where it starts. A
-        # symbol that is no byte's (a token added elsewhere) stands for itself.
+        # A character is counted at its first byte; in UTF-8 these are all bytes but 10xxxxxx. A
+        # symbol that stands for no byte (in a token that was added later) is a character.
         return sum(_BYTE_OF.get(symbol, 0) & 0xC0 != 0x80 for symbol in token)
 
 
 def _byte_symbols() -> dict[str, int]:
-    """Return GPT-2's printable symbol → byte: itself, or from U+0100 on for the unprintable."""
+    """Return GPT-2's symbol → byte: the printable character itself, or else one from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(0x100) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {

@@ -1,12 +1,11 @@
 """CPM-Ant's tokenizer: jieba words, then the greedy longest match inside each word.
 
-Same ids as `transformers.CpmAntTokenizer._tokenize` for every text. Differs from calling that
-tokenizer, `tokenizer(text)`, in two ways: no `<s>` is put in front, and text is text: where a
-document says `<s>`, `</s>`, `<d>`, `</d>`, `<pad>` or `<unk>`, transformers inserts that control
-token, and where it says `</_>` or `</n>`, an `<unk>`; here they are the characters `<`, `s`, `>`,
-so that no data can forge a control token. (`tokenizer(text, add_special_tokens=False,
-split_special_tokens=True)` does as we do.) The vocabulary is one token a line, `</_>` the space,
-`</n>` the newline. A carriage return cannot be in such a file and is always `<unk>`.
+The ids are those of `transformers.CpmAntTokenizer._tokenize`. Differs from `tokenizer(text)` in two
+ways. No `<s>` is added. And special tokens written in a text are encoded as ordinary characters,
+while transformers makes them special tokens (`</_>` and `</n>` become `<unk>`). With
+`tokenizer(text, add_special_tokens=False, split_special_tokens=True)` transformers gives the same
+ids. The vocabulary file has one token a line; `</_>` is the space, `</n>` the newline. A carriage
+return cannot be in such a file and is always `<unk>`.
 """
 
 import hashlib
@@ -26,30 +25,30 @@ from nlpkit.tokenizers import _text
 SPECIAL_TOKENS = (
     *("<pad>", "<unk>", "<mask>", "<sep>", "</n>", "</_>", "<s>", "</s>", "<d>", "</d>"),
 )
-# transformers names these eight; `<mask>` and `<sep>` may be absent.
+# Required by transformers; `<mask>` and `<sep>` are optional.
 _REQUIRED = tuple(token for token in SPECIAL_TOKENS if token not in ("<mask>", "<sep>"))
 _WRITTEN = {"</_>": " ", "</n>": "\n"}
-# transformers: max_input_chars_per_word; a longer word is one <unk>.
+# As max_input_chars_per_word in transformers; a longer word is one <unk>.
 _LONGEST_WORD = 200
-# Part of the fingerprint: change it when the same vocabulary would give other ids.
+# Part of the fingerprint; must change if the same vocabulary gives different ids.
 _ALGORITHM = "cpm_ant 1"
 
 
 class Config(FrozenConfig):
-    """How to train a vocabulary."""
+    """Settings of training."""
 
     vocab_size: int = Field(
-        default=30720, ge=16, description="Tokens in all, the 10 special ones included."
+        default=30720, ge=16, description="Number of tokens, 10 of them special."
     )
     min_frequency: int = Field(
-        default=2, ge=1, description="A character or word seen less often gets no token."
+        default=2, ge=1, description="Rarer characters and words get no token."
     )
 
 
 class _Pieces(dict[str, tuple[int, ...]]):
-    """Word → its ids, worked out at the first lookup and kept."""
+    """A cache: word → ids, computed at the first lookup."""
 
-    # About 30 MB at the most, and refilled in a fraction of a second.
+    # At most about 30 MB; it is filled again in a fraction of a second.
     most_words = 1 << 17
     longest_kept = 32
 
@@ -68,13 +67,13 @@ class _Pieces(dict[str, tuple[int, ...]]):
         return ids
 
     def match(self, word: str) -> tuple[int, ...]:
-        """Return the ids of the greedy longest match, `<unk>` for a character in no token."""
+        """Return the ids of the greedy longest match; a character in no token is `<unk>`."""
         if len(word) > _LONGEST_WORD:
             return (self._unk_id,)
         vocabulary, unk, length = self._vocabulary, self._unk_id, len(word)
         if word in vocabulary:
             return (vocabulary[word],)
-        # Half of all words: worth a line.
+        # A fast path: half of all words have two characters.
         if length == 2:
             return (vocabulary.get(word[0], unk), vocabulary.get(word[1], unk))
         ids = []
@@ -89,12 +88,12 @@ class _Pieces(dict[str, tuple[int, ...]]):
 
 
 class Tokenizer:
-    """Text ↔ ids over a list of tokens; cheap to import, to pickle and to fork."""
+    """Text ↔ ids; fast to import, to pickle and to fork."""
 
     files = ("vocab.txt",)
 
     def __init__(self, tokens: Sequence[str], source: str = "vocabulary"):
-        """Take the tokens in the order of their ids; `source` names them in a `FileError`."""
+        """Make a tokenizer of tokens in the order of ids; `source` is for error messages."""
         _check(tokens, source)
         self._tokens = tuple(tokens)
         self._special = {token: i for i, token in enumerate(tokens) if token in SPECIAL_TOKENS}
@@ -103,7 +102,7 @@ class Tokenizer:
         self.bos_id: int | None = self._special["<s>"]
         self.eos_id: int | None = self._special["</s>"]
         self.mask_id: int | None = self._special.get("<mask>")
-        # Control tokens are left out: no text, whatever its words, can match one.
+        # Without special tokens, so that no text can match one.
         vocabulary = {t: i for i, t in enumerate(tokens) if t not in self._special}
         vocabulary |= {text: self._special[token] for token, text in _WRITTEN.items()}
         self._pieces = _Pieces(vocabulary, self._special["<unk>"])
@@ -115,18 +114,19 @@ class Tokenizer:
 
     @classmethod
     def train(cls, texts: Iterable[str], config: Config) -> "Tokenizer":
-        """Return a vocabulary of `config.vocab_size` tokens, or of as many as `texts` has.
+        """Return a tokenizer with at most `config.vocab_size` tokens.
 
-        Special tokens, then characters by frequency, then jieba words by the tokens that each
-        saves over its characters; ties by the string. One pass, memory for the distinct words.
+        These are special tokens, then the most frequent characters, then the jieba words that save
+        the most tokens; ties are sorted by the string. Reads `texts` once, and needs memory for the
+        distinct words.
         """
         return cls(_extend(SPECIAL_TOKENS, texts, config.vocab_size, config.min_frequency))
 
     def grow(self, texts: Iterable[str], vocab_size: int, min_frequency: int = 2) -> "Tokenizer":
-        """Return a tokenizer with new tokens from `texts` behind the old ones, whose ids stay.
+        """Return a tokenizer with new tokens from `texts`; old tokens keep their ids.
 
-        Chosen as in `train`; a word counts by what it saves over its present pieces. Raises
-        `UsageError` where `vocab_size` is less than there are tokens.
+        New tokens are selected as in `train`, by what they save compared to their present pieces.
+        Raises `UsageError` if `vocab_size` is less than the number of tokens.
         """
         if vocab_size < self.vocab_size:
             raise UsageError(
@@ -138,7 +138,7 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
         """Read a directory's `vocab.txt`, or that file itself; raise `FileError` if unfit."""
-        # Like transformers: CRLF is read as a newline, and the last one may be missing.
+        # As in transformers, CRLF is a newline, and the last newline may be missing.
         text, file = _text.read(path, "vocab.txt")
         return cls(text.removesuffix("\n").split("\n"), str(file))
 
@@ -162,7 +162,7 @@ class Tokenizer:
         return len(self._tokens)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of `text`; no control token is added, none in `text` is obeyed."""
+        """Return the ids of `text`, without special tokens."""
         ids: list[int] = []
         pieces = self._pieces
         for word in _words(text):
@@ -176,7 +176,7 @@ class Tokenizer:
     def encode_with_offsets(
         self, texts: Iterable[str]
     ) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """Return the ids of each text, and the characters [start, stop) that each stands for."""
+        """Return the ids of each text, and the characters [start, stop) of each token."""
         return [self._aligned(text) for text in texts]
 
     def _aligned(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -195,20 +195,20 @@ class Tokenizer:
         return ids, offsets
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of `ids` without pad, bos and eos; other special tokens by name."""
+        """Return the text of `ids` without pad, bos and eos, but with other special tokens."""
         return "".join(
             self._texts[self._checked(token_id)] for token_id in ids if token_id not in self._silent
         )
 
     def token(self, token_id: int) -> str:
-        """Return the token as the vocabulary writes it (`</_>` for the space)."""
+        """Return the token as written in the vocabulary (`</_>` for the space)."""
         return self._tokens[self._checked(token_id)]
 
     def token_characters(self) -> np.ndarray:
-        """Return (V,) int32: the characters of text that each token stands for.
+        """Return (V,) int32: the number of characters in each token.
 
-        0 for special tokens, 1 for `<unk>`, the space and the newline. (An `<unk>` for a word
-        of more than 200 characters stands for all of them, which no table can know.)
+        It is 0 for special tokens, 1 for `<unk>`, the space and the newline. (This is wrong for an
+        `<unk>` that stands for a word of more than 200 characters.)
         """
         counts = [0 if token in self._special else len(token) for token in self._tokens]
         for token in ("<unk>", *_WRITTEN):
@@ -216,7 +216,7 @@ class Tokenizer:
         return np.array(counts, dtype=np.int32)
 
     def fingerprint(self) -> str:
-        """Return a SHA-256 that differs where ids differ; the same in every process."""
+        """Return a SHA-256 of the tokenizer, the same in every process."""
         return hashlib.sha256("\n".join((_ALGORITHM, *self._tokens)).encode()).hexdigest()
 
     def _checked(self, token_id: int) -> int:
@@ -277,7 +277,7 @@ def _extend(
 
 
 def _best(scores: Counter[str], known: set[str], least: int) -> list[str]:
-    """Return what scores `least` or more and is not `known`, best first, ties by the string."""
-    # A carriage return would break the vocabulary file in two.
+    """Return the unknown strings with a score of `least` or more, best first, ties by string."""
+    # A carriage return would be a new line in the vocabulary file.
     found = [t for t, n in scores.items() if n >= least and t not in known and "\r" not in t]
     return sorted(found, key=lambda token: (-scores[token], token))

@@ -1,10 +1,10 @@
-"""GPT-1's byte pair encoding: lower-cased words and punctuation, pieces that know a word's end.
+"""GPT-1's byte pair encoding of lower-cased words and punctuation; a word's last piece is marked.
 
-Sennrich et al. 2016 (arXiv 1508.07909) with `</w>` in a word's last piece, as Radford et al. 2018
-have it. Ids are those of `transformers.OpenAIGPTTokenizer`: text cleaned, lower-cased, accents
-taken away and cut as BERT's BasicTokenizer does, a character in no piece is an `<unk>`. The paper
-cut words with ftfy and spaCy instead: contractions (do n't), accents and line breaks differ there.
-White space is not in the ids, nor is what lower-casing takes away. There is no end token.
+Sennrich et al. 2016 (arXiv 1508.07909), with the suffix `</w>` at the end of words, as in Radford
+et al. 2018. The ids are those of `transformers.OpenAIGPTTokenizer`: the text is cleaned,
+lower-cased, stripped of accents and split as in BERT's BasicTokenizer; a character in no piece is
+`<unk>`. The paper used ftfy and spaCy instead, which differ in contractions (do n't), accents and
+line breaks. White space is lost, and so is what lower-casing removes. There is no end token.
 
 Reads OpenAI's own files (`encoder_bpe_40000.json`, `vocab_40000.bpe`), transformers' `vocab.json`
 and `merges.txt`, and `tokenizer.json`.
@@ -26,18 +26,18 @@ from nlpkit.tokenizers import _text
 from nlpkit.tokenizers._hf import LibraryTokenizer, count_characters, count_words, repeat
 
 _UNK, _END = "<unk>", "</w>"
-# Vocabulary and merges, as transformers and as OpenAI call them.
+# The files of vocabulary and merges, of transformers and of OpenAI.
 _PAIRS = {"vocab.json": "merges.txt", "encoder_bpe_40000.json": "vocab_40000.bpe"}
 
 
 class Config(FrozenConfig):
-    """How to train a vocabulary."""
+    """Settings of training."""
 
     vocab_size: int = Field(
-        default=40478, ge=16, description="Tokens in all: <unk>, characters twice, then merges."
+        default=40478, ge=16, description="Number of tokens: <unk>, characters twice, then merges."
     )
     min_frequency: int = Field(
-        default=2, ge=1, description="A character or pair seen less often gets no token."
+        default=2, ge=1, description="Rarer characters and pairs get no token."
     )
 
 
@@ -62,9 +62,10 @@ class Tokenizer(LibraryTokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], config: Config) -> "Tokenizer":
-        """Return `config.vocab_size` tokens, or as many as `texts` has.
+        """Return a tokenizer with at most `config.vocab_size` tokens.
 
-        One pass, memory for the distinct words. Characters are kept by frequency.
+        Reads `texts` once, and needs memory for the distinct words. The most frequent characters
+        are kept.
         """
         normalizer, splitter = normalizers.BertNormalizer(lowercase=True), _splitter()
         words = count_words(
@@ -81,7 +82,7 @@ def _splitter() -> pre_tokenizers.PreTokenizer:
 
 
 def _built(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> str:
-    """Return the `tokenizer.json` of a vocabulary, as transformers' OpenAIGPTTokenizer has it."""
+    """Return the `tokenizer.json` of a vocabulary, as that of OpenAIGPTTokenizer."""
     model = models.BPE(
         vocab=vocabulary,
         merges=merges,
@@ -117,21 +118,21 @@ def _from_files(vocab: Path, merges: Path) -> str:
             continue
         left, space, right = row.partition(" ")
         if not space or not {left, right, left + right} <= ids.keys():
-            raise FileError(f"{merges}:{line}: {row!r} is no merge of two tokens into a third")
+            raise FileError(f"{merges}:{line}: {row!r} is not a merge of two tokens into a third")
         pairs.append((left, right))
     return _built(ids, pairs)
 
 
 def _learn(words: Counter[str], config: Config) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Return the vocabulary, token → id, and the merges from how often each word was seen."""
-    # A character costs two tokens: inside a word, and at its end.
+    """Return the vocabulary, token → id, and the merges, from the frequencies of words."""
+    # A character needs two tokens: inside a word, and at its end.
     budget = (config.vocab_size - 1) // 2
     counts = count_characters(words).most_common(budget)
     kept = {character for character, count in counts if count >= config.min_frequency}
     trainer = trainers.BpeTrainer(
         vocab_size=config.vocab_size,
         min_frequency=config.min_frequency,
-        # Otherwise the library would number these in hash order; ties between pairs go by number.
+        # Else the library numbers these in hash order, and ties between pairs depend on the number.
         special_tokens=[_UNK, *sorted(kept), *(character + _END for character in sorted(kept))],
         end_of_word_suffix=_END,
         show_progress=False,

@@ -1,12 +1,12 @@
-"""Unigram language model over pieces of text, as SentencePiece and T5 have it.
+"""Unigram language model, as in SentencePiece and T5.
 
-Kudo 2018 (arXiv 1804.10959), sec. 3.2, learned by the `tokenizers` library; `▁` is the space, one
-is put in front of every text, and a character in no piece becomes its UTF-8 bytes (`<0xE4>`), so
-that nothing is unknown. Special tokens as T5: `<pad>`, `</s>`, `<unk>`. As in SentencePiece, a
-`▁` in the text decodes to a space and one leading space is lost.
-The library adds up in hash order, so its scores differ from run to run in the twelfth digit, and
-those of the rarest characters by more: `_settle` removes both. (Two segmentations whose scores tie
-to twelve digits while a piece hangs on them could still come out differently.)
+Kudo 2018 (arXiv 1804.10959), sec. 3.2, trained by the `tokenizers` library. `▁` is the space; it
+is added before each text. A character in no piece becomes its UTF-8 bytes (`<0xE4>`), so that
+nothing is unknown. Special tokens as in T5: `<pad>`, `</s>`, `<unk>`. As in SentencePiece, `▁` in a
+text decodes to a space, and one leading space is lost.
+The library sums in hash order. Therefore its scores differ between runs in the twelfth digit, and
+more for the rarest characters; `_reproducible` removes both. (Results may still differ if the
+scores of two segmentations are equal to twelve digits.)
 """
 
 import itertools
@@ -24,24 +24,26 @@ from nlpkit.tokenizers._hf import LibraryTokenizer, count_characters, count_word
 
 _SPECIAL = ["<pad>", "</s>", "<unk>"]
 _BYTES = {f"<0x{byte:02X}>": byte for byte in range(0x100)}
-# With a piece each, these spell a special token in any text without naming it; and the space.
+# The space, and the characters of special tokens: with pieces for these, a special token written in
+# a text is never encoded as itself.
 _SPELLING = {"▁", *"".join((*_SPECIAL, *_BYTES))}
 
 
 class Config(FrozenConfig):
-    """How to train a vocabulary."""
+    """Settings of training."""
 
     vocab_size: int = Field(
-        default=32000, ge=300, description="Tokens in all: 3 special, 256 bytes, then pieces."
+        default=32000, ge=300, description="Number of tokens: 3 special, 256 bytes, then pieces."
     )
     character_coverage: float = Field(
         default=0.9995,
         gt=0,
         le=1,
-        description="Part of the texts whose characters get pieces; rarer ones become bytes.",
+        description="Share of the text whose characters get pieces; rarer ones become bytes.",
     )
     normalization: Literal["nfkc", "none"] = Field(
-        default="nfkc", description="nfkc: as T5, full-width and other variants become one."
+        default="nfkc",
+        description="nfkc, as in T5: unifies variants such as full-width letters.",
     )
 
 
@@ -56,12 +58,13 @@ class Tokenizer(LibraryTokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], config: Config) -> "Tokenizer":
-        """Return `config.vocab_size` tokens, or as many as `texts` has.
+        """Return a tokenizer with at most `config.vocab_size` tokens.
 
-        Reads `texts` once; memory for the distinct stretches without a space or change of script.
+        Reads `texts` once, and needs memory for the distinct strings without a space or a change
+        of script.
         """
         normalizer = normalizers.NFKC() if config.normalization == "nfkc" else None
-        pieces = _settle(_learn(texts, normalizer, config), config.vocab_size)
+        pieces = _reproducible(_learn(texts, normalizer, config), config.vocab_size)
         library = Library(models.Unigram(pieces, unk_id=2, byte_fallback=True))
         if normalizer is not None:
             library.normalizer = normalizer
@@ -82,7 +85,7 @@ class Tokenizer(LibraryTokenizer):
 
     def _characters(self, token: str) -> int:
         byte = _BYTES.get(token)
-        # UTF-8: every byte but 10xxxxxx starts a character, which is counted where it starts.
+        # A character is counted at its first byte; in UTF-8 these are all bytes but 10xxxxxx.
         return len(token) if byte is None else int(byte & 0xC0 != 0x80)
 
 
@@ -90,8 +93,8 @@ def _learn(
     texts: Iterable[str], normalizer: normalizers.Normalizer | None, config: Config
 ) -> list[tuple[str, float]]:
     """Return the library's pieces and log probabilities, without the special tokens."""
-    # SentencePiece: no piece crosses a change of script. Stretches are cut at 128 characters,
-    # since the library's sums overflow on very long ones.
+    # As in SentencePiece, no piece has characters of two scripts. Strings are cut at 128
+    # characters, because the library's sums overflow on very long ones.
     splitter = pre_tokenizers.Sequence(
         [
             pre_tokenizers.UnicodeScripts(),
@@ -122,7 +125,7 @@ def _learn(
 
 
 def _kept_characters(stretches: Counter[str], config: Config) -> set[str]:
-    """Return the most frequent characters that cover enough of the texts and have room."""
+    """Return the most frequent characters, up to the coverage or the size of the vocabulary."""
     counts = count_characters(stretches)
     wanted = config.character_coverage * counts.total()
     kept: set[str] = set()
@@ -135,28 +138,28 @@ def _kept_characters(stretches: Counter[str], config: Config) -> set[str]:
     return kept
 
 
-def _settle(pieces: list[tuple[str, float]], vocab_size: int) -> list[tuple[str, float]]:
-    """Return special tokens, bytes and `pieces`, the same whatever the library's hash order."""
+def _reproducible(pieces: list[tuple[str, float]], vocab_size: int) -> list[tuple[str, float]]:
+    """Return special tokens, bytes and `pieces`, independent of the library's hash order."""
     scores = {piece: round(score, 6) for piece, score in _level(dict(pieces)).items()}
     floor = min(scores.values(), default=-1.0)
     for letter in _SPELLING - scores.keys():
         scores[letter] = floor
     ordered = sorted(scores, key=lambda piece: (piece not in _SPELLING, -scores[piece], piece))
-    # What has no room is rare, and falls to bytes.
+    # The rest is rare, and is encoded as bytes.
     kept = sorted(
         ordered[: vocab_size - len(_SPECIAL) - len(_BYTES)],
         key=lambda piece: (-scores[piece], piece),
     )
-    # Worse than any spelling of at most 6 letters: text never matches these names.
-    never = 10 * min(floor, -1.0)
-    return [(name, never) for name in (*_SPECIAL, *_BYTES)] + [(p, scores[p]) for p in kept]
+    # Lower than the score of any 6 letters, so that these names are never found in a text.
+    lowest = 10 * min(floor, -1.0)
+    return [(name, lowest) for name in (*_SPECIAL, *_BYTES)] + [(p, scores[p]) for p in kept]
 
 
 def _level(scores: dict[str, float]) -> dict[str, float]:
-    """Return `scores` with one score for all characters that no piece was learned for.
+    """Return `scores` with the same score for all characters that were not learned as pieces.
 
-    The library gives them the lowest score, the next 0.0001 less, and so on, in hash order: a
-    ladder from the bottom up, whose characters all go to its top.
+    The library gives them scores in steps of 0.0001 up from the lowest score, in hash order. Here
+    all of them get the highest of these scores.
     """
     letters = [piece for piece in scores if len(piece) == 1]
     lowest = min((scores[letter] for letter in letters), default=0.0)

@@ -1,9 +1,9 @@
-"""WordPiece as BERT has it: words, punctuation and single Chinese characters, then `##` pieces.
+"""WordPiece as in BERT: words, punctuation and single Chinese characters, then `##` pieces.
 
-Devlin et al. 2019 (arXiv 1810.04805), sec. 3; pieces are learned by merging the most frequent
-pair, as the `tokenizers` library does. Its own trainer numbers the `##` characters in hash order,
-which makes every run differ; here they are counted first, so that the same texts always give the
-same vocabulary. White space is not in the ids, nor is what lower-casing takes away.
+Devlin et al. 2019 (arXiv 1810.04805), sec. 3. Pieces are learned by merging the most frequent pair,
+as in the `tokenizers` library. The library's trainer numbers the `##` characters in hash order, so
+that each run differs. Here they are counted first, and the same texts always give the same
+vocabulary. White space is lost, and so is what lower-casing removes.
 """
 
 from collections import Counter
@@ -17,20 +17,22 @@ from nlpkit.config import FrozenConfig
 from nlpkit.tokenizers._hf import LibraryTokenizer, count_characters, count_words, repeat
 
 _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-# BERT: a longer word is one [UNK].
+# Longer words are one [UNK], as in BERT.
 _LONGEST_WORD = 100
 
 
 class Config(FrozenConfig):
-    """How to train a vocabulary."""
+    """Settings of training."""
 
-    vocab_size: int = Field(default=30522, ge=16, description="Tokens in all, 5 special ones.")
+    vocab_size: int = Field(
+        default=30522, ge=16, description="Number of tokens, 5 of them special."
+    )
     min_frequency: int = Field(
-        default=2, ge=1, description="A character or pair seen less often gets no token."
+        default=2, ge=1, description="Rarer characters and pairs get no token."
     )
     lowercase: bool = Field(default=True, description="Whether A and a are the same.")
     strip_accents: bool | None = Field(
-        default=None, description="Whether é and e are the same; null: as lowercase says."
+        default=None, description="Whether é and e are the same; null: same as lowercase."
     )
 
 
@@ -49,9 +51,10 @@ class Tokenizer(LibraryTokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], config: Config) -> "Tokenizer":
-        """Return `config.vocab_size` tokens, or as many as `texts` has.
+        """Return a tokenizer with at most `config.vocab_size` tokens.
 
-        One pass, memory for the distinct words. Characters are kept by frequency.
+        Reads `texts` once, and needs memory for the distinct words. The most frequent characters
+        are kept.
         """
         normalizer = normalizers.BertNormalizer(
             lowercase=config.lowercase, strip_accents=config.strip_accents
@@ -77,10 +80,10 @@ class Tokenizer(LibraryTokenizer):
 
 
 def _learn(words: Counter[str], config: Config) -> dict[str, int]:
-    """Return the vocabulary, token → id, from how often each word was seen."""
+    """Return the vocabulary, token → id, from the frequencies of words."""
     words = Counter({word: n for word, n in words.items() if len(word) <= _LONGEST_WORD})
     inside = {character for word in words for character in word[1:]}
-    # A character costs one token, and one more (##) where it is ever inside a word.
+    # A character needs one token, and another one (##) if it occurs inside a word.
     budget = config.vocab_size - len(_SPECIAL)
     kept: set[str] = set()
     for character, count in count_characters(words).items():
@@ -91,7 +94,7 @@ def _learn(words: Counter[str], config: Config) -> dict[str, int]:
     trainer = trainers.WordPieceTrainer(
         vocab_size=config.vocab_size,
         min_frequency=config.min_frequency,
-        # The library numbers these first, in this order: ties between pairs go by number.
+        # The library numbers these first, in this order; ties between pairs depend on the number.
         special_tokens=[*_SPECIAL, *(f"##{c}" for c in sorted(kept & inside))],
         show_progress=False,
     )

@@ -1,6 +1,6 @@
-"""Which evaluation of a run is its best: the one with the lowest loss, or with the highest score.
+"""Selects the best evaluation of a run: the one with the lowest loss or the highest score.
 
-`figures` are those of an evaluation, as metrics.jsonl has them under `held_out`: `loss`, and the
+`figures` are the numbers of an evaluation, as in metrics.jsonl under `held_out`: `loss`, and the
 scores of a task in `metrics`. Imports no torch.
 """
 
@@ -8,24 +8,24 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-LOSS = "loss"  # what `train.best_by` is where no score decides
+LOSS = "loss"  # the default of `train.best_by`
 
 
 def value(figures: Mapping[str, Any], best_by: str) -> float | None:
-    """Return the loss, or the score called `best_by`; None where it is undefined."""
+    """Return the loss or the score `best_by`; None if it is undefined."""
     found = figures[LOSS] if best_by == LOSS else (figures.get("metrics") or {}).get(best_by)
     return found if found is not None and math.isfinite(found) else None
 
 
 def is_better(value: float | None, best: float | None, best_by: str) -> bool:
-    """Return whether `value` is better than the best one so far; an undefined one never is."""
+    """Return whether `value` is better than `best`; an undefined value never is."""
     if value is None or best is None:
         return value is not None
     return value < best if best_by == LOSS else value > best
 
 
 def best_step(evaluations: Mapping[int, Mapping[str, Any]], best_by: str) -> int | None:
-    """Return the step of the best evaluation, the first of equal ones; None if none is defined.
+    """Return the step of the best evaluation (the first, if equal), or None if all are undefined.
 
     `evaluations` are figures by step, in the order of the run.
     """

@@ -1,7 +1,7 @@
-"""How long a run lasts: `epochs` and `warmup_ratio` as numbers of steps.
+"""The length of a run: converts `epochs` and `warmup_ratio` to numbers of steps.
 
-Both are rounded up, as `transformers` does, but in exact arithmetic: 7 % of 100 steps are 7. The
-recipe keeps what was written; what computes (loop, learning rate, plan) sees steps alone.
+Both are rounded up, as in `transformers`, but in exact arithmetic: 7 % of 100 steps are 7. The
+recipe keeps the original settings; loop, learning rate and plan only use steps.
 """
 
 import math
@@ -13,23 +13,26 @@ from nlpkit.train.settings import Config, ResolvedTraining
 
 
 def batches_per_epoch(stream: Stream) -> Fraction:
-    """Return how many batches as full as those of the first epoch hold one epoch's examples.
+    """Return the number of batches for one epoch, if all are as full as those of the first epoch.
 
-    What an epoch hands on to the next one counts in its own: of 2.5 batches a corpus, 2 epochs are
-    5 batches, though the first is planned as 2. The same in every process: no plan knows of ranks.
+    Examples that are carried over to the next epoch count for their own epoch: if a corpus fills
+    2.5 batches, 2 epochs are 5 batches, although the first one is planned as 2. The result is the
+    same in every process.
     """
     bins, sizes = stream.plan(0), stream.examples.sizes
-    packed, rest = (int(sizes[items % len(sizes)].sum()) for items in (bins.items, bins.leftover))
-    return Fraction(len(bins) * (packed + rest), packed)
+    packed, leftover = (
+        int(sizes[items % len(sizes)].sum()) for items in (bins.items, bins.leftover)
+    )
+    return Fraction(len(bins) * (packed + leftover), packed)
 
 
 def resolve_steps(settings: Config, stream: Stream) -> ResolvedTraining:
-    """Return the settings with `steps` and `warmup_steps` filled in, the alternatives None.
+    """Return the settings with `steps` and `warmup_steps` set, and the alternatives None.
 
-    `stream` is asked for its packing only if the length is given in epochs.
+    The batches of `stream` are planned only if the length is given in epochs.
 
     Raises:
-        UsageError: the warm-up is longer than the epochs are.
+        UsageError: the warm-up is longer than the training.
     """
     steps = settings.steps
     if steps is None:
@@ -46,5 +49,5 @@ def resolve_steps(settings: Config, stream: Stream) -> ResolvedTraining:
 
 
 def _exact(value: float) -> Fraction:
-    """Return the decimal number that was written: 0.07 is 7/100, which no float is."""
+    """Return the decimal number that the user wrote: 0.07 is exactly 7/100."""
     return Fraction(repr(value))

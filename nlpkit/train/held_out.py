@@ -1,4 +1,4 @@
-"""Held-out loss, perplexity and bits per character; every part of the objective apart."""
+"""Held-out loss, perplexity, bits per character, the loss of each part, and the task's scores."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -22,14 +22,15 @@ from nlpkit.train.signals import StopFlag
 class HeldOut:
     """A held-out set whose examples are the same at every evaluation.
 
-    `characters` (V,) says how many characters of text each token stands for.
+    `characters` (V,) is the number of characters of text in each token.
     """
 
     def __init__(self, examples: Examples, budget: int, characters: np.ndarray):
         self.examples = examples
         self.bins, self.batch = held_out_batches(examples, budget)
         self.characters = characters
-        self.judged: list[tuple[str, str]] = []  # of the last evaluation, in the order of `bins`
+        # (prediction, label) of the last evaluation, in the order of `bins`.
+        self.predictions: list[tuple[str, str]] = []
 
     def evaluate(
         self,
@@ -39,21 +40,22 @@ class HeldOut:
         progress: Callable[[int, int], None] = lambda done, total: None,
         progress_of_run: float = 1.0,
     ) -> dict[str, Any] | None:
-        """Return loss (nats a target), perplexity, bits a character, losses by part, and a task's
-        scores.
+        """Return loss (nats per target), perplexity, bits per character, loss by part, and scores.
 
-        None when `stop` was raised meanwhile (asked only where one process decides for itself).
-        `progress` is told the batches done and in all; `progress_of_run` is for losses that follow
-        it.
+        With a single process, None is returned if `stop` is raised meanwhile.
+
+        Args:
+            progress: is called with the number of finished batches and of all batches.
+            progress_of_run: the share of the run that is done, for losses that depend on it.
         """
         training.eval()
         objective = self.examples.objective
         sums = LossSums()
         characters = 0.0
-        judged: list[tuple[str, str]] = []
+        pairs: list[tuple[str, str]] = []
         world, rank = accelerator.num_processes, accelerator.process_index
         with torch.no_grad():
-            # Every process makes the same number of forward passes: FSDP gathers weights in them.
+            # All processes make the same number of forward passes: FSDP gathers weights in them.
             for first in range(0, len(self.bins), world):
                 if world == 1 and stop.raised:
                     return None
@@ -61,11 +63,11 @@ class HeldOut:
                 index = first + rank
                 batch = self.batch(min(index, len(self.bins) - 1))
                 batch.progress = progress_of_run
-                loss, answers = training(to_device(batch, accelerator.device), predict=True)
+                loss, predicted = training(to_device(batch, accelerator.device), predict=True)
                 if index >= len(self.bins):
                     continue
                 sums.add(loss)
-                judged += answers
+                pairs += predicted
                 if objective.predicts_text:
                     labels = batch.fields["labels"]
                     characters += int(self.characters[labels[labels != IGNORE]].sum())
@@ -73,11 +75,11 @@ class HeldOut:
         (characters,) = reduced(accelerator, [characters])
         figures = _figures(sums, characters if objective.predicts_text else None)
         if world > 1:
-            judged = gather_object(judged)
-        self.judged = judged
-        if judged:
+            pairs = gather_object(pairs)
+        self.predictions = pairs
+        if pairs:
             try:
-                figures["metrics"] = scores(objective.metrics, judged)
+                figures["metrics"] = scores(objective.metrics, pairs)
             except named.WrongScore as error:
                 raise UsageError(f"eval.metrics: {error.message}") from error
         return figures
@@ -85,19 +87,22 @@ class HeldOut:
 
 def scores(
     metrics: Sequence[str],
-    judged: Sequence[tuple[str, str]],
+    pairs: Sequence[tuple[str, str]],
     warn: Callable[[str], None] = lambda _: None,
 ) -> dict[str, float | None]:
-    """Return the scores of answers against what is right, by the code of `nlpkit score`.
+    """Return the scores of (prediction, label) pairs, computed as `nlpkit score` does.
 
-    `metrics` are names, options behind a colon: see `score/named.py`. None where a score is not
-    defined, such as a correlation with a constant. `warn` hears the scores' doubts.
+    A score is None if it is undefined, such as the correlation with a constant.
+
+    Args:
+        metrics: names, with options after a colon: see `score/named.py`.
+        warn: is called with the warnings of the scores.
     """
-    answers, right = [a for a, _ in judged], [b for _, b in judged]
+    predictions, labels = [a for a, _ in pairs], [b for _, b in pairs]
     found: dict[str, float | None] = {}
     for name in metrics:
         try:
-            value = named.score(name, answers, right, warn).score
+            value = named.score(name, predictions, labels, warn).score
         except DataError:
             value = math.nan
         found[name] = value if math.isfinite(value) else None
@@ -105,7 +110,7 @@ def scores(
 
 
 def _figures(sums: LossSums, characters: float | None) -> dict[str, Any]:
-    """Return the figures of summed losses; `characters` is None where no text is predicted."""
+    """Return the figures of summed losses; `characters` is None if no text is predicted."""
     figures: dict[str, Any] = {
         "loss": sums.mean,
         "perplexity": None,

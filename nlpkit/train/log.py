@@ -1,7 +1,7 @@
-"""What a run says: `metrics.jsonl` for programs, a live line or plain lines on stderr for people.
+"""The output of a run: `metrics.jsonl` for programs, and progress on stderr for people.
 
-On a terminal a bar with loss, speed and time left; elsewhere time-stamped lines at a sensible pace.
-stdout is never touched.
+On a terminal this is a bar with loss, speed and time left, elsewhere a line with a time stamp every
+10 seconds. Nothing is written to stdout.
 """
 
 import contextlib
@@ -22,20 +22,20 @@ from rich.progress import BarColumn, Progress, TextColumn
 from nlpkit.disk import name_path_in_errors, sync
 
 QUIET, NORMAL, VERBOSE = 0, 1, 2
-LINE_SECONDS = 10.0  # pace of plain progress lines
+LINE_SECONDS = 10.0  # between progress lines
 
 # Keys of metrics.jsonl that differ between two runs of the same recipe.
 TIME_KEYS = ("seconds", "tokens_per_second", "memory_bytes")
 
 
 class _Patient(io.TextIOBase):
-    """A stream that loses what it cannot write.
+    """A stream that ignores errors when it writes.
 
-    The terminal is closed, the reader of a pipe gone, the disk of a log file full: no reason to
-    lose a run. How it ends is said by the exit code, too.
+    A closed terminal, a broken pipe or a full disk must not end a run. The exit code still tells
+    how the run ended.
     """
 
-    encoding = "utf-8"  # as the command line makes stderr
+    encoding = "utf-8"  # `nlpkit.cli` sets it for stderr
 
     def __init__(self, stream: IO[str]):
         self._stream = stream
@@ -57,7 +57,7 @@ class _Patient(io.TextIOBase):
 
 
 class Log:
-    """Says things on stderr; `live` shows progress while it is open."""
+    """Prints messages on stderr; `live` shows progress while it is open."""
 
     def __init__(self, verbosity: int = NORMAL, stream: IO[str] | None = None):
         self.verbosity = verbosity
@@ -68,17 +68,17 @@ class Log:
         self._last_line = 0.0
 
     def info(self, text: str) -> None:
-        """Print one line of ordinary news."""
+        """Print one line, unless `-q` is given."""
         if self.verbosity >= NORMAL:
             self._print(text)
 
     def detail(self, text: str) -> None:
-        """Print one line that only `-v` asks for."""
+        """Print one line, only if `-v` is given."""
         if self.verbosity >= VERBOSE:
             self._print(text)
 
     def warn(self, text: str) -> None:
-        """Print one line that even `-q` lets through."""
+        """Print a warning, also if `-q` is given."""
         self._print(f"warning: {text}", style="yellow")
 
     def _print(self, text: str, style: str | None = None) -> None:
@@ -103,7 +103,7 @@ class Log:
         self._progress = None
 
     def step(self, step: int, total: int, loss: float, speed: float, left: float) -> None:
-        """Show one step: at once on a terminal, every `LINE_SECONDS` elsewhere."""
+        """Show a step: each one on a terminal, elsewhere one every `LINE_SECONDS`."""
         news = f"loss {loss:.4f}  {speed:,.0f} tokens/s  {_duration(left)} left"
         if self._progress is not None:
             self._progress.update(self._task, completed=step, news=news)
@@ -126,7 +126,7 @@ def _duration(seconds: float) -> str:
 
 
 class Metrics:
-    """`metrics.jsonl`: one object a step or an evaluation, in order, each line whole."""
+    """`metrics.jsonl`: one JSON object for each logged step and each evaluation, in order."""
 
     def __init__(
         self,
@@ -135,9 +135,9 @@ class Metrics:
         evaluated_step: int,
         also: Callable[[Mapping[str, Any]], None] = lambda record: None,
     ):
-        """Open for appending after `last_step`; what a killed run wrote beyond it is taken back.
+        """Open for appending after `last_step`; later lines, of a killed run, are removed.
 
-        `also` gets each record once it is written.
+        `also` is called with each record after it is written.
         """
         self.path, self._also = path, also
         with name_path_in_errors(path):
@@ -146,7 +146,7 @@ class Metrics:
             draft.write_text("".join(kept), encoding="utf-8")
             sync(draft)
             draft.replace(path)
-            # Unbuffered: what could not be written is not tried again at `close`.
+            # Unbuffered: after a failed write, `close` must not try again.
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115
 
     def write(self, record: Mapping[str, Any]) -> None:
@@ -169,9 +169,9 @@ def _lines(path: Path) -> list[str]:
 
 
 def _order(line: str) -> tuple[float, float]:
-    """Return the step of a record, and again if it is an evaluation (which follows the step)."""
+    """Return (step, step) for an evaluation and (step, 0) for a step, which comes before it."""
     try:
         record = json.loads(line)
         return record["step"], record["step"] if "held_out" in record else 0
     except (ValueError, KeyError, TypeError):
-        return math.inf, 0  # the half line of a killed write
+        return math.inf, 0  # an incomplete line of a killed run

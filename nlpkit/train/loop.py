@@ -1,7 +1,7 @@
-"""THE loop: accumulate, clip, step, log, evaluate, save.
+"""The training loop: accumulate, clip, step, log, evaluate, save.
 
-Handed the pieces it drives, it knows no family and no objective. The gradient of a step is that of
-(sum of losses) / (number of targets) over the whole step: all its batches, all processes.
+It depends on no family and no objective. The gradient of a step is that of (sum of losses) /
+(number of targets) over the whole step: all its batches, all processes.
 """
 
 import math
@@ -31,8 +31,7 @@ _DROPOUT = 2  # first word of the seed of dropout masks (0 and 1: see data/loade
 
 @dataclass
 class State:
-    """All that a run must remember beside weights and the optimizer's state; goes into the
-    checkpoint."""
+    """The state of a run besides weights and optimizer; it is saved in checkpoints."""
 
     step: int = 0
     tokens: int = 0
@@ -43,29 +42,29 @@ class State:
     evaluated_step: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the state as plain values."""
         return asdict(self) | {"position": list(self.position)}
 
     @classmethod
     def from_json(cls, values: dict[str, Any], best_by: str) -> "State":
-        """Return the state that `to_json` gave, also that of an older nlpkit.
+        """Return the state from the values of `to_json`, also of older versions.
 
-        It had `best_loss` in place of `best_value`: minus the score where `best_by` names one.
+        These had `best_loss` instead of `best_value`: the loss, or minus the score of `best_by`.
         """
         values = values | {"position": Position(*values["position"])}
         if "best_loss" in values:
-            lowered = values.pop("best_loss")
-            is_score = lowered is not None and best_by != best_evaluation.LOSS
-            values["best_value"] = -lowered if is_score else lowered
+            old = values.pop("best_loss")
+            is_score = old is not None and best_by != best_evaluation.LOSS
+            values["best_value"] = -old if is_score else old
         return cls(**values)
 
 
 @dataclass
 class Job:
-    """The pieces of one training run; `save(state)` writes a checkpoint of what was last stepped.
+    """The parts of one training run.
 
-    `training(batch)` returns a `Loss`; `evaluate(progress)` the held-out figures with their `loss`,
-    or None when it was stopped.
+    `training(batch)` returns a `Loss`. `evaluate(progress)` returns the held-out figures, or None
+    if it was stopped. `save(state, is_best)` writes a checkpoint of the last step.
     """
 
     accelerator: Accelerator
@@ -82,16 +81,17 @@ class Job:
 
 
 def train(job: Job, state: State) -> State:
-    """Train until `settings.steps`, or until patience ends; return the last state.
+    """Train for `settings.steps` or until early stopping; return the last state.
 
     Raises:
-        Stopped, TryAgain: a signal came, the time is up; the last whole step is saved.
-        DivergedError: loss or gradient is not finite; that step was not taken.
+        Stopped, TryAgain: there was a signal, or the time limit is reached; the last complete step
+            is saved.
+        DivergedError: loss or gradient is not finite; that step is not applied.
     """
     settings = job.settings
     speed = _Speed()
     with job.log.live(settings.steps, state.step):
-        # A run stopped in the middle of an evaluation starts with it.
+        # A run that was stopped during an evaluation starts with this evaluation.
         _finish_step(job, state)
         for step in job.steps(state):
             if is_over(state, settings):
@@ -103,7 +103,7 @@ def train(job: Job, state: State) -> State:
                 _count(state, record, step, speed)
                 _report(job, state, record, speed)
                 _finish_step(job, state)
-                speed.start()  # evaluating and saving are not a step's time
+                speed.start()  # without the time for evaluating and saving
     return state
 
 
@@ -113,7 +113,7 @@ def _count(state: State, record: dict[str, Any], step: Step, speed: "_Speed") ->
 
 
 def _finish_step(job: Job, state: State) -> None:
-    """Evaluate and save if it is time to."""
+    """Evaluate and save if they are due after this step."""
     improved = False
     if _evaluation_is_due(job, state):
         progress = state.step / job.settings.steps
@@ -128,15 +128,15 @@ def _finish_step(job: Job, state: State) -> None:
 
 
 def _save_and_stop(job: Job, state: State) -> NoReturn:
-    """Save the last whole step and end the program."""
+    """Save the last complete step and end the program."""
     if not state.step:
         raise job.stop.ending("nothing was trained yet")
     job.save(state, False)
-    raise job.stop.ending(f"saved at step {state.step}; the same command goes on from there")
+    raise job.stop.ending(f"saved at step {state.step}; the same command resumes the run")
 
 
 def is_over(state: State, settings: ResolvedTraining) -> bool:
-    """Return whether all steps are done, or patience is."""
+    """Return whether all steps are done, or the run stops early."""
     out_of_patience = settings.patience and state.evaluations_without_gain >= settings.patience
     return state.step >= settings.steps or bool(out_of_patience)
 
@@ -149,7 +149,7 @@ def _evaluation_is_due(job: Job, state: State) -> bool:
 
 
 def _take_step(job: Job, state: State, step: Step) -> dict[str, Any] | None:
-    """Compute and apply one step; return its record, or None (nothing applied) on a signal."""
+    """Compute and apply one step; return its record, or None if a signal stopped it before."""
     accelerator, settings, number = job.accelerator, job.settings, state.step + 1
     terms = list(step.batches[0].num_targets)
     *counted, tokens, stopping = reduced(
@@ -164,7 +164,7 @@ def _take_step(job: Job, state: State, step: Step) -> dict[str, Any] | None:
         return None
     num_targets = dict(zip(terms, counted, strict=True))
     if not any(counted):
-        raise DataError(f"step {number}: no token of the whole step is a target; check the data")
+        raise DataError(f"step {number}: no token in the whole step is a target; check the data")
     _seed_dropout(job.seed, number, accelerator.process_index)
     job.training.train()
     progress = state.step / settings.steps
@@ -181,7 +181,7 @@ def _take_step(job: Job, state: State, step: Step) -> dict[str, Any] | None:
     loss = sums.mean
     if not (math.isfinite(loss) and math.isfinite(norm)):
         what = f"loss {loss}" if not math.isfinite(loss) else f"gradient norm {norm}"
-        raise DivergedError(f"step {number}: {what} is not finite; this step was not taken")
+        raise DivergedError(f"step {number}: {what} is not finite; this step was not applied")
     lr = settings.lr * lr_factor(number, settings)
     for group in job.optimizer.param_groups:
         group["lr"] = lr
@@ -205,13 +205,13 @@ def _backward(
     sums: LossSums,
     last: bool,
 ) -> None:
-    """Add one batch's gradient and its share of the losses; processes exchange at the last."""
+    """Add the gradient and the losses of a batch; gradients are synchronized in the last batch."""
     accelerator = job.accelerator
     batch = to_device(batch, accelerator.device)
 
     def run() -> None:
         loss = job.training(batch)
-        # DistributedDataParallel averages over processes; the counts are the whole step's already.
+        # DistributedDataParallel averages over processes, but `num_targets` is the sum over them.
         accelerator.backward(loss.mean(num_targets, scale=accelerator.num_processes))
         sums.add(loss)
 
@@ -223,7 +223,7 @@ def _backward(
 
 
 def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
-    """Log the held-out figures; return whether they are the best so far."""
+    """Log the held-out figures, update the best; return whether they are the best so far."""
     state.evaluated_step = state.step
     best_by = job.settings.best_by
     value = best_evaluation.value(figures, best_by)
@@ -245,13 +245,14 @@ def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
     job.log.info(f"held-out at step {state.step}: {news}{'  best' if improved else ''}")
     if is_over(state, job.settings) and state.step < job.settings.steps:
         job.log.info(
-            f"no gain in {job.settings.patience} evaluations: stopping early at step {state.step}"
+            f"no improvement in {job.settings.patience} evaluations: "
+            f"stopping early at step {state.step}"
         )
     return improved
 
 
 class _Speed:
-    """Tokens a second, smoothed over the last steps."""
+    """Tokens per second, smoothed over the last steps."""
 
     def __init__(self) -> None:
         self.start()
@@ -263,7 +264,7 @@ class _Speed:
         self.began = time.perf_counter()
 
     def add(self, step_tokens: int) -> None:
-        """Note a step of so many tokens that ends now."""
+        """Add a step of `step_tokens` tokens that ends now."""
         self.seconds = time.perf_counter() - self.began
         current = step_tokens / self.seconds
         self.rate = current if not self.rate else 0.9 * self.rate + 0.1 * current
@@ -296,6 +297,6 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def _seed_dropout(seed: int, step: int, rank: int) -> None:
-    """Make the step's dropout masks depend on (seed, step, process) alone: nothing to save."""
+    """Seed dropout by (seed, step, process) alone, so that checkpoints need no generator state."""
     word = np.random.SeedSequence([seed, _DROPOUT, step, rank]).generate_state(1, np.uint64)
     torch.manual_seed(int(word[0]))

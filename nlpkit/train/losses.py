@@ -1,4 +1,4 @@
-"""Sums of losses over batches and processes: each term by its own number of targets."""
+"""Sums losses over batches and processes; each term is averaged over its own targets."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from nlpkit.objectives.contract import Loss
 
 
 class LossSums:
-    """What batches add up to: of each term and of each part, the sum and the number of targets."""
+    """The loss sum and the number of targets of each term and of each part, over batches."""
 
     def __init__(self) -> None:
         self.terms: dict[str, tuple[float, float]] = {}
@@ -28,7 +28,7 @@ class LossSums:
             _add(self.parts, name, float(total), number)
 
     def reduce(self, accelerator: Accelerator) -> None:
-        """Make the sums those over all processes."""
+        """Replace the sums by those over all processes."""
         for sums in (self.terms, self.parts):
             names = sorted(sums)
             flat = reduced(accelerator, [x for name in names for x in sums[name]])
@@ -37,7 +37,7 @@ class LossSums:
 
     @property
     def mean(self) -> float:
-        """What is minimised: the weighted sum of the terms' means over their targets."""
+        """The minimized loss: the weighted sum of the terms' means over their targets."""
         return sum(
             self.weights[name] * (total / number)
             for name, (total, number) in self.terms.items()
@@ -56,7 +56,7 @@ class LossSums:
 
     @property
     def text(self) -> tuple[float, float]:
-        """The sum over targets that are tokens, in nats, and their number."""
+        """The loss sum in nats over targets that are tokens, and the number of these targets."""
         found = [self.terms[name] for name in self.text_terms]
         return sum(total for total, _ in found), sum(number for _, number in found)
 

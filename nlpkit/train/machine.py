@@ -1,4 +1,4 @@
-"""What this machine has and does best: device, compute type, memory allocator."""
+"""Chooses what suits this machine: device, precision, memory allocator."""
 
 import ctypes
 import os
@@ -15,31 +15,31 @@ _LEAST_PRODUCTS = 10
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device that `--device` names; `auto` is the accelerator here, else the CPU.
+    """Return the device that `--device` names; `auto` is the accelerator if there is one, or CPU.
 
     Raises:
-        UsageError: there is no such device here.
+        UsageError: the device is not available.
     """
     own = torch.accelerator.current_accelerator(check_available=True)
     if name == "auto":
         return own or torch.device("cpu")
     try:
         device = torch.device(name)
-        # A tensor would take memory of the GPU, in every process of a launch.
+        # For a GPU no tensor is allocated: it would take GPU memory in every process.
         counted = own is not None and own.type == device.type
         if not counted or (device.index or 0) >= torch.accelerator.device_count():
             torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n")[0]
-        raise UsageError(f"--device {name}: there is none here: {reason}") from error
+        raise UsageError(f"--device {name}: not available: {reason}") from error
     return device
 
 
 def choose_precision(asked: str, device: torch.device) -> tuple[str, str]:
-    """Return `fp32` or `bf16` and the reason, in words.
+    """Return `fp32` or `bf16`, and the reason in words.
 
-    On a CPU bf16 is several times as fast as fp32 where the cores have bf16 units (AMX,
-    AVX512-BF16 on recent AMD), and slower where they have not: so 50 ms of it are tried.
+    On a CPU with bf16 units (AMX, or AVX512-BF16 on recent AMD) bf16 is several times as fast as
+    fp32. On other CPUs it is slower. Therefore both are measured, which takes 50 ms.
     """
     if asked != "auto":
         return asked, "asked for"
@@ -50,15 +50,15 @@ def choose_precision(asked: str, device: torch.device) -> tuple[str, str]:
     if device.type != "cpu":
         return "fp32", f"bf16 is not tried on {device.type}"
     ratio = _gemm_seconds(torch.float32) / _gemm_seconds(torch.bfloat16)
-    # Below this, casts and element-wise work eat the gain.
+    # Below this ratio, casts and element-wise operations cost more than is gained.
     faster = ratio > 1.5
     return ("bf16" if faster else "fp32"), f"bf16 multiplies {ratio:.1f} x as fast as fp32 here"
 
 
 def _gemm_seconds(dtype: torch.dtype) -> float:
-    """Return the least time of a product by one thread.
+    """Return the shortest time of a matrix product on one thread.
 
-    Of several threads each would wait for the last, on a busy machine for all of the 25 ms.
+    Several threads would wait for each other, on a busy machine for all of the 25 ms.
     """
     a, b = torch.ones(512, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
     threads = torch.get_num_threads()
@@ -75,17 +75,17 @@ def _gemm_seconds(dtype: torch.dtype) -> float:
 
 
 def configure_allocator() -> None:
-    """Make memory neither come and go at every step nor grow; call before the first product.
+    """Configure glibc and oneDNN so that memory does not grow; call before the first product.
 
-    glibc is told to keep freed pages (returning them costs 18 % of a step in page faults). The bf16
-    products go through two caches of compiled kernels, oneDNN's and that of torch's binding to it,
-    each of 1024 kernels if not told otherwise. Packs have ever new shapes, and a kernel for each
-    lies between the blocks of the heap, so that freed ones are not joined. Told so, the shipped
-    CPM-Ant recipe reaches 1.2 GiB in 160 steps; with only the first cache told so, 2.1 GiB.
+    glibc keeps freed pages: returning them costs 18 % of a step in page faults. Products in bf16
+    use two caches of compiled kernels, oneDNN's and that of torch's binding to it, each with 1024
+    entries by default. Packed batches have ever new shapes, and a kernel for each of them would
+    fragment the heap. With the small caches the shipped CPM-Ant recipe needs 1.2 GiB in 160 steps;
+    with only the first cache small it needs 2.1 GiB.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
     os.environ.setdefault("LRU_CACHE_CAPACITY", "16")
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_THRESHOLD, ctypes.c_int(1 << 25))  # the most that glibc takes
+        libc.mallopt(_M_MMAP_THRESHOLD, ctypes.c_int(1 << 25))  # the largest allowed value
         libc.mallopt(_M_TRIM_THRESHOLD, ctypes.c_int(-1))

@@ -1,7 +1,7 @@
-"""Memory: what this process has, what it may still take, and whether an error is a want of it.
+"""Memory: how much this process uses, how much it can use, and whether an error means "no memory".
 
-Linux says both in /proc and in the control groups; elsewhere physical memory is the limit. A GPU
-answers for itself.
+On Linux the numbers come from /proc and the control groups, elsewhere the limit is the physical
+memory. For a GPU they come from torch.
 """
 
 import os
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import torch
 
-# torch has no type of its own for a CPU allocation that failed.
+# torch has no exception class for a failed CPU allocation.
 _CPU_SHORTAGE = ("can't allocate memory", "not enough memory", "Cannot allocate memory")
 
 
 def used(device: torch.device) -> tuple[int, int]:
-    """Return bytes used now, and the most since `forget_peak`: of the GPU, or of this process."""
+    """Return bytes used now, and the peak since `forget_peak`: of the GPU, or of this process."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
     status = _table(Path("/proc/self/status"))
@@ -28,7 +28,7 @@ def used(device: torch.device) -> tuple[int, int]:
 
 
 def forget_peak(device: torch.device) -> None:
-    """Count the peak of `used` from now on, where the system allows it."""
+    """Reset the peak of `used`, if the system allows it."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
@@ -39,7 +39,7 @@ def forget_peak(device: torch.device) -> None:
 
 
 def limit(device: torch.device) -> int:
-    """Return how many bytes this process can have in all, those that it has included."""
+    """Return how many bytes this process can use in total, including those in use now."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device)
@@ -47,9 +47,9 @@ def limit(device: torch.device) -> int:
 
 
 def available(root: Path = Path("/")) -> int:
-    """Return how many bytes this process may still take; `root` is where /proc and /sys lie.
+    """Return how many more bytes this process can use; `root` is the parent of /proc and /sys.
 
-    The least of what the machine has free, what its control groups leave, and `ulimit -v`.
+    This is the minimum of free memory, the rest of each control group, and that of `ulimit -v`.
     """
     proc = root / "proc"
     free = [
@@ -75,7 +75,7 @@ def available(root: Path = Path("/")) -> int:
 
 
 def _left(mount: Path, path: str, most: str, now: str, cache: str) -> list[int]:
-    """Return what a control group and each one above it leave; cached files can be given up."""
+    """Return what is left in a control group and in each of its parents; file cache is free."""
     here = mount / path.lstrip("/")
     found = []
     for group in (here, *here.parents):
@@ -91,7 +91,7 @@ def _left(mount: Path, path: str, most: str, now: str, cache: str) -> list[int]:
 
 
 def _table(path: Path) -> dict[str, int]:
-    """Return the numbers of a file of lines `name: 12 kB` or `name 12`, in bytes."""
+    """Return the numbers in a file with lines like `name: 12 kB` or `name 12`, in bytes."""
     table = {}
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -105,7 +105,7 @@ def _table(path: Path) -> dict[str, int]:
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Return whether an error says that there is not enough memory."""
+    """Return whether an error means that there is not enough memory."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(w in str(error) for w in _CPU_SHORTAGE)

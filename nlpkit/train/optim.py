@@ -9,9 +9,9 @@ from nlpkit.train.settings import ResolvedTraining
 
 
 def lr_factor(step: int, settings: ResolvedTraining) -> float:
-    """Return the share of the peak learning rate that step 1, 2, … `settings.steps` uses.
+    """Return the learning rate of step 1, 2, … `settings.steps`, relative to the peak.
 
-    `noam` is Vaswani et al. 2017, eq. 3, scaled so that its peak, at the end of the warm-up, is 1.
+    `noam` is Vaswani et al. 2017, eq. 3, scaled to 1 at its peak, the end of the warm-up.
     """
     warmup = settings.warmup_steps
     if step < warmup:
@@ -29,13 +29,13 @@ def lr_factor(step: int, settings: ResolvedTraining) -> float:
 
 
 def adamw(model: nn.Module, settings: ResolvedTraining) -> torch.optim.AdamW:
-    """Return AdamW over what is trainable, with weight decay on matrices only.
+    """Return AdamW for the trainable parameters, with weight decay on matrices only.
 
-    Decoupled decay (Loshchilov & Hutter 2019). A matrix is any parameter of two or more
+    Decoupled weight decay: Loshchilov & Hutter 2019. Matrices are parameters with two or more
     dimensions; norm scales and biases are not decayed.
     """
     trained = [p for p in model.parameters() if p.requires_grad]
-    # Rows of the soft prompts that are not the task's must stay as they are.
+    # Decay would change the soft prompts of other tasks.
     decay = settings.weight_decay if settings.tune == "all" else 0.0
     groups = [
         {"params": [p for p in trained if p.ndim >= 2], "weight_decay": decay},

@@ -8,22 +8,22 @@ from pydantic_core import PydanticCustomError
 from nlpkit.config import FrozenConfig
 from nlpkit.train.trackers import Tracker
 
-# Settings that cannot change what is computed; a run may go on with other values.
+# Settings that do not change the result; a run can be resumed with other values.
 FREE: dict[str, Any] = {"free": True}
 
 
 class Config(FrozenConfig):
-    """How long, how fast and in which precision to train; what to keep."""
+    """Length, learning rate, precision and checkpoints of training."""
 
     model_config = ConfigDict(
         json_schema_extra={"anyOf": [{"required": ["steps"]}, {"required": ["epochs"]}]}
     )
 
-    # Before `steps`, whose check asks for it.
+    # Must come before `steps`, whose check reads it.
     epochs: float | None = Field(
         None,
         gt=0,
-        description="how often the training examples are gone through; instead of steps",
+        description="number of passes over the training examples; instead of steps",
     )
     steps: int | None = Field(
         None,
@@ -35,8 +35,8 @@ class Config(FrozenConfig):
     tokens_per_batch: int | None = Field(
         None,
         gt=0,
-        description="token budget of one forward and backward pass (accumulated up to a step); "
-        "default: tokens_per_step, at most 4096",
+        description="token budget of one forward and backward pass (gradients are accumulated "
+        "up to a step); default: tokens_per_step, at most 4096",
     )
     lr: float = Field(1e-3, gt=0, description="peak learning rate")
     schedule: Literal["constant", "linear", "cosine", "noam"] = Field(
@@ -47,7 +47,7 @@ class Config(FrozenConfig):
         None, ge=0, lt=1, description="warm-up as a share of all steps; instead of warmup_steps"
     )
     min_lr_ratio: float = Field(
-        0.0, ge=0, lt=1, description="end of linear and cosine, as a share of lr"
+        0.0, ge=0, lt=1, description="final learning rate of linear and cosine, as a share of lr"
     )
     weight_decay: float = Field(0.01, ge=0, description="decoupled, on matrices only")
     beta1: float = Field(0.9, ge=0, lt=1, description="Adam's first moment")
@@ -55,7 +55,7 @@ class Config(FrozenConfig):
     adam_eps: float = Field(1e-8, gt=0, description="Adam's epsilon")
     clip: float | None = Field(1.0, gt=0, description="largest gradient norm; null: no clipping")
     precision: Literal["auto", "fp32", "bf16"] = Field(
-        "auto", description="compute type; auto asks the machine which is faster"
+        "auto", description="precision of computation; auto: what is faster on this machine"
     )
     eval_every: int | None = Field(None, gt=0, description="steps between evaluations")
     save_every: int = Field(
@@ -65,16 +65,16 @@ class Config(FrozenConfig):
     best_by: str = Field(
         "loss",
         min_length=1,
-        description="held-out figure that decides which checkpoint is the best: loss, or a score "
-        "of the task, such as accuracy",
+        description="held-out metric that selects the best checkpoint: loss, or a score of the "
+        "task, such as accuracy",
     )
     patience: int | None = Field(
-        None, gt=0, description="stop after so many evaluations without a better figure"
+        None, gt=0, description="stop after this number of evaluations without improvement"
     )
     tune: Literal["all", "prompt"] = Field(
         "all",
-        description="what is trained: all weights, or the soft prompt of the task alone, "
-        "without weight decay",
+        description="what is trained: all weights, or only the soft prompt of the task, without "
+        "weight decay",
     )
     workers: int = Field(
         0, ge=0, description="processes that prepare batches", json_schema_extra=FREE
@@ -84,12 +84,12 @@ class Config(FrozenConfig):
     )
     trackers: list[Tracker] = Field(
         [],
-        description="where figures go beside metrics.jsonl, such as tensorboard or wandb, each if "
-        "its package is installed",
+        description="trackers that also get the lines of metrics.jsonl, such as tensorboard or "
+        "wandb; their packages must be installed",
         json_schema_extra=FREE,
     )
     deterministic: bool = Field(
-        True, description="only algorithms that give the same bits every time"
+        True, description="use deterministic algorithms only: same bits in every run"
     )
 
     @field_validator("steps", mode="before")
@@ -136,11 +136,11 @@ class Config(FrozenConfig):
 
     @property
     def batches_per_step(self) -> int:
-        """Return how many packed batches make up one optimizer step, over all processes."""
+        """Return the number of packed batches in one optimizer step, over all processes."""
         return self.tokens_per_step // self.batch_budget
 
 
 class ResolvedTraining(Config):
-    """The settings of a run whose data are known: its length in steps (`train/duration.py`)."""
+    """Training settings with the length in steps (see `train/duration.py`)."""
 
     steps: int = Field(gt=0, description="optimizer steps in all")

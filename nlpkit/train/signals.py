@@ -1,9 +1,9 @@
-"""SIGTERM, SIGINT, SIGHUP or the end of the time set a flag; whoever works asks for it where it can
-stop.
+"""Handles SIGTERM, SIGINT, SIGHUP and the time limit: they set a flag, and the work stops where it
+can.
 
-Python runs a signal's handler only between native calls, of which one may take minutes (a tokenizer
-learns, a big model is built). So a thread hears of the signals too, through `set_wakeup_fd`, and
-does what cannot wait. It runs where the native call lets go of the GIL, as those of torch and of
+Python runs signal handlers only between native calls, and one call may take minutes (training of a
+tokenizer, initialization of a big model). Therefore a thread also receives the signals, through
+`set_wakeup_fd`. It can run while a native call has released the GIL, as those of torch and
 `tokenizers` do.
 """
 
@@ -24,18 +24,18 @@ _CAUGHT = tuple(
     for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGALRM")
     if hasattr(signal, name)
 )
-# `timeout` and other programs that pass on a signal give it to the process and to its group: two
-# SIGINTs so close together are one.
+# `timeout` and similar programs send a signal to the process and to its group. Two SIGINTs within
+# this time count as one.
 _ONE_SECONDS = 0.1
 _PATIENCE_SECONDS = 2.0
-_LONGEST_SECONDS = 1e9  # a timer counts no further than some centuries
+_LONGEST_SECONDS = 1e9  # `setitimer` refuses much larger values
 _CLOSED = 0  # no signal has this number
 
 ExitNow = Callable[[Stopped | TryAgain], NoReturn]
 
 
 class StopFlag:
-    """Whether a signal came; SIGALRM stands for the end of the time."""
+    """The signal that was received, if any; SIGALRM means that the time limit is reached."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -43,17 +43,17 @@ class StopFlag:
 
     @property
     def raised(self) -> bool:
-        """Return whether to save and leave."""
+        """Return whether to save and stop."""
         return self.signal is not None
 
     def check(self) -> None:
-        """Raise what ends the program if it is to stop; for phases with nothing to save."""
+        """Raise `Stopped` or `TryAgain` if the flag is set; for phases with nothing to save."""
         if self.raised:
             raise self.ending("nothing was trained yet")
 
     @contextmanager
     def abortable(self) -> Iterator[None]:
-        """Be a phase with nothing to save: what is not left soon after a signal is ended."""
+        """Allow, in this context, to end the process if it does not stop soon after a signal."""
         self.nothing_to_save = True
         try:
             yield
@@ -61,17 +61,17 @@ class StopFlag:
             self.nothing_to_save = False
 
     def ending(self, what: str) -> Stopped | TryAgain:
-        """Return the error that ends the program, saying `what` was kept."""
+        """Return the error that ends the program; `what` tells what was saved."""
         if self.signal is None or self.signal == signal.SIGALRM:
-            return TryAgain(f"the time is up; {what}")
+            return TryAgain(f"the time limit is reached; {what}")
         return Stopped(f"stopped by {signal.Signals(self.signal).name}; {what}", self.signal)
 
 
 @contextmanager
 def catch_signals(exit_now: ExitNow, max_seconds: float | None = None) -> Iterator[StopFlag]:
-    """Yield a flag that the signals set; a second SIGINT leaves at once, with code 130.
+    """Yield the flag that signals set; a second SIGINT ends the process at once, with code 130.
 
-    `exit_now` ends the process from another thread where `StopFlag.abortable` says that it may.
+    `exit_now` is called from another thread, and only within `StopFlag.abortable`.
     """
     flag = StopFlag()
 
@@ -80,8 +80,8 @@ def catch_signals(exit_now: ExitNow, max_seconds: float | None = None) -> Iterat
 
     wakeup_read, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)
-    # Forked workers must not tell us of the signals that they get themselves: one control-C, which
-    # goes to the whole group, would be many.
+    # Forked workers must not report the signals that they get: one control-C goes to the whole
+    # group, and would count several times.
     os.register_at_fork(after_in_child=_forget)
     thread = threading.Thread(target=_listen, args=(flag, wakeup_read, exit_now), daemon=True)
     wakeup = signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
@@ -108,9 +108,9 @@ def _forget() -> None:
 
 
 def _listen(flag: StopFlag, wakeup_read: int, exit_now: ExitNow) -> None:
-    """Do what cannot wait for the main thread, until `_CLOSED` is read."""
+    """Set the flag, and end the process if necessary, until `_CLOSED` is read."""
     patience: float | None = None
-    first: float | None = None  # when the first signal came
+    first: float | None = None  # the time of the first signal
     while True:
         if not select.select([wakeup_read], [], [], patience)[0]:
             patience = None
@@ -127,6 +127,6 @@ def _listen(flag: StopFlag, wakeup_read: int, exit_now: ExitNow) -> None:
                 os._exit(130)
         elif number != signal.SIGALRM and first is None:
             first = time.monotonic()
-        # The handler may still be waiting for the end of a native call.
+        # The handler may still wait for the end of a native call.
         flag.signal = flag.signal or number
         patience = _PATIENCE_SECONDS

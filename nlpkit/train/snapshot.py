@@ -1,7 +1,7 @@
-"""Weights and optimizer state as plain named tensors, out of and into whatever wraps them.
+"""Gets and sets weights and optimizer state as named tensors, independent of DDP and FSDP.
 
-torch's distributed state dicts give the same names for a bare module, DDP and FSDP, on any number
-of processes. All processes must call these together.
+torch's distributed state dicts have the same names for a plain module, DDP and FSDP, on any number
+of processes. All processes must call these functions together.
 """
 
 from collections.abc import Mapping
@@ -20,17 +20,17 @@ from torch.distributed.checkpoint.state_dict import (
 _FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 _SOME = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
-_PREFIX = "model."  # of run.Training
+_PREFIX = "model."  # of `runs.resume.Training`
 
 
 def weights(training: nn.Module) -> dict[str, Tensor]:
-    """Return the model's parameters, whole and on the CPU (empty on the other processes)."""
+    """Return the model's full parameters on the CPU; on ranks other than 0, an empty dict."""
     state: dict[str, Any] = get_model_state_dict(training, options=_FULL)
     return {name.removeprefix(_PREFIX): tensor for name, tensor in state.items()}
 
 
 def optimizer_state(training: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return Adam's moments and step counts as `exp_avg:NAME` and so on (likewise)."""
+    """Return Adam's moments and step counts as `exp_avg:NAME` etc., full and on the CPU."""
     state: Any = get_optimizer_state_dict(training, optimizer, options=_FULL)
     return {
         f"{kind}:{name.removeprefix(_PREFIX)}": entry[kind]
@@ -45,7 +45,10 @@ def restore(
     weights: Mapping[str, Tensor],
     optimizer_state: Mapping[str, Tensor],
 ) -> None:
-    """Put weights and optimizer state back, bit for bit; `weights` are at least those trained.
+    """Restore weights and optimizer state, bit for bit.
+
+    Args:
+        weights: at least the trained ones.
 
     What the loss does not use, such as a head of another task, has no optimizer state.
 
@@ -53,13 +56,13 @@ def restore(
         KeyError: a tensor is missing.
     """
     named: Any = {_PREFIX + name: tensor for name, tensor in weights.items()}
-    # DistributedDataParallel's own prefix is in no state dict.
+    # The state dicts have no prefix of DistributedDataParallel.
     trained = {n.removeprefix("module.") for n, p in training.named_parameters() if p.requires_grad}
     every = len(trained) == len(list(training.parameters()))
     if lacking := trained - named.keys():
         raise KeyError(sorted(lacking)[0])
     set_model_state_dict(training, named, options=_FULL if every else _SOME)
-    # A fresh optimizer's own state dict gives the structure; its values are replaced.
+    # The state dict of the new optimizer has the structure; its values are replaced.
     state: Any = get_optimizer_state_dict(training, optimizer, options=_FULL)
     unused = set()
     for name, entry in state["state"].items():

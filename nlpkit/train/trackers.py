@@ -1,7 +1,7 @@
-"""Sends what metrics.jsonl gets to TensorBoard, Weights & Biases, MLflow and others, beside it.
+"""Sends the lines of metrics.jsonl also to TensorBoard, Weights & Biases, MLflow and others.
 
-accelerate has a class for each of them. None is a reason for a run to fail: the first error of a
-tracker is one warning, and it gets nothing more. Importable without torch.
+accelerate has a class for each of them. An error of a tracker does not end the run: it gives one
+warning, and the tracker is not used any more. Importable without torch.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from nlpkit.errors import Unsupported
 
-# The trackers of accelerate, each named as the package that it needs.
+# The trackers of accelerate; each has the name of the package that it needs.
 Tracker = Literal[
     "aim",
     "clearml",
@@ -28,15 +28,15 @@ Tracker = Literal[
     "trackio",
     "wandb",
 ]
-_TENSORBOARD = "tensorboard"  # also its directory in that of the run
+_TENSORBOARD = "tensorboard"  # also a directory in the run directory
 Settings = Mapping[str, bool | int | float | str | None]
 
 
 def check_installed(names: Sequence[str]) -> None:
-    """Raise `Unsupported` if the package of a tracker is not there; imports none of them."""
+    """Raise `Unsupported` if the package of a tracker is not installed; imports none of them."""
     for name in names:
         spec = importlib.util.find_spec(name)
-        # Without an origin it is a directory of this name, such as wandb makes for its files.
+        # A spec without an origin is a directory of this name, such as wandb makes for its files.
         if spec is None or spec.origin is None:
             raise Unsupported(
                 f"train.trackers: {name} is not installed; `pip install {name}` installs it"
@@ -52,7 +52,7 @@ def flatten(record: Mapping[str, Any]) -> dict[str, float]:
             for key, inner in value.items():
                 add(f"{name}/{key}", inner)
         elif isinstance(value, int | float):
-            # Options of a score (`f1:average=macro`) have characters that MLflow refuses.
+            # Names of scores (`f1:average=macro`) have characters that MLflow refuses.
             found[re.sub(r"[^\w./ -]", "_", name)] = value
 
     if "held_out" in record:
@@ -64,9 +64,9 @@ def flatten(record: Mapping[str, Any]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What trackers are told about a run at its start.
+    """What trackers get at the start of a run.
 
-    `step` is the last one that is kept of it; `id` is the same whenever the run goes on.
+    `step` is the last step that is kept; `id` stays the same when the run is resumed.
     """
 
     project: str
@@ -77,7 +77,7 @@ class TrackedRun:
 
 
 class Trackers:
-    """The trackers of a run, in its first process; nothing here raises."""
+    """The trackers of a run, on rank 0; its methods never raise."""
 
     def __init__(self, names: Sequence[str], run: TrackedRun, warn: Callable[[str], None]):
         self._warn = warn
@@ -92,7 +92,7 @@ class Trackers:
             self._try(name, partial(tracker.log, values, step=step))
 
     def finish(self) -> None:
-        """Send what is still waiting, and end."""
+        """Send what is not sent yet, and close the trackers."""
         for name, tracker in list(self._active.items()):
             self._try(name, tracker.finish)
         self._active = {}
@@ -106,25 +106,25 @@ class Trackers:
         project = _TENSORBOARD if name == _TENSORBOARD else run.project
         tracker = tracker_class(project, *directory, **_options(name, run))
         tracker.start()
-        if not appends:  # the settings are there
+        if not appends:  # else the settings are there already
             tracker.store_init_configuration(dict(run.settings))
         self._active[name] = tracker
 
     def _try(self, name: str, act: Callable[[], None]) -> None:
         try:
-            with contextlib.redirect_stdout(sys.stderr):  # stdout is the result of the verb
+            with contextlib.redirect_stdout(sys.stderr):  # stdout is for the result of the command
                 act()
-        # Whatever a tracker raises, network and login included: the run is worth more.
+        # A tracker may raise anything, for example network errors.
         except Exception as error:
             self._active.pop(name, None)
             what = str(error).strip().partition("\n")[0] or type(error).__name__
-            self._warn(f"train.trackers: {name} failed and gets no more figures: {what}")
+            self._warn(f"train.trackers: {name} failed and is not used any more: {what}")
 
 
 def _options(name: str, run: TrackedRun) -> dict[str, Any]:
-    """Return what a tracker needs to append to a run that goes on, and to keep its files there."""
+    """Return a tracker's options to continue a resumed run, and to save files in its directory."""
     if name == _TENSORBOARD:
-        return {"purge_step": run.step + 1}  # of what a killed run wrote beyond its checkpoint
+        return {"purge_step": run.step + 1}  # hides what was logged after the checkpoint
     if name == "wandb":
         named = {"name": run.directory.name, "id": run.id, "resume": "allow"}
         return {"dir": str(run.directory), **named}
