@@ -1,4 +1,4 @@
-# `make pretrain` and `make test` are all a fresh machine needs (Python 3.10 or later, pip, make).
+# `make pretrain` and `make test` are all a fresh machine needs (Python 3.11 or later, pip, make).
 PYTHON ?= python3
 # The versions that are tested, torch as its CPU build; `make install CONSTRAINTS=` lifts them.
 CONSTRAINTS ?= constraints-cpu.txt

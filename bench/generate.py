@@ -72,7 +72,7 @@ def make_gpt():
 def run_ours(model, objective, prompts, new):
     """Return the tokens (B, new) that nlpkit generates."""
     made = (objective.continue_text(ids, new) for ids in prompts)
-    rules = Rules(never=tuple(range(FIRST)))
+    rules = Rules(suppress_tokens=tuple(range(FIRST)))
     answers = generate(model, made, Settings(), rules, batch=len(prompts), scores=False)
     return [list(each[0].ids) for each in answers]
 
@@ -106,7 +106,7 @@ def main():
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    machine.tune_memory()
+    machine.configure_allocator()
     clock = time.process_time if given.threads == 1 else time.perf_counter
     unit = "processor time" if given.threads == 1 else "wall time"
     print(

@@ -28,7 +28,7 @@ from nlpkit.models.lora_config import Config as LoraConfig
 from nlpkit.objectives import cpm_ant as objective_file
 from nlpkit.tokenizers import cpm_ant as tokenizer_file
 from nlpkit.train.loop import to_device
-from nlpkit.train.machine import tune_memory
+from nlpkit.train.machine import configure_allocator
 from nlpkit.train.optim import adamw
 
 ROOT = Path(__file__).parent.parent
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--rank", type=int, default=8)
     options = parser.parse_args()
-    tune_memory()
+    configure_allocator()
     resolved = recipe.load(options.recipe)
     batches, vocab_size = _batches(resolved.recipe, resolved.base, options.rounds + 1)
     chosen = {

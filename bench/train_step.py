@@ -36,7 +36,7 @@ from nlpkit.objectives import cpm_ant as objective_file
 from nlpkit.tokenizers import cpm_ant as tokenizer_file
 from nlpkit.train import memory
 from nlpkit.train.loop import to_device
-from nlpkit.train.machine import tune_memory
+from nlpkit.train.machine import configure_allocator
 from nlpkit.train.optim import adamw
 from nlpkit.train.settings import Config as TrainConfig
 
@@ -160,7 +160,7 @@ class _Ours:
     """What `nlpkit pretrain` does with these examples."""
 
     def __init__(self, arguments: argparse.Namespace, vocab_size: int):
-        tune_memory()
+        configure_allocator()
         self.model = Model(model_config(arguments), vocab_size)
         self.optimizer = adamw(self.model, TRAIN)
         self.inputs = objective_file.Objective.inputs

@@ -72,7 +72,7 @@ def _print_traceback() -> None:
     traceback.print_exc()
 
 
-def leave(error: NlpkitError) -> NoReturn:
+def exit_now(error: NlpkitError) -> NoReturn:
     """Print what went wrong and end the process, from any thread; nothing is cleaned up."""
     os._exit(_user_error(error, False))
 

@@ -133,7 +133,7 @@ def test_checkpoint_of_an_older_nlpkit_goes_on_exactly(tmp_path: Path, best_by: 
     last = _tiny.pretrain(path, whole, *sets)
     with pytest.raises(NlpkitError):
         _tiny.pretrain(path, cut, *sets, stop=_tiny.StopAfter(25))
-    checkpoint = files.pointed(cut, "latest")
+    checkpoint = files.read_pointer(cut, "latest")
     assert checkpoint is not None
     value = _as_before(checkpoint, best_by)
     state = json.loads(files.training_file(checkpoint).read_text("utf-8"))["state"]

@@ -132,7 +132,7 @@ def test_run_says_what_its_start_lacks_and_holds_beside(tmp_path: Path) -> None:
     lines = [line.partition(said)[2] for line in done.stderr.splitlines() if said in line]
     assert lines == [
         "missing, and drawn afresh: cpmant.encoder.output_layernorm.weight",
-        "left out, having no place in the model: qa_outputs.weight",
+        "unexpected in this model, ignored: qa_outputs.weight",
     ]
 
 
@@ -195,7 +195,7 @@ def test_unexpected_tensors_are_named_wherever_a_checkpoint_is_read(tmp_path: Pa
     beside = {f"lm_head.{i}.weight": torch.ones(2) for i in range(5)}
     _change(tmp_path / "base", **beside)
     said = (
-        "left out, having no place in the model: lm_head.0.weight, lm_head.1.weight, "
+        "unexpected in this model, ignored: lm_head.0.weight, lm_head.1.weight, "
         "lm_head.2.weight and 2 more"
     )
     lines: list[str] = []
@@ -210,7 +210,7 @@ def test_output_layer_that_is_not_the_table_is_named(tmp_path: Path) -> None:
     table = load_file(tmp_path / "base" / hf_layout.WEIGHTS)["lm_head.weight"]
     _change(tmp_path / "base", **{"lm_head.weight": table + 1})
     assert _part(tmp_path / "base").warnings == [
-        "left out, having no place in the model: lm_head.weight"
+        "unexpected in this model, ignored: lm_head.weight"
     ]
 
 
@@ -298,10 +298,10 @@ def test_checkpoint_of_two_folders_is_guarded_by_its_manifest(tmp_path: Path) ->
             (directory / name).write_text("")
 
     place = files.save(tmp_path, 1, write)
-    assert files.damage(place) is None
+    assert files.find_corruption(place) is None
     verify(place)
     _change(place / "generator", ("bias",))
-    assert str(files.damage(place)).startswith("generator/model.safetensors has")
+    assert str(files.find_corruption(place)).startswith("generator/model.safetensors has")
     with pytest.raises(FileError, match=r"generator/model.safetensors: has changed since"):
         verify(place)
 
@@ -325,7 +325,7 @@ def test_folder_outside_of_the_checkpoint_is_refused(
     settings = hf_layout.read_settings(place)
     settings["nlpkit"]["folders"] = [folder]
     hf_layout.write_settings(place, settings)
-    with pytest.raises(FileError, match=r"nlpkit.folders is .*; needs names"):
+    with pytest.raises(FileError, match=r"nlpkit.folders is .*; must be names"):
         hf_layout.read(place)
 
 

@@ -393,9 +393,7 @@ def test_tokenizer_show_reads_stdin(folder):
 
 def test_tokenizer_show_of_no_tokenizer_gives_4(folder, capsys):
     assert cli.run(["tokenizer", "show", "nowhere"]) == 4
-    assert capsys.readouterr().err == (
-        "nlpkit: nowhere: no such directory; expected a tokenizer's\n"
-    )
+    assert capsys.readouterr().err == ("nlpkit: nowhere: no such directory; expected a tokenizer\n")
     assert cli.run(["tokenizer", "show", "."]) == 4
     assert capsys.readouterr().err == (
         "nlpkit: .: no tokenizer here, neither encoder_bpe_40000.json nor tokenizer.json "

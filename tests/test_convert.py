@@ -90,7 +90,7 @@ def test_convert_says_what_has_no_place(tmp_path: Path) -> None:
     warnings: list[str] = []
     convert(tmp_path / "base", tmp_path / "out", warn=warnings.append)
     (line,) = warnings
-    assert line == "left out, having no place in the model: multiple_choice_head.summary.weight"
+    assert line == "unexpected in this model, ignored: multiple_choice_head.summary.weight"
 
 
 def test_convert_refuses_numbers_beyond_half_precision(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_family_and_objective_of_ones_own_train(
     text = _tiny.RECIPE.replace("family: cpm_ant", "family: ownlab.ant")
     path = _tiny.write(tmp_path, text=text.replace("name: cpm_ant", "name: ownlab.backwards"))
     place = _tiny.pretrain(path, tmp_path / "run", "train.steps=4")
-    assert files.damage(place) is None
+    assert files.find_corruption(place) is None
     assert [r["step"] for r in _tiny.metrics(tmp_path / "run") if "loss" in r] == [1, 2, 3, 4]
 
 

@@ -17,7 +17,7 @@ from nlpkit.data.loader import Stream
 from nlpkit.data.pack import Bins
 from nlpkit.errors import UsageError
 from nlpkit.report import history, page
-from nlpkit.train.duration import batches_per_epoch, settle
+from nlpkit.train.duration import batches_per_epoch, resolve_steps
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.settings import Config
 from tests import _tiny, _tiny_tasks
@@ -52,15 +52,15 @@ def _no_plan(epoch: int) -> None:
     [(3, 8), (2, 5), (1, 3), (0.5, 2), (0.4, 1), (1e-9, 1), (100, 250)],
 )
 def test_epochs_are_steps_rounded_up(epochs: float, steps: int) -> None:
-    settled = settle(_config(epochs=epochs), _stream([10] * 5, []))
-    assert (settled.steps, settled.epochs, settled.warmup_steps) == (steps, None, 0)
+    resolved = resolve_steps(_config(epochs=epochs), _stream([10] * 5, []))
+    assert (resolved.steps, resolved.epochs, resolved.warmup_steps) == (steps, None, 0)
 
 
 def test_what_an_epoch_hands_on_counts_in_its_own() -> None:
     # 2 batches of 9 and a rest of 6 tokens: 24 / 9 batches of that fill
     stream = _stream([9, 9], [6])
     assert float(batches_per_epoch(stream)) == 24 / 9
-    assert settle(_config(epochs=3), stream).steps == 4  # 8 batches, 2 a step
+    assert resolve_steps(_config(epochs=3), stream).steps == 4  # 8 batches, 2 a step
 
 
 @pytest.mark.parametrize(
@@ -74,18 +74,18 @@ def test_what_an_epoch_hands_on_counts_in_its_own() -> None:
 )
 def test_warmup_ratio_is_steps_rounded_up(ratio: float | None, steps: int, warmup: int) -> None:
     given = _config(steps=steps, warmup_ratio=ratio)
-    settled = settle(given, SimpleNamespace(plan=_no_plan))  # type: ignore[arg-type]
-    assert (settled.steps, settled.warmup_steps, settled.warmup_ratio) == (steps, warmup, None)
-    assert settled.model_dump() == given.model_dump() | {
+    resolved = resolve_steps(given, SimpleNamespace(plan=_no_plan))  # type: ignore[arg-type]
+    assert (resolved.steps, resolved.warmup_steps, resolved.warmup_ratio) == (steps, warmup, None)
+    assert resolved.model_dump() == given.model_dump() | {
         "warmup_steps": warmup, "warmup_ratio": None,
     }  # fmt: skip
 
 
 def test_warmup_steps_stay_with_epochs_and_may_not_be_more_than_they_make() -> None:
     stream = _stream([10] * 5, [])
-    assert settle(_config(epochs=3, warmup_steps=8), stream).warmup_steps == 8
+    assert resolve_steps(_config(epochs=3, warmup_steps=8), stream).warmup_steps == 8
     with pytest.raises(UsageError) as error:
-        settle(_config(epochs=3, warmup_steps=9), stream)
+        resolve_steps(_config(epochs=3, warmup_steps=9), stream)
     assert str(error.value) == (
         "train.warmup_steps: 9 is more than the 8 steps that train.epochs: 3 makes of these data; "
         "lower it, or give train.warmup_ratio instead"
@@ -186,7 +186,7 @@ def test_stopped_run_of_epochs_goes_on_bit_for_bit(
 ) -> None:
     place = _tiny.pretrain_with_stops(task, tmp_path, reads, *EPOCHS)
     assert _tiny.metrics(tmp_path) == _tiny.metrics(whole)
-    expected = files.pointed(whole, "latest")
+    expected = files.read_pointer(whole, "latest")
     assert expected is not None
     for name in ("model.safetensors", "optimizer.safetensors"):
         ours, theirs = load_file(place / name), load_file(expected / name)

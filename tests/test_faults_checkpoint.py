@@ -65,7 +65,7 @@ def _linked(plain: Path, folder: Path) -> Path:
 
 
 def _weights(run: Path) -> bytes:
-    place = files.pointed(run, "latest")
+    place = files.read_pointer(run, "latest")
     assert place is not None
     return (place / "model.safetensors").read_bytes()
 
@@ -73,7 +73,7 @@ def _weights(run: Path) -> bytes:
 def test_checkpoint_of_links_to_files_is_as_good_as_one_of_files(
     server, base: Path, tmp_path: Path
 ) -> None:
-    plain = files.place(base / "run", 2)
+    plain = files.checkpoint_path(base / "run", 2)
     linked = _linked(plain, tmp_path / "cache")
     for name, start in (("plain", plain), ("linked", linked)):
         recipe = _begin_at(base, start, tmp_path / f"{name}.yaml")
@@ -98,7 +98,7 @@ def test_start_with_something_that_is_no_file_is_exit_4_and_named(
     server, base: Path, tmp_path: Path, name: str, odd: str
 ) -> None:
     start = tmp_path / "start"
-    shutil.copytree(files.place(base / "run", 2), start)
+    shutil.copytree(files.checkpoint_path(base / "run", 2), start)
     (start / name).unlink()
     _ODD[odd](start / name)
     recipe = _begin_at(base, start, tmp_path / "r.yaml")
@@ -114,7 +114,7 @@ def test_pipe_in_a_checkpoint_to_resume_is_exit_4_and_named(
     server, base: Path, tmp_path: Path, name: str
 ) -> None:
     broken = tmp_path / "broken"
-    shutil.copytree(files.place(base / "run", 2), broken)
+    shutil.copytree(files.checkpoint_path(base / "run", 2), broken)
     (broken / name).unlink()
     os.mkfifo(broken / name)
     ended = _run(server, base / "tiny.yaml", "-q", "--out", tmp_path / "out", "--resume", broken)
@@ -131,14 +131,14 @@ def test_checkpoint_moved_away_and_linked_is_not_pruned_through_the_link(
     for each in (*_SETS, "train.steps=1"):
         words += ["--set", each]
     assert server.run("pretrain", *words, *sets).code == 0
-    place = files.place(run, 1)
+    place = files.checkpoint_path(run, 1)
     place.rename(kept)
     place.symlink_to(kept)
     ended = _run(server, base / "tiny.yaml", "--out", run, "--allow-change", *sets)
     assert ended.code == 0, ended.stderr
-    assert [found.step for found in files.found(run)] == [3]
+    assert [found.step for found in files.list_checkpoints(run)] == [3]
     assert not place.is_symlink()
-    assert files.damage(kept) is None
+    assert files.find_corruption(kept) is None
 
 
 @pytest.mark.parametrize("tokenizer", ["", "tokenizer: {kind: cpm_ant, vocab_size: 210}"])
@@ -146,14 +146,14 @@ def test_resume_of_a_named_checkpoint_needs_no_init_from(
     server, base: Path, tmp_path: Path, tokenizer: str
 ) -> None:
     start = tmp_path / "start"
-    shutil.copytree(files.place(base / "run", 2), start)
+    shutil.copytree(files.checkpoint_path(base / "run", 2), start)
     recipe = _begin_at(base, start, tmp_path / "r.yaml", tokenizer)
     ended = _run(server, recipe, "--out", tmp_path / "whole")
     assert ended.code == 0, ended.stderr
     shutil.rmtree(start)
     ended = _run(
         *(server, recipe, "--out", tmp_path / "new"),
-        *("--resume", files.place(tmp_path / "whole", 2)),
+        *("--resume", files.checkpoint_path(tmp_path / "whole", 2)),
     )
     assert ended.code == 0, ended.stderr
     assert _weights(tmp_path / "new") == _weights(tmp_path / "whole")

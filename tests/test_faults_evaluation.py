@@ -53,9 +53,9 @@ def _start(server: Server, path: Path, run: Path, *more: str, **faults: Any) -> 
 
 def _state(run: Path, name: str) -> dict[str, Any]:
     """Return where a pointer of the run leads, the state kept there, and its weights."""
-    place = files.pointed(run, name)
+    place = files.read_pointer(run, name)
     assert place is not None
-    assert files.damage(place) is None
+    assert files.find_corruption(place) is None
     state = json.loads(files.training_file(place).read_text(encoding="utf-8"))
     weights = (place / "model.safetensors").read_bytes()
     return {"name": place.name, "state": state, "weights": weights}
@@ -85,7 +85,7 @@ def test_signal_inside_evaluations_loses_and_doubles_nothing(
         assert ended.stderr.splitlines()[-1] == (
             f"nlpkit: stopped by {name}; saved at step {step}; the same command goes on from there"
         )
-        assert files.damage(files.place(tmp_path, step)) is None
+        assert files.find_corruption(files.checkpoint_path(tmp_path, step)) is None
         assert _evaluated(tmp_path) == kept
     assert _start(server, path, tmp_path).code == 0
     _check_same(tmp_path, undisturbed)

@@ -140,7 +140,7 @@ def test_hostile_init_from_is_one_line_and_exit_4(base, tmp_path: Path, capsys, 
     folder, run = base
     change, said = _STARTS[case]
     start = tmp_path / "start"
-    shutil.copytree(files.place(run, 2), start)
+    shutil.copytree(files.checkpoint_path(run, 2), start)
     change(start)
     text = (folder / "start.yaml").read_text(encoding="utf-8").replace("START", str(start))
     (tmp_path / "r.yaml").write_text(text, encoding="utf-8")
@@ -178,11 +178,11 @@ _STATE, _MANIFEST = files.TRAINING, files.MANIFEST
 _RESUMES: dict[str, tuple[Change, str]] = {
     "manifest above": (
         _set(_MANIFEST, "files", "../../../../etc/passwd", value={"bytes": 1, "sha256": ""}),
-        "'../../../../etc/passwd', which lies elsewhere",
+        "'../../../../etc/passwd', which is outside the checkpoint",
     ),
     "manifest elsewhere": (
         _set(_MANIFEST, "files", "/etc/passwd", value={"bytes": 1, "sha256": ""}),
-        "'/etc/passwd', which lies elsewhere",
+        "'/etc/passwd', which is outside the checkpoint",
     ),
     "manifest list": (_put(_MANIFEST, []), "manifest.json"),
     "manifest of lists": (_put(_MANIFEST, {"files": []}), "does not name training.json"),
@@ -210,7 +210,7 @@ def test_hostile_checkpoint_to_resume_is_one_line_and_exit_4(
     folder, run = base
     change, said = _RESUMES[case]
     shutil.copytree(run, tmp_path / "run", symlinks=True)
-    change(files.place(tmp_path / "run", 2))
+    change(files.checkpoint_path(tmp_path / "run", 2))
     code = _run(folder / "tiny.yaml", "--out", tmp_path / "run", "--allow-change")
     out, err = capsys.readouterr()
     assert (code, out) == (4, ""), err
@@ -220,7 +220,7 @@ def test_hostile_checkpoint_to_resume_is_one_line_and_exit_4(
     assert errors[0].startswith(f"nlpkit: {tmp_path}/run")
     named = _run(
         *(folder / "tiny.yaml", "--out", tmp_path / "new"),
-        *("--resume", files.place(tmp_path / "run", 2)),
+        *("--resume", files.checkpoint_path(tmp_path / "run", 2)),
     )
     assert named == 4
     assert "Traceback" not in capsys.readouterr().err
@@ -244,6 +244,6 @@ def test_directory_beside_the_checkpoints_with_another_name_is_left_alone(
     folder, run = base
     shutil.copytree(run, tmp_path / "run", symlinks=True)
     copy = tmp_path / "run" / "checkpoints" / "step-00000002 (copy)"
-    shutil.copytree(files.place(run, 2), copy)
+    shutil.copytree(files.checkpoint_path(run, 2), copy)
     assert _run(folder / "tiny.yaml", "--out", tmp_path / "run", "--allow-change") == 0
-    assert files.damage(copy) is None
+    assert files.find_corruption(copy) is None

@@ -56,9 +56,9 @@ def _steps(run: Path) -> int:
 def _check_kill(run: Path, ended: Ended) -> None:
     """Check what a kill left: the newest checkpoint is good and at most `save_every` steps old."""
     assert ended.code == -signal.SIGKILL, ended
-    found = files.found(run)
+    found = files.list_checkpoints(run)
     for each in found:
-        assert files.damage(each.path) is None
+        assert files.find_corruption(each.path) is None
     newest = found[0].step if found else 0
     # one more where the kill came into the save itself
     assert 0 <= _steps(run) - newest <= _EVERY, (newest, _steps(run))
@@ -69,7 +69,7 @@ def _check_end(ended: Ended, run: Path, undisturbed: Path) -> None:
     assert ended.code == 0, ended.stderr
     assert _tiny.metrics(run) == _tiny.metrics(undisturbed)
     for name in ("latest", "best"):
-        ours, theirs = files.pointed(run, name), files.pointed(undisturbed, name)
+        ours, theirs = files.read_pointer(run, name), files.read_pointer(undisturbed, name)
         assert ours is not None
         assert theirs is not None
         assert ours.name == theirs.name

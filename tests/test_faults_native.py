@@ -83,7 +83,7 @@ def test_interrupt_of_tokenizer_train_ends_it_soon_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def _leave(error: NlpkitError) -> NoReturn:
+def _exit_now(error: NlpkitError) -> NoReturn:
     raise AssertionError(error)
 
 
@@ -96,7 +96,7 @@ def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_signals_of_a_forked_worker_are_its_own(exits: list[int]) -> None:
-    with signals.catch_signals(_leave) as stop:
+    with signals.catch_signals(_exit_now) as stop:
         worker = os.fork()
         if worker == 0:
             for _ in range(2):
@@ -111,7 +111,7 @@ def test_signals_of_a_forked_worker_are_its_own(exits: list[int]) -> None:
 @pytest.mark.parametrize(("apart", "code"), [(0.01, []), (0.3, [130])])
 def test_interrupt_passed_on_twice_is_one(exits, apart: float, code: list[int]) -> None:
     # as `timeout -s INT` does: to the process, then to its group
-    with signals.catch_signals(_leave) as stop:
+    with signals.catch_signals(_exit_now) as stop:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(apart)
         os.kill(os.getpid(), signal.SIGINT)
@@ -124,9 +124,9 @@ def test_signals_are_as_before_afterwards() -> None:
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM)
     before = [signal.getsignal(number) for number in numbers]
     handles = len(os.listdir("/proc/self/fd"))
-    with signals.catch_signals(_leave, 1e12):
+    with signals.catch_signals(_exit_now, 1e12):
         pass
-    with signals.catch_signals(_leave, 1e-9) as stop:
+    with signals.catch_signals(_exit_now, 1e-9) as stop:
         time.sleep(0.1)
         assert stop.raised
     assert [signal.getsignal(number) for number in numbers] == before

@@ -40,14 +40,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def _must_go_on(path: Path, run: Path, undisturbed: Path, sets: tuple[str, ...] = _SHORT) -> None:
     """Check that what is there is sound, and that the same command ends as if undisturbed."""
-    for found in files.found(run):
-        assert files.damage(found.path) is None
+    for found in files.list_checkpoints(run):
+        assert files.find_corruption(found.path) is None
         assert re.fullmatch(r"step-\d{8}", found.path.name)
     with Disk(run).armed():
         _tiny.pretrain(path, run, *sets)
     assert _tiny.metrics(run) == _tiny.metrics(undisturbed)
     for name in ("latest", "best"):
-        ours, theirs = files.pointed(run, name), files.pointed(undisturbed, name)
+        ours, theirs = files.read_pointer(run, name), files.read_pointer(undisturbed, name)
         assert ours is not None
         assert theirs is not None
         assert ours.name == theirs.name
@@ -151,7 +151,7 @@ def test_save_on_a_full_disk_says_so_and_goes_on_when_there_is_space(whole, tmp_
         assert last.startswith(f"nlpkit: {run}/checkpoints/step-00000003")
         assert "no space left on" in last.lower()
         assert "Traceback" not in full.stderr
-        assert [found.step for found in files.found(run)] == [2]
+        assert [found.step for found in files.list_checkpoints(run)] == [2]
         subprocess.run(["mount", "-o", "remount,size=50m", str(disk)], check=True)
         _must_go_on(path, run, undisturbed)
     finally:
@@ -177,5 +177,5 @@ def test_save_beyond_the_largest_file_allowed_is_an_error_not_a_silent_death(
     assert "File too large" in result.stderr.splitlines()[-1]
     assert str(run) in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr
-    assert files.found(run) == []
+    assert files.list_checkpoints(run) == []
     _must_go_on(path, run, undisturbed)

@@ -51,10 +51,10 @@ def test_signal_inside_a_save_lets_it_finish_and_leaves(server, whole, tmp_path:
         assert ended.stderr.splitlines()[-1] == (
             "nlpkit: stopped by SIGTERM; saved at step 4; the same command goes on from there"
         )
-        latest = files.pointed(run, "latest")
+        latest = files.read_pointer(run, "latest")
         assert latest is not None
         assert latest.name == "step-00000004"
-        assert files.damage(latest) is None
+        assert files.find_corruption(latest) is None
     ended = server.run("pretrain", path, "--out", run, *_WORDS)
     assert ended.code == 0, ended.stderr
     assert _tiny.metrics(run) == _tiny.metrics(undisturbed)
@@ -68,7 +68,7 @@ def test_signal_again_leaves_at_once_even_inside_a_save(server, whole, tmp_path:
     assert ended.code == 130
     assert "saved at" not in ended.stderr
     assert "Traceback" not in ended.stderr
-    assert files.found(tmp_path)[0].step < 4
+    assert files.list_checkpoints(tmp_path)[0].step < 4
     ended = server.run("pretrain", path, "--out", tmp_path, *_WORDS)
     assert ended.code == 0, ended.stderr
     assert _tiny.metrics(tmp_path) == _tiny.metrics(undisturbed)
@@ -92,9 +92,9 @@ def _signal_at(server: Server, path: Path, run: Path, seconds: float, number: in
     )
     assert kept, said
     if kept[2]:
-        assert files.damage(files.place(run, int(kept[2]))) is None
+        assert files.find_corruption(files.checkpoint_path(run, int(kept[2]))) is None
     else:
-        assert files.found(run) == []
+        assert files.list_checkpoints(run) == []
     return kept[1]
 
 

@@ -49,7 +49,7 @@ def _train(recipe: Path, out: Path) -> str:
 
 
 def _check_saved(run: Path) -> None:
-    assert files.damage(run / _STEP) is None
+    assert files.find_corruption(run / _STEP) is None
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_surroundings_terminal_is_closed_saves_and_goes_on(recipe: Path, tmp_pat
     status = os.waitpid(child, 0)[1]
     assert os.waitstatus_to_exitcode(status) == 129
     last = max(record["step"] for record in _tiny.metrics(tmp_path))
-    assert files.damage(files.place(tmp_path, last)) is None
+    assert files.find_corruption(files.checkpoint_path(tmp_path, last)) is None
 
 
 def test_surroundings_bare_environment_and_odd_names_are_no_hindrance(

@@ -97,7 +97,7 @@ def _texts(seed: int = 0) -> list[list[int]]:
 def _ours(parts, texts, batch: int = 32, ends: tuple[int, ...] = (EOS,), new: int = NEW, **given):
     model, objective, _ = parts
     prompts = [objective.continue_text(ids, new) for ids in texts]
-    rules = Rules(ends, objective.never)
+    rules = Rules(ends, objective.suppress_tokens)
     return list(generate(model, prompts, Settings(**given), rules, batch=batch))
 
 
@@ -127,7 +127,7 @@ def _theirs(model, ids: list[int], never: Sequence[int], ends: Sequence[int], **
 def _assert_equal(parts, found, texts, front: list[int], ends=(EOS,), **given) -> None:
     _, objective, theirs = parts
     for ids, answers in zip(texts, found, strict=True):
-        expected = _theirs(theirs, front + ids, objective.never, ends, **given)
+        expected = _theirs(theirs, front + ids, objective.suppress_tokens, ends, **given)
         assert [answer.ids for answer in answers] == [ids for ids, _ in expected]
         for answer, (_, score) in zip(answers, expected, strict=True):
             if score is not None:
@@ -258,7 +258,7 @@ def _filled_without_cache(model, objective, parts, blanks) -> list[int]:
         ids = torch.tensor([token if token != unfilled else 11 for token in text])
         hidden = model((size,), torch.cat([prompt, ids]), segment, torch.arange(size), context)
         logits = model.logits(hidden[soft + hole - 1])
-        logits[[*objective.never, EOS]] = -torch.inf
+        logits[[*objective.suppress_tokens, EOS]] = -torch.inf
         text[hole] = int(logits.argmax())
     return [text[hole] for hole in holes]
 
@@ -278,7 +278,7 @@ def test_generate_blanks_equal_computing_the_whole_text_each_time(ants) -> None:
     # Beside texts that go on, which have other slots.
     mixed = [prompts[0], objective.continue_text([11, 12], 6), *prompts[1:]]
     for batch in (1, 32):
-        rules = Rules(objective.ends, objective.never)
+        rules = Rules(objective.eos_token_ids, objective.suppress_tokens)
         found = list(generate(model, mixed, Settings(), rules, batch=batch))
         del found[1]
         for case, (answer,) in zip(BLANKS, found, strict=True):
@@ -288,7 +288,7 @@ def test_generate_blanks_equal_computing_the_whole_text_each_time(ants) -> None:
 def test_generate_blanks_by_beams_are_at_least_as_probable(ants) -> None:
     model, objective, _ = ants
     prompts = [objective.fill_blanks(*case) for case in BLANKS[3:]]
-    rules = Rules(objective.ends, objective.never)
+    rules = Rules(objective.eos_token_ids, objective.suppress_tokens)
     greedy = list(generate(model, prompts, Settings(), rules))
     settings = Settings(beam=8, nbest=2, length_penalty=0.0)
     for (plain,), beams in zip(greedy, generate(model, prompts, settings, rules), strict=True):
@@ -422,7 +422,7 @@ def test_generate_beam_too_wide_for_the_vocabulary_is_refused(gpts) -> None:
 def test_generate_stop_text_in_every_beam_ends_the_search(gpts) -> None:
     model, objective, _ = gpts
     prompts = [objective.continue_text(ids, NEW) for ids in _texts()]
-    rules = Rules((), objective.never, stops=lambda ids: len(ids) == 3)
+    rules = Rules((), objective.suppress_tokens, stops=lambda ids: len(ids) == 3)
     for answers in generate(model, prompts, Settings(beam=4, nbest=4), rules):
         assert [len(answer.ids) for answer in answers] == [3] * 4
         assert all(answer.ended for answer in answers)
@@ -432,7 +432,7 @@ def test_beam_that_stop_texts_leave_alone_goes_on_beside_dead_ones() -> None:
     beam = Beam(3, 1.0, 5)
     scores = (-1.0, -2.0, -3.0, -4.0, -5.0, -6.0)
     candidates = [(score, 0, token) for token, score in enumerate(scores)]
-    parents = beam.push(candidates, lambda token: False, lambda ids: ids[-1] != 1)
+    parents = beam.step(candidates, lambda token: False, lambda ids: ids[-1] != 1)
     assert not beam.done
     assert parents == [0, 0, 0]
     assert beam.running == [(-2.0, (1,)), (-np.inf, (1,)), (-np.inf, (1,))]
@@ -560,7 +560,7 @@ def test_writer_puts_the_space_between_input_and_output(gpts) -> None:
 def test_writer_too_many_new_tokens_are_refused(ants) -> None:
     with pytest.raises(UsageError, match=r"max_new_tokens: 58 is too many; the model takes 58"):
         _writer(ants, max_new_tokens=58)
-    assert _writer(ants).room == 29
+    assert _writer(ants).max_new_tokens == 29
     with pytest.raises(UsageError, match=r"min_new_tokens: 40 is too many.*29 are to be added"):
         _writer(ants, min_new_tokens=40)
 

@@ -155,7 +155,7 @@ def test_lora_adapters_of_the_body_alone_open(tmp_path: Path) -> None:
         ({"peft_type": "IA3"}, "peft_type IA3"),
         ({"r": 0}, "r is 0; needs a number greater than 0"),
         ({"lora_alpha": "16"}, "lora_alpha is '16'; needs a number"),
-        ({"base_model_name_or_path": None}, "names no base_model_name_or_path"),
+        ({"base_model_name_or_path": None}, "base_model_name_or_path is missing"),
         ({"base_model_name_or_path": "nobody/nothing"}, "its base nobody/nothing is not there"),
     ],
 )
@@ -182,15 +182,15 @@ def _q(layer: int) -> str:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda t: t.pop(_q(0)), "has no lora_A beside it"),
-        (lambda t: t.pop(_q(0).replace("_A", "_B")), "has no lora_B beside it"),
+        (lambda t: t.pop(_q(0)), "has no matching lora_A"),
+        (lambda t: t.pop(_q(0).replace("_A", "_B")), "has no matching lora_B"),
         (lambda t: t.update({_q(0): t[_q(0)][:, :5]}), "does not fit the base's layer of 32"),
         (lambda t: t.update({_q(7): torch.ones(4, 9), _q(7).replace("_A", "_B"): torch.ones(9, 4)}),
-         "encoder.layers.7.self_att.self_attention.project_q, which the base has not"),
+         "encoder.layers.7.self_att.self_attention.project_q, which the base does not have"),
         (lambda t: t.update({"base_model.model.new.weight": torch.ones(3)}),
-         "holds new.weight (3,), which the base has not"),
+         "holds new.weight (3,), which the base does not have"),
         (lambda t: t.update({"base_model.model.lm_head.weight": torch.ones(3, 32)}),
-         "lm_head is trained apart from the token table"),
+         "lm_head differs from the token embedding"),
     ],
 )  # fmt: skip
 def test_lora_tensors_that_do_not_fit_the_base_are_refused(change, named, tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ def test_lora_wrong_or_missing_base_is_refused_naming_both(start, tmp_path: Path
     tensors = load_file(base / hf_layout.WEIGHTS)
     tensors["cpmant.segment_embedding.weight"][0, 0] += 1
     save_file(tensors, base / hf_layout.WEIGHTS)
-    expected = f"{last}: {base} is another model than these adapters were made for"
+    expected = f"{last}: {base} is not the model that these adapters were trained on"
     for attempt in (
         lambda: open_checkpoint(last),
         lambda: _tiny.pretrain(path, tmp_path / "run", "train.steps=5", allow_change=True),
@@ -369,7 +369,7 @@ def test_lora_wrong_or_missing_base_is_refused_naming_both(start, tmp_path: Path
     with pytest.raises(FileError) as caught:
         open_checkpoint(last)
     assert str(caught.value) == (
-        f"{last}: its base {base} is not there; put it back, or change base_model_name_or_path "
+        f"{last}: its base {base} does not exist; put it back, or change base_model_name_or_path "
         "in adapter_config.json"
     )
 
@@ -384,9 +384,7 @@ def test_lora_adapters_as_a_start_train_whole_but_not_as_a_base(start, tmp_path:
         torch.testing.assert_close(
             load_file(whole / hf_layout.WEIGHTS)[name], tensor, rtol=0, atol=0
         )
-    with pytest.raises(
-        UsageError, match=r"holds adapters itself; merge them first: nlpkit convert"
-    ):
+    with pytest.raises(UsageError, match=r"has adapters itself; merge them first: nlpkit convert"):
         _tiny.pretrain(_adapters.tuning_recipe(folder, last, LORA), tmp_path / "second")
 
 

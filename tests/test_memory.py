@@ -51,7 +51,7 @@ _PRODUCTS = f"""
 import ctypes, torch
 from nlpkit.train import machine, memory
 if TUNED:
-    machine.tune_memory()
+    machine.configure_allocator()
 right = torch.ones(256, 640, dtype=torch.bfloat16)
 class Heap(ctypes.Structure):  # mallinfo2 of glibc
     _fields_ = [(name, ctypes.c_size_t) for name in "abcdefghij"]
@@ -83,7 +83,7 @@ def test_products_of_ever_new_shapes_keep_no_memory() -> None:
 @pytest.mark.skipif(platform.system() != "Linux", reason="resident memory is read from /proc")
 def test_products_tuning_leaves_the_users_own_choice() -> None:
     code = (
-        "import os; from nlpkit.train import machine; machine.tune_memory();"
+        "import os; from nlpkit.train import machine; machine.configure_allocator();"
         "print(os.environ['ONEDNN_PRIMITIVE_CACHE_CAPACITY'], os.environ['LRU_CACHE_CAPACITY'])"
     )
     assert _printed(code, ONEDNN_PRIMITIVE_CACHE_CAPACITY="7", LRU_CACHE_CAPACITY="9") == [7, 9]

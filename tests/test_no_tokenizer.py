@@ -162,7 +162,7 @@ def test_data_without_text_has_no_tokenizer(path: Path, tmp_path: Path) -> None:
 
 def test_run_without_text_trains_and_saves_no_tokenizer(path: Path, tmp_path: Path) -> None:
     place = _tiny.pretrain(path, tmp_path / "run")
-    assert files.damage(place) is None
+    assert files.find_corruption(place) is None
     assert not (tmp_path / "run/tokenizer").exists()
     assert not any("token" in file.name for file in place.iterdir())
     records = _tiny.metrics(tmp_path / "run")

@@ -4,17 +4,18 @@ They were killed after the save at step 3. `tests/make_old_runs.py` made them, a
 when nothing stops them.
 """
 
+import contextlib
+import io
 import json
-import os
 import shutil
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from accelerate.state import AcceleratorState
 
+from nlpkit import cli
 from tests.make_old_runs import dropout_sha256, machine, outcome
 
 OLD = Path(__file__).parent / "old_runs"
@@ -29,19 +30,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _nlpkit(folder: Path, *arguments: str) -> str:
-    """Return the stdout of a command on one thread of the CPU, which must end well."""
-    done = subprocess.run(
-        [sys.executable, "-m", "nlpkit", *arguments, "--device", "cpu"],
-        cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    """Return the stdout of a command, which must end well; in this process, imports are slow."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
+    ):
+        code = cli.run([*arguments, "--device", "cpu"])
+    assert code == 0, stderr.getvalue()
+    return stdout.getvalue()
 
 
 @cache

@@ -100,7 +100,7 @@ def test_open_checkpoint_of_a_short_gpt_by_transformers_fits_its_objective(tmp_p
     theirs = OpenAIGPTLMHeadModel(config).eval()
     theirs.save_pretrained(tmp_path)
     opened = open_checkpoint(tmp_path)
-    assert opened.objective.longest == 20
+    assert opened.objective.max_length == 20
     ids = tokenizer.encode("the dog sat")
     with torch.no_grad():
         expected = theirs(input_ids=torch.tensor([ids])).logits[0]

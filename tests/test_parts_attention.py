@@ -213,7 +213,7 @@ def test_run_generates_the_same_as_its_model_without_a_cache(run: Path) -> None:
     with torch.no_grad():
         for _ in range(6):
             logits = model.logits(model((len(ids),), torch.tensor(ids))[-1])
-            for banned in (*opened.objective.never, *opened.objective.ends):
+            for banned in (*opened.objective.suppress_tokens, *opened.objective.eos_token_ids):
                 logits[banned] = -torch.inf
             ids.append(int(logits.argmax()))
     assert written.outputs[0].text == tokenizer.decode(ids[given:])

@@ -42,11 +42,11 @@ def test_run_directory_holds_what_the_specification_says(whole) -> None:
     assert [r["step"] for r in records if "held_out" in r] == [5, 10, 12]
     assert {"tokens", "targets", "losses", "lr", "grad_norm"} <= records[0].keys()
     assert records[0]["losses"].keys() == {"infilling", "generation"}
-    final = files.pointed(run, "latest")
+    final = files.read_pointer(run, "latest")
     assert final is not None
     assert final.name == "step-00000012"
-    assert files.damage(final) is None
-    assert len(files.found(run)) <= 3  # keep: 2, and the best
+    assert files.find_corruption(final) is None
+    assert len(files.list_checkpoints(run)) <= 3  # keep: 2, and the best
     assert json.loads((run / "run.json").read_text())["finished"] is True
 
 
@@ -54,14 +54,14 @@ def test_loss_falls_and_best_is_where_it_was_lowest(whole) -> None:
     _, run = whole
     held_out = {r["step"]: r["held_out"]["loss"] for r in _tiny.metrics(run) if "held_out" in r}
     assert held_out[12] < held_out[5] < math.log(200)
-    best = files.pointed(run, "best")
+    best = files.read_pointer(run, "best")
     assert best is not None
     assert int(best.name[5:]) == min(held_out, key=held_out.__getitem__)
 
 
 def test_checkpoint_opens_in_transformers_with_our_logits(whole) -> None:
     _, run = whole
-    place = files.pointed(run, "latest")
+    place = files.read_pointer(run, "latest")
     theirs = AutoModelForCausalLM.from_pretrained(place)
     tokenizer = AutoTokenizer.from_pretrained(place)
     assert type(theirs).__name__ == "CpmAntForCausalLM"
@@ -88,14 +88,14 @@ def test_stopped_run_goes_on_bit_for_bit(whole, tmp_path: Path, reads: list[int]
     path, run = whole
     place = _tiny.pretrain_with_stops(path, tmp_path / "run", reads)
     assert _tiny.metrics(tmp_path / "run") == _tiny.metrics(run)
-    assert _same_bits(place, files.pointed(run, "latest"))
+    assert _same_bits(place, files.read_pointer(run, "latest"))
 
 
 def test_stop_saves_the_last_whole_step_and_says_so(whole, tmp_path: Path) -> None:
     path, _ = whole
     with pytest.raises(NlpkitError, match=r"saved at step \d+; the same command goes on"):
         _tiny.pretrain(path, tmp_path, stop=_tiny.StopAfter(20))
-    latest = files.pointed(tmp_path, "latest")
+    latest = files.read_pointer(tmp_path, "latest")
     assert latest is not None
     last = max(r["step"] for r in _tiny.metrics(tmp_path))
     assert latest.name == f"step-{last:08d}"
@@ -105,7 +105,7 @@ def test_workers_do_not_change_the_run(whole, tmp_path: Path) -> None:
     path, run = whole
     place = _tiny.pretrain(path, tmp_path, "train.workers=2")
     assert _tiny.metrics(tmp_path) == _tiny.metrics(run)
-    assert _same_bits(place, files.pointed(run, "latest"))
+    assert _same_bits(place, files.read_pointer(run, "latest"))
 
 
 def test_metrics_written_after_the_last_save_are_taken_back(whole, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_diverged_run_stops_at_the_step_and_keeps_the_last_good_state(tmp_path: 
     sets = ("train.clip=null", "train.schedule=constant", "train.warmup_steps=0")
     with pytest.raises(DivergedError, match=r"step \d+: .* not finite; this step was not taken"):
         _tiny.pretrain(path, tmp_path / "run", "train.lr=1.0e+30", *sets)
-    for found in files.found(tmp_path / "run"):
+    for found in files.list_checkpoints(tmp_path / "run"):
         tensors = load_file(found.path / "model.safetensors")
         assert all(t.isfinite().all() for t in tensors.values())
 
@@ -192,24 +192,24 @@ def test_damaged_newest_checkpoint_gives_way_to_the_one_before(whole, tmp_path: 
     path, run = whole
     with pytest.raises(NlpkitError):
         _tiny.pretrain(path, tmp_path, stop=_tiny.StopAfter(40))
-    newest, before = files.found(tmp_path)[:2]
+    newest, before = files.list_checkpoints(tmp_path)[:2]
     weights = newest.path / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[len(content) // 2] ^= 1
     weights.write_bytes(content)
     warnings: list[str] = []
-    assert files.newest_good(tmp_path, warnings.append) == before
+    assert files.newest_valid(tmp_path, warnings.append) == before
     assert "model.safetensors has changed since it was written" in warnings[0]
     place = _tiny.pretrain(path, tmp_path)
     assert _tiny.metrics(tmp_path) == _tiny.metrics(run)
-    assert _same_bits(place, files.pointed(run, "latest"))
+    assert _same_bits(place, files.read_pointer(run, "latest"))
 
 
 def test_all_damaged_is_an_error_and_never_a_fresh_start(whole, tmp_path: Path) -> None:
     path, _ = whole
     with pytest.raises(NlpkitError):
         _tiny.pretrain(path, tmp_path, stop=_tiny.StopAfter(40))
-    for found in files.found(tmp_path):
+    for found in files.list_checkpoints(tmp_path):
         (found.path / "optimizer.safetensors").unlink()
     with pytest.raises(NlpkitError, match="checkpoints are damaged"):
         _tiny.pretrain(path, tmp_path)
@@ -217,7 +217,7 @@ def test_all_damaged_is_an_error_and_never_a_fresh_start(whole, tmp_path: Path) 
 
 def test_init_from_starts_with_those_weights(whole, tmp_path: Path) -> None:
     path, run = whole
-    start = files.pointed(run, "latest")
+    start = files.read_pointer(run, "latest")
     text = path.read_text(encoding="utf-8")
     head, _, tail = text.partition("model: {")
     without_model = head + f"init_from: {start}\n" + tail[tail.index("}\n") + 2 :]
@@ -228,7 +228,7 @@ def test_init_from_starts_with_those_weights(whole, tmp_path: Path) -> None:
     other.write_text(without_model, encoding="utf-8")
     # a step so small that nothing moves: what comes out is what went in
     _tiny.pretrain(other, tmp_path / "run", "train.lr=1.0e-30", "train.weight_decay=0.0")
-    first, last = _tensors(start), _tensors(files.pointed(tmp_path / "run", "latest"))
+    first, last = _tensors(start), _tensors(files.read_pointer(tmp_path / "run", "latest"))
     assert torch.equal(
         first["cpmant.input_embedding.weight"], last["cpmant.input_embedding.weight"]
     )

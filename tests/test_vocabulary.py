@@ -249,7 +249,7 @@ def test_resumed_run_does_not_need_init_from_again(old: Path, tmp_path: Path) ->
     assert _tiny.metrics(tmp_path / "run") == _tiny.metrics(tmp_path / "whole")
     ours, theirs = (load_file(p / "model.safetensors") for p in (place, whole))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    assert files.damage(place) is None
+    assert files.find_corruption(place) is None
     with pytest.raises(FileError, match=r"start/config\.json: no such file"):
         _tiny.pretrain(path, tmp_path / "fresh", "train.steps=8")
 

@@ -1,5 +1,5 @@
-"""Reads a checkpoint whatever its form: a directory of `transformers`', adapters on one, or what a
-family's authors released (`models/NAME/original.py`, where there is one)."""
+"""Reads checkpoints in all formats: a directory of `transformers`, LoRA adapters, or the files that
+a family's authors released (read by `models/NAME/original.py`)."""
 
 import contextlib
 import importlib
@@ -21,10 +21,11 @@ _INDEX = f"{hf_layout.WEIGHTS}.index.json"
 
 @dataclass(frozen=True)
 class Original:
-    """The files of a release, and the module that reads them.
+    """The files of an original release, and the module that reads them.
 
-    It has `WEIGHTS` and `SETTINGS`, patterns of their names, `is_settings(content)`, and
-    `read(weights, settings, dtype)`: `config.json` and tensors in `transformers`' layout.
+    The module has `WEIGHTS` and `SETTINGS` (patterns of file names), `is_settings(content)`, and
+    `read(weights, settings, dtype)`, which returns `config.json` and tensors in the layout of
+    `transformers`.
     """
 
     module: Any
@@ -32,14 +33,14 @@ class Original:
     settings: Path
 
     def read(self, dtype: torch.dtype = torch.float32) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Return settings and tensors as `transformers` would have them.
+        """Return settings and tensors in the layout of `transformers`.
 
         Raises:
-            FileError: a file is missing, damaged, or no plain table of tensors that fit.
+            FileError: a file is missing or damaged, or its tensors do not fit the model.
         """
-        found: tuple[dict[str, Any], dict[str, Tensor]]
-        found = self.module.read(self.weights, self.settings, dtype)
-        return found
+        content: tuple[dict[str, Any], dict[str, Tensor]]
+        content = self.module.read(self.weights, self.settings, dtype)
+        return content
 
 
 def _readers() -> list[Any]:
@@ -48,13 +49,14 @@ def _readers() -> list[Any]:
 
 
 def original(path: Path, settings: Path | None = None) -> Original | None:
-    """Return the release that a file, or a directory without transformers' weights, is.
+    """Return the original release at `path`, or None if there is none.
 
     Args:
-        settings: its settings, where they do not lie beside it.
+        path: a file, or a directory. A directory with weights of `transformers` is no release.
+        settings: the file of settings, if it is not in the same directory.
 
     Raises:
-        FileError: it is one, and its settings are not to be found.
+        FileError: the settings of the release were not found.
     """
     for module in _readers():
         if path.is_dir():
@@ -73,32 +75,32 @@ def original(path: Path, settings: Path | None = None) -> Original | None:
 
 
 def _settings_beside(weights: Path, module: Any) -> Path:
-    """Return the file of settings that has the name of the weights, or is the only one."""
+    """Return the settings file with the same name as the weights, or else the only one there."""
     same = weights.with_suffix(Path(module.SETTINGS).suffix)
     if same.is_file():
         return same
     found = []
     for path in sorted(weights.parent.glob(module.SETTINGS)):
-        with contextlib.suppress(FileError):  # some other file
+        with contextlib.suppress(FileError):  # another kind of file
             if module.is_settings(read_json(path)):
                 found.append(path)
     if len(found) != 1:
         what = ", ".join(path.name for path in found) or "none"
         raise FileError(
-            f"{weights}: needs its settings, {same.name}, beside it; there is {what} "
+            f"{weights}: needs its settings, {same.name}, in the same directory; there is {what} "
             f"(for nlpkit convert: --config FILE)"
         )
     return found[0]
 
 
 def read(path: Path, family: str | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return `config.json` and tensors of a checkpoint in `transformers`' layout, adapters merged.
+    """Return `config.json` and tensors of a checkpoint, with adapters merged.
 
     Args:
-        family: the one that reads it, if not the one that it names itself.
+        family: the family that reads it, if not the one that the checkpoint names.
 
     Raises:
-        FileError: something is missing, damaged, or does not belong together.
+        FileError: a file is missing or damaged, or the files do not fit together.
     """
     release = original(path)
     if release is not None:
@@ -106,20 +108,20 @@ def read(path: Path, family: str | None = None) -> tuple[dict[str, Any], dict[st
     adapter = peft_layout.read_settings(path)
     if adapter is None:
         return hf_layout.read(path)
-    below = peft_layout.base_of(path, adapter)
-    found = hf_layout.read(below)
-    name, _ = hf_layout.family_of(found[0], below, family)
-    return peft_layout.read(path, adapter, name, found)
+    base_path = peft_layout.base_of(path, adapter)
+    base_content = hf_layout.read(base_path)
+    name, _ = hf_layout.family_of(base_content[0], base_path, family)
+    return peft_layout.read(path, adapter, name, base_content)
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Return whether `path` looks like one of the forms that `read` reads."""
+    """Return whether `path` looks like a checkpoint that `read` can read."""
     marks = ("config.json", peft_layout.SETTINGS)
     return any((path / name).is_file() for name in marks) or original(path) is not None
 
 
 def homes(path: Path) -> list[Path]:
-    """Return the directories that may hold a checkpoint's tokenizer and notes, nearest first."""
+    """Return the directories to search for a checkpoint's tokenizer and notes, in this order."""
     if not path.is_dir():
         return [path.parent]
     adapter = peft_layout.read_settings(path)
@@ -129,33 +131,33 @@ def homes(path: Path) -> list[Path]:
 
 
 def tokenizer_home(path: Path) -> Path:
-    """Return where the tokenizer of a checkpoint lies, or should lie."""
-    places = homes(path)
-    return next(filter(tokenizer_files.is_there, places), places[0])
+    """Return the directory of a checkpoint's tokenizer, also if it is missing there."""
+    directories = homes(path)
+    return next(filter(tokenizer_files.is_there, directories), directories[0])
 
 
 def read_notes(path: Path) -> dict[str, Any]:
-    """Return what nlpkit wrote beside a checkpoint, or beside the base of bare adapters."""
+    """Return nlpkit's notes on a checkpoint (`nlpkit.json`), or on the base of adapters."""
     return next((notes for home in homes(path) if (notes := hf_layout.read_notes(home))), {})
 
 
 def base(path: Path) -> Path | None:
-    """Return what the adapters in a checkpoint belong to, or None if it holds none.
+    """Return the base checkpoint of the adapters in a checkpoint, or None if it has no adapters.
 
-    A run that goes on must use this: the `latest` that it began from may be another by now.
+    A resumed run must use this path: `latest` may point to another checkpoint by now.
     """
     adapter = peft_layout.read_settings(path)
     return None if adapter is None else peft_layout.base_of(path, adapter).resolve()
 
 
 def base_hash(path: Path) -> str:
-    """Return the hash by which new adapters will know the checkpoint that they belong to.
+    """Return the hash that new adapters store to recognize their base checkpoint.
 
     Raises:
-        UsageError: peft could not open it as a base.
+        UsageError: peft could not open this checkpoint as a base.
     """
     if path.is_dir() and peft_layout.read_settings(path) is not None:
-        what = "holds adapters itself; merge them first"
+        what = "has adapters itself; merge them first"
     elif original(path) is not None:
         what = "is not in transformers' layout; convert it first"
     else:

@@ -1,8 +1,8 @@
-"""Checkpoints that appear whole or not at all, and the run directory that holds them.
+"""Writes and finds the checkpoints of a run, atomically: a checkpoint is complete or not there.
 
-A checkpoint is written into a hidden directory beside its place, every file synced, then a manifest
-with sizes and hashes, then renamed. The manifest is what makes a directory a checkpoint. Older ones
-are removed afterwards, by step, never the best and never the only good one.
+All files and then a manifest with sizes and hashes are written to a hidden directory in
+`checkpoints/`, which is synced and then renamed. A directory without a manifest is no checkpoint.
+Older checkpoints are removed after that, but never the best one and never the only valid one.
 """
 
 import json
@@ -17,8 +17,8 @@ from nlpkit.disk import file_sha256, name_path_in_errors, sync, write_json
 from nlpkit.errors import FileError
 
 MANIFEST = "manifest.json"
-TRAINING = "training.json"  # step, position in the data, ... : what a resumed run needs to know
-# TRAINING anew, in a checkpoint whose step was evaluated only after it was saved.
+TRAINING = "training.json"  # state of the run: step, position in the data, ...
+# Replaces TRAINING in a checkpoint whose step was evaluated after it was saved.
 EVALUATED = "training.evaluated.json"
 OPTIMIZER_STATE = "optimizer.safetensors"
 
@@ -35,21 +35,21 @@ def _directory(run: Path) -> Path:
     return run / "checkpoints"
 
 
-def place(run: Path, step: int) -> Path:
-    """Return where the checkpoint of `step` lies, or would lie."""
+def checkpoint_path(run: Path, step: int) -> Path:
+    """Return the path of the checkpoint of `step`, whether it exists or not."""
     return _directory(run) / f"step-{step:08d}"
 
 
-def found(run: Path) -> list[Checkpoint]:
-    """Return the run's checkpoints, newest step first; unfinished ones do not count."""
+def list_checkpoints(run: Path) -> list[Checkpoint]:
+    """Return the run's complete checkpoints, newest step first."""
     paths = [p for p in _directory(run).glob("step-*") if (p / MANIFEST).is_file()]
     steps = [Checkpoint(p, int(p.name[5:])) for p in paths if p.name[5:].isdecimal()]
     return sorted(steps, key=lambda c: -c.step)
 
 
-def damage(path: Path) -> str | None:
-    """Return what is wrong with the files of a checkpoint, or None when every hash is right."""
-    if not (path / MANIFEST).is_file():  # nor a pipe, whose end would never come
+def find_corruption(path: Path) -> str | None:
+    """Return what is wrong with the files of a checkpoint, or None if all hashes match."""
+    if not (path / MANIFEST).is_file():  # also refuses a pipe, which would block the reader
         return f"{MANIFEST} is missing"
     try:
         files = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["files"]
@@ -59,7 +59,7 @@ def damage(path: Path) -> str | None:
         for name, entry in files.items():
             target = path / name
             if not is_inside(name):
-                return f"{MANIFEST} names {name!r}, which lies elsewhere"
+                return f"{MANIFEST} names {name!r}, which is outside the checkpoint"
             if not target.is_file():
                 return f"{name} is missing"
             if target.stat().st_size != entry["bytes"]:
@@ -72,45 +72,46 @@ def damage(path: Path) -> str | None:
 
 
 def is_inside(name: str) -> bool:
-    """Return whether a file's name in a manifest leads nowhere but into the checkpoint."""
+    """Return whether a file name in a manifest is a path inside the checkpoint."""
     parts = PurePath(name).parts
     return PurePath(*parts).as_posix() == name and ".." not in parts and name[:1] not in "/."
 
 
-def newest_good(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
-    """Return the newest undamaged checkpoint; `say` what was wrong with newer ones.
+def newest_valid(run: Path, info: Callable[[str], None]) -> Checkpoint | None:
+    """Return the newest valid checkpoint, or None if there is no checkpoint.
 
-    These are put aside as `damaged-step-…`, so that the run can save those steps again.
+    Damaged newer ones are reported to `info` and renamed to `damaged-step-…`, so that the run can
+    save those steps again.
 
     Raises:
         FileError: there are checkpoints and all are damaged.
     """
-    checkpoints = found(run)
-    bad: list[Path] = []
+    checkpoints = list_checkpoints(run)
+    damaged: list[Path] = []
     for checkpoint in checkpoints:
-        problem = damage(checkpoint.path)
+        problem = find_corruption(checkpoint.path)
         if problem is None:
-            for path in bad:
+            for path in damaged:
                 with name_path_in_errors(path):
                     path.rename(path.with_name(f"damaged-{path.name}"))
             return checkpoint
-        say(f"{checkpoint.path} is damaged ({problem}); going back to the one before it")
-        bad.append(checkpoint.path)
+        info(f"{checkpoint.path} is damaged ({problem}); trying the one before it")
+        damaged.append(checkpoint.path)
     if checkpoints:
         raise FileError(
             f"{_directory(run)}: all {len(checkpoints)} checkpoints are damaged; "
-            "restore one, or start afresh with --resume never and another --out"
+            "restore one, or start a new run with --resume never and another --out"
         )
     return None
 
 
 def save(run: Path, step: int, write: Callable[[Path], None]) -> Path:
-    """Make checkpoint `step` from the files that `write(directory)` makes, and point to it.
+    """Save the files that `write(directory)` makes as checkpoint `step`, and point `latest` to it.
 
     Raises:
-        FileError: no space or no permission; whatever was there before is still there.
+        FileError: no space or no permission; what was there before is unchanged.
     """
-    target = place(run, step)
+    target = checkpoint_path(run, step)
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     with name_path_in_errors(target):
         remove_drafts(run)
@@ -131,12 +132,12 @@ def save(run: Path, step: int, write: Callable[[Path], None]) -> Path:
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
-        point(run, "latest", target)
+        set_pointer(run, "latest", target)
     return target
 
 
 def amend(path: Path, name: str, text: str) -> None:
-    """Add a file to a checkpoint: it is part of it from the renaming of the manifest on."""
+    """Add a file to a checkpoint, in one step: the manifest is replaced last."""
     with name_path_in_errors(path):
         (path / name).write_text(text, encoding="utf-8")
         sync(path / name)
@@ -146,29 +147,29 @@ def amend(path: Path, name: str, text: str) -> None:
 
 
 def training_file(path: Path) -> Path:
-    """Return the file that says what a run which goes on from this checkpoint needs to know."""
+    """Return the file with the state of the run at this checkpoint."""
     named = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["files"]
     return path / (EVALUATED if EVALUATED in named else TRAINING)
 
 
 def prune(run: Path, keep: int) -> None:
     """Remove all but the newest `keep` checkpoints and the best one."""
-    best = pointed(run, "best")
-    for checkpoint in found(run)[keep:]:
+    best = read_pointer(run, "best")
+    for checkpoint in list_checkpoints(run)[keep:]:
         if checkpoint.path.name == (best.name if best else None):
             continue
-        if checkpoint.path.is_symlink():  # kept elsewhere by the user, whose it is
+        if checkpoint.path.is_symlink():  # the user keeps the checkpoint elsewhere: leave it there
             with name_path_in_errors(checkpoint.path):
                 checkpoint.path.unlink()
         else:
-            # Without its manifest it is no checkpoint: a kill in the middle leaves no half one.
+            # The manifest goes first: after a kill in between, the rest is no checkpoint.
             with name_path_in_errors(checkpoint.path):
                 (checkpoint.path / MANIFEST).unlink()
             shutil.rmtree(checkpoint.path, ignore_errors=True)
 
 
 def remove_drafts(run: Path) -> None:
-    """Remove what a killed save or prune left; only the owner of the run directory may."""
+    """Remove what a killed save or prune left; only for the owner of the run directory."""
     for path in _directory(run).glob(".step-*"):
         shutil.rmtree(path, ignore_errors=True)
     for path in _directory(run).glob("step-*"):
@@ -176,8 +177,8 @@ def remove_drafts(run: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def point(run: Path, name: str, target: Path) -> None:
-    """Make the pointer `checkpoints/NAME` lead to `target`, in one rename."""
+def set_pointer(run: Path, name: str, target: Path) -> None:
+    """Make the link `checkpoints/NAME` point to `target`, in one rename."""
     link, draft = _directory(run) / name, _directory(run) / f".{name}.{os.getpid()}"
     with name_path_in_errors(link):
         draft.unlink(missing_ok=True)
@@ -186,8 +187,8 @@ def point(run: Path, name: str, target: Path) -> None:
         sync(link.parent)
 
 
-def pointed(run: Path, name: str) -> Path | None:
-    """Return the checkpoint that a pointer leads to, or None."""
+def read_pointer(run: Path, name: str) -> Path | None:
+    """Return the checkpoint that the link `checkpoints/NAME` points to, or None."""
     link = _directory(run) / name
     return link.resolve() if link.is_dir() else None
 

@@ -1,4 +1,4 @@
-"""Directories that `transformers` can open: `config.json` and safetensors. Never a pickle."""
+"""Directories in the layout of `transformers`: `config.json` and safetensors. Never a pickle."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,39 +16,37 @@ from nlpkit.disk import read_json
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families, hf_format
 from nlpkit.models.contract import Family
-from nlpkit.models.head import HEAD
+from nlpkit.models.head import BIAS, HEAD, classifier_names
 from nlpkit.models.rows import vocabulary_size
 
 WEIGHTS = "model.safetensors"
-OWN_TYPE = "nlpkit-"  # before the model_type of what transformers cannot compute
-NOTES = "nlpkit.json"  # what transformers need not know: the objective with its settings
-# A task's layer on a state, as transformers' sequence classifiers call it.
-THEIR_HEAD = "score.weight"
-NAMED = 3  # of many tensors, those that a message names
+OWN_TYPE = "nlpkit-"  # prefix of the model_type of models that transformers cannot compute
+NOTES = "nlpkit.json"  # what transformers does not need: the objective with its settings
+NAMED = 3  # at most so many tensors are named in a message
 
-# `config.json` and tensors of each directory of a checkpoint: "" its own, others below it.
+# `config.json` and tensors of each directory of a checkpoint: "" is the checkpoint itself.
 Folders = dict[str, tuple[dict[str, Any], dict[str, Tensor]]]
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a checkpoint's tensors are to its family."""
+    """A checkpoint's tensors, matched with the parameters of its family."""
 
     config: Any
-    state: dict[str, Tensor]  # with the task's layer, if there is one
-    missing: tuple[str, ...]  # transformers' names of what the model has and the checkpoint lacks
-    unexpected: tuple[str, ...]  # what has no place in the model
+    state: dict[str, Tensor]  # includes the task's output layer, if there is one
+    missing: tuple[str, ...]  # transformers' names of parameters that the checkpoint does not have
+    unexpected: tuple[str, ...]  # tensors that the model does not have
 
     def warnings(self, fate: str) -> list[str]:
-        """Return a line each on what is missing and left out; `fate`: what becomes of missing."""
+        """Return a line on missing and one on unexpected tensors; `fate`: of missing ones."""
         lines = [f"missing, {fate}: {listed(self.missing)}"] if self.missing else []
         if self.unexpected:
-            lines.append(f"left out, having no place in the model: {listed(self.unexpected)}")
+            lines.append(f"unexpected in this model, ignored: {listed(self.unexpected)}")
         return lines
 
 
 class MissingTensors(FileError):
-    """Tensors that a checkpoint must not lack; `example` is a part of the name of one."""
+    """A checkpoint lacks tensors that the model needs; `example` is part of the name of one."""
 
     def __init__(self, message: str, example: str):
         super().__init__(message)
@@ -56,7 +54,7 @@ class MissingTensors(FileError):
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the first names and how many there are beside."""
+    """Return the first names, and the number of the others."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return f"{', '.join(names[:NAMED])}{more}"
 
@@ -88,16 +86,16 @@ def layout(
     labels: Sequence[str] | None = None,
     pad_id: int | None = None,
 ) -> Folders:
-    """Return `config.json` and tensors of a family's model, and of the task's layer if it has one.
+    """Return `config.json` and tensors of a model, with the task's output layer if it has one.
 
-    `labels` name the outputs of that layer. Where transformers has a classifier of this family,
-    `CLASSIFIER` in its `model.py`, it opens as one.
+    `labels` are the names of the outputs of that layer. A model with such a layer is saved as the
+    classifier that transformers has for this family (`CLASSIFIER` in its `model.py`), if any.
 
     Raises:
         UsageError: a family's table of names is not complete.
     """
     module = families.load_model(family)
-    form, body = module.FORMAT, {k: v for k, v in weights.items() if k != HEAD}
+    form, body = module.FORMAT, {k: v for k, v in weights.items() if k not in (HEAD, BIAS)}
     try:
         tensors = hf_format.written(form, config, body)
     except KeyError as error:
@@ -116,13 +114,13 @@ def layout(
             vocab_size=vocabulary_size(body, families.vocabulary(family)),
             notes=None if folder else notes,
         )
-        if config.attention:  # transformers would open it with the family's usual attention
+        if config.attention:  # transformers would compute the family's default attention
             settings["model_type"] = f"{OWN_TYPE}{settings['model_type']}"
             settings["architectures"] = []
         folders[folder] = settings, tensors[folder]
     if HEAD in weights:
         settings, whole = folders[""]
-        whole[THEIR_HEAD] = weights[HEAD]
+        whole |= {theirs: weights[ours] for ours, theirs in classifier_names(module).items()}
         names = labels or [f"LABEL_{i}" for i in range(len(weights[HEAD]))]
         settings["id2label"] = dict(enumerate(names))
         settings["label2id"] = {name: i for i, name in enumerate(names)}
@@ -134,9 +132,9 @@ def layout(
 
 
 def read(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the settings and all tensors of a checkpoint directory, one file or several shards.
+    """Return the settings and all tensors of a checkpoint directory, also if it has shards.
 
-    A tensor of a folder that the settings name has the folder's name and a slash before its own.
+    A tensor in a folder that the settings name is called `FOLDER/NAME`.
 
     Raises:
         FileError: a file is missing, damaged, or a pickle.
@@ -156,7 +154,7 @@ def _folders(settings: Mapping[str, Any], directory: Path) -> list[str]:
         isinstance(name, str) and name not in ("", "..") and Path(name).name == name
         for name in folders
     ):
-        raise FileError(f"{directory}/config.json: nlpkit.folders is {folders!r}; needs names")
+        raise FileError(f"{directory}/config.json: nlpkit.folders is {folders!r}; must be names")
     return folders
 
 
@@ -164,13 +162,15 @@ def _read_tensors(directory: Path) -> dict[str, Tensor]:
     index = directory / f"{WEIGHTS}.index.json"
     shards = [WEIGHTS]
     if index.is_file():
-        places = read_json(index).get("weight_map")
-        if not isinstance(places, dict) or not all(isinstance(n, str) for n in places.values()):
+        weight_map = read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not all(
+            isinstance(n, str) for n in weight_map.values()
+        ):
             raise FileError(f"{index}: needs weight_map, which names the file of each tensor")
-        shards = sorted(set(places.values()))
+        shards = sorted(set(weight_map.values()))
         for name in shards:
             if Path(name).name != name:
-                raise FileError(f"{index}: the shard {name!r} lies outside the directory")
+                raise FileError(f"{index}: the shard {name!r} is outside the directory")
     tensors: dict[str, Tensor] = {}
     for shard in shards:
         path = directory / shard
@@ -188,7 +188,7 @@ def _read_tensors(directory: Path) -> dict[str, Tensor]:
 
 
 def read_notes(directory: Path) -> dict[str, Any]:
-    """Return what nlpkit wrote beside the weights, such as the objective; empty if nothing."""
+    """Return `nlpkit.json`, which holds the objective, or an empty dict if there is none."""
     path = directory / NOTES
     return read_json(path) if path.is_file() else {}
 
@@ -202,7 +202,7 @@ def read_settings(directory: Path) -> dict[str, Any]:
 
 
 def _absent(path: Path) -> str:
-    """Say why a path is no file. A link to a file is one: Hugging Face's cache is made of these."""
+    """Return why a path is not a file. A link to a file is one, as in the Hugging Face cache."""
     return "not a regular file" if path.exists() else "no such file"
 
 
@@ -216,11 +216,11 @@ def converted(
 ) -> Loaded:
     """Return `Config` and state dict of a family, checked against each other.
 
-    Nothing is allocated that the file does not hold.
+    No memory is allocated for parameters that the file does not contain.
 
     Args:
-        allow_missing: parts of the names of tensors that may be missing, beside those that the
-            family can do without.
+        allow_missing: parts of the names of tensors that may be missing, in addition to those
+            that are optional in the family.
 
     Raises:
         FileError: a setting or tensor is missing, of a wrong type, or of another size.
@@ -243,10 +243,15 @@ def converted(
         raise FileError(f"{where}: {what}") from error
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     missing = _missing(form, directory, [n for n in shapes if n not in state], allow_missing)
-    if THEIR_HEAD in tensors:
-        left.remove(THEIR_HEAD)
-        state[HEAD] = tensors[THEIR_HEAD]
-        shapes[HEAD] = (len(state[HEAD]), config.hidden_size)  # type: ignore[attr-defined]
+    names = classifier_names(module)
+    if names[HEAD] in tensors:
+        if lacking := [theirs for theirs in names.values() if theirs not in tensors]:
+            raise FileError(f"{directory}: {lacking[0]} is missing beside {names[HEAD]}")
+        left = [name for name in left if name not in names.values()]
+        state |= {ours: tensors[theirs] for ours, theirs in names.items()}
+        outputs = len(state[HEAD])
+        shapes[HEAD] = (outputs, config.hidden_size)  # type: ignore[attr-defined]
+        shapes[BIAS] = (outputs,)
     for name, tensor in state.items():
         if tuple(tensor.shape) != shapes[name]:
             raise FileError(
@@ -258,7 +263,7 @@ def converted(
 def _missing(
     form: hf_format.HfFormat, directory: Path, names: Sequence[str], allowed: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return transformers' names of ours; raise `FileError` if some must not be missing."""
+    """Return transformers' names of missing parameters; raise `FileError` if one is required."""
     theirs = {ours: [n.key for n in hf_format.names_of(form, ours)] or [ours] for ours in names}
     patterns = (*form.optional, *allowed)
     wrong = [n[0] for ours, n in theirs.items() if not hf_format.matches(patterns, ours, *n)]
@@ -280,9 +285,8 @@ def family_of(
 ) -> tuple[str, Family]:
     """Return the family that reads a checkpoint, and its light module.
 
-    That is the one `asked` for, else the one in the checkpoint's own notes, else the one shipped
-    for its `model_type`. A family that is not shipped is imported from the working directory, or
-    if the user has named it: `registry.check_named_by`.
+    It is `asked` if given, else the family in the checkpoint's notes, else the shipped family with
+    its `model_type`. For families that are not shipped, see `registry.check_named_by`.
 
     Raises:
         FileError: there is no such family, or it cannot be imported.

@@ -1,7 +1,8 @@
-"""Low-rank adapters on disk, as peft has them: `adapter_config.json`, `adapter_model.safetensors`.
+"""LoRA adapters in peft's layout: `adapter_config.json` and `adapter_model.safetensors`.
 
-Written beside the `config.json` of the model that they make of their base; read merged into it. A
-directory that peft itself wrote may have no `config.json`, notes or tokenizer: the base's are used.
+nlpkit writes them with the `config.json` of the merged model, and reads them merged into their
+base. A directory that peft wrote may have no `config.json`, notes or tokenizer: then those of the
+base are used.
 """
 
 import hashlib
@@ -19,14 +20,14 @@ from nlpkit.checkpoints import hf_layout
 from nlpkit.config import FrozenConfig
 from nlpkit.errors import FileError
 from nlpkit.models import families, hf_format
-from nlpkit.models.head import HEAD
+from nlpkit.models.head import HEAD, classifier_names
 from nlpkit.models.hf_format import HfFormat
 from nlpkit.models.lora_config import Config
 
 SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 _A, _B = ".lora_A.weight", ".lora_B.weight"
-# What peft's configuration may say without changing what is computed from A and B.
+# Settings of peft that do not change what is computed from A and B.
 _PLAIN = frozenset(
     (
         *("peft_type", "task_type", "auto_mapping", "peft_version", "base_model_name_or_path"),
@@ -36,7 +37,7 @@ _PLAIN = frozenset(
         *("qalora_group_size", "ensure_weight_tying", "runtime_config"),
     )
 )
-# Others, such as pissa, change the base's own weights.
+# Other initializations, such as pissa, change the weights of the base.
 _PLAIN_INITS = (None, True, False, "gaussian")
 
 
@@ -54,17 +55,18 @@ def write(
 
     Args:
         model_config: the family's `Config` of this model.
-        weights: the model's state dict; of it the adapters and the task's layer are kept.
-        tables: transformers' tables of the vocabulary by their names there, where it has grown.
-        base: the checkpoint that the adapters belong to.
+        weights: the model's state dict; the adapters and the task's output layer are saved.
+        tables: the embedding tables by transformers' names, if the vocabulary has grown.
+        base: the base checkpoint of the adapters.
     """
     tensors = {}
     for ours, theirs in targets.items():
         for matrix in ("lora_A", "lora_B"):
             tensors[f"{_PREFIX}{theirs}.{matrix}.weight"] = weights[f"{ours}.{matrix}"]
     has_head = HEAD in weights
+    heads = _heads(family)
     if has_head:
-        tensors[f"{_PREFIX}{hf_layout.THEIR_HEAD}"] = weights[HEAD]
+        tensors |= {f"{_PREFIX}{theirs}": weights[ours] for ours, theirs in heads.items()}
     tensors |= {f"{_PREFIX}{name}": table for name, table in tables.items()}
     module = families.load_model(family)
     every = hf_format.linear_names(module, model_config)
@@ -79,7 +81,7 @@ def write(
         "target_modules": _target_modules(every.values(), targets),
         "fan_in_fan_out": all(transposed),
         "bias": "none",
-        "modules_to_save": [hf_layout.THEIR_HEAD.split(".")[0]] if has_head else None,
+        "modules_to_save": [heads[HEAD].rpartition(".")[0]] if has_head else None,
         "inference_mode": True,
     }
     (directory / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
@@ -88,7 +90,7 @@ def write(
 
 
 def _target_modules(every: Iterable[str], targets: Mapping[str, str]) -> list[str]:
-    """Return names by whose ends peft finds the targets among `every` linear layer, no other."""
+    """Return name suffixes that match the targets, and no other of the linear layers `every`."""
     short = {theirs.rpartition(".")[2] for theirs in targets.values()}
     meant = {name for name in every if name.rpartition(".")[2] in short}
     return sorted(short if meant == set(targets.values()) else targets.values())
@@ -97,7 +99,7 @@ def _target_modules(every: Iterable[str], targets: Mapping[str, str]) -> list[st
 def read_state(
     directory: Path, family: str, targets: Mapping[str, str], vocab_size: int
 ) -> dict[str, Tensor]:
-    """Return the part of a state dict that a directory of our adapters holds.
+    """Return the part of the state dict that is saved in a directory of our adapters.
 
     Raises:
         KeyError: an adapter is missing.
@@ -108,13 +110,19 @@ def read_state(
         for ours, theirs in targets.items()
         for matrix in ("lora_A", "lora_B")
     }
-    if _PREFIX + hf_layout.THEIR_HEAD in tensors:
-        state[HEAD] = tensors[_PREFIX + hf_layout.THEIR_HEAD]
+    for ours, theirs in _heads(family).items():
+        if _PREFIX + theirs in tensors:
+            state[ours] = tensors[_PREFIX + theirs]
     for ours, theirs in _tables(family).items():
         if _PREFIX + theirs in tensors:
-            # Behind the words there may be other rows, such as soft prompts.
+            # Rows after the vocabulary are something else, such as soft prompts.
             state[ours] = tensors[_PREFIX + theirs][:vocab_size].clone()
     return state
+
+
+def _heads(family: str) -> Mapping[str, str]:
+    """Return the parameters of a task's layer, with transformers' names."""
+    return classifier_names(families.load_model(family))
 
 
 def _tables(family: str) -> dict[str, str]:
@@ -124,12 +132,12 @@ def _tables(family: str) -> dict[str, str]:
 def read(
     directory: Path, adapter: Mapping[str, Any], family: str, base: tuple[dict[str, Any], Any]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return settings and tensors of adapters merged into the base's.
+    """Return settings and tensors of the base with the adapters merged.
 
     Args:
-        adapter: `adapter_config.json`.
-        family: the base's.
-        base: its `config.json` and tensors.
+        adapter: the content of `adapter_config.json`.
+        family: the family of the base.
+        base: the `config.json` and tensors of the base.
 
     Raises:
         FileError: something is missing or damaged, or the adapters do not fit the base.
@@ -139,42 +147,42 @@ def read(
     if (directory / "config.json").is_file():
         return hf_layout.read_settings(directory), found
     form = families.load_model(family).FORMAT
-    tables = [_place(name, tensors, form) for name in _tables(family).values()]
+    tables = [_name_in_base(name, tensors, form) for name in _tables(family).values()]
     more = next((len(found[t]) - len(tensors[t]) for t in tables if t in tensors), 0)
     return settings | ({"vocab_size": settings["vocab_size"] + more} if more else {}), found
 
 
-def _place(name: str, base: Mapping[str, Tensor], form: HfFormat) -> str:
-    """Return what the base calls a tensor: the body alone is saved without the body's name."""
+def _name_in_base(name: str, base: Mapping[str, Tensor], form: HfFormat) -> str:
+    """Return a tensor's name in the base, which may be with or without the prefix of the body."""
     body = form.body
     names = (name, body + name, name.removeprefix(body))
     return next((each for each in names if each in base), name)
 
 
 def base_of(directory: Path, adapter: Mapping[str, Any]) -> Path:
-    """Return the checkpoint that adapters belong to, its content compared where it is known.
+    """Return the base checkpoint of adapters, after a comparison of hashes if there is one.
 
     Raises:
-        FileError: it is not there, is another, or holds adapters itself.
+        FileError: it is missing, is a different checkpoint, or has adapters itself.
     """
     named = adapter.get("base_model_name_or_path")
     if not isinstance(named, str) or not named:
-        raise FileError(f"{directory / SETTINGS}: names no base_model_name_or_path")
-    places = [Path(named).expanduser(), directory / named]
-    base = next((place for place in places if (place / "config.json").is_file()), None)
+        raise FileError(f"{directory / SETTINGS}: base_model_name_or_path is missing")
+    candidates = [Path(named).expanduser(), directory / named]
+    base = next((path for path in candidates if (path / "config.json").is_file()), None)
     if base is None:
         raise FileError(
-            f"{directory}: its base {named} is not there; put it back, or change "
+            f"{directory}: its base {named} does not exist; put it back, or change "
             f"base_model_name_or_path in {SETTINGS}"
         )
     if read_settings(base) is not None:
         raise FileError(
-            f"{directory}: its base {base} holds adapters itself; merge them first: "
+            f"{directory}: its base {base} has adapters itself; merge them first: "
             f"nlpkit convert {base} DIR"
         )
     wanted = hf_layout.read_notes(directory).get("base")
     if wanted is not None and wanted != content_hash(base):
-        raise FileError(f"{directory}: {base} is another model than these adapters were made for")
+        raise FileError(f"{directory}: {base} is not the model that these adapters were trained on")
     return base
 
 
@@ -200,7 +208,7 @@ def merged(
     """Return the base's tensors, W + alpha / r * B A (float32) where there is an adapter.
 
     Raises:
-        FileError: another method than LoRA, or a tensor that has no place in the base.
+        FileError: the method is not LoRA, or a tensor does not exist in the base.
     """
     _check(settings, where)
     form = families.load_model(family).FORMAT
@@ -211,30 +219,30 @@ def merged(
     for name, tensor in adapters.items():
         layer = name.removeprefix(_PREFIX).replace(".base_layer.", ".")
         if not layer.endswith((_A, _B)):
-            whole[_place(layer, base, form)] = tensor
+            whole[_name_in_base(layer, base, form)] = tensor
             continue
         mine, other = (_A, _B) if layer.endswith(_A) else (_B, _A)
         if name.removesuffix(mine) + other not in adapters:
-            raise FileError(f"{where}: {name} has no {other[1:7]} beside it")
+            raise FileError(f"{where}: {name} has no matching {other[1:7]}")
         if mine == _B:
             continue
         layer, b = layer.removesuffix(_A), adapters[name.removesuffix(_A) + _B]
-        weight = _place(f"{layer}.weight", base, form)
+        weight = _name_in_base(f"{layer}.weight", base, form)
         if weight not in base or base[weight].ndim != 2 or layer == "lm_head":
-            raise FileError(f"{where}: an adapter of {layer}, which the base has not")
+            raise FileError(f"{where}: an adapter of {layer}, which the base does not have")
         turned = hf_format.is_transposed(form, weight.removesuffix(".weight"))
         tensors[weight] = base[weight].float() + _delta(
             tensor, b, scale, base[weight], turned, f"{where}: {layer}"
         )
-    tables = [_place(name, base, form) for name in _tables(family).values()]
-    _replace(tensors, whole, tables, where)
+    tables = [_name_in_base(name, base, form) for name in _tables(family).values()]
+    _replace(tensors, whole, tables, [*_heads(family).values()], where)
     return tensors
 
 
 def _delta(
     a: Tensor, b: Tensor, scale: float, weight: Tensor, transposed: bool, where: str
 ) -> Tensor:
-    """Return alpha / r * B A as the base keeps its weight."""
+    """Return alpha / r * B A, transposed if the base stores its weight that way."""
     out_size, in_size = reversed(weight.shape) if transposed else weight.shape
     if a.ndim != 2 or b.ndim != 2 or (len(b), *a.shape) != (out_size, b.shape[1], in_size):
         raise FileError(
@@ -246,12 +254,13 @@ def _delta(
 
 
 def _replace(
-    tensors: dict[str, Tensor], whole: dict[str, Tensor], tables: Sequence[str], where: Path
+    tensors: dict[str, Tensor],
+    whole: dict[str, Tensor],
+    tables: Sequence[str],
+    heads: Sequence[str],
+    where: Path,
 ) -> None:
-    """Put tensors that were trained or grown as they are in the place of the base's.
-
-    Of all, only tables of the vocabulary may be longer than the base's.
-    """
+    """Replace tensors of the base by those saved in full; embedding tables may have more rows."""
     output = whole.pop("lm_head.weight", None)
     for name, tensor in whole.items():
         old = tensors.get(name)
@@ -259,13 +268,16 @@ def _replace(
             tensor.shape == old.shape
             or (name in tables and tensor.shape[1:] == old.shape[1:] and len(tensor) > len(old))
         )
-        if not fits and not (name == hf_layout.THEIR_HEAD and tensor.ndim == 2):
-            what = "which the base has not" if old is None else f"there {tuple(old.shape)}"
+        is_head = name in heads and tensor.ndim == (2 if name.endswith("weight") else 1)
+        if not fits and not is_head:
+            what = (
+                "which the base does not have" if old is None else f"in the base {tuple(old.shape)}"
+            )
             raise FileError(f"{where}: holds {name} {tuple(tensor.shape)}, {what}")
         tensors[name] = tensor
     if output is not None and not any(_is_start_of(output, tensors.get(table)) for table in tables):
         raise FileError(
-            f"{where}: lm_head is trained apart from the token table; here they are one"
+            f"{where}: lm_head differs from the token embedding; in this model they are tied"
         )
     tensors.pop("lm_head.weight", None)
 
@@ -275,7 +287,7 @@ def _is_start_of(output: Tensor, table: Tensor | None) -> bool:
 
 
 def _check(settings: Mapping[str, Any], where: Path) -> None:
-    """Raise `FileError` for settings under which A and B mean something else."""
+    """Raise `FileError` for settings that change how A and B are used."""
     odd = sorted(name for name, value in settings.items() if value and name not in _PLAIN)
     init = settings.get("init_lora_weights")
     if isinstance(init, (dict, list)) or init not in _PLAIN_INITS:

@@ -1,6 +1,6 @@
-"""A run's directory: one writer at a time, what was asked for, and whether it is finished.
+"""The directory of a run: its lock, its recipe and its status.
 
-Imports no torch, so that a finished or busy run is known at once.
+Imports no torch, so that a finished or locked run is recognized without delay.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ RECIPE, STATUS, METRICS, LOCK = "recipe.yaml", "run.json", "metrics.jsonl", "loc
 
 
 def process_rank() -> int:
-    """Return this process's number under `accelerate launch` or `torchrun`, else 0."""
+    """Return the rank of this process under `accelerate launch` or `torchrun`, else 0."""
     return int(os.environ.get("RANK", "0"))
 
 
@@ -33,13 +33,13 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Own the directory while open; the kernel frees it should this process die.
+        """Lock the directory in this context; the kernel releases the lock if the process dies.
 
         Raises:
-            TryAgain: another process owns it (named).
-            FileError: it cannot be made or written.
+            TryAgain: another process has the lock.
+            FileError: the directory cannot be made or written.
         """
-        if process_rank() != 0:  # the first process of the launch owns it for all
+        if process_rank() != 0:  # rank 0 has the lock for all processes of a launch
             yield
             return
         with name_path_in_errors(self.path):
@@ -67,7 +67,7 @@ class RunDirectory:
         except (OSError, ValueError, RecursionError) as error:
             raise FileError(f"{path}: cannot be read: {error}") from error
         if not isinstance(status, dict):
-            raise FileError(f"{path}: is not a JSON object; remove it to go on")
+            raise FileError(f"{path}: is not a JSON object; remove it to continue")
         return status
 
     def set_status(self, **values: Any) -> None:
@@ -75,25 +75,25 @@ class RunDirectory:
         write_json(self.path / STATUS, self.status() | values)
 
     def accept(self, resolved: recipe.Resolved, allow_change: bool) -> list[str]:
-        """Compare the recipe with the one this run started under; return what was changed.
+        """Compare the recipe with the one that this run was started with; return what changed.
 
         Raises:
-            UsageError: settings that matter differ, and `allow_change` was not given.
+            UsageError: settings that matter have changed, and `allow_change` is False.
         """
         path = self.path / RECIPE
-        # A start that failed before its first checkpoint binds nobody.
-        if not path.exists() or not files.found(self.path):
+        # A run without a checkpoint may change its settings.
+        if not path.exists() or not files.list_checkpoints(self.path):
             return []
         before, now = recipe.load(str(path)).dump(), resolved.dump()
         changed = recipe.changed(before, now)
         if changed and not allow_change:
             raise UsageError(
-                f"{self.path} was started under other settings:\n"
+                f"{self.path} was started with other settings:\n"
                 + "\n".join(
                     f"  {key}: {_value(before, key)} then, {_value(now, key)} now"
                     for key in changed
                 )
-                + "\ngive --out another directory, or --allow-change to go on with the new ones"
+                + "\ngive --out another directory, or --allow-change to continue with the new ones"
             )
         if changed and process_rank() == 0:
             self.write_recipe(resolved)
@@ -101,7 +101,7 @@ class RunDirectory:
         return changed
 
     def write_recipe(self, resolved: recipe.Resolved) -> None:
-        """Write `recipe.yaml`: every setting, defaults written out."""
+        """Write `recipe.yaml` with all settings, including defaults."""
         path = self.path / RECIPE
         with name_path_in_errors(path):
             draft = path.with_name(f".{RECIPE}")
@@ -114,7 +114,7 @@ class RunDirectory:
         status = self.status()
         if not status.get("finished"):
             return None
-        path = files.pointed(self.path, "latest")
+        path = files.read_pointer(self.path, "latest")
         return path if path and (path / files.MANIFEST).is_file() else None
 
 

@@ -1,4 +1,4 @@
-"""Opens a saved tokenizer of whatever kind it is; free of torch."""
+"""Opens a saved tokenizer of any kind. Imports no torch."""
 
 from pathlib import Path
 from typing import Any
@@ -8,24 +8,24 @@ from nlpkit.errors import FileError
 
 
 def _files() -> list[str]:
-    """Return the files by any one of which a directory is known as a tokenizer's."""
+    """Return file names; a directory with one of them is a tokenizer's."""
     kinds = (registry.load("tokenizers", kind) for kind in registry.names("tokenizers"))
     return sorted({name for module in kinds for name in module.Tokenizer.files})
 
 
 def is_there(directory: Path) -> bool:
-    """Return whether a directory holds a tokenizer's file, good or not."""
+    """Return whether a directory has a file of a tokenizer, readable or not."""
     return any((directory / name).is_file() for name in _files())
 
 
 def load(directory: str | Path) -> tuple[str, Any]:
-    """Return kind and `Tokenizer` of a directory (or of its file); raise `FileError`.
+    """Return kind and `Tokenizer` of a directory, or of its file; raise `FileError`.
 
-    The first kind whose `Tokenizer.load` takes the files: each refuses those of another.
+    It is the first kind whose `Tokenizer.load` accepts the files: each refuses those of others.
     """
     path = Path(directory)
     if not path.exists():
-        raise FileError(f"{path}: no such directory; expected a tokenizer's")
+        raise FileError(f"{path}: no such directory; expected a tokenizer")
     if path.is_dir() and not is_there(path):
         raise FileError(f"{path}: no tokenizer here, neither {' nor '.join(_files())}")
     refused = []

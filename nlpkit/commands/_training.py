@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def train(resolved: "Resolved", common: Common, max_time: str | None, allow_change: bool) -> None:
     """Train the recipe, or go on with it, and print the final checkpoint's directory."""
     from nlpkit.checkpoints.run_directory import RunDirectory, process_rank
-    from nlpkit.cli import leave
+    from nlpkit.cli import exit_now
     from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
 
@@ -30,7 +30,7 @@ def train(resolved: "Resolved", common: Common, max_time: str | None, allow_chan
             common.result("", **described)
         return
     limit = None if max_time is None else seconds(max_time)
-    with catch_signals(leave, limit) as stop:
+    with catch_signals(exit_now, limit) as stop:
         done = one_run(resolved, common, allow_change, log, stop)
     if process_rank() == 0:
         common.result(str(done), checkpoint=str(done))
@@ -50,7 +50,7 @@ def one_run(
         if done is not None and common.resume == "never":
             raise UsageError(f"{directory.path} holds a finished run; give --out another directory")
         if done is not None:
-            log.say(f"{directory.path} is finished; nothing to do")
+            log.info(f"{directory.path} is finished; nothing to do")
             return done
         from nlpkit.runs.pretrain import pretrain
 

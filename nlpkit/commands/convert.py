@@ -54,10 +54,10 @@ def command(
         config=_path(config),
         vocabulary=_path(vocab),
         family=family,
-        say=log.say,
+        info=log.info,
         warn=log.warn,
     )
-    log.say(f"{made['parameters']:,} parameters in {made['precision']}, {made['bytes']:,} bytes")
+    log.info(f"{made['parameters']:,} parameters in {made['precision']}, {made['bytes']:,} bytes")
     common.result(made["checkpoint"], **made)
 
 

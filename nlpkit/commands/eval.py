@@ -68,7 +68,7 @@ def command(
 
     names = None if not metrics else split(metrics)
     from nlpkit import evaluate
-    from nlpkit.cli import leave
+    from nlpkit.cli import exit_now
     from nlpkit.data.store import Callbacks
     from nlpkit.generate.settings import Settings
     from nlpkit.runs.opened import open_checkpoint
@@ -76,10 +76,10 @@ def command(
     from nlpkit.train.signals import catch_signals
 
     log = Log(common.verbosity)
-    with catch_signals(leave) as stop:
+    with catch_signals(exit_now) as stop:
         callbacks = Callbacks(note=log.detail, should_stop=stop.check)
         opened = open_checkpoint(
-            checkpoint, device=common.device, family=family, say=log.say, warn=log.warn
+            checkpoint, device=common.device, family=family, info=log.info, warn=log.warn
         )
         source = evaluate.find_data(opened, data or (), text_key, callbacks)
         run = evaluate.Evaluation(opened, source, tokens_per_batch, callbacks)

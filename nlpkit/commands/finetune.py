@@ -67,18 +67,18 @@ def command(
         _training.train(resolved, common, max_time, allow_change)
         return
     from nlpkit.checkpoints.run_directory import process_rank
-    from nlpkit.cli import leave
+    from nlpkit.cli import exit_now
     from nlpkit.runs.seeds import summary, table
     from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
 
     log = Log(common.verbosity)
     runs = []
-    with catch_signals(leave, None if max_time is None else seconds(max_time)) as stop:
+    with catch_signals(exit_now, None if max_time is None else seconds(max_time)) as stop:
         for number in range(resolved.recipe.seed, resolved.recipe.seed + seeds):
             out = str(Path(resolved.recipe.out) / f"seed-{number}")
             one = _loaded(common, recipe, start, lora, [f"seed={number}", f"out={_quoted(out)}"])
-            log.say(f"seed {number}: {out}")
+            log.info(f"seed {number}: {out}")
             _training.one_run(one, common, allow_change, log, stop)
             runs.append((number, Path(one.recipe.out).expanduser()))
     if process_rank() == 0:
@@ -92,10 +92,10 @@ def _checkpoint_of(start: str, common: Common) -> str:
     from nlpkit.train.log import Log
 
     run = Path(start).expanduser()
-    found = None if (run / "config.json").exists() else files.pointed(run, "latest")
+    found = None if (run / "config.json").exists() else files.read_pointer(run, "latest")
     if found is None:
         return start
-    Log(common.verbosity).say(f"{start}: its latest checkpoint, {found.name}")
+    Log(common.verbosity).info(f"{start}: its latest checkpoint, {found.name}")
     return str(Path(start) / "checkpoints/latest")
 
 

@@ -157,12 +157,12 @@ def command(
         device=common.device,
         precision=precision,
         family=family,
-        say=log.say,
+        info=log.info,
         warn=log.warn,
     )
     writer = Writer(opened.model, opened.tokenizer, opened.objective, settings)
     if inputs.is_terminal:
-        log.say("one input a line; Ctrl-D ends")
+        log.info("one input a line; Ctrl-D ends")
     start = time.perf_counter()
     texts = writer.write(inputs, batch=batch, ready=inputs.ready, scores=common.json)
     for number, written in enumerate(texts, 1):
@@ -220,14 +220,14 @@ def _print(written: "Written", echo: bool, settings: "Settings", common: Common)
 def _report(writer: "Writer", inputs: "Inputs", seconds: float, log: "Log") -> None:
     """Say on stderr what was done, and what of the inputs was left out."""
     counts = writer.counts
-    log.say(
+    log.info(
         f"{counts['inputs']:,} inputs, {counts['tokens']:,} tokens in {seconds:.1f} s, "
         f"{counts['tokens'] / max(seconds, 1e-9):,.0f} tokens/s"
     )
     if counts["cut inputs"]:
         log.warn(
             f"{counts['cut inputs']:,} inputs were too long and cut by {counts['cut tokens']:,} "
-            f"tokens; the model takes {writer.objective.longest:,}, output included"
+            f"tokens; the model takes {writer.objective.max_length:,}, output included"
         )
     if counts["unknown tokens"]:
         log.warn(f"{counts['unknown tokens']:,} unknown tokens of the inputs were left out")

@@ -50,7 +50,7 @@ def command(
     plan = planning.make(resolved, Path(resolved.recipe.out).expanduser(), common.device, log)
     if mask is not None:
         planning.draw_mask(plan, Path(mask))
-        log.say(f"drawn: {mask}")
+        log.info(f"drawn: {mask}")
     if batch:
         for line in planning.table_of_batch(plan):
             print(line)

@@ -28,15 +28,15 @@ def command(common: Common, recipe: RecipeName = "cpm_ant") -> None:
     """
     resolved = common.load(recipe)
     from nlpkit import selftest
-    from nlpkit.cli import leave
+    from nlpkit.cli import exit_now
     from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
 
     log = Log(common.verbosity)
     proofs: list[Proof] = []
-    with catch_signals(leave) as stop:
+    with catch_signals(exit_now) as stop:
         with selftest.bench(resolved, device=common.device, log=log, stop=stop) as bench:
-            log.say(_about(bench))
+            log.info(_about(bench))
             for proof in selftest.prove(bench):
                 proofs.append(proof)
                 if not common.json:
@@ -56,7 +56,7 @@ def command(common: Common, recipe: RecipeName = "cpm_ant") -> None:
         if failed:
             raise NlpkitError(f"{len(failed)} of {len(proofs)} proofs failed: {', '.join(failed)}")
         seconds = sum(proof.seconds for proof in proofs)
-        log.say(f"all {len(proofs)} proofs hold ({seconds:.0f} s)")
+        log.info(f"all {len(proofs)} proofs hold ({seconds:.0f} s)")
 
 
 def _about(bench: "Bench") -> str:

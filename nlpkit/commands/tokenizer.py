@@ -41,7 +41,7 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
     """
     from nlpkit import registry
     from nlpkit.checkpoints import tokenizer_files
-    from nlpkit.cli import leave
+    from nlpkit.cli import exit_now
     from nlpkit.runs import grow
     from nlpkit.train.signals import catch_signals
 
@@ -53,7 +53,7 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileError(f"{directory}: is there already; remove it, or give --out another name")
     start = resolved.recipe.init_from
-    with catch_signals(leave) as stop, stop.promptly():
+    with catch_signals(exit_now) as stop, stop.abortable():
         texts = _Texts(resolved, stop.check)
         if start is None:
             module = registry.load("tokenizers", section.kind)

@@ -79,16 +79,13 @@ def find(pattern: str, base: Path | None, within: str = "") -> list[tuple[Path, 
 def text_file(path: Path, name: str, form: str) -> TextFile:
     """Return the file with its format; `auto` goes by the ending, before `.gz`."""
     zipped = path.suffix.lower() == ".gz"
-    plain = path.name.lower().removesuffix(".gz")
     if form == "auto":
-        endings = {".txt": "text"}
-        for each in formats.readers():
-            endings |= dict.fromkeys(formats.reader(each).ENDINGS, each)
-        form = next((form for ending, form in endings.items() if plain.endswith(ending)), "")
+        form = formats.by_ending(path.name)
         if not form:
+            suffix = Path(path.name.lower().removesuffix(".gz")).suffix
             raise UsageError(
-                f"{name}: the ending {Path(plain).suffix!r} tells no format; set data.format to "
-                f"{', '.join(formats.known()[1:])} (known endings: {', '.join(endings)})"
+                f"{name}: the ending {suffix!r} tells no format; set data.format to "
+                f"{', '.join(formats.known()[1:])} (known endings: {', '.join(formats.endings())})"
             )
     return TextFile(str(path), name, form, zipped)
 

@@ -37,6 +37,20 @@ def parts(name: str) -> tuple[str, ...]:
     return ("text",) if name in TEXT_FORMATS else reader(name).FILES
 
 
+def endings() -> dict[str, str]:
+    """Return the endings of file names, before `.gz`, that tell a format."""
+    found = {".txt": "text"}
+    for name in readers():
+        found |= dict.fromkeys(reader(name).ENDINGS, name)
+    return found
+
+
+def by_ending(name: str) -> str:
+    """Return the format that the ending of a file's name tells, before `.gz`; else nothing."""
+    plain = name.lower().removesuffix(".gz")
+    return next((form for ending, form in endings().items() if plain.endswith(ending)), "")
+
+
 def inside(name: str) -> str:
     """Return the glob of a folder's files, where `name` lets a folder be named; else nothing."""
     return "" if name in ("auto", *TEXT_FORMATS) else reader(name).INSIDE

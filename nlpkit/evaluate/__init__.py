@@ -12,7 +12,7 @@ import torch
 
 from nlpkit import recipe, registry
 from nlpkit.checkpoints.run_directory import RECIPE
-from nlpkit.data import corpus, store
+from nlpkit.data import corpus, formats, store
 from nlpkit.data.items import Items, build_items
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Callbacks
@@ -66,10 +66,10 @@ def find_data(
     kept = opened.path.parent.parent / RECIPE
     resolved = _recipe_of_run(kept) if kept.is_file() else None
     base = resolved.base if resolved else Path.cwd()
-    settings: dict[str, Any] = {"train": list(files)}
+    settings: dict[str, Any] = {}
     if resolved is not None:
-        known = resolved.recipe.data.model_dump(exclude={"train", "valid", "valid_fraction"})
-        settings = known | settings
+        settings = resolved.recipe.data.model_dump(exclude={"train", "valid", "valid_fraction"})
+    settings["train"] = _sources(files, settings.get("format", "auto"))
     if "-" in files and hasattr(opened.objective, "texts") and settings.get("format") in _UNSAID:
         # A pipe has no ending that would tell; rows are jsonl by default.
         rows = [{"files": [name], "format": "jsonl"} if name == "-" else name for name in files]
@@ -92,6 +92,20 @@ def find_data(
     if resolved is None:
         return Source(inputs, config, part, cache, 0)
     return Source(inputs, config, part, cache, resolved.recipe.seed, resolved.recipe.eval.metrics)
+
+
+def _sources(files: Sequence[str], form: str) -> list[Any]:
+    """Return a source a file; files that belong together, as source and target do, are one.
+
+    With `auto` the format is what a name's ending tells.
+    """
+    left, found = list(files), list[Any]()
+    while left:
+        known = formats.by_ending(left[0]) if form == "auto" else form
+        count = len(formats.parts(known)) if known else 1
+        found.append({"files": left[:count]} if count > 1 else left[0])
+        del left[:count]
+    return found
 
 
 def _recipe_of_run(path: Path) -> recipe.Resolved:
@@ -161,7 +175,9 @@ class Evaluation:
         opened, objective = self.opened, self.opened.objective
         training = Training(opened.model, objective)
         device = next(opened.model.parameters()).device
-        found = self.held_out.evaluate(training, Alone(device), stop, log.evaluating)
+        # As the run's own evaluation of this checkpoint; a model from elsewhere is finished.
+        progress = float(opened.notes.get("progress", 1.0))
+        found = self.held_out.evaluate(training, Alone(device), stop, log.evaluating, progress)
         if found is None:
             raise stop.ending("nothing was evaluated")
         wanted = tuple(metrics or self.source.metrics or getattr(objective, "metrics", []))
@@ -180,7 +196,7 @@ class Evaluation:
             try:
                 result["metrics"] = scores(wanted, pairs, log.warn)
             except WrongScore as error:
-                raise error if metrics else UsageError(f"eval.metrics: {error.told}") from error
+                raise error if metrics else UsageError(f"eval.metrics: {error.message}") from error
         rows = [{"prediction": a, "target": b} for a, b in zip(answers, right, strict=True)]
         return result, rows
 

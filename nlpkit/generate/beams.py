@@ -1,9 +1,8 @@
-"""Beam search of one input: which continuations live on, which are finished, when to stop.
+"""Beam search for one input: which beams continue, which are finished, when to stop.
 
-As transformers 5 with `early_stopping=False`, its default: the search ends when N answers are
-finished and the best beam, divided by its *present* length ** length_penalty, is no better than the
-worst of them.
-N beams, M most tokens.
+As transformers 5 with its default `early_stopping=False`: the search stops when N answers are
+finished and the score of the best beam, divided by its *current* length ** length_penalty, is no
+better than the worst answer.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,15 +12,15 @@ from math import inf
 
 @dataclass(frozen=True)
 class Answer:
-    """Generated tokens, without the end token that may have ended them."""
+    """Generated tokens, without the end token."""
 
     ids: tuple[int, ...]
     score: float
-    ended: bool  # by an end token or a stop text; else there was no more room
+    ended: bool  # by an end token or a stop text; else at the limit of tokens
 
 
 class Beam:
-    """`running`: (log-probability, ids) of the beams; `finished`: at most N answers, best first."""
+    """`running`: (log-probability, ids) of N beams; `finished`: at most N answers, best first."""
 
     def __init__(self, width: int, length_penalty: float, most: int):
         self.width, self.length_penalty, self.most = width, length_penalty, most
@@ -29,15 +28,16 @@ class Beam:
         self.finished: list[Answer] = []
         self.done = False
 
-    def push(
+    def step(
         self,
         candidates: Sequence[tuple[float, int, int]],
         is_end: Callable[[int], bool],
         is_stop: Callable[[tuple[int, ...]], bool],
     ) -> list[int]:
-        """Take the best (log-probability, beam, token), best first, enough that N can go on.
+        """Extend the beams by one token; return for each of the N new beams the one it extends.
 
-        Returns for each of the N new beams which old one it continues.
+        Args:
+            candidates: (log-probability, beam, token), best first, enough that N can continue.
         """
         length = len(self.running[0][1]) + 1
         full = length == self.most
@@ -48,7 +48,7 @@ class Beam:
             ids = (*self.running[beam][1], token)
             ended = is_end(token)
             if ended or full or is_stop(ids):
-                # What ranks lower is there only so that N beams can go on.
+                # Lower candidates are there only so that N beams can continue.
                 if rank < self.width:
                     kept = ids[:-1] if ended else ids
                     stopped = ended or is_stop(ids)
@@ -60,7 +60,7 @@ class Beam:
         self.finished = both[: self.width]
         self.running = going_on
         self.done = full or not going_on or not self._may_improve(length)
-        while not self.done and len(going_on) < self.width:  # stop texts ended too many
+        while not self.done and len(going_on) < self.width:  # too many were ended by stop texts
             parents.append(parents[0])
             going_on.append((-inf, going_on[0][1]))
         return parents

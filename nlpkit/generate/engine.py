@@ -1,9 +1,9 @@
-"""A batch of sequences that goes on: finished ones leave, new ones come in, order is kept.
+"""Continuous batching: finished sequences are removed, new ones are added, the order is kept.
 
-Prompts of different lengths are computed as one pack, then every sequence grows by a token a step,
-its keys and values kept. Nothing is padded, so an answer does not depend on what is beside it (but
-for the rounding of products, which differs with the number of rows).
-U inputs at work, each with W rows of the cache (beams; else one), R = U * W, C width, V vocabulary.
+Prompts of different lengths are computed as one pack. Then each sequence grows by one token a step,
+with its keys and values cached. Nothing is padded, so an answer does not depend on the other
+sequences (except for rounding in matrix products, which depends on the number of rows).
+U requests, each with W rows of the cache (W beams, else 1), R = U * W, C width, V vocabulary.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ from nlpkit.attention.cache import Cache
 from nlpkit.data.pack import SOURCE_LENGTHS
 from nlpkit.generate import logits as choosing
 from nlpkit.generate.beams import Answer, Beam
-from nlpkit.generate.rows import Line, Rows, Rules, compact
+from nlpkit.generate.rows import ActiveBatch, Request, Rules, compact
 from nlpkit.generate.settings import Settings
 from nlpkit.objectives.contract import Prompt
 
@@ -36,11 +36,12 @@ def generate(
     ready: Callable[[], bool] = lambda: True,
     scores: bool = True,
 ) -> Iterator[list[Answer]]:
-    """Yield `settings.nbest` answers, best first, for each prompt, in order; none for a None.
+    """Yield `settings.nbest` answers for each prompt, best first, in order; none for a None.
 
-    At most `batch` inputs are worked on at once. `ready` says whether the next prompt can be had
-    without waiting; while there is other work, it is not waited for. Without `scores` an only
-    answer, greedy or sampled, has the score 0, which is faster; else its log-probability.
+    At most `batch` inputs are active at once. `ready` tells whether the next prompt is available
+    without waiting; the engine waits for it only when it has nothing else to do. An answer's score
+    is its log-probability; without `scores` a single greedy or sampled answer has the score 0,
+    which is faster.
 
     Raises:
         ValueError: `settings.beam` does not fit the vocabulary.
@@ -49,11 +50,11 @@ def generate(
         raise ValueError(f"beam: {settings.beam} is too many for {model.vocab_size} tokens")
     engine = _Engine(model, settings, rules, scores or settings.nbest > 1)
     source = enumerate(prompts)
-    # New prompts come a few at a time: computing them apart costs more.
+    # New prompts are computed several at a time: one by one costs more.
     enough = max(batch // 4, 1)
     finished: dict[int, list[Answer]] = {}
-    lines = settings.nbest if settings.samples else 1
-    left: dict[int, int] = {}  # lines of an input that are still at work
+    copies = settings.nbest if settings.samples else 1
+    left: dict[int, int] = {}  # requests of an input that are not finished yet
     following, exhausted = 0, False
     while left or finished or not exhausted:
         if not exhausted and (not left or batch - len(left) >= enough):
@@ -62,16 +63,16 @@ def generate(
             exhausted = wait and not taken
             finished.update((number, []) for number, prompt in taken if prompt is None)
             new = [(number, prompt) for number, prompt in taken if prompt is not None]
-            left.update((number, lines) for number, _ in new)
+            left.update((number, copies) for number, _ in new)
             engine.admit(new)
-        if engine.running.lines:
+        if engine.running.requests:
             engine.step()
         while engine.done:
-            line = engine.done.popleft()
-            finished.setdefault(line.number, []).extend(line.answers or [])
-            left[line.number] -= 1
-            if not left[line.number]:
-                del left[line.number]
+            request = engine.done.popleft()
+            finished.setdefault(request.number, []).extend(request.answers or [])
+            left[request.number] -= 1
+            if not left[request.number]:
+                del left[request.number]
         while following in finished and following not in left:
             answers = sorted(finished.pop(following), key=lambda answer: -answer.score)
             yield answers[: settings.nbest]
@@ -81,7 +82,7 @@ def generate(
 def _take(
     source: Iterator[tuple[int, Prompt | None]], most: int, wait: bool, ready: Callable[[], bool]
 ) -> list[tuple[int, Prompt | None]]:
-    """Return up to `most` of the next prompts, waiting only for the first, and only if told to."""
+    """Return up to `most` of the next prompts; `wait`: wait for the first one if necessary."""
     taken: list[tuple[int, Prompt | None]] = []
     tokens = 0
     while len(taken) < most and tokens < _TOKENS_AT_ONCE and (ready() or (wait and not taken)):
@@ -94,65 +95,65 @@ def _take(
 
 
 class _Engine:
-    """The lines at work; `done` are those that finished, whatever their order."""
+    """The active requests (`running`) and the finished ones (`done`, in any order)."""
 
     def __init__(self, model: Any, settings: Settings, rules: Rules, scores: bool):
         self.model, self.settings, self.rules, self.scores = model, settings, rules, scores
         self.device = next(model.parameters()).device
-        self.running = Rows()
-        self.done: deque[Line] = deque()
-        # Samples of one input are lines of their own; beams are rows of one line.
+        self.running = ActiveBatch()
+        self.done: deque[Request] = deque()
+        # Each sample of an input is a request of its own; beams are rows of one request.
         self.copies = settings.nbest if settings.samples else 1
 
-    # Here, not in `generate`, which would leave it on for its caller between two answers.
+    # Not on `generate`: a generator would leave it switched on for its caller.
     @torch.inference_mode()
     def admit(self, prompts: Sequence[tuple[int, Prompt]]) -> None:
-        """Compute the prompts and their first tokens; take what goes on among the running."""
+        """Compute the prompts and their first tokens; add what is unfinished to `running`."""
         if not prompts:
             return
-        new = Rows()
+        new = ActiveBatch()
         hidden = self._compute_prompts([prompt for _, prompt in prompts], new.cache)
         states, start = [], 0
         for number, prompt in prompts:
-            # Copied, so that the other states need not be kept with them.
+            # A copy, so that the memory of the other states can be freed.
             kept = {
-                slot: hidden[start + int(place)].clone()
-                for slot, place in enumerate(prompt.predicted_from)
-                if place >= 0
+                slot: hidden[start + int(index)].clone()
+                for slot, index in enumerate(prompt.predicted_from)
+                if index >= 0
             }
             start += len(prompt.given["input_ids"])
             for copy in range(self.copies):
-                new.lines.append(self._line(number, copy, prompt, kept))
+                new.requests.append(self._request(number, copy, prompt, kept))
                 states.append(kept[0])
-        new.cache.select([i // self.copies for i in range(len(new.lines))])
+        new.cache.select([i // self.copies for i in range(len(new.requests))])
         if self.settings.repetition_penalty != 1:
-            seen = torch.zeros(len(new.lines), self.model.vocab_size, dtype=torch.bool)
-            for row, line in enumerate(new.lines):
-                seen[row, torch.from_numpy(line.prompt.text)] = True
+            seen = torch.zeros(len(new.requests), self.model.vocab_size, dtype=torch.bool)
+            for row, request in enumerate(new.requests):
+                seen[row, torch.from_numpy(request.prompt.text)] = True
             new.seen = seen.to(self.device)
         self._choose(new, torch.stack(states))
         running = self.running
         running.cache.append(new.cache)
-        running.lines += new.lines
+        running.requests += new.requests
         if new.seen is not None:
             running.seen = new.seen if running.seen is None else torch.cat([running.seen, new.seen])
 
     @torch.inference_mode()
     def step(self) -> None:
         """Feed the last token of every row and choose the next."""
-        rows = self.running
-        lines = rows.lines
-        width = self._width(rows)
-        fields = {"input_ids": [token for line in lines for token in line.last()]}
-        for name in lines[0].prompt.slots:
-            values = [line.prompt.slots[name][line.count - 1].item() for line in lines]
+        active = self.running
+        requests = active.requests
+        width = self._width(active)
+        fields = {"input_ids": [token for request in requests for token in request.last()]}
+        for name in requests[0].prompt.slots:
+            values = [request.prompt.slots[name][request.count - 1].item() for request in requests]
             fields[name] = [value for value in values for _ in range(width)]
         inputs = {name: torch.tensor(v, device=self.device) for name, v in fields.items()}
-        states = self.model((1,) * len(fields["input_ids"]), **inputs, cache=rows.cache)
-        for i, line in enumerate(lines):
-            if line.count in line.kept:
-                states[i * width : (i + 1) * width] = line.kept[line.count]
-        self._choose(rows, states)
+        states = self.model((1,) * len(fields["input_ids"]), **inputs, cache=active.cache)
+        for i, request in enumerate(requests):
+            if request.count in request.kept:
+                states[i * width : (i + 1) * width] = request.kept[request.count]
+        self._choose(active, states)
 
     def _compute_prompts(self, prompts: list[Prompt], cache: Cache) -> Tensor:
         """Return the states (N, C) of the prompts, packed."""
@@ -167,40 +168,41 @@ class _Engine:
         lengths = tuple(len(prompt.given["input_ids"]) for prompt in prompts)
         return self.model(lengths, **inputs, cache=cache)
 
-    def _line(self, number: int, copy: int, prompt: Prompt, kept: dict[int, Tensor]) -> Line:
+    def _request(self, number: int, copy: int, prompt: Prompt, kept: dict[int, Tensor]) -> Request:
         settings, draws, beam = self.settings, None, None
         if settings.samples:
-            # Of the input alone, so that its neighbours do not matter.
+            # The seed depends on the input alone, not on the rest of the batch.
             draws = np.random.default_rng((settings.seed, number, copy))
         elif settings.beam > 1:
             beam = Beam(settings.beam, settings.length_penalty, len(prompt.predicted_from))
-        return Line(number, prompt, draws, beam, kept=kept)
+        return Request(number, prompt, draws, beam, kept=kept)
 
-    def _width(self, rows: Rows) -> int:
-        return len(rows.cache) // len(rows.lines)
+    def _width(self, active: ActiveBatch) -> int:
+        return len(active.cache) // len(active.requests)
 
-    def _choose(self, rows: Rows, states: Tensor) -> None:
-        """Choose the next token of every row by its state (R, C); finished lines leave `rows`."""
+    def _choose(self, active: ActiveBatch, states: Tensor) -> None:
+        """Choose the next token of each row from its state (R, C), and remove finished requests."""
         logits = self.model.logits(states).float()
-        parents = self._push_beams(rows, logits) if rows.lines[0].beam else self._push(rows, logits)
-        width = self._width(rows)
-        self.done.extend(line for line in rows.lines if line.answers is not None)
-        order = compact([line.answers is None for line in rows.lines])
+        extend = self._extend_beams if active.requests[0].beam else self._extend
+        parents = extend(active, logits)
+        width = self._width(active)
+        self.done.extend(request for request in active.requests if request.answers is not None)
+        order = compact([request.answers is None for request in active.requests])
         indices = [i * width + parent for i in order for parent in parents[i]]
-        rows.cache.select(indices)
-        rows.lines = [rows.lines[i] for i in order]
-        if rows.seen is not None:
-            seen = rows.seen[indices]
-            last = [token for line in rows.lines for token in line.last()]
+        active.cache.select(indices)
+        active.requests = [active.requests[i] for i in order]
+        if active.seen is not None:
+            seen = active.seen[indices]
+            last = [token for request in active.requests for token in request.last()]
             seen[torch.arange(len(last)), torch.tensor(last, dtype=torch.int64)] = True
-            rows.seen = seen
+            active.seen = seen
 
-    def _push(self, rows: Rows, logits: Tensor) -> list[list[int]]:
-        """Add a token to every line, greedy or drawn; each goes on from its own row."""
-        settings, lines = self.settings, rows.lines
-        allowed = self._restrict(rows, logits)
+    def _extend(self, active: ActiveBatch, logits: Tensor) -> list[list[int]]:
+        """Add a token to each request, greedy or sampled; return the row that each one extends."""
+        settings, requests = self.settings, active.requests
+        allowed = self._restrict(active, logits)
         if settings.samples:
-            drawn = [line.draws.random() for line in lines if line.draws]
+            drawn = [request.draws.random() for request in requests if request.draws]
             tokens = choosing.draw(
                 allowed,
                 torch.tensor(drawn, dtype=torch.float64, device=self.device),
@@ -210,60 +212,64 @@ class _Engine:
             )
         else:
             tokens = allowed.argmax(-1)
-        gained = [0.0] * len(lines)
+        gained = [0.0] * len(requests)
         if self.scores:
             chosen = logits.gather(1, tokens[:, None]).squeeze(1)
             gained = (chosen - logits.logsumexp(-1)).tolist()
-        for line, token, score in zip(lines, tokens.tolist(), gained, strict=True):
-            line.score += score
-            ended = token in self.rules.ends
-            line.ids += [token]
-            stopped = ended or self._stops(line.ids)
-            if stopped or len(line.ids) == len(line.prompt.predicted_from):
-                kept = line.ids[:-1] if ended else line.ids
-                line.answers = [Answer(tuple(kept), line.score, stopped)]
-        return [[0]] * len(lines)
+        for request, token, score in zip(requests, tokens.tolist(), gained, strict=True):
+            request.score += score
+            ended = token in self.rules.eos_token_ids
+            request.ids += [token]
+            stopped = ended or self._stops(request.ids)
+            if stopped or len(request.ids) == len(request.prompt.predicted_from):
+                kept = request.ids[:-1] if ended else request.ids
+                request.answers = [Answer(tuple(kept), request.score, stopped)]
+        return [[0]] * len(requests)
 
-    def _push_beams(self, rows: Rows, logits: Tensor) -> list[list[int]]:
-        """Add a token to the beams of every line; return which old one each beam goes on from."""
-        lines, size = rows.lines, self.rules.candidates(self.settings.beam)
-        allowed = self._restrict(rows, logits.log_softmax(-1))
-        before = [score for line in lines for score, _ in line.beam.running]  # type: ignore[union-attr]
+    def _extend_beams(self, active: ActiveBatch, logits: Tensor) -> list[list[int]]:
+        """Add a token to the beams of each request; return the beam that each new one extends."""
+        requests, size = active.requests, self.rules.candidates(self.settings.beam)
+        allowed = self._restrict(active, logits.log_softmax(-1))
+        beams = [request.beam for request in requests if request.beam]
+        before = [score for beam in beams for score, _ in beam.running]
         total = allowed + torch.tensor(before, device=self.device)[:, None]
-        best = total.view(len(lines), -1).topk(size)
+        best = total.view(len(requests), -1).topk(size)
         vocabulary = logits.shape[-1]
         parents = []
-        found = zip(lines, best.values.tolist(), best.indices.tolist(), strict=True)
-        for line, values, places in found:
-            assert line.beam is not None
+        chosen = zip(requests, best.values.tolist(), best.indices.tolist(), strict=True)
+        for request, values, indices in chosen:
+            assert request.beam is not None
             candidates = [
-                (value, *divmod(place, vocabulary))
-                for value, place in zip(values, places, strict=True)
+                (value, *divmod(index, vocabulary))
+                for value, index in zip(values, indices, strict=True)
             ]
             parents.append(
-                line.beam.push(candidates, lambda token: token in self.rules.ends, self._stops)
+                request.beam.step(
+                    candidates, lambda token: token in self.rules.eos_token_ids, self._stops
+                )
             )
-            if line.beam.done:
-                line.answers = line.beam.finished
+            if request.beam.done:
+                request.answers = request.beam.finished
         return parents
 
-    def _restrict(self, rows: Rows, logits: Tensor) -> Tensor:
+    def _restrict(self, active: ActiveBatch, logits: Tensor) -> Tensor:
         """Return `logits` after the repetition penalty, -inf where a token may not be chosen."""
         rules, settings = self.rules, self.settings
-        if rows.seen is not None:
-            logits = choosing.penalize(logits, rows.seen, settings.repetition_penalty)
+        if active.seen is not None:
+            logits = choosing.penalize(logits, active.seen, settings.repetition_penalty)
         early = [
-            not line.prompt.open or line.count < settings.min_new_tokens for line in rows.lines
+            not request.prompt.open or request.count < settings.min_new_tokens
+            for request in active.requests
         ]
-        if rules.never or (rules.ends and any(early)):
+        if rules.suppress_tokens or (rules.eos_token_ids and any(early)):
             logits = logits.clone()
-            logits[:, list(rules.never)] = -torch.inf
-            if any(early) and rules.ends:
-                width = self._width(rows)
+            logits[:, list(rules.suppress_tokens)] = -torch.inf
+            if any(early) and rules.eos_token_ids:
+                width = self._width(active)
                 bound = [
                     i * width + j for i, held in enumerate(early) if held for j in range(width)
                 ]
-                logits[torch.tensor(bound)[:, None], torch.tensor(rules.ends)] = -torch.inf
+                logits[torch.tensor(bound)[:, None], torch.tensor(rules.eos_token_ids)] = -torch.inf
         return logits
 
     def _stops(self, ids: Sequence[int]) -> bool:

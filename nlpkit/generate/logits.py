@@ -34,10 +34,10 @@ def draw(
     values, tokens = candidates(logits / temperature, top_k, top_p)
     # In float64: a float32 sum over a vocabulary would never reach its last tokens.
     edges = values.double().softmax(-1).cumsum(-1)
-    places = torch.searchsorted(edges, (uniform.double() * edges[:, -1])[:, None], right=True)
+    indices = torch.searchsorted(edges, (uniform.double() * edges[:, -1])[:, None], right=True)
     # Nothing that was left out may be drawn, should the number fall on the last edge.
     last = (values > -torch.inf).sum(-1, keepdim=True) - 1
-    return tokens.gather(1, places.minimum(last)).squeeze(1)
+    return tokens.gather(1, indices.minimum(last)).squeeze(1)
 
 
 def candidates(logits: Tensor, top_k: int | None, top_p: float | None) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
-"""What is at work: lines of tokens in the making, and their rows of the cache.
+"""The active requests of generation, and their rows of the cache.
 
-W rows a line, R rows in all, C width, V vocabulary.
+W rows a request, R rows in all, C width, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,28 +16,28 @@ from nlpkit.objectives.contract import Prompt
 
 @dataclass(frozen=True)
 class Rules:
-    """What of the vocabulary ends an answer or is never in one."""
+    """Which tokens end an answer, and which are never generated."""
 
-    ends: tuple[int, ...] = ()
-    never: tuple[int, ...] = ()
-    stops: Callable[[Sequence[int]], bool] | None = None  # whether ids hold a stop text
+    eos_token_ids: tuple[int, ...] = ()
+    suppress_tokens: tuple[int, ...] = ()
+    stops: Callable[[Sequence[int]], bool] | None = None  # whether ids contain a stop text
 
     def candidates(self, beams: int) -> int:
-        """Return how many continuations to look at: if all end in every way, `beams` go on."""
-        return max(2, 1 + len(self.ends)) * beams
+        """Return how many continuations to consider, so that `beams` are left if others end."""
+        return max(2, 1 + len(self.eos_token_ids)) * beams
 
 
 @dataclass
-class Line:
-    """One answer in the making: an input, or one of several samples of it."""
+class Request:
+    """An unfinished answer: that of an input, or one of several samples of it."""
 
-    number: int  # of the input
+    number: int  # the index of its input
     prompt: Prompt
     draws: np.random.Generator | None
     beam: Beam | None
     ids: list[int] = field(default_factory=list)
     score: float = 0.0
-    answers: list[Answer] | None = None  # once it is done
+    answers: list[Answer] | None = None  # when it is finished
     kept: dict[int, Tensor] = field(default_factory=dict)  # slot -> state (C,) it is predicted from
 
     @property
@@ -51,16 +51,16 @@ class Line:
 
 
 @dataclass
-class Rows:
-    """Lines and what is kept of them: line i has rows i * W up to (i + 1) * W."""
+class ActiveBatch:
+    """The active requests and their cache: request i has the rows i * W to (i + 1) * W."""
 
-    lines: list[Line] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
     cache: Cache = field(default_factory=Cache)
     seen: Tensor | None = None  # (R, V) bool, tokens of input and output
 
 
 def compact(alive: Sequence[bool]) -> list[int]:
-    """Return the indices of those alive, most in their old place: the last fill the gaps."""
+    """Return the indices of those alive; the last ones fill the gaps, the others do not move."""
     count = sum(alive)
     movers = (i for i in range(len(alive) - 1, count - 1, -1) if alive[i])
     return [i if alive[i] else next(movers) for i in range(count)]

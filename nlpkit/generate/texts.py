@@ -59,20 +59,22 @@ class Writer:
             UsageError: its objective does not generate text, or the settings ask for too much.
         """
         if not isinstance(objective, Generative):
-            name = type(objective).__module__.rpartition(".")[2]
-            raise UsageError(f"this model was trained for {name} and does not generate text")
+            named = getattr(objective, "objectives", (objective,))
+            names = ", ".join(type(each).__module__.rpartition(".")[2] for each in named)
+            raise UsageError(f"this model was trained for {names} and does not generate text")
         self.model, self.tokenizer, self.objective = model, tokenizer, objective
         self.settings = settings
-        self.room = settings.max_new_tokens or min(_DEFAULT_NEW_TOKENS, objective.longest // 2)
-        if not settings.min_new_tokens <= self.room < objective.longest:
-            which = "max" if self.room >= objective.longest else "min"
+        new, limit = settings.max_new_tokens, objective.max_length
+        self.max_new_tokens = new = new or min(_DEFAULT_NEW_TOKENS, limit // 2)
+        if not settings.min_new_tokens <= new < limit:
+            which = "max" if new >= limit else "min"
             raise UsageError(
-                f"{which}_new_tokens: {max(self.room, settings.min_new_tokens)} is too many; the "
-                f"model takes {objective.longest} tokens, input and output together"
-                + (f", and {self.room} are to be added" if which == "min" else "")
+                f"{which}_new_tokens: {max(new, settings.min_new_tokens)} is too many; the "
+                f"model takes {limit} tokens, input and output together"
+                + (f", and {new} are to be added" if which == "min" else "")
             )
         stops = self._stops if settings.stop else None
-        self._rules = Rules(tuple(objective.ends), tuple(objective.never), stops)
+        self._rules = Rules(tuple(objective.eos_token_ids), tuple(objective.suppress_tokens), stops)
         if self._rules.candidates(settings.beam) > tokenizer.vocab_size:
             raise UsageError(f"beam: {settings.beam} is too many for {tokenizer.vocab_size} tokens")
         self.counts: Counter[str] = Counter()
@@ -122,7 +124,7 @@ class Writer:
                 assert isinstance(self.objective, Filling)
                 prompt = self.objective.fill_blanks(ids, blanks)
             else:
-                prompt = self.objective.continue_text(ids[0], self.room)
+                prompt = self.objective.continue_text(ids[0], self.max_new_tokens)
         except ValueError as error:
             self.counts["unanswered"] += 1
             return _Job(text, parts, blanks, None, str(error))

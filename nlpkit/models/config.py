@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from nlpkit.attention.contract import LAYOUT_FIELDS, Choice
+from nlpkit.attention.contract import LAYOUT_FIELDS, Choice, Visibility
 from nlpkit.config import FrozenConfig
 
 CAPABILITIES = {
@@ -31,6 +31,8 @@ class ModelConfig(FrozenConfig):
     pairs: ClassVar[bool] = False
     encodes_source: ClassVar[bool] = False
     has_vocabulary: ClassVar[bool] = True
+    # What a state depends on in a family without attention, such as a recurrent one.
+    visibility: ClassVar[Visibility | None] = None
     # What stands before, between and after the texts of a task (Radford et al. 2018, sec. 3.3).
     task_tokens: ClassVar[tuple[str, str, str]] = ("_start_", "_delimiter_", "_classify_")
 
@@ -60,7 +62,7 @@ class ModelConfig(FrozenConfig):
 
     def _sees(self, visibility: str) -> bool:
         seen = {choice.module.VISIBILITY for choice in self.kinds}
-        return seen == {visibility}
+        return seen == {visibility} if seen else self.visibility == visibility
 
     @property
     def causal(self) -> bool:

@@ -26,7 +26,12 @@ class Family(Protocol):
 
 
 class FamilyModel(Protocol):
-    """`models/NAME/model.py`."""
+    """`models/NAME/model.py`.
+
+    Where transformers has a sequence classifier of the family, it may name it: `CLASSIFIER`, its
+    class, and `CLASSIFIER_NAMES`, what the class calls the layer of a task: `head.weight` and, if
+    it has a bias, `head.bias`. Without names it is `score.weight`, without a bias.
+    """
 
     Model: type[nn.Module]  # called with (config, vocab_size, backend); see `Model` below
     FORMAT: HfFormat  # how transformers calls settings and parameters

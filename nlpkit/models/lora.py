@@ -15,7 +15,7 @@ from nlpkit.config import FrozenConfig
 from nlpkit.errors import UsageError
 from nlpkit.models import hf_format
 from nlpkit.models.contract import FamilyModel
-from nlpkit.models.head import HEAD
+from nlpkit.models.head import BIAS, HEAD
 from nlpkit.models.lora_config import Config
 
 ALL = "all-linear"  # peft's word for it
@@ -68,7 +68,7 @@ def targeted(config: Config, module: FamilyModel, model_config: FrozenConfig) ->
 def adapt(model: nn.Module, config: Config, targets: Mapping[str, str]) -> None:
     """Freeze `model`, but for the task's layer, and give the targets their adapters."""
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name == HEAD)
+        parameter.requires_grad_(name in (HEAD, BIAS))
     for name in targets:
         parent, _, leaf = name.rpartition(".")
         owner = model.get_submodule(parent)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nlpkit.objectives.contract import Field, Joining, Loss, Objective, Spans
+from nlpkit.objectives.contract import Field, Joining, Loss, Objective, Spans, TrainedModel
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,7 +76,7 @@ class Combined:
             found |= objective.num_targets(batch)
         return found
 
-    def loss(self, model: Any, hidden: Any, batch: Batch) -> Loss:
+    def loss(self, model: TrainedModel, hidden: Any, batch: Batch) -> Loss:
         """Return the terms of all objectives, weighted."""
         terms = {}
         for objective, weight in zip(self.objectives, self.weights, strict=True):

@@ -3,13 +3,33 @@
 P tokens of a soft prompt, T tokens in all, M slots.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nlpkit.objectives.contract import Prompt
 
+if TYPE_CHECKING:
+    from nlpkit.tokenizers.contract import Tokenizer
+
 PROMPT_SEGMENT, INFILLING_SEGMENT, GENERATION_SEGMENT = 0, 1, 2
+
+
+def text_frame(tokenizer: Tokenizer) -> tuple[int, int]:
+    """Return the ids of `<s>` and `</s>`, between which CPM-Ant's texts stand.
+
+    Raises:
+        ValueError: the tokenizer has none.
+    """
+    if tokenizer.bos_id is None or tokenizer.eos_id is None:
+        raise ValueError(
+            "tokenizer: this objective needs tokens that begin and end a text, as those of kind "
+            "cpm_ant; this one has none"
+        )
+    return tokenizer.bos_id, tokenizer.eos_id
 
 
 def continued(soft: np.ndarray, bos_id: int, ids: Sequence[int], room: int, most: int) -> Prompt:

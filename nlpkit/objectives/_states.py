@@ -23,12 +23,13 @@ from nlpkit.data.items import Row
 from nlpkit.data.pack import LENGTHS
 from nlpkit.errors import DataError
 from nlpkit.objectives._task import Item, RowError, Task, counted, kind_of, shorten
-from nlpkit.objectives.contract import Field, Loss, Term, check_length
+from nlpkit.objectives.contract import Field, Loss, Term, TrainedModel, check_length
 
 if TYPE_CHECKING:
     import torch
 
     from nlpkit.data.pack import Batch
+    from nlpkit.tokenizers.contract import Extendable
 
 
 class StateConfig(FrozenConfig):
@@ -58,15 +59,17 @@ class StateTask(Task):
     """A task on the states of `_classify_`; a file says `texts`, `sequences` and what is right."""
 
     parts = ("task", "lm")
-    inputs: tuple[str, ...] = ("input_ids",)
+    # Token types: of families that tell two texts apart.
+    inputs: tuple[str, ...] = ("input_ids", "token_type_ids")
     fields: Mapping[str, Field] = {
         "input_ids": Field(np.int64),
+        "token_type_ids": Field(np.int64),
         "order": Field(np.int64, per="sequence"),  # its number in the row
         "label": Field(np.float32, per="sequence"),  # the row's class, option or number
     }
     needs = ("has_vocabulary", "hidden_size")
 
-    def __init__(self, config: StateConfig, tokenizer: Any, model_config: Any):
+    def __init__(self, config: StateConfig, tokenizer: Extendable, model_config: Any):
         """Bind the settings.
 
         Raises:
@@ -78,9 +81,9 @@ class StateTask(Task):
         self.lm_weight = config.lm_weight if model_config.causal else 0.0
         frame = map(tokenizer.special_id, model_config.task_tokens)
         self.start, self.delimiter, self.extract = frame
-        if model_config.pairs:
-            self.inputs = ("input_ids", "token_type_ids")
-            self.fields = {**self.fields, "token_type_ids": Field(np.int64)}
+        if not model_config.pairs:
+            self.inputs = ("input_ids",)
+            self.fields = {k: v for k, v in self.fields.items() if k != "token_type_ids"}
 
     @classmethod
     def special_tokens(cls, model_config: Any) -> tuple[str, ...]:
@@ -147,19 +150,19 @@ class StateTask(Task):
         """Return the number of rows."""
         return {"task": int((batch["order"] == 0).sum())}
 
-    def loss(self, model: Any, hidden: torch.Tensor, batch: Batch) -> Loss:
+    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return L3, summed over rows; the task's loss and the auxiliary one apart, unweighted."""
         return self._computed(model, hidden, batch)[0]
 
     def predict(
-        self, model: Any, hidden: torch.Tensor, batch: Batch
+        self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
     ) -> tuple[Loss, list[tuple[str, str]]]:
         """Return the loss, and for each row the prediction and its label."""
         loss, outputs, groups = self._computed(model, hidden, batch)
         return loss, self.predictions(outputs, groups, batch.fields)
 
     def _computed(
-        self, model: Any, hidden: torch.Tensor, batch: Batch
+        self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
     ) -> tuple[Loss, torch.Tensor, torch.Tensor]:
         """Return the loss, each sequence's outputs (S, O) and the number of its row (S,)."""
         outputs = model.head(model.summary(hidden, batch.lengths)).float()
@@ -176,7 +179,7 @@ class StateTask(Task):
         return Loss({"task": Term(total, count, parts=parts)}), outputs, groups
 
     def _auxiliary(
-        self, model: Any, hidden: torch.Tensor, batch: Batch, groups: torch.Tensor
+        self, model: TrainedModel, hidden: torch.Tensor, batch: Batch, groups: torch.Tensor
     ) -> torch.Tensor:
         """Return the sum over rows of the mean, over a row's sequences, of their mean loss."""
         import torch

@@ -25,12 +25,13 @@ import numpy as np
 
 from nlpkit.data.pack import LENGTHS
 from nlpkit.data.records import RowError, kind_of
-from nlpkit.objectives.contract import Loss, Spans
+from nlpkit.objectives.contract import Loss, Spans, TrainedModel
 
 if TYPE_CHECKING:
     import torch
 
     from nlpkit.data.pack import Batch
+    from nlpkit.tokenizers.contract import Tokenizer
 
 __all__ = ["LENGTHS", "Item", "RowError", "Task", "kind_of", "shorten"]
 
@@ -60,7 +61,7 @@ class Task(ABC):
     predicts_text = False  # whether a target is a token, so that perplexity means something
     metrics: tuple[str, ...] = ()
 
-    def __init__(self, config: Any, tokenizer: Any, model_config: Any):
+    def __init__(self, config: Any, tokenizer: Tokenizer, model_config: Any):
         self.config, self.tokenizer, self.model_config = config, tokenizer, model_config
 
     @classmethod
@@ -78,12 +79,14 @@ class Task(ABC):
         """Return `config` with what the training rows alone can tell."""
         return config
 
-    def predict(self, model: Any, hidden: Any, batch: Batch) -> tuple[Loss, list[tuple[str, str]]]:
+    def predict(
+        self, model: TrainedModel, hidden: Any, batch: Batch
+    ) -> tuple[Loss, list[tuple[str, str]]]:
         """Return the loss, and for each row the prediction and its label; none by default."""
         return self.loss(model, hidden, batch), []
 
     @abstractmethod
-    def loss(self, model: Any, hidden: Any, batch: Batch) -> Loss:
+    def loss(self, model: TrainedModel, hidden: Any, batch: Batch) -> Loss:
         """Return the loss of a batch."""
 
     def encode(self, texts: list[str]) -> list[list[int]]:

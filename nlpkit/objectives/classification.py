@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field as Setting
 
 from nlpkit.data.items import Row
 from nlpkit.objectives._states import LabelConfig, LabelTask
+
+if TYPE_CHECKING:
+    from nlpkit.tokenizers.contract import Extendable
 
 
 class Config(LabelConfig):
@@ -21,7 +24,7 @@ class Objective(LabelTask):
 
     metrics = ("accuracy", "f1")
 
-    def __init__(self, config: Config, tokenizer: Any, model_config: Any):
+    def __init__(self, config: Config, tokenizer: Extendable, model_config: Any):
         super().__init__(config, tokenizer, model_config)
         self.columns = (config.text, config.label)
 

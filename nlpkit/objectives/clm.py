@@ -18,12 +18,13 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives.contract import Field, Loss, Prompt, Spans, Term, TextObjective
+from nlpkit.objectives.contract import Field, Loss, Prompt, Spans, Term, TextObjective, TrainedModel
 
 if TYPE_CHECKING:
     import torch
 
     from nlpkit.data.pack import Batch
+    from nlpkit.tokenizers.contract import Tokenizer
 
 
 class Config(FrozenConfig):
@@ -46,7 +47,7 @@ class Objective(TextObjective):
     predicts_text = True
     needs = ("causal",)
 
-    def __init__(self, config: Config, tokenizer: Any, model_config: Any):
+    def __init__(self, config: Config, tokenizer: Tokenizer, model_config: Any):
         """Bind the settings; `model_config` gives `max_positions`, if the family has a longest.
 
         Raises:
@@ -56,7 +57,7 @@ class Objective(TextObjective):
         begin, end = tokenizer.bos_id, tokenizer.eos_id
         self.before = () if config.contiguous or begin is None else (begin,)
         self.after = () if end is None else (end,)
-        self.longest, self.ends = config.max_length, self.after
+        self.max_length, self.eos_token_ids = config.max_length, self.after
 
     def spans(self, lengths: np.ndarray) -> Spans:
         """Return spans of at most `max_length` + 1 tokens, each beginning with the one before."""
@@ -92,7 +93,7 @@ class Objective(TextObjective):
         """Return the number of predicted tokens: all."""
         return {"clm": batch["labels"].size}
 
-    def loss(self, model: Any, hidden: torch.Tensor, batch: Batch) -> Loss:
+    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return cross entropy over all tokens."""
         import torch
 
@@ -103,10 +104,10 @@ class Objective(TextObjective):
         return Loss({"clm": Term(loss_sum, len(labels), parts=parts, of_text=True)})
 
     @property
-    def never(self) -> tuple[int, ...]:
+    def suppress_tokens(self) -> tuple[int, ...]:
         """Tokens that are no target: the begin token, and the one for padding."""
         ids = (self.tokenizer.bos_id, self.tokenizer.pad_id)
-        return tuple(token_id for token_id in ids if token_id not in (None, *self.ends))
+        return tuple(i for i in ids if i is not None and i not in self.eos_token_ids)
 
     def continue_text(self, ids: Sequence[int], room: int) -> Prompt:
         """Return the text, as documents begin, and `room` slots behind it.
@@ -118,7 +119,7 @@ class Objective(TextObjective):
             ValueError: the text is empty and the tokenizer has no token to begin with.
         """
         begin = self.before or (() if len(ids) else self.after)
-        most = self.longest - room - len(begin)
+        most = self.max_length - room - len(begin)
         kept = np.asarray(ids, np.int64)[max(len(ids) - most, 0) :]
         given = np.concatenate([np.asarray(begin, np.int64), kept])
         if not len(given):

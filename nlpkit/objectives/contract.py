@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from nlpkit.data.pack import Batch
+    from nlpkit.tokenizers.contract import Tokenizer
 
 IGNORE = -100  # the label of a position that is not predicted, as in torch and transformers
 
@@ -110,6 +111,33 @@ class Loss:
         return {name: term.num_targets for name, term in self.terms.items()}
 
 
+class TrainedModel(Protocol):
+    """What objectives ask of a model; the family's `Model` has it.
+
+    Of its own, a family may offer more, such as logits for pairs: then the objective names it.
+    """
+
+    head: Any  # the layer that a task puts on a summary: states (S, C) to outputs (S, O)
+
+    def __call__(self, lengths: Sequence[int], **inputs: Any) -> Any:
+        """Return hidden states (N, C) of a pack of sequences of these lengths."""
+
+    def token_loss(
+        self,
+        hidden: torch.Tensor,
+        index: torch.Tensor,
+        targets: torch.Tensor,
+        loss_weights: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the summed cross entropy at rows `index` (M,), and each target's."""
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return (M, V) for hidden states (M, C)."""
+
+    def summary(self, hidden: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+        """Return (S, C), what stands for each sequence in a task."""
+
+
 class Objective(Protocol):
     """An objective bound to its settings, a tokenizer and a model's settings.
 
@@ -117,6 +145,8 @@ class Objective(Protocol):
     them, or add a term to the loss.
     """
 
+    config: Any  # its settings
+    # Of the class, all fields that it can have; of an object, those that this model asks for.
     fields: Mapping[str, Field]
     inputs: tuple[str, ...]  # the fields that are arguments of the model's `forward`
     parts: tuple[str, ...]  # what is reported apart
@@ -151,7 +181,7 @@ class Objective(Protocol):
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the targets of each term in a collated batch; the names are always the same."""
 
-    def loss(self, model: Any, hidden: Any, batch: Batch) -> Loss:
+    def loss(self, model: TrainedModel, hidden: Any, batch: Batch) -> Loss:
         """Return the loss of a batch of tensors, from what `model.forward` gave for it."""
 
 
@@ -165,7 +195,7 @@ class Joining(Protocol):
         """Return the example with its fields changed, or with more of them."""
 
 
-def forward(objective: Objective, model: Any, batch: Batch) -> Any:
+def forward(objective: Objective, model: Callable[..., Any], batch: Batch) -> Any:
     """Return what the model makes of the inputs that the objective names: hidden states (N, C).
 
     `progress` among the inputs is the share of the run that is done, from 0 to 1.
@@ -191,7 +221,7 @@ class TextObjective:
     extra = 0
     min_piece = 1
 
-    def __init__(self, config: Any, tokenizer: Any, model_config: Any):
+    def __init__(self, config: Any, tokenizer: Tokenizer, model_config: Any):
         """Bind the settings.
 
         Raises:
@@ -249,13 +279,13 @@ def check_length(max_length: int, model_config: Any) -> None:
 class Generative(Protocol):
     """What an objective offers, beside its contract, if its model can generate text."""
 
-    longest: int  # tokens of text, given and new, that fit together
-    ends: tuple[int, ...]  # tokens that end a text
-    never: tuple[int, ...]  # tokens that were never a target: not to be generated
+    max_length: int  # tokens of text, given and new, that fit together
+    eos_token_ids: tuple[int, ...]  # tokens that end a text
+    suppress_tokens: tuple[int, ...]  # tokens that were never a target: not to be generated
     drop_unknown: bool
 
     def continue_text(self, ids: Sequence[int], room: int) -> Prompt:
-        """Return the prompt for a text, with `room` slots, fewer than `longest`.
+        """Return the prompt for a text, with `room` slots, fewer than `max_length`.
 
         Raises:
             ValueError: nothing can be predicted from this text.

@@ -17,7 +17,12 @@ from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
 from nlpkit.objectives import _soft_prompt
-from nlpkit.objectives._soft_prompt import GENERATION_SEGMENT, INFILLING_SEGMENT, PROMPT_SEGMENT
+from nlpkit.objectives._soft_prompt import (
+    GENERATION_SEGMENT,
+    INFILLING_SEGMENT,
+    PROMPT_SEGMENT,
+    text_frame,
+)
 from nlpkit.objectives.contract import (
     IGNORE,
     Field,
@@ -26,6 +31,7 @@ from nlpkit.objectives.contract import (
     Spans,
     Term,
     TextObjective,
+    TrainedModel,
     cut_documents,
 )
 
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
     import torch
 
     from nlpkit.data.pack import Batch
+    from nlpkit.tokenizers.contract import Tokenizer
 
 
 class Config(FrozenConfig):
@@ -66,7 +73,7 @@ class Objective(TextObjective):
     drop_unknown = True
     needs = ("prompt_length", "prompts")
 
-    def __init__(self, config: Config, tokenizer: Any, model_config: Any):
+    def __init__(self, config: Config, tokenizer: Tokenizer, model_config: Any):
         """Bind the settings; `model_config` gives `prompt_length` and `prompts`.
 
         Raises:
@@ -77,10 +84,10 @@ class Objective(TextObjective):
         self.prompts = (model_config.prompts.infilling, model_config.prompts.generation)
         self.tokenizer = tokenizer
         self.vocab_size = tokenizer.vocab_size
-        self.bos_id, self.eos_id = tokenizer.bos_id, tokenizer.eos_id
+        self.bos_id, self.eos_id = text_frame(tokenizer)
         self.max_piece = config.max_length - self.prompt_length - 2
-        self.longest = self.max_piece + 1  # a text that is to go on has no `</s>`
-        self.ends = (self.eos_id,)
+        self.max_length = self.max_piece + 1  # a text that is to go on has no `</s>`
+        self.eos_token_ids = (self.eos_id,)
         if self.max_piece < max(config.min_piece, 1):
             raise ValueError(
                 f"objective.max_length: {config.max_length} leaves {self.max_piece} tokens for "
@@ -131,7 +138,7 @@ class Objective(TextObjective):
         """Return the number of predicted positions."""
         return {"cpm_ant": int((batch["labels"] != IGNORE).sum())}
 
-    def loss(self, model: Any, hidden: torch.Tensor, batch: Batch) -> Loss:
+    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return cross entropy over the targets, infilling and generation reported apart.
 
         `model.token_loss` projects the target positions alone on the vocabulary.
@@ -148,7 +155,7 @@ class Objective(TextObjective):
         return Loss({"cpm_ant": Term(loss_sum, len(index), parts=parts, of_text=True)})
 
     @property
-    def never(self) -> tuple[int, ...]:
+    def suppress_tokens(self) -> tuple[int, ...]:
         """Tokens that are no target: `<s>` is given, documents hold no unknown ones."""
         ids = (self.bos_id, self.tokenizer.pad_id, self.tokenizer.unk_id)
         return tuple(token_id for token_id in ids if token_id is not None)
@@ -158,7 +165,7 @@ class Objective(TextObjective):
 
         Of a text that is too long the end is kept.
         """
-        return _soft_prompt.continued(self._soft(1), self.bos_id, ids, room, self.longest)
+        return _soft_prompt.continued(self._soft(1), self.bos_id, ids, room, self.max_length)
 
     def fill_blanks(self, parts: Sequence[Sequence[int]], blanks: Sequence[int]) -> Prompt:
         """Return soft prompt, `<s>`, text and `</s>` as context, and a target slot a blank token.

@@ -18,12 +18,13 @@ from nlpkit.config import FrozenConfig
 from nlpkit.data.items import Row
 from nlpkit.objectives import _soft_prompt
 from nlpkit.objectives._task import Item, Task, counted, shorten
-from nlpkit.objectives.contract import IGNORE, Field, Loss, Prompt, Term
+from nlpkit.objectives.contract import IGNORE, Field, Loss, Prompt, Term, TrainedModel
 
 if TYPE_CHECKING:
     import torch
 
     from nlpkit.data.pack import Batch
+    from nlpkit.tokenizers.contract import Tokenizer
 
 PROMPT_SEGMENT, TEXT_SEGMENT = 0, 2
 
@@ -58,7 +59,7 @@ class Objective(Task):
     # Of generated text; Chinese characters count one by one.
     metrics = ("exact_match", "rouge:tokenize=zh", "bleu:tokenize=zh")
 
-    def __init__(self, config: Config, tokenizer: Any, model_config: Any):
+    def __init__(self, config: Config, tokenizer: Tokenizer, model_config: Any):
         """Bind the settings.
 
         Raises:
@@ -72,19 +73,19 @@ class Objective(Task):
                 f"objective.max_length: {config.max_length} leaves no room for text after "
                 f"{len(self.prompt)} prompt tokens, <s> and </s>"
             )
+        self.bos_id, self.eos_id = _soft_prompt.text_frame(tokenizer)
         self.columns = (config.input, config.target)
-        self.longest, self.ends = self.room + 1, (tokenizer.eos_id,)
+        self.max_length, self.eos_token_ids = self.room + 1, (self.eos_id,)
 
     @property
-    def never(self) -> tuple[int, ...]:
+    def suppress_tokens(self) -> tuple[int, ...]:
         """Tokens that are no target; unknown ones in targets are not to be imitated."""
         ids = (self.tokenizer.bos_id, self.tokenizer.pad_id, self.tokenizer.unk_id)
         return tuple(token_id for token_id in ids if token_id is not None)
 
     def continue_text(self, ids: Sequence[int], room: int) -> Prompt:
         """Return soft prompt, `<s>` and the input, whose end is kept, and slots for the target."""
-        bos_id = self.tokenizer.bos_id
-        return _soft_prompt.continued(self.prompt, bos_id, ids, room, self.longest)
+        return _soft_prompt.continued(self.prompt, self.bos_id, ids, room, self.max_length)
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return input and target; raise `RowError`."""
@@ -104,9 +105,9 @@ class Objective(Task):
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the tensors of spec/cpm_ant.md, each (T,); nothing is random."""
         source, target = item.parts
-        tokenizer, prompt = self.tokenizer, len(self.prompt)
+        prompt = len(self.prompt)
         input_ids = np.concatenate(
-            [self.prompt, [tokenizer.bos_id], source, target, [tokenizer.eos_id]]
+            [self.prompt, [self.bos_id], source, target, [self.eos_id]]
         ).astype(np.int64)
         context = np.ones(len(input_ids), np.bool_)
         context[prompt + 1 + len(source) :] = False
@@ -126,7 +127,7 @@ class Objective(Task):
         """Return the number of predicted tokens."""
         return {"nlg": int((batch["labels"] != IGNORE).sum())}
 
-    def loss(self, model: Any, hidden: torch.Tensor, batch: Batch) -> Loss:
+    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return cross entropy over the target's tokens and `</s>`."""
         labels = batch.fields["labels"]
         index = (labels != IGNORE).nonzero().squeeze(1)

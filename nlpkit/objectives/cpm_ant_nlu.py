@@ -32,13 +32,14 @@ from nlpkit.objectives._task import (
     predictions,
     shorten,
 )
-from nlpkit.objectives.contract import Field, Loss, Term
+from nlpkit.objectives.contract import Field, Loss, Term, TrainedModel
 from nlpkit.objectives.cpm_ant_nlg import PROMPT_SEGMENT, TEXT_SEGMENT, prompt_ids
 
 if TYPE_CHECKING:
     import torch
 
     from nlpkit.data.pack import Batch
+    from nlpkit.tokenizers.contract import Tokenizer
 
 _NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 
@@ -95,7 +96,7 @@ class Objective(Task):
     needs = ("prompt_length", "prompts", "prompt_types")
     metrics = ("accuracy",)
 
-    def __init__(self, config: Config, tokenizer: Any, model_config: Any):
+    def __init__(self, config: Config, tokenizer: Tokenizer, model_config: Any):
         """Bind the settings.
 
         Raises:
@@ -195,12 +196,12 @@ class Objective(Task):
         """Return the number of rows."""
         return {"nlu": int((batch["option"] == 0).sum())}
 
-    def loss(self, model: Any, hidden: torch.Tensor, batch: Batch) -> Loss:
+    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return cross entropy over the options of each row."""
         return _loss(*self._scores(model, hidden, batch), batch)
 
     def predict(
-        self, model: Any, hidden: torch.Tensor, batch: Batch
+        self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
     ) -> tuple[Loss, list[tuple[str, str]]]:
         """Return the loss, and for each row the number of the option chosen and the right one's."""
         scores, groups = self._scores(model, hidden, batch)
@@ -208,7 +209,7 @@ class Objective(Task):
         return _loss(scores, groups, batch), chosen
 
     def _scores(
-        self, model: Any, hidden: torch.Tensor, batch: Batch
+        self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return each sequence's score (S,) and the number of its row (S,)."""
         logits = model.logits(hidden[last_tokens(batch.lengths, hidden.device)])

@@ -18,6 +18,8 @@ from nlpkit.objectives._task import RowError, group_softmax_loss, kind_of, predi
 if TYPE_CHECKING:
     import torch
 
+    from nlpkit.tokenizers.contract import Extendable
+
 
 class Config(StateConfig):
     """Which columns a row has."""
@@ -40,7 +42,7 @@ class Objective(StateTask):
     outputs = 1
     metrics = ("accuracy",)
 
-    def __init__(self, config: Config, tokenizer: Any, model_config: Any):
+    def __init__(self, config: Config, tokenizer: Extendable, model_config: Any):
         super().__init__(config, tokenizer, model_config)
         options = [config.options] if isinstance(config.options, str) else config.options
         asked = [config.context] + ([config.question] if config.question else [])

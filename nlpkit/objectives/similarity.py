@@ -18,6 +18,8 @@ from nlpkit.objectives._task import RowError, kind_of
 if TYPE_CHECKING:
     import torch
 
+    from nlpkit.tokenizers.contract import Extendable
+
 
 class Config(LabelConfig):
     """Which columns a row has, and whether its label is a number to be estimated."""
@@ -30,7 +32,7 @@ class Config(LabelConfig):
 class Objective(LabelTask):
     """Examples and loss of similarity."""
 
-    def __init__(self, config: Config, tokenizer: Any, model_config: Any):
+    def __init__(self, config: Config, tokenizer: Extendable, model_config: Any):
         super().__init__(config, tokenizer, model_config)
         self.columns = (config.text_a, config.text_b, config.label)
         self.metrics = ("pearson", "spearman") if config.regression else ("accuracy", "f1")

@@ -12,6 +12,7 @@ import torch
 from nlpkit import attention
 from nlpkit.attention.layout import Layout
 from nlpkit.data.corpus import Counts
+from nlpkit.data.items import Items
 from nlpkit.data.loader import Stream, packing_efficiency
 from nlpkit.data.pack import Batch
 from nlpkit.data.store import Callbacks, Corpus
@@ -21,10 +22,10 @@ from nlpkit.recipe import Resolved
 from nlpkit.runs import build
 from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.train import machine
-from nlpkit.train.duration import batches_per_epoch, settle
+from nlpkit.train.duration import batches_per_epoch, resolve_steps
 from nlpkit.train.log import Log
 from nlpkit.train.loop import to_device
-from nlpkit.train.settings import Settled
+from nlpkit.train.settings import ResolvedTraining
 
 
 @dataclass
@@ -32,7 +33,7 @@ class Plan:
     """The parts of a run that has not begun."""
 
     resolved: Resolved
-    settings: Settled  # `train` of the recipe, its length in steps
+    settings: ResolvedTraining  # `train` of the recipe, its length in steps
     part: ModelPart
     data: Data
     stream: Stream
@@ -87,7 +88,7 @@ def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
         budget=settings.batch_budget,
         batches_per_step=settings.batches_per_step,
     )
-    return Plan(resolved, settle(settings, stream), part, data, stream, where)
+    return Plan(resolved, resolve_steps(settings, stream), part, data, stream, where)
 
 
 def describe(plan: Plan) -> dict[str, Any]:
@@ -143,7 +144,7 @@ def _held_out(data: Data) -> dict[str, Any] | None:
     return _corpus(data.valid) | {"examples": len(data.held_out), "unigram_entropy": entropy}
 
 
-def _corpus(corpus: Corpus) -> dict[str, Any]:
+def _corpus(corpus: Corpus | Items) -> dict[str, Any]:
     counts: Counts = corpus.counts
     return {
         "documents": len(corpus),
@@ -210,10 +211,12 @@ def draw_mask(plan: Plan, path: Path) -> None:
     """Draw who sees whom in the first batch: the whole pack, and its shortest sequence.
 
     Raises:
-        UsageError: matplotlib is not installed.
+        UsageError: the family has no attention, or matplotlib is not installed.
     """
     from nlpkit.report.figures import mask_figure
 
+    if not plan.part.config.kinds:
+        raise UsageError(f"--mask: family {plan.part.family} has no attention to draw")
     batch = to_device(plan.first, torch.device("cpu"))
     layout = Layout.of(batch.lengths, "cpu")
     mask = attention.dense_mask(plan.part.config.kinds[0], layout, batch.fields)
@@ -226,7 +229,7 @@ def dry_run(resolved: Resolved, run_path: Path, device: str, log: Log) -> dict[s
     plan = make(resolved, run_path, device, log)
     description = describe(plan)
     batch = plan.first
-    log.say(
+    log.info(
         f"recipe, data and objective are in order: the first batch has {len(batch.lengths)} "
         f"sequences, {batch.tokens:,} tokens, {batch.targets:,} targets; "
         f"{plan.settings.steps:,} steps in all"

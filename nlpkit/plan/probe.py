@@ -56,7 +56,7 @@ class _Trial:
         torch.manual_seed(plan.resolved.recipe.seed)
         backend = plan.resolved.recipe.attention.backend
         vocab_size = plan.data.vocab_size
-        self.model = build.build_model(plan.part, vocab_size, backend).to(plan.device)
+        self.model: Any = build.build_model(plan.part, vocab_size, backend).to(plan.device)
         self.optimizer = adamw(self.model, self.settings)
         self.bf16 = precision == "bf16"
 
@@ -109,7 +109,7 @@ def probe(plan: Plan) -> dict[str, Any]:
     tried first, and what these say would not fit is not tried.
     """
     settings = plan.settings
-    machine.tune_memory()
+    machine.configure_allocator()
     precision, reason = machine.choose_precision(settings.precision, plan.device)
     if settings.deterministic:
         torch.use_deterministic_algorithms(True, warn_only=plan.device.type != "cpu")
@@ -248,13 +248,13 @@ def _occasions(plan: Plan) -> tuple[int, int]:
     return len(evaluated), len(evaluated | saved)
 
 
-def _saving_seconds(place: Path, size: int) -> float:
-    """Return how long `size` bytes take to be written, synced and hashed near `place`."""
-    place = place.expanduser().absolute()
-    while not place.is_dir():
-        place = place.parent
+def _saving_seconds(directory: Path, size: int) -> float:
+    """Return how long `size` bytes take to be written, synced and hashed near `directory`."""
+    directory = directory.expanduser().absolute()
+    while not directory.is_dir():
+        directory = directory.parent
     sample = os.urandom(min(size, _SAMPLE_BYTES))
-    where = place if os.access(place, os.W_OK) else None
+    where = directory if os.access(directory, os.W_OK) else None
     with tempfile.TemporaryFile(dir=where) as file:
         start = time.perf_counter()
         file.write(sample)
@@ -282,8 +282,8 @@ def advice(plan: Plan, found: Memory) -> str:
     gib = 2**30
     needed = f"about {found.peak / gib:.1f} GiB" if found.peak else "more memory"
     head = f"the longest batch needs {needed} and there are {found.limit / gib:.1f} GiB; "
-    room = FULL * found.limit - found.state
-    fitting = int(room / found.per_token) if found.per_token and room > 0 else 0
+    free = FULL * found.limit - found.state
+    fitting = int(free / found.per_token) if found.per_token and free > 0 else 0
     most = min(fitting, settings.batch_budget - 1)
     divisors = [n for n in range(1, most + 1) if settings.tokens_per_step % n == 0]
     longest_example = int(plan.data.examples.sizes.max())

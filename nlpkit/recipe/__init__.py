@@ -88,7 +88,7 @@ class Recipe(FrozenConfig):
     @classmethod
     def _needed(cls, value: Any, info: ValidationInfo) -> Any:
         objectives = info.data.get("objective", ())
-        if info.field_name == "tokenizer" and objectives and not reads_text(objectives):
+        if info.field_name == "tokenizer" and objectives and not fit.reads_text(objectives):
             if value is not None:
                 names = ", ".join(objective.name for objective in objectives)
                 raise ValueError(f"objective {names} reads no text: remove the section tokenizer")
@@ -129,11 +129,6 @@ class Recipe(FrozenConfig):
     @field_serializer("objective")
     def _one_or_more(self, objectives: tuple[Objective, ...]) -> Any:
         return objectives[0] if len(objectives) == 1 else list(objectives)
-
-
-def reads_text(objectives: Sequence[Objective]) -> bool:
-    """Return whether an objective reads text, so that a tokenizer is needed."""
-    return any(registry.load(o.FOLDER, o.name).Objective.reads_text for o in objectives)
 
 
 @dataclass(frozen=True)

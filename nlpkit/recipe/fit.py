@@ -65,12 +65,25 @@ def of_objectives(
             )
         elif lacking := missing(made, config):
             yield path, f"{section.name} needs {_needed(lacking, family, config)}{_suited(made)}"
+        elif made.reads_text and not config.has_vocabulary:
+            yield path, f"{section.name} reads text, and family {family} has no vocabulary"
+        elif not number and config.has_vocabulary and not reads_text(objectives):
+            yield (
+                path,
+                f"{section.name} reads no text, and family {family} has a vocabulary"
+                f"{_suited(made)}",
+            )
         elif not number and (unread := [name for name in config.inputs if name not in given]):
             yield (
                 path,
                 f"{section.name} does not give {', '.join(unread)}, which family {family} reads"
                 f"{_suited(made)}",
             )
+
+
+def reads_text(objectives: Sequence[Objective]) -> bool:
+    """Return whether an objective reads text, so that a tokenizer is needed."""
+    return any(registry.load(o.FOLDER, o.name).Objective.reads_text for o in objectives)
 
 
 def missing(objective: Any, config: Any) -> list[str]:
@@ -80,7 +93,9 @@ def missing(objective: Any, config: Any) -> list[str]:
 
 def trains(objective: Any, config: ModelConfig) -> bool:
     """Return whether an objective alone trains a model with these settings."""
-    return not missing(objective, config) and {*config.inputs} <= {*objective.inputs}
+    if missing(objective, config) or objective.reads_text != config.has_vocabulary:
+        return False
+    return {*config.inputs} <= {*objective.inputs}
 
 
 def _needed(lacking: Sequence[str], family: str, config: ModelConfig) -> str:

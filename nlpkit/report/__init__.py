@@ -41,17 +41,17 @@ def write(runs: Sequence[Path], out: Path | None = None) -> Path:
     ending = out.suffix.lower()
     if ending not in ENDINGS:
         raise UsageError(f"{out}: a report ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
-    told = [read_history(run, label) for run, label in zip(runs, _labels(runs), strict=True)]
-    charts = make_charts(told)
-    labels = [history.label for history in told]
+    histories = [read_history(run, label) for run, label in zip(runs, _labels(runs), strict=True)]
+    charts = make_charts(histories)
+    labels = [history.label for history in histories]
     if ending == ".html":
-        _write(out, page.render(told, charts))
+        _write(out, page.render(histories, charts))
     elif ending == ".svg":
-        _write(out, svg.sheet(charts, labels, page.heading(told)))
+        _write(out, svg.sheet(charts, labels, page.heading(histories)))
     else:
         from nlpkit.report.figures import charts_figure
 
-        charts_figure(charts, labels, page.heading(told), out)
+        charts_figure(charts, labels, page.heading(histories), out)
     return out
 
 
@@ -78,27 +78,35 @@ def _write(out: Path, text: str) -> None:
             draft.unlink(missing_ok=True)
 
 
-def make_charts(told: Sequence[History]) -> list[Chart]:
+def make_charts(histories: Sequence[History]) -> list[Chart]:
     """Return the charts of the runs: losses, whole and by part, then what the optimizer did."""
-    several = len(told) > 1
-    unit = _loss_unit(told)
+    several = len(histories) > 1
+    unit = _loss_unit(histories)
     # Of runs with one part, that part is the whole.
-    parts = sorted({name for history in told for name in history.parts})
+    parts = sorted({name for history in histories for name in history.parts})
     charts = [
         Chart(
             "loss",
             "Loss",
             unit,
-            [line for n, history in enumerate(told) for line in _losses(history, n, None, several)],
-            levels=_entropies(told),
+            [
+                line
+                for n, history in enumerate(histories)
+                for line in _losses(history, n, None, several)
+            ],
+            levels=_entropies(histories),
         )
     ]
     charts += [
         Chart(
             f"loss.{part}",
             _UNPRINTABLE.sub("\ufffd", f"Loss: {part}"),
-            _loss_unit([history for history in told if part in history.parts]),
-            [line for n, history in enumerate(told) for line in _losses(history, n, part, several)],
+            _loss_unit([history for history in histories if part in history.parts]),
+            [
+                line
+                for n, history in enumerate(histories)
+                for line in _losses(history, n, part, several)
+            ],
         )
         for part in (parts if len(parts) > 1 else ())
     ]
@@ -107,15 +115,15 @@ def make_charts(told: Sequence[History]) -> list[Chart]:
             f"score.{name}",
             _UNPRINTABLE.sub("\ufffd", f"Held out: {name}"),
             "score",
-            [line for n, history in enumerate(told) for line in _scores(history, n, name)],
+            [line for n, history in enumerate(histories) for line in _scores(history, n, name)],
         )
-        for name in sorted({name for history in told for name in history.scores})
+        for name in sorted({name for history in histories for name in history.scores})
     ]
     charts += [
-        _chart(told, "lr", "Learning rate", "per step"),
-        _chart(told, "grad_norm", "Gradient norm", "before clipping"),
-        _chart(told, "tokens_per_second", "Speed", "tokens/s"),
-        _chart(told, "memory_bytes", "Peak memory", "MiB", scale=1 / _MIB),
+        _chart(histories, "lr", "Learning rate", "per step"),
+        _chart(histories, "grad_norm", "Gradient norm", "before clipping"),
+        _chart(histories, "tokens_per_second", "Speed", "tokens/s"),
+        _chart(histories, "memory_bytes", "Peak memory", "MiB", scale=1 / _MIB),
     ]
     return charts
 
@@ -148,16 +156,16 @@ def _scores(history: History, number: int, name: str) -> list[Line]:
     return [thin(history.label, number, at, values, strong=True)]
 
 
-def _loss_unit(told: Sequence[History]) -> str:
+def _loss_unit(histories: Sequence[History]) -> str:
     """Return the unit of the loss: a task that writes no text is judged by the row."""
-    units = {history.loss_unit for history in told}
+    units = {history.loss_unit for history in histories}
     return " or ".join(sorted(units, reverse=True))
 
 
-def _entropies(told: Sequence[History]) -> list[tuple[str, float, int]]:
+def _entropies(histories: Sequence[History]) -> list[tuple[str, float, int]]:
     """Return the unigram entropy of the held-out text of each run, equal ones once."""
     found: dict[float, int] = {}
-    for number, history in enumerate(told):
+    for number, history in enumerate(histories):
         entropy: Any = history.status.get("held_out_unigram_entropy")
         if isinstance(entropy, int | float) and not isinstance(entropy, bool):
             found.setdefault(float(entropy), number)
@@ -165,11 +173,11 @@ def _entropies(told: Sequence[History]) -> list[tuple[str, float, int]]:
 
 
 def _chart(
-    told: Sequence[History], key: str, title: str, unit: str, *, scale: float = 1.0
+    histories: Sequence[History], key: str, title: str, unit: str, *, scale: float = 1.0
 ) -> Chart:
     lines = [
         thin(history.label, number, history.columns["step"], history.columns[key] * scale)
-        for number, history in enumerate(told)
+        for number, history in enumerate(histories)
         if np.isfinite(history.columns[key]).any()
     ]
     wide = False

@@ -111,9 +111,9 @@ def mask_figure(
         axes.set_xlabel("key")
         axes.set_ylabel("query")
     if stop - start <= _READABLE:
-        places = range(stop - start)
-        one.set_xticks(places, tokens[start:stop], rotation=90, fontsize=7)
-        one.set_yticks(places, tokens[start:stop], fontsize=7)
+        ticks = range(stop - start)
+        one.set_xticks(ticks, tokens[start:stop], rotation=90, fontsize=7)
+        one.set_yticks(ticks, tokens[start:stop], fontsize=7)
     with name_path_in_errors(path), warnings.catch_warnings():
         # Where no font has a character there is a box: said once by each is too much.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")

@@ -85,8 +85,8 @@ class History:
 
     def settings_hash(self) -> str:
         """Return the SHA-256 of all settings but the run's name and directory."""
-        told = {k: v for k, v in self.settings.items() if k not in _IDENTITY}
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        compared = {k: v for k, v in self.settings.items() if k not in _IDENTITY}
+        return hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()
 
     def hashes(self, columns: tuple[str, ...], steps: Iterable[int]) -> dict[int, str]:
         """Return, for each of `steps` that was recorded, the SHA-256 of all records up to it.
@@ -248,18 +248,18 @@ def _settings(path: Path) -> dict[str, str]:
     if not isinstance(data, dict):
         raise FileError(f"{path}: not a recipe: expected settings (`key: value`)")
     found = {}
-    for place in flatten(data):
+    for keys in flatten(data):
         value: Any = data
-        for key in place:
+        for key in keys:
             value = value[key]
-        found[dotted(place)] = json.dumps(value, ensure_ascii=False)
+        found[dotted(keys)] = json.dumps(value, ensure_ascii=False)
     return found
 
 
 def _weights(path: Path) -> dict[int, str]:
     """Return the SHA-256 of each checkpoint's weights, as its manifest says, by step."""
     found = {}
-    for each in reversed(files.found(path)):
+    for each in reversed(files.list_checkpoints(path)):
         manifest = each.path / files.MANIFEST
         try:
             named = json.loads(manifest.read_text(encoding="utf-8"))["files"]

@@ -23,23 +23,23 @@ _SHOWN = 16  # hexadecimal digits of a hash: 64 bits
 Cell = str | tuple[str, str]  # text, or text and its class
 
 
-def heading(told: Sequence[History]) -> str:
+def heading(histories: Sequence[History]) -> str:
     """Return the report's title."""
-    names = ", ".join(history.label for history in told)
-    return f"Run {names}" if len(told) == 1 else f"{len(told)} runs: {names}"
+    names = ", ".join(history.label for history in histories)
+    return f"Run {names}" if len(histories) == 1 else f"{len(histories)} runs: {names}"
 
 
-def render(told: Sequence[History], charts: Sequence[Chart]) -> str:
+def render(histories: Sequence[History], charts: Sequence[Chart]) -> str:
     """Return the page."""
-    title = escape(heading(told))
+    title = escape(heading(histories))
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     # Nothing is fetched, and no script runs but ours, even if an escape were forgotten.
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     colours = f"{svg.style(False)}\n@media screen and (prefers-color-scheme:dark){{"
-    sections = [_facts(told), _figures(told, charts), _evaluations(told)]
-    if len(told) > 1:
-        sections += [_differences(told), _partings(told)]
-    sections += [_receipt(told), _recipe(told)]
+    sections = [_facts(histories), _figures(histories, charts), _evaluations(histories)]
+    if len(histories) > 1:
+        sections += [_differences(histories), _partings(histories)]
+    sections += [_receipt(histories), _recipe(histories)]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
@@ -83,13 +83,13 @@ def _loss(value: Any) -> str:
     return _NONE if value is None or math.isnan(value) else f"{value:.4f}"
 
 
-def _facts(told: Sequence[History]) -> str:
-    columns = [_facts_of(history) for history in told]
+def _facts(histories: Sequence[History]) -> str:
+    columns = [_facts_of(history) for history in histories]
     names = dict.fromkeys(name for facts in columns for name in facts)
     rows = [[name, *[facts.get(name, _NONE) for facts in columns]] for name in names]
-    return _section("The runs" if len(told) > 1 else "The run", _table(
+    return _section("The runs" if len(histories) > 1 else "The run", _table(
         "Facts, as run.json, recipe.yaml and metrics.jsonl have them",
-        ["", *[history.label for history in told]], rows,
+        ["", *[history.label for history in histories]], rows,
     ))  # fmt: skip
 
 
@@ -127,11 +127,11 @@ def _facts_of(history: History) -> dict[str, str]:
     return facts
 
 
-def _figures(told: Sequence[History], charts: Sequence[Chart]) -> str:
+def _figures(histories: Sequence[History], charts: Sequence[Chart]) -> str:
     legend = "".join(
         f'<li><svg class="chart" viewBox="0 0 28 8" width="28" height="8" aria-hidden="true">'
         f'<path class="strong {svg.classes(number)}" d="M0 4H28"/></svg>{escape(h.label)}</li>'
-        for number, h in enumerate(told)
+        for number, h in enumerate(histories)
     )
     note = "Thin: training. Thick: held out."
     if any(chart.levels for chart in charts):
@@ -177,9 +177,9 @@ def _data(charts: Sequence[Chart]) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _evaluations(told: Sequence[History]) -> str:
+def _evaluations(histories: Sequence[History]) -> str:
     tables = []
-    for history in told:
+    for history in histories:
         found = history.evaluations
         if not found:
             tables.append(f"<p>{escape(history.label)}: no held-out evaluation yet.</p>")
@@ -209,29 +209,29 @@ def _figure(value: Any, digits: int) -> str:
     return _NONE if value is None else f"{value:,.{digits}f}"
 
 
-def differing(told: Sequence[History]) -> list[str]:
+def differing(histories: Sequence[History]) -> list[str]:
     """Return the settings that are not the same in all runs."""
-    keys = dict.fromkeys(key for history in told for key in history.settings)
-    return [key for key in keys if len({history.settings.get(key) for history in told}) > 1]
+    keys = dict.fromkeys(key for history in histories for key in history.settings)
+    return [key for key in keys if len({history.settings.get(key) for history in histories}) > 1]
 
 
-def _differences(told: Sequence[History]) -> str:
-    keys = differing(told)
+def _differences(histories: Sequence[History]) -> str:
+    keys = differing(histories)
     if not keys:
         return _section("Differences of the recipes", "<p>None: every setting is the same.</p>")
-    rows = [[key, *[h.settings.get(key, "not set") for h in told]] for key in keys]
+    rows = [[key, *[h.settings.get(key, "not set") for h in histories]] for key in keys]
     caption = f"{len(keys)} settings differ (name and out change no result)"
-    table = _table(caption, ["setting", *[h.label for h in told]], rows)
+    table = _table(caption, ["setting", *[h.label for h in histories]], rows)
     return _section("Differences of the recipes", table)
 
 
-def _partings(told: Sequence[History]) -> str:
+def _partings(histories: Sequence[History]) -> str:
     """Say where each run's numbers leave those of the first."""
     rows = []
-    for other in told[1:]:
-        row = [f"{told[0].label} and {other.label}"]
+    for other in histories[1:]:
+        row = [f"{histories[0].label} and {other.label}"]
         for columns in (ORDER, RESULT):
-            step, common = first_difference(told[0], other, columns)
+            step, common = first_difference(histories[0], other, columns)
             if not common:
                 row.append("no step in common")
             elif step is None:
@@ -244,21 +244,21 @@ def _partings(told: Sequence[History]) -> str:
     return _section("Where they part", _table(caption, head, rows))
 
 
-def _receipt(told: Sequence[History]) -> str:
+def _receipt(histories: Sequence[History]) -> str:
     """Return the hashes by which two people, each with a page, find where their runs part."""
     steps = {10**n for n in range(9)}
-    steps |= {step for h in told for step in h.weights}
-    steps |= {int(step) for h in told for step in h.columns["step"][-1:]}
+    steps |= {step for h in histories for step in h.weights}
+    steps |= {int(step) for h in histories for step in h.columns["step"][-1:]}
     rows: list[list[Cell]] = [
-        _row("settings but name and out", [h.settings_hash() for h in told]),
-        _row("text and tokenizer", [str(h.status.get("data") or "") for h in told]),
+        _row("settings but name and out", [h.settings_hash() for h in histories]),
+        _row("text and tokenizer", [str(h.status.get("data") or "") for h in histories]),
     ]
-    orders, results = ([h.hashes(c, steps) for h in told] for c in (ORDER, RESULT))
+    orders, results = ([h.hashes(c, steps) for h in histories] for c in (ORDER, RESULT))
     for step in sorted(steps):
         for name, found in (
             ("data order", orders),
             ("results", results),
-            ("weights", [h.weights for h in told]),
+            ("weights", [h.weights for h in histories]),
         ):
             if any(step in each for each in found):
                 hashes = [each.get(step, "") for each in found]
@@ -270,8 +270,8 @@ def _receipt(told: Sequence[History]) -> str:
         "and targets of every recorded step; results: its loss, learning rate and gradient norm; "
         "weights: those of the model, or of the adapters, in each checkpoint that is there."
     )
-    different = " ≠: not as in the first run that has it." if len(told) > 1 else ""
-    table = _table("Determinism receipt", ["of", *[h.label for h in told]], rows)
+    different = " ≠: not as in the first run that has it." if len(histories) > 1 else ""
+    table = _table("Determinism receipt", ["of", *[h.label for h in histories]], rows)
     return _section("Determinism receipt", f"<p>{note}{different}</p>", table)
 
 
@@ -284,14 +284,20 @@ def _row(name: str, hashes: list[str]) -> list[Cell]:
     return [name, *cells]
 
 
-def _recipe(told: Sequence[History]) -> str:
-    keys = dict.fromkeys(key for history in told for key in history.settings)
-    other = set(differing(told))
+def _recipe(histories: Sequence[History]) -> str:
+    keys = dict.fromkeys(key for history in histories for key in history.settings)
+    other = set(differing(histories))
     rows: list[list[Cell]] = [
-        [key, *[(h.settings.get(key, "not set"), "differs" if key in other else "") for h in told]]
+        [
+            key,
+            *[
+                (h.settings.get(key, "not set"), "differs" if key in other else "")
+                for h in histories
+            ],
+        ]
         for key in keys
     ]
     table = _table(
-        "Every setting, defaults written out", ["setting", *[h.label for h in told]], rows
+        "Every setting, defaults written out", ["setting", *[h.label for h in histories]], rows
     )
     return _section("Recipe", table)

@@ -111,10 +111,10 @@ def span(chart: Chart) -> tuple[float, float, float, float]:
     if chart.logarithmic:
         return x0, x1, y0 / 1.15, y1 * 1.15
     level = y1 - y0 <= 1e-9 * abs(y1)  # what rounding makes of a constant
-    room = 0.04 * (y1 - y0)
+    margin = 0.04 * (y1 - y0)
     if level:
         return x0, x1, min(0.0, 1.5 * y0), max(0.0, 1.5 * y1) or 1.0
-    return x0, x1, (0.0 if 0 <= y0 < 0.25 * y1 else y0 - room), y1 + room
+    return x0, x1, (0.0 if 0 <= y0 < 0.25 * y1 else y0 - margin), y1 + margin
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:

@@ -20,7 +20,7 @@ from nlpkit.data.store import Callbacks
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.models import families, lora
 from nlpkit.models.config import ModelConfig
-from nlpkit.models.head import HEAD, Head
+from nlpkit.models.head import taken_head
 from nlpkit.models.rows import resize_embeddings, vocabulary_size
 from nlpkit.objectives._combined import combined
 from nlpkit.objectives._task import Task
@@ -48,7 +48,7 @@ def model_part(
         return ModelPart(recipe.model.family, config, None)
     own = base = None
     if recipe.lora is not None:  # adapters are nothing without what they belong to
-        saved = [c.path for c in files.found(run_path)] if run_path else []
+        saved = [c.path for c in files.list_checkpoints(run_path)] if run_path else []
         newest = resumed or (saved[0] if saved else None)
         base = any_layout.base(newest) if newest else None
     elif resumed is not None:
@@ -132,7 +132,7 @@ def _loaded(
 
 def _own_checkpoint(run_path: Path) -> tuple[Path, tuple[dict[str, Any], dict[str, Any]]] | None:
     """Return the run's newest readable checkpoint; when none is, `saving` says what is wrong."""
-    for found in files.found(run_path):
+    for found in files.list_checkpoints(run_path):
         with contextlib.suppress(FileError):
             return found.path, hf_layout.read(found.path)
     return None
@@ -140,7 +140,7 @@ def _own_checkpoint(run_path: Path) -> tuple[Path, tuple[dict[str, Any], dict[st
 
 def _start(directory: Path) -> Path:
     """Return the checkpoint of `init_from`; `latest` may move on while it is read."""
-    if not any_layout.is_checkpoint(directory) and files.pointed(directory, "latest"):
+    if not any_layout.is_checkpoint(directory) and files.read_pointer(directory, "latest"):
         raise UsageError(
             f"init_from: {directory} is a run; name its checkpoint: {directory}/checkpoints/latest"
         )
@@ -156,10 +156,10 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
     # A family whose table of names is not complete is found now, not at the first checkpoint.
     weights = {name: tensor.to("meta") for name, tensor in model.state_dict().items()}
     hf_layout.layout(part.family, part.config, weights)
-    old = None
+    old: dict[str, torch.Tensor] = {}
     if part.start is not None:
         state, part.start = dict(part.start), None
-        old = state.pop(HEAD, None)
+        old = taken_head(state)
         resized = resize_embeddings(state, part.vocabulary, vocab_size)
         # What is missing, and may be, stays as it was drawn, or, if it is not saved, as it opens.
         drawn = model.state_dict()
@@ -167,10 +167,10 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
             drawn = {name: torch.zeros_like(tensor) for name, tensor in drawn.items()}
         model.load_state_dict(drawn | resized)
     if part.outputs:
-        model.head = Head(part.config.hidden_size, part.outputs, part.head_dropout)
+        model.head = part.new_head()
         # The layer of the same task goes on; another task's is of no use.
-        if old is not None and part.same_task:
-            model.head.load_state_dict({"weight": old})
+        if old and part.same_task:
+            model.head.load_state_dict(old)
     if part.lora is not None:
         lora.adapt(model, part.lora, part.targets)
     if part.prompt_rows is not None:

@@ -40,7 +40,7 @@ def convert(
     config: Path | None = None,
     vocabulary: Path | None = None,
     family: str | None = None,
-    say: Callable[[str], None] = lambda _: None,
+    info: Callable[[str], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Write the checkpoint `source` to `out`; return what was written, in figures.
@@ -59,20 +59,14 @@ def convert(
     """
     _check_free(out)
     asked = PRECISIONS[precision] if precision is not None else None
-    found = _read(source, asked, config, family, say)
+    found = _read(source, asked, config, family, info)
     family, _ = hf_layout.family_of(found.settings, found.path, family)
     loaded = hf_layout.converted(family, found.path, found.settings, found.tensors)
     for line in loaded.warnings("and not written"):
         warn(line)
-    tokenizer = tokenizer_files.load(vocabulary or any_layout.tokenizer_home(found.path))[1]
-    rows = vocabulary_size(loaded.state, families.vocabulary(family))
-    if rows not in (0, tokenizer.vocab_size):
-        whose = vocabulary or "the one beside it"
-        raise FileError(
-            f"{found.path}: the model has {rows} tokens and its tokenizer, {whose}, "
-            f"{tokenizer.vocab_size}"
-        )
-    folders = hf_layout.layout(family, loaded.config, loaded.state, pad_id=tokenizer.pad_id)
+    tokenizer = _tokenizer(found.path, loaded, family, vocabulary)
+    pad_id = tokenizer.pad_id if tokenizer is not None else None
+    folders = hf_layout.layout(family, loaded.config, loaded.state, pad_id=pad_id)
     dtype = asked or found.precision
     for folder, (settings, tensors) in folders.items():
         kept = {} if folder else found.settings
@@ -89,7 +83,8 @@ def convert(
 
     def write(directory: Path) -> None:
         hf_layout.write_folders(directory, folders)
-        tokenizer.save(directory)
+        if tokenizer is not None:
+            tokenizer.save(directory)
         text = json.dumps(notes, indent=1, ensure_ascii=False)
         (directory / hf_layout.NOTES).write_text(text + "\n", encoding="utf-8")
 
@@ -115,26 +110,49 @@ def _read(
     asked: torch.dtype | None,
     config: Path | None,
     family: str | None,
-    say: Callable[[str], None],
+    info: Callable[[str], None],
 ) -> _Weights:
     """Return the weights of a release, or of any other checkpoint, with adapters merged."""
     release = any_layout.original(source, config)
     if release is not None:
         dtype = asked or torch.float32
-        say(f"{release.weights}: its authors' release, sizes from {release.settings}")
+        info(f"{release.weights}: its authors' release, sizes from {release.settings}")
         return _Weights(source, *release.read(dtype), dtype)
     if config is not None:
         raise UsageError(f"--config: {source} is no authors' release, and has its own config.json")
-    path = find_checkpoint(source, say)
+    path = find_checkpoint(source, info)
     verify(path)
     settings, tensors = any_layout.read(path, family)
     base = any_layout.base(path)
     if base is not None:
-        say(f"adapters of {path} merged into {base}")
+        info(f"adapters of {path} merged into {base}")
     # Merged weights are in float32 until the end: one rounding is enough.
     kinds = {tensor.dtype for tensor in tensors.values() if tensor.dtype in PRECISIONS.values()}
     stored = min(kinds, key=lambda kind: kind.itemsize, default=torch.float32)
     return _Weights(path, settings, tensors, stored)
+
+
+def _tokenizer(path: Path, loaded: hf_layout.Loaded, family: str, vocabulary: Path | None) -> Any:
+    """Return the tokenizer of a checkpoint, or None where its family has no vocabulary.
+
+    Raises:
+        UsageError: one is named that the family cannot have.
+        FileError: there is none, or it has not as many tokens as the model.
+    """
+    tables = families.vocabulary(family)
+    if not tables:
+        if vocabulary is not None:
+            raise UsageError(f"--vocab: family {family} has no vocabulary; leave the option out")
+        return None
+    tokenizer = tokenizer_files.load(vocabulary or any_layout.tokenizer_home(path))[1]
+    rows = vocabulary_size(loaded.state, tables)
+    if rows not in (0, tokenizer.vocab_size):
+        whose = vocabulary or "the one beside it"
+        raise FileError(
+            f"{path}: the model has {rows} tokens and its tokenizer, {whose}, "
+            f"{tokenizer.vocab_size}"
+        )
+    return tokenizer
 
 
 def _cast(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:

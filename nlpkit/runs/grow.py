@@ -30,9 +30,9 @@ def grown(
     return old.grow(texts, **settings)
 
 
-def check(old: Any, new: Any, place: str) -> None:
-    """Raise `UsageError` unless `new` begins with all tokens of `old`, which lies in `place`."""
-    sizes = f"({new.vocab_size} tokens; {old.vocab_size} in {place})"
+def check(old: Any, new: Any, path: str) -> None:
+    """Raise `UsageError` unless `new` begins with all tokens of `old`, which lies in `path`."""
+    sizes = f"({new.vocab_size} tokens; {old.vocab_size} in {path})"
     for number in range(old.vocab_size):
         here = new.token(number) if number < new.vocab_size else None
         if here != old.token(number):

@@ -16,7 +16,7 @@ from nlpkit.checkpoints import any_layout, files, hf_layout, tokenizer_files
 from nlpkit.disk import file_sha256
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
-from nlpkit.models.head import HEAD, Head
+from nlpkit.models.head import Head, taken_head
 from nlpkit.models.rows import vocabulary_size
 from nlpkit.objectives._combined import combined
 from nlpkit.recipe.fit import missing
@@ -46,22 +46,26 @@ def open_checkpoint(
     precision: str = "auto",
     backend: str = "auto",
     family: str | None = None,
-    say: Callable[[str], None] = lambda _: None,
+    info: Callable[[str], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Opened:
-    """Return what a checkpoint directory, or the best (else latest) checkpoint of a run, holds.
+    """Return the model, tokenizer and objective of a checkpoint, or of a run.
 
-    `say` hears which checkpoint of a run it is, `warn` what of it is not used. `family` is the one
-    that reads it, by default the one that the checkpoint names. `precision` is that of weights and
-    products: fp32, bf16, or auto, which is fp32 but for 16-bit weights on a GPU. The objective is
-    the one that `nlpkit.json` names, else the family's default.
+    Of a run its best checkpoint is opened, else its latest.
+
+    Args:
+        precision: of weights and products: fp32, bf16, or auto (fp32, except for 16-bit weights on
+            a GPU).
+        family: the family that reads it, if not the one that the checkpoint names.
+        info: is told which checkpoint of a run is opened.
+        warn: is told what of the checkpoint is not used.
 
     Raises:
         FileError: something is missing, damaged (by the manifest's hashes), or does not fit.
         UsageError: there is no such device.
     """
     where = machine.find_device(device)
-    directory = find_checkpoint(Path(path).expanduser(), say)
+    directory = find_checkpoint(Path(path).expanduser(), info)
     verify(directory)
     settings, tensors = any_layout.read(directory, family)
     family, _ = hf_layout.family_of(settings, directory, family)
@@ -80,13 +84,13 @@ def open_checkpoint(
             f"{tokenizer.vocab_size}"
         )
     objective = _objective(directory, notes, tokenizer, part)
-    machine.tune_memory()
+    machine.configure_allocator()
     dtype = _precision(precision, _stored(state, part.vocabulary), where)
     model = _model(part, state, backend).to(device=where, dtype=dtype)
     return Opened(directory, part, model.eval(), tokenizer, objective, notes)
 
 
-def find_checkpoint(path: Path, say: Callable[[str], None] = lambda _: None) -> Path:
+def find_checkpoint(path: Path, info: Callable[[str], None] = lambda _: None) -> Path:
     """Return the directory of a checkpoint: `path`, or the best or latest one of the run `path`.
 
     Raises:
@@ -96,8 +100,8 @@ def find_checkpoint(path: Path, say: Callable[[str], None] = lambda _: None) -> 
         return path.resolve()
     run = path.parent if path.name == "checkpoints" else path
     for name in ("best", "latest"):
-        if found := files.pointed(run, name):
-            say(f"{path}: its {name} checkpoint, {found.name}")
+        if found := files.read_pointer(run, name):
+            info(f"{path}: its {name} checkpoint, {found.name}")
             return found
     if not path.exists():
         raise FileError(f"{path}: no such directory; give a checkpoint, or a run such as runs/NAME")
@@ -179,7 +183,7 @@ def _fitting(config: Any, model_config: Any) -> dict[str, Any]:
 
 def _model(part: ModelPart, state: dict[str, Any], backend: str) -> nn.Module:
     """Return the model with the weights of `state`, and the task's layer if it is among them."""
-    head = state.pop(HEAD, None)
+    head = taken_head(state)
     # No time is lost on drawing weights that are replaced at once.
     with torch.device("meta"):
         model = part.module().Model(part.config, part.rows or 0, backend)
@@ -187,10 +191,10 @@ def _model(part: ModelPart, state: dict[str, Any], backend: str) -> nn.Module:
         if name not in state:  # one that the family can do without
             state[name] = torch.zeros(tensor.shape)
     model.load_state_dict(state, assign=True)
-    if head is not None:
-        part.outputs = len(head)
-        model.head = Head(part.config.hidden_size, part.outputs, 0.0)
-        model.head.load_state_dict({"weight": head}, assign=True)
+    if head:
+        part.outputs = len(head["weight"])
+        model.head = Head(part.config.hidden_size, part.outputs, 0.0, "bias" in head)
+        model.head.load_state_dict(head, assign=True)
     return model.requires_grad_(False)
 
 

@@ -8,13 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from nlpkit.data.items import Items
 from nlpkit.data.loader import Examples
 from nlpkit.data.store import Corpus
 from nlpkit.models import families
 from nlpkit.models.contract import FamilyModel
+from nlpkit.models.head import BIAS, Head, classifier_names
+from nlpkit.objectives.contract import Objective
+from nlpkit.tokenizers.contract import Tokenizer
 
 
-def token_characters(tokenizer: Any) -> np.ndarray:
+def token_characters(tokenizer: Tokenizer | None) -> np.ndarray:
     """Return the characters of text that each token stands for, (V,); V is 0 without tokenizer."""
     return np.zeros(0, np.int32) if tokenizer is None else tokenizer.token_characters()
 
@@ -23,10 +27,10 @@ def token_characters(tokenizer: Any) -> np.ndarray:
 class Data:
     """Tokenised training and held-out text, and the examples of the objective over them."""
 
-    tokenizer: Any  # None where the objective reads no text
-    objective: Any
-    train: Corpus
-    valid: Corpus | None
+    tokenizer: Tokenizer | None  # None where the objective reads no text
+    objective: Objective
+    train: Corpus | Items
+    valid: Corpus | Items | None
     examples: Examples
     held_out: Examples | None
 
@@ -49,7 +53,7 @@ class ModelPart:
     """A family's module and the settings of the model to build."""
 
     family: str
-    config: Any
+    config: Any  # a `ModelConfig`: the family's own
     start: dict[str, Any] | None  # weights of `init_from`, until `build_model` takes them
     source: Path | None = None  # the checkpoint whose sizes and tokenizer these are
     rows: int | None = None  # tokens that it has; None: no checkpoint, or no vocabulary
@@ -66,6 +70,11 @@ class ModelPart:
     def module(self) -> FamilyModel:
         """Return `models/FAMILY/model.py`, or that of a dotted name."""
         return families.load_model(self.family)
+
+    def new_head(self) -> Head:
+        """Return the task's layer, its weights drawn."""
+        has_bias = BIAS in classifier_names(self.module())
+        return Head(self.config.hidden_size, self.outputs, self.head_dropout, has_bias)
 
     @property
     def vocabulary(self) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from nlpkit.runs.parts import Data, token_characters
 from nlpkit.runs.resume import Run, Training, from_first, named_checkpoint, restore, save
 from nlpkit.train import machine
 from nlpkit.train.best_evaluation import LOSS
-from nlpkit.train.duration import settle
+from nlpkit.train.duration import resolve_steps
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, State, train
@@ -52,7 +52,7 @@ def pretrain(
         DivergedError: the loss is not finite; the last checkpoint is named.
     """
     accelerator = make_accelerator(resolved, directory, device, log)
-    with stop.promptly():
+    with stop.abortable():
         run = prepare(resolved, directory, accelerator, log, stop, named_checkpoint(resume))
     settings = run.settings
     state = restore(run, resume)
@@ -73,7 +73,7 @@ def pretrain(
         )
         for number, step in enumerate(steps(source, settings.steps - state.step, settings.workers)):
             if number == 1:  # chosen in the first step
-                log.say(f"attention: {run.bare.model.attention_choice}")
+                log.info(f"attention: {run.unwrapped.model.attention_choice}")
             yield step
 
     is_main = accelerator.is_main_process
@@ -98,19 +98,19 @@ def pretrain(
     try:
         state = train(job, state)
     except DivergedError as error:
-        last = files.pointed(directory.path, "latest")
+        last = files.read_pointer(directory.path, "latest")
         where = f"the last good state is {last}" if last else "nothing was saved yet"
         raise DivergedError(f"{error}; {where}; try a lower train.lr or train.clip") from error
     finally:
         if job.metrics and trackers:
             job.metrics.close()
             trackers.finish()
-    place = files.pointed(directory.path, "latest")
-    assert place is not None
+    checkpoint = files.read_pointer(directory.path, "latest")
+    assert checkpoint is not None
     if is_main:
         directory.set_status(finished=True, step=state.step)
     conclude(run, state, held_out)
-    return place
+    return checkpoint
 
 
 def _metrics(directory: RunDirectory, state: State, trackers: Trackers) -> Metrics:
@@ -146,7 +146,7 @@ def make_accelerator(
     found = machine.find_device(device)
     if device not in ("auto", "cpu"):
         os.environ["ACCELERATE_TORCH_DEVICE"] = device
-    machine.tune_memory()
+    machine.configure_allocator()
     # Without an accelerator accelerate must be told, or several processes would not find together.
     on_cpu = found.type == "cpu"
     processes = PartialState(cpu=on_cpu)
@@ -171,7 +171,7 @@ def make_accelerator(
     accelerator = Accelerator(
         cpu=on_cpu, mixed_precision="no" if precision == "fp32" else precision
     )
-    log.say(f"precision: {precision} ({reason})")
+    log.info(f"precision: {precision} ({reason})")
     if resolved.recipe.train.deterministic:
         torch.use_deterministic_algorithms(True, warn_only=accelerator.device.type != "cpu")
         # It would write every new tensor twice.
@@ -200,58 +200,60 @@ def prepare(
             f"{accelerator.num_processes} processes cannot share evenly; set "
             "train.tokens_per_batch so that they can"
         )
-    callbacks = Callbacks(note=log.say, should_stop=stop.check)
+    callbacks = Callbacks(note=log.info, should_stop=stop.check)
     part = build.model_part(resolved, directory.path, resumed)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
     with accelerator.main_process_first():  # the others find it in the cache
         data = build.build_data(resolved, part, directory.path, callbacks)
     packing = {"budget": settings.batch_budget, "batches_per_step": settings.batches_per_step}
-    settled = settle(settings, Stream(data.examples, **packing))
+    training_settings = resolve_steps(settings, Stream(data.examples, **packing))
     torch.manual_seed(resolved.recipe.seed)
     model = build.build_model(part, data.vocab_size, resolved.recipe.attention.backend)
-    bare = Training(model, data.objective)
-    training, optimizer = accelerator.prepare(bare, adamw(bare, settled))
+    unwrapped = Training(model, data.objective)
+    training, optimizer = accelerator.prepare(unwrapped, adamw(unwrapped, training_settings))
     optimizer = optimizer.optimizer
-    return Run(resolved, settled, directory, part, data, accelerator, training, optimizer, log)
+    return Run(
+        resolved, training_settings, directory, part, data, accelerator, training, optimizer, log
+    )
 
 
 def announce(run: Run, state: State) -> None:
     """Say what is about to be trained, on what."""
     data, log = run.data, run.log
-    parameters = list(run.bare.model.parameters())
+    parameters = list(run.unwrapped.model.parameters())
     number, trained = (sum(p.numel() for p in ps) for ps in (parameters, _trained(run)))
-    log.say(
+    log.info(
         f"model: {run.part.family}, {number:,} parameters"
         + (f", vocabulary {data.vocab_size:,}" if data.vocab_size else "")
         + (f"; {trained:,} of the parameters are trained" if trained != number else "")
     )
     counts = data.train.counts
     left_out = ", ".join(f"{n:,} {name}" for name, n in _left_out(data).items() if n) or "nothing"
-    log.say(f"text: {_size(data.train)}, {len(data.examples):,} examples; left out: {left_out}")
+    log.info(f"text: {_size(data.train)}, {len(data.examples):,} examples; left out: {left_out}")
     for bad in counts.first_bad:
         log.warn(f"skipped {bad}")
     if data.valid is not None:
         entropy = data.valid.unigram_entropy()
         known = "" if entropy is None else f", unigram entropy {entropy:.4f} nats"
-        log.say(f"held out: {_size(data.valid)}{known}")
-    for corpus in filter(None, (data.train, data.valid)):
-        if corpus.cut:
+        log.info(f"held out: {_size(data.valid)}{known}")
+    for corpus in (data.train, data.valid):
+        if corpus is not None and corpus.cut:
             log.warn("too long: " + ", ".join(f"{n:,} {what}" for what, n in corpus.cut.items()))
     written = run.resolved.recipe.train
     if written.epochs or written.warmup_ratio:
-        log.say(
+        log.info(
             f"training: {run.settings.steps:,} steps"
             + (f" for {written.epochs:g} epochs" if written.epochs else "")
             + f", warm-up {run.settings.warmup_steps:,}"
         )
     if run.accelerator.num_processes > 1:
-        log.say(f"processes: {run.accelerator.num_processes}")
+        log.info(f"processes: {run.accelerator.num_processes}")
 
 
 def _trained(run: Run) -> Iterator[torch.Tensor]:
     """Yield what is trained; of a table of soft prompts, the rows of the task."""
-    for parameter in run.bare.model.parameters():
+    for parameter in run.unwrapped.model.parameters():
         if parameter.requires_grad:
             rows = run.part.prompt_rows
             yield parameter if rows is None else parameter[rows[0] : rows[1]]
@@ -275,18 +277,18 @@ def _left_out(data: Data) -> dict[str, int]:
 
 def conclude(run: Run, state: State, held_out: HeldOut | None) -> None:
     """Say how the run ended, in one or two lines."""
-    run.log.say(f"finished {state.step} steps, {state.tokens:,} tokens")
+    run.log.info(f"finished {state.step} steps, {state.tokens:,} tokens")
     if held_out is None or run.data.valid is None:
         return
     best_by = run.resolved.recipe.train.best_by
     if state.best_value is None:
-        run.log.say(f"no best held-out {best_by}: it is undefined in every evaluation")
+        run.log.info(f"no best held-out {best_by}: it is undefined in every evaluation")
         return
     where = f"at step {state.best_step}"
     if best_by != LOSS:
-        run.log.say(f"best held-out {best_by} {state.best_value:.4f} {where}")
+        run.log.info(f"best held-out {best_by} {state.best_value:.4f} {where}")
         return
     entropy = run.data.valid.unigram_entropy()
     unit = "nats/token" if run.data.objective.predicts_text else "nats/row"
     known = "" if entropy is None else f" (unigram entropy of the held-out text: {entropy:.4f})"
-    run.log.say(f"best held-out loss {state.best_value:.4f} {unit} {where}{known}")
+    run.log.info(f"best held-out loss {state.best_value:.4f} {unit} {where}{known}")

@@ -23,14 +23,14 @@ from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models.hf_format import table_names
 from nlpkit.objectives._task import Task
-from nlpkit.objectives.contract import forward
+from nlpkit.objectives.contract import Objective, forward
 from nlpkit.recipe import Resolved
 from nlpkit.runs import build, vocabulary
 from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.train import snapshot
 from nlpkit.train.log import Log
 from nlpkit.train.loop import State
-from nlpkit.train.settings import Settled
+from nlpkit.train.settings import ResolvedTraining
 
 T = TypeVar("T")
 
@@ -39,7 +39,9 @@ class Training(nn.Module):
     """Model and objective as one module, so that what wraps it (DDP, FSDP, autocast) sees the
     loss."""
 
-    def __init__(self, model: nn.Module, objective: Any):
+    model: Any  # a family's `Model`, which `nn.Module` hides
+
+    def __init__(self, model: nn.Module, objective: Objective):
         super().__init__()
         self.model = model
         self.objective = objective
@@ -58,7 +60,7 @@ class Run:
     """A run with its parts, ready to train."""
 
     resolved: Resolved
-    settings: Settled  # `train` of the recipe, its length in steps
+    settings: ResolvedTraining  # `train` of the recipe, its length in steps
     directory: RunDirectory
     part: ModelPart
     data: Data
@@ -68,7 +70,7 @@ class Run:
     log: Log
 
     @property
-    def bare(self) -> Training:
+    def unwrapped(self) -> Training:
         """The training module without what accelerate wrapped around it."""
         return self.accelerator.unwrap_model(self.training)
 
@@ -109,10 +111,10 @@ def restore(run: Run, resume: str) -> State:
         _point(run, found, state)
         if run.directory.status().get("steps") != run.settings.steps:  # --allow-change
             run.directory.set_status(steps=run.settings.steps)
-    run.log.say(f"going on from {found.path} (step {state.step})")
+    run.log.info(f"going on from {found.path} (step {state.step})")
     began, now = run.directory.status().get("threads"), torch.get_num_threads()
     if began not in (None, now):
-        run.log.say(
+        run.log.info(
             f"this run began with {began} threads and has {now} now: equal to rounding, not bit "
             "for bit"
         )
@@ -135,11 +137,11 @@ def _weights(run: Run, path: Path) -> dict[str, Any]:
 def _checkpoint_to_resume(run: Run, resume: str) -> files.Checkpoint | None:
     path = run.directory.path
     if resume == "auto":
-        return files.newest_good(path, run.log.warn)
+        return files.newest_valid(path, run.log.warn)
     named = named_checkpoint(resume)
     if named is not None:
         return _good(run, named)
-    if files.found(path):
+    if files.list_checkpoints(path):
         raise UsageError(f"{path} holds checkpoints of a run; give --out another directory")
     return None
 
@@ -150,11 +152,11 @@ def named_checkpoint(resume: str) -> Path | None:
 
 
 def _good(run: Run, path: Path) -> files.Checkpoint:
-    problem = files.damage(path)
+    problem = files.find_corruption(path)
     if problem:
         raise FileError(f"{path}: not a good checkpoint: {problem}")
     step = _training(path, run.settings.best_by)[1].step
-    newer = [c for c in files.found(run.directory.path) if c.step > step]
+    newer = [c for c in files.list_checkpoints(run.directory.path) if c.step > step]
     if newer:
         raise UsageError(
             f"{run.directory.path} holds newer checkpoints (step {newer[0].step}); "
@@ -197,10 +199,10 @@ def _is_number(value: Any) -> bool:
 def _point(run: Run, found: files.Checkpoint, state: State) -> None:
     """Let the pointers lead where they should: a kill may have come just before they were set."""
     path = run.directory.path
-    if found.path.resolve().parent == files.place(path, 0).resolve().parent:
-        files.point(path, "latest", found.path)
+    if found.path.resolve().parent == files.checkpoint_path(path, 0).resolve().parent:
+        files.set_pointer(path, "latest", found.path)
         if state.best_step == found.step:
-            files.point(path, "best", found.path)
+            files.set_pointer(path, "best", found.path)
 
 
 def _begin(run: Run) -> None:
@@ -227,7 +229,7 @@ def save(run: Run, state: State, best: bool) -> None:
     One that is there was saved before the evaluation of its step: it gets the new state.
     """
     path, best_by = run.directory.path, run.settings.best_by
-    there = {c.step: c for c in files.found(path)}.get(state.step)
+    there = {c.step: c for c in files.list_checkpoints(path)}.get(state.step)
     if there is None:
         weights = snapshot.weights(run.training)
         optimizer_state = snapshot.optimizer_state(run.training, run.optimizer)
@@ -237,7 +239,7 @@ def save(run: Run, state: State, best: bool) -> None:
         files.amend(there.path, files.EVALUATED, _state_text(run, state))
     if run.accelerator.is_main_process:
         if best:
-            files.point(path, "best", files.place(path, state.step))
+            files.set_pointer(path, "best", files.checkpoint_path(path, state.step))
         files.prune(path, run.settings.keep)
     run.accelerator.wait_for_everyone()
 
@@ -248,21 +250,21 @@ def _keep_tokenizer(run: Run) -> None:
     With the first checkpoint, not before: a start that failed must leave no tokenizer that another
     try, under other settings, would take for its own.
     """
-    place = run.directory.path / vocabulary.TOKENIZER
-    if place.is_dir() or run.data.tokenizer is None:
+    path = run.directory.path / vocabulary.TOKENIZER
+    if path.is_dir() or run.data.tokenizer is None:
         return
-    draft = place.with_name(f".{place.name}")
-    with name_path_in_errors(place):
+    draft = path.with_name(f".{path.name}")
+    with name_path_in_errors(path):
         shutil.rmtree(draft, ignore_errors=True)
         run.data.tokenizer.save(draft)
-        draft.rename(place)
+        draft.rename(path)
 
 
 def _write(
     run: Run, state: State, weights: dict[str, Any], optimizer_state: dict[str, Any]
 ) -> None:
     def write(directory: Path) -> None:
-        _write_model(run, directory, weights)
+        _write_model(run, directory, weights, state.step / run.settings.steps)
         if run.data.tokenizer is not None:
             run.data.tokenizer.save(directory)
         tensors = {name: tensor.contiguous() for name, tensor in optimizer_state.items()}
@@ -270,17 +272,21 @@ def _write(
         (directory / files.TRAINING).write_text(_state_text(run, state), encoding="utf-8")
 
     _keep_tokenizer(run)
-    place = files.save(run.directory.path, state.step, write)
-    run.log.detail(f"saved {place}")
+    path = files.save(run.directory.path, state.step, write)
+    run.log.detail(f"saved {path}")
 
 
-def _write_model(run: Run, directory: Path, weights: dict[str, Any]) -> None:
-    """Write the model, or the adapters alone, and what nlpkit must know about it."""
+def _write_model(run: Run, directory: Path, weights: dict[str, Any], progress: float) -> None:
+    """Write the model, or the adapters alone, and what nlpkit must know about it.
+
+    `progress` is the share of the run that is done, for losses that follow it.
+    """
     part, objective, tokenizer = run.part, run.data.objective, run.data.tokenizer
     pad_id = None if tokenizer is None else tokenizer.pad_id
     notes: dict[str, Any] = {
         "nlpkit": __version__,
         "objective": build.objective_notes(run.resolved, objective),
+        "progress": progress,
     }
     plain = {key: value for key, value in weights.items() if ".lora_" not in key}
     labels = getattr(objective.config, "labels", None)

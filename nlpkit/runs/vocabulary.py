@@ -11,15 +11,19 @@ from nlpkit.data import corpus
 from nlpkit.data.cache import content_hash, publish, scratch
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import UsageError
-from nlpkit.recipe import Resolved, reads_text
+from nlpkit.models.config import ModelConfig
+from nlpkit.recipe import Resolved
+from nlpkit.recipe.fit import reads_text
 from nlpkit.runs import grow
+from nlpkit.runs.parts import ModelPart
+from nlpkit.tokenizers.contract import Extendable, Tokenizer
 
 TOKENIZER = "tokenizer"  # where a run keeps its own
 
 
 def build_tokenizer(
     resolved: Resolved,
-    part: Any,
+    part: ModelPart,
     inputs: list[corpus.Input],
     which: corpus.Part,
     run_path: Path,
@@ -56,19 +60,33 @@ def build_tokenizer(
     return _with_special_tokens(resolved, tokenizer, part.config)
 
 
-def _with_special_tokens(resolved: Resolved, tokenizer: Any, model_config: Any) -> Any:
-    """Return the tokenizer with the tokens that the task frames its texts with."""
+def _with_special_tokens(
+    resolved: Resolved, tokenizer: Tokenizer, model_config: ModelConfig
+) -> Tokenizer:
+    """Return the tokenizer with the special tokens that the objectives need.
+
+    Raises:
+        UsageError: a tokenizer of this kind takes none.
+    """
     objectives = [
         registry.load("objectives", section.name).Objective for section in resolved.recipe.objective
     ]
     wanted = dict.fromkeys(
         token for objective in objectives for token in objective.special_tokens(model_config)
     )
+    if not wanted:
+        return tokenizer
+    if not isinstance(tokenizer, Extendable):
+        names = ", ".join(section.name for section in resolved.recipe.objective)
+        raise UsageError(
+            f"tokenizer: objective {names} needs the tokens {', '.join(wanted)}, which a tokenizer "
+            "of this kind does not take; use bpe, unigram or wordpiece"
+        )
     lacking = [token for token in wanted if tokenizer.special_id(token) is None]
     return tokenizer.extended(lacking) if lacking else tokenizer
 
 
-def _check_rows(part: Any, old: tuple[str, Any] | None, tokenizer: Any) -> None:
+def _check_rows(part: ModelPart, old: tuple[str, Tokenizer] | None, tokenizer: Tokenizer) -> None:
     """Raise `UsageError` unless row r of the checkpoint is token r of the tokenizer."""
     if old is not None:
         grow.check(old[1], tokenizer, str(part.source))
@@ -83,7 +101,7 @@ def _check_rows(part: Any, old: tuple[str, Any] | None, tokenizer: Any) -> None:
 
 def _trained(
     resolved: Resolved,
-    old: tuple[str, Any] | None,
+    old: tuple[str, Tokenizer] | None,
     inputs: list[corpus.Input],
     which: corpus.Part,
     cache: Path,

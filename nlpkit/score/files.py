@@ -36,8 +36,8 @@ def read_lines(path: str, encoding: str = "utf-8") -> Iterator[str]:
                     line = line[: -2 if line.endswith("\r\n") else -1]
                 yield line
     except UnicodeDecodeError as error:
-        place = f"{name_of(path)}:{number + 1}"
-        raise DataError(f"{place}: not {encoding} text: {error.reason}") from error
+        where = f"{name_of(path)}:{number + 1}"
+        raise DataError(f"{where}: not {encoding} text: {error.reason}") from error
     except EOFError as error:
         raise DataError(f"{name_of(path)}:{number + 1}: the gzip file is cut short here") from error
     except zlib.error as error:

@@ -16,8 +16,8 @@ class WrongScore(UsageError):
 
     def __init__(self, name: str, what: str):
         self.name, self.what = name, what
-        self.told = f"{name}: {what}" if name else what
-        super().__init__(f"--metrics {self.told}" if name else f"--metrics: {what}")
+        self.message = f"{name}: {what}" if name else what
+        super().__init__(f"--metrics {self.message}" if name else f"--metrics: {what}")
 
 
 def split(texts: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ def _checked(entries: list[str]) -> list[str]:
     try:
         return split(entries)
     except WrongScore as error:
-        raise ValueError(error.what if [error.name] == entries else error.told) from error
+        raise ValueError(error.what if [error.name] == entries else error.message) from error
 
 
 class Config(FrozenConfig):

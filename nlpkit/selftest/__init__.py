@@ -23,7 +23,7 @@ from torch import nn
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import UsageError
 from nlpkit.objectives._task import Task
-from nlpkit.recipe import Resolved, reads_text, sections
+from nlpkit.recipe import Resolved, fit, sections
 from nlpkit.runs import build, pretrain
 from nlpkit.selftest import of_checkpoint, of_examples, of_labels, of_objective, of_run
 from nlpkit.selftest.bench import EVAL_EVERY, SAVE_EVERY, STEPS, Bench, check
@@ -159,7 +159,7 @@ def _shrink(resolved: Resolved) -> tuple[Resolved, dict[str, tuple[Any, Any]]]:
         lower["num_heads"] = next(h for h in range(heads, 0, -1) if width % h == 0)
     small = type(config).model_validate(config.model_dump() | lower)
     tokenizer = recipe.tokenizer
-    if tokenizer is None and reads_text(recipe.objective):
+    if tokenizer is None and fit.reads_text(recipe.objective):
         tokenizer = sections.Tokenizer(path=recipe.init_from, kind=None)
     model = sections.Model(family=part.family, config=small)
     update = {"model": model, "init_from": None, "tokenizer": tokenizer}

@@ -31,9 +31,9 @@ from nlpkit.train.signals import StopFlag
 def reopened(bench: Bench) -> Verdict:
     """Save the model as a run does and open it again, here and in transformers: same bits."""
     subject, made = bench.subject, bench.run
-    made.bare.model.load_state_dict(subject.model.state_dict())
+    made.unwrapped.model.load_state_dict(subject.model.state_dict())
     save(made, State(step=1), False)
-    place = files.place(made.directory.path, 1)
+    place = files.checkpoint_path(made.directory.path, 1)
     loaded = hf_layout.converted(made.part.family, place, *hf_layout.read(place))
     weights = loaded.state
     kept = subject.model.state_dict()
@@ -123,7 +123,7 @@ def resumed(bench: Bench) -> Verdict:
         _run(bench, broken, killed)
     with open(broken / METRICS, "a", encoding="utf-8") as file:  # as a kill leaves it
         file.write('{"step": 5, "tok')
-    back = files.found(broken)[0].step if files.found(broken) else 0
+    back = files.list_checkpoints(broken)[0].step if files.list_checkpoints(broken) else 0
     stopped = _Interruption(bench.stop, 3, kill=False)
     with suppress(TryAgain):
         _run(bench, broken, stopped)
@@ -167,5 +167,5 @@ def _metrics(place: Path) -> list[dict[str, Any]]:
 
 
 def _tensors(place: Path) -> dict[str, Tensor]:
-    final = files.place(place, STEPS)
+    final = files.checkpoint_path(place, STEPS)
     return load_file(final / hf_layout.WEIGHTS) | load_file(final / files.OPTIMIZER_STATE)

@@ -11,12 +11,11 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
-from typing_extensions import Self
 
 from nlpkit.errors import DataError, FileError
 from nlpkit.tokenizers import _text

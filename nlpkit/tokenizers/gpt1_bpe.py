@@ -14,11 +14,11 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Self
 
 from pydantic import Field
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
-from typing_extensions import Self
 
 from nlpkit.config import FrozenConfig
 from nlpkit.errors import FileError
@@ -125,8 +125,8 @@ def _from_files(vocab: Path, merges: Path) -> str:
 def _learn(words: Counter[str], config: Config) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Return the vocabulary, token → id, and the merges from how often each word was seen."""
     # A character costs two tokens: inside a word, and at its end.
-    room = (config.vocab_size - 1) // 2
-    counts = count_characters(words).most_common(room)
+    budget = (config.vocab_size - 1) // 2
+    counts = count_characters(words).most_common(budget)
     kept = {character for character, count in counts if count >= config.min_frequency}
     trainer = trainers.BpeTrainer(
         vocab_size=config.vocab_size,

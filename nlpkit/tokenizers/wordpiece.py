@@ -81,11 +81,11 @@ def _learn(words: Counter[str], config: Config) -> dict[str, int]:
     words = Counter({word: n for word, n in words.items() if len(word) <= _LONGEST_WORD})
     inside = {character for word in words for character in word[1:]}
     # A character costs one token, and one more (##) where it is ever inside a word.
-    room = config.vocab_size - len(_SPECIAL)
+    budget = config.vocab_size - len(_SPECIAL)
     kept: set[str] = set()
     for character, count in count_characters(words).items():
-        room -= 1 + (character in inside)
-        if room < 0 or count < config.min_frequency:
+        budget -= 1 + (character in inside)
+        if budget < 0 or count < config.min_frequency:
             break
         kept.add(character)
     trainer = trainers.WordPieceTrainer(

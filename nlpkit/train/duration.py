@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from nlpkit.data.loader import Stream
 from nlpkit.errors import UsageError
-from nlpkit.train.settings import Config, Settled
+from nlpkit.train.settings import Config, ResolvedTraining
 
 
 def batches_per_epoch(stream: Stream) -> Fraction:
@@ -23,7 +23,7 @@ def batches_per_epoch(stream: Stream) -> Fraction:
     return Fraction(len(bins) * (packed + rest), packed)
 
 
-def settle(settings: Config, stream: Stream) -> Settled:
+def resolve_steps(settings: Config, stream: Stream) -> ResolvedTraining:
     """Return the settings with `steps` and `warmup_steps` filled in, the alternatives None.
 
     `stream` is asked for its packing only if the length is given in epochs.
@@ -42,7 +42,7 @@ def settle(settings: Config, stream: Stream) -> Settled:
             f"{settings.epochs:g} makes of these data; lower it, or give train.warmup_ratio instead"
         )
     filled = {"steps": steps, "warmup_steps": warmup, "epochs": None, "warmup_ratio": None}
-    return Settled.model_validate(settings.model_dump() | filled)
+    return ResolvedTraining.model_validate(settings.model_dump() | filled)
 
 
 def _exact(value: float) -> Fraction:

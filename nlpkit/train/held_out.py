@@ -79,7 +79,7 @@ class HeldOut:
             try:
                 figures["metrics"] = scores(objective.metrics, judged)
             except named.WrongScore as error:
-                raise UsageError(f"eval.metrics: {error.told}") from error
+                raise UsageError(f"eval.metrics: {error.message}") from error
         return figures
 
 

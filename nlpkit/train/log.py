@@ -67,7 +67,7 @@ class Log:
         self._task: Any = None
         self._last_line = 0.0
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         """Print one line of ordinary news."""
         if self.verbosity >= NORMAL:
             self._print(text)
@@ -111,7 +111,7 @@ class Log:
             now = time.monotonic()
             if self._last_line == 0 or now - self._last_line >= LINE_SECONDS or step == total:
                 self._last_line = now
-                self.say(f"step {step}/{total}  {news}")
+                self.info(f"step {step}/{total}  {news}")
 
     def evaluating(self, done: int, total: int) -> None:
         """Show on a terminal how many batches of an evaluation are done."""

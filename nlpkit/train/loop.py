@@ -23,7 +23,7 @@ from nlpkit.train.log import Log, Metrics
 from nlpkit.train.losses import LossSums, reduced
 from nlpkit.train.memory import used
 from nlpkit.train.optim import lr_factor
-from nlpkit.train.settings import Settled
+from nlpkit.train.settings import ResolvedTraining
 from nlpkit.train.signals import StopFlag
 
 _DROPOUT = 2  # first word of the seed of dropout masks (0 and 1: see data/loader.py)
@@ -71,7 +71,7 @@ class Job:
     accelerator: Accelerator
     training: nn.Module
     optimizer: Any
-    settings: Settled
+    settings: ResolvedTraining
     seed: int
     steps: Callable[[State], Iterator[Step]]
     evaluate: Callable[[float], dict[str, Any] | None] | None
@@ -98,7 +98,7 @@ def train(job: Job, state: State) -> State:
                 break
             record = _take_step(job, state, step)
             if record is None:
-                _leave(job, state)
+                _save_and_stop(job, state)
             else:
                 _count(state, record, step, speed)
                 _report(job, state, record, speed)
@@ -119,7 +119,7 @@ def _finish_step(job: Job, state: State) -> None:
         progress = state.step / job.settings.steps
         figures = job.evaluate(progress) if job.evaluate else None
         if figures is None:
-            _leave(job, state)
+            _save_and_stop(job, state)
         else:
             improved = _note_evaluation(job, state, figures)
     ended = is_over(state, job.settings)
@@ -127,7 +127,7 @@ def _finish_step(job: Job, state: State) -> None:
         job.save(state, improved)
 
 
-def _leave(job: Job, state: State) -> NoReturn:
+def _save_and_stop(job: Job, state: State) -> NoReturn:
     """Save the last whole step and end the program."""
     if not state.step:
         raise job.stop.ending("nothing was trained yet")
@@ -135,7 +135,7 @@ def _leave(job: Job, state: State) -> NoReturn:
     raise job.stop.ending(f"saved at step {state.step}; the same command goes on from there")
 
 
-def is_over(state: State, settings: Settled) -> bool:
+def is_over(state: State, settings: ResolvedTraining) -> bool:
     """Return whether all steps are done, or patience is."""
     out_of_patience = settings.patience and state.evaluations_without_gain >= settings.patience
     return state.step >= settings.steps or bool(out_of_patience)
@@ -242,9 +242,9 @@ def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
         news += f"  {name} {'undefined' if value is None else format(value, '.4f')}"
     if figures["bits_per_character"] is not None:
         news += f"  bits/character {figures['bits_per_character']:.3f}"
-    job.log.say(f"held-out at step {state.step}: {news}{'  best' if improved else ''}")
+    job.log.info(f"held-out at step {state.step}: {news}{'  best' if improved else ''}")
     if is_over(state, job.settings) and state.step < job.settings.steps:
-        job.log.say(
+        job.log.info(
             f"no gain in {job.settings.patience} evaluations: stopping early at step {state.step}"
         )
     return improved

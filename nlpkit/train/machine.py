@@ -74,7 +74,7 @@ def _gemm_seconds(dtype: torch.dtype) -> float:
     return min(times)
 
 
-def tune_memory() -> None:
+def configure_allocator() -> None:
     """Make memory neither come and go at every step nor grow; call before the first product.
 
     glibc is told to keep freed pages (returning them costs 18 % of a step in page faults). The bf16

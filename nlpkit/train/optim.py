@@ -5,10 +5,10 @@ import math
 import torch
 from torch import nn
 
-from nlpkit.train.settings import Settled
+from nlpkit.train.settings import ResolvedTraining
 
 
-def lr_factor(step: int, settings: Settled) -> float:
+def lr_factor(step: int, settings: ResolvedTraining) -> float:
     """Return the share of the peak learning rate that step 1, 2, … `settings.steps` uses.
 
     `noam` is Vaswani et al. 2017, eq. 3, scaled so that its peak, at the end of the warm-up, is 1.
@@ -28,7 +28,7 @@ def lr_factor(step: int, settings: Settled) -> float:
     return low + (1 - low) * shape
 
 
-def adamw(model: nn.Module, settings: Settled) -> torch.optim.AdamW:
+def adamw(model: nn.Module, settings: ResolvedTraining) -> torch.optim.AdamW:
     """Return AdamW over what is trainable, with weight decay on matrices only.
 
     Decoupled decay (Loshchilov & Hutter 2019). A matrix is any parameter of two or more

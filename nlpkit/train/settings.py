@@ -140,7 +140,7 @@ class Config(FrozenConfig):
         return self.tokens_per_step // self.batch_budget
 
 
-class Settled(Config):
+class ResolvedTraining(Config):
     """The settings of a run whose data are known: its length in steps (`train/duration.py`)."""
 
     steps: int = Field(gt=0, description="optimizer steps in all")

@@ -31,7 +31,7 @@ _PATIENCE_SECONDS = 2.0
 _LONGEST_SECONDS = 1e9  # a timer counts no further than some centuries
 _CLOSED = 0  # no signal has this number
 
-Leave = Callable[[Stopped | TryAgain], NoReturn]
+ExitNow = Callable[[Stopped | TryAgain], NoReturn]
 
 
 class StopFlag:
@@ -52,7 +52,7 @@ class StopFlag:
             raise self.ending("nothing was trained yet")
 
     @contextmanager
-    def promptly(self) -> Iterator[None]:
+    def abortable(self) -> Iterator[None]:
         """Be a phase with nothing to save: what is not left soon after a signal is ended."""
         self.nothing_to_save = True
         try:
@@ -68,23 +68,23 @@ class StopFlag:
 
 
 @contextmanager
-def catch_signals(leave: Leave, max_seconds: float | None = None) -> Iterator[StopFlag]:
+def catch_signals(exit_now: ExitNow, max_seconds: float | None = None) -> Iterator[StopFlag]:
     """Yield a flag that the signals set; a second SIGINT leaves at once, with code 130.
 
-    `leave` ends the process from another thread where `StopFlag.promptly` says that it may.
+    `exit_now` ends the process from another thread where `StopFlag.abortable` says that it may.
     """
     flag = StopFlag()
 
     def handle(number: int, _: FrameType | None) -> None:
         flag.signal = flag.signal or number
 
-    heard, told = os.pipe()
-    os.set_blocking(told, False)
+    wakeup_read, wakeup_write = os.pipe()
+    os.set_blocking(wakeup_write, False)
     # Forked workers must not tell us of the signals that they get themselves: one control-C, which
     # goes to the whole group, would be many.
     os.register_at_fork(after_in_child=_forget)
-    thread = threading.Thread(target=_listen, args=(flag, heard, leave), daemon=True)
-    wakeup = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    thread = threading.Thread(target=_listen, args=(flag, wakeup_read, exit_now), daemon=True)
+    wakeup = signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
     before = {number: signal.signal(number, handle) for number in _CAUGHT}
     thread.start()
     if max_seconds is not None:
@@ -97,27 +97,27 @@ def catch_signals(leave: Leave, max_seconds: float | None = None) -> Iterator[St
         signal.set_wakeup_fd(wakeup)
         for number, handler in before.items():
             signal.signal(number, handler)
-        os.write(told, bytes([_CLOSED]))
+        os.write(wakeup_write, bytes([_CLOSED]))
         thread.join()
-        os.close(told)
-        os.close(heard)
+        os.close(wakeup_write)
+        os.close(wakeup_read)
 
 
 def _forget() -> None:
     signal.set_wakeup_fd(-1)
 
 
-def _listen(flag: StopFlag, heard: int, leave: Leave) -> None:
-    """Do what cannot wait for the main thread, until `_CLOSED` is heard."""
+def _listen(flag: StopFlag, wakeup_read: int, exit_now: ExitNow) -> None:
+    """Do what cannot wait for the main thread, until `_CLOSED` is read."""
     patience: float | None = None
     first: float | None = None  # when the first signal came
     while True:
-        if not select.select([heard], [], [], patience)[0]:
+        if not select.select([wakeup_read], [], [], patience)[0]:
             patience = None
             if flag.nothing_to_save:
-                leave(flag.ending("nothing was trained yet"))
+                exit_now(flag.ending("nothing was trained yet"))
             continue
-        number = os.read(heard, 1)[0]
+        number = os.read(wakeup_read, 1)[0]
         if number == _CLOSED:
             return
         if number not in _CAUGHT:

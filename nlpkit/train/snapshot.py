@@ -47,6 +47,8 @@ def restore(
 ) -> None:
     """Put weights and optimizer state back, bit for bit; `weights` are at least those trained.
 
+    What the loss does not use, such as a head of another task, has no optimizer state.
+
     Raises:
         KeyError: a tensor is missing.
     """
@@ -59,7 +61,17 @@ def restore(
     set_model_state_dict(training, named, options=_FULL if every else _SOME)
     # A fresh optimizer's own state dict gives the structure; its values are replaced.
     state: Any = get_optimizer_state_dict(training, optimizer, options=_FULL)
+    unused = set()
     for name, entry in state["state"].items():
-        for kind in _MOMENTS:
-            entry[kind] = optimizer_state[f"{kind}:{name.removeprefix(_PREFIX)}"]
+        keys = {kind: f"{kind}:{name.removeprefix(_PREFIX)}" for kind in _MOMENTS}
+        if not optimizer_state.keys() & keys.values():
+            unused.add(name)
+            continue
+        for kind, key in keys.items():
+            entry[kind] = optimizer_state[key]
+    if unused and not optimizer_state:
+        raise KeyError(sorted(unused)[0])
     set_optimizer_state_dict(training, optimizer, state, options=_FULL)
+    for name, parameter in training.named_parameters():
+        if name.removeprefix("module.") in unused:
+            optimizer.state.pop(parameter, None)

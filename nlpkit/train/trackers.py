@@ -102,9 +102,9 @@ class Trackers:
 
         tracker_class = LOGGER_TYPE_TO_CLASS[name]
         appends = name == _TENSORBOARD and (run.directory / _TENSORBOARD).is_dir()
-        place = [str(run.directory)] if tracker_class.requires_logging_directory else []
+        directory = [str(run.directory)] if tracker_class.requires_logging_directory else []
         project = _TENSORBOARD if name == _TENSORBOARD else run.project
-        tracker = tracker_class(project, *place, **_options(name, run))
+        tracker = tracker_class(project, *directory, **_options(name, run))
         tracker.start()
         if not appends:  # the settings are there
             tracker.store_init_configuration(dict(run.settings))

@@ -24,32 +24,32 @@ class Edits(NamedTuple):
         return self.substitutions + self.deletions + self.insertions
 
 
-def _places(tokens: Sequence[Hashable]) -> dict[Hashable, int]:
+def _positions(tokens: Sequence[Hashable]) -> dict[Hashable, int]:
     """Return for each token the integer whose bit i says that it stands at i."""
-    places: dict[Hashable, int] = {}
+    positions: dict[Hashable, int] = {}
     for i, token in enumerate(tokens):
-        places[token] = places.get(token, 0) | 1 << i
-    return places
+        positions[token] = positions.get(token, 0) | 1 << i
+    return positions
 
 
 def lcs_length(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
     """Return the length of the longest common subsequence."""
-    places, full = _places(a), (1 << len(a)) - 1
+    positions, full = _positions(a), (1 << len(a)) - 1
     row = full
     for token in b:
-        place = places.get(token)
-        if place:
-            both = row & place
+        bits = positions.get(token)
+        if bits:
+            both = row & bits
             row = ((row + both) | (row - both)) & full
     return len(a) - row.bit_count()
 
 
 def longest_run(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
     """Return the length of the longest run of tokens that occurs in both without a gap."""
-    places, row, longest = _places(a), {0: 0}, 0
+    positions, row, longest = _positions(a), {0: 0}, 0
     for token in b:
         # row[e]: the length of the common run that ends before e in a and at this token in b.
-        row = {e + 1: row.get(e, 0) + 1 for e in _bits(places.get(token, 0))}
+        row = {e + 1: row.get(e, 0) + 1 for e in _bits(positions.get(token, 0))}
         longest = max(longest, max(row.values(), default=0))
     return longest
 
@@ -86,16 +86,16 @@ def _script(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> Ed
     """Walk back through the rows; they are made again block by block, O(n sqrt(m)) bits kept."""
     if not reference or not hypothesis:
         return Edits(0, 0, len(reference), len(hypothesis))
-    places, full = _places(reference), (1 << len(reference)) - 1
+    positions, full = _positions(reference), (1 << len(reference)) - 1
     block = isqrt(len(hypothesis)) + 1
     starts = [(full, 0)]
     for begin in range(0, len(hypothesis), block):
-        starts.append(_rows(places, full, hypothesis[begin : begin + block], *starts[-1])[-1])
+        starts.append(_rows(positions, full, hypothesis[begin : begin + block], *starts[-1])[-1])
     hits = substitutions = deletions = insertions = 0
     column = len(reference)
     for k in range(len(starts) - 2, -1, -1):
         part = hypothesis[k * block : (k + 1) * block]
-        rows = [starts[k], *_rows(places, full, part, *starts[k])]
+        rows = [starts[k], *_rows(positions, full, part, *starts[k])]
         for i in range(len(part), 0, -1):
             while column and rows[i][0] >> (column - 1) & 1:
                 column -= 1
@@ -113,7 +113,7 @@ def _script(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> Ed
 
 
 def _rows(
-    places: dict[Hashable, int], full: int, tokens: Sequence[Hashable], up: int, down: int
+    positions: dict[Hashable, int], full: int, tokens: Sequence[Hashable], up: int, down: int
 ) -> list[tuple[int, int]]:
     """Return for each token the columns where the distance grows by one (`up`), or falls (`down`).
 
@@ -121,7 +121,7 @@ def _rows(
     """
     rows = []
     for token in tokens:
-        same = places.get(token, 0)
+        same = positions.get(token, 0)
         diagonal = (((same & up) + up) ^ up) | same | down
         right = down | ~(diagonal | up)
         left = diagonal & up

@@ -62,14 +62,14 @@ def warnings(labels: Labels) -> list[str]:
 
 def rows(labels: Labels, classes: Sequence[str]) -> Iterator[tuple[int, ...]]:
     """Yield a row a line: for each class the three numbers of its `Counts`, 0 or 1."""
-    place = {label: 3 * k for k, label in enumerate(classes)}
+    column = {label: 3 * k for k, label in enumerate(classes)}
     for predicted, right in zip(labels.predicted, labels.right, strict=True):
         row = [0] * (3 * len(classes))
-        if predicted in place:
-            row[place[predicted] + 1] = 1
-        if right in place:
-            row[place[right] + 2] = 1
-            row[place[right]] = int(predicted == right)
+        if predicted in column:
+            row[column[predicted] + 1] = 1
+        if right in column:
+            row[column[right] + 2] = 1
+            row[column[right]] = int(predicted == right)
         yield tuple(row)
 
 

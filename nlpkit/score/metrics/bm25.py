@@ -80,9 +80,9 @@ class Weighting:
 
     def impacts(self, term: int) -> np.ndarray:
         """Return idf times the tf part for each posting, less `absent`: (df,) float64."""
-        place = self._index.postings(term)
-        factors = self._factors[self._index.documents[place]]
-        part = self._part(self._index.counts[place].astype(np.float64), factors)
+        span = self._index.postings(term)
+        factors = self._factors[self._index.documents[span]]
+        part = self._part(self._index.counts[span].astype(np.float64), factors)
         return self._idf(term) * part - self.absent(term)
 
     def absent(self, term: int) -> float:

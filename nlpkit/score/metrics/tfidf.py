@@ -46,9 +46,9 @@ class Weighting:
 
     def impacts(self, term: int) -> np.ndarray:
         """Return the tf-idf of the term in each document that holds it: (df,) float64."""
-        place = self._index.postings(term)
-        sizes = self._sizes[self._index.documents[place]]
-        return self._index.counts[place] * float(self._idf[term]) / sizes
+        span = self._index.postings(term)
+        sizes = self._sizes[self._index.documents[span]]
+        return self._index.counts[span] * float(self._idf[term]) / sizes
 
     def absent(self, term: int) -> float:
         """Return 0: a document is not weighed by what it does not hold."""

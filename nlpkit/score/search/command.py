@@ -91,20 +91,20 @@ def run(
 ) -> float | None:
     """Print rankings, their measures, or an explanation; return the first measure if any."""
     plan = _plan(found)
-    say = _silent if found.quiet else _say
+    info = _silent if found.quiet else _info
     # A mistake in the judgements is told before the index is made.
     qrels = read_qrels(plan.qrels) if plan.qrels else None
-    index, settings = _index(found, say)
+    index, settings = _index(found, info)
     words = tokenizer(settings.tokenize, settings.lowercase)
     weighting = weighting_of(index)
     signature = _signature(name, weighting, index, settings)
     ranker = Ranker(index, weighting)
     records = Records(found.queries, found.query_format, title=settings.title)
     lines = f"{len(index.ids)} documents ({index.empty} without a word)"
-    say(f"{lines}, {len(index.terms)} terms, mean length {index.mean_length:.2f}")
-    say(signature)
+    info(f"{lines}, {len(index.terms)} terms, mean length {index.mean_length:.2f}")
+    info(signature)
     if look_uncut(islice(index.terms, _SAMPLE)):
-        say(f"{settings.tokenize} leaves whole clauses uncut: --tokenize bigram or zh cuts them")
+        info(f"{settings.tokenize} leaves whole clauses uncut: --tokenize bigram or zh cuts them")
     if found.explain:
         _explain(ranker, records, words, found, plan.format)
         return None
@@ -112,13 +112,13 @@ def run(
     write = run_lines.lines(plan.format, weighting.tag, signature)
     rankings: dict[str, list[str]] = {}
     with _output(found.run, plan.qrels is not None) as put:
-        for ranked in _rankings(ranker, records, words, plan, say):
+        for ranked in _rankings(ranker, records, words, plan, info):
             put(write(ranked))
             if qrels is not None and ranked.documents:
                 rankings[ranked.query] = ranked.documents
     if qrels is None:
         return None
-    return _scored(name, qrels, rankings, plan, found.complete, signature, say)
+    return _scored(name, qrels, rankings, plan, found.complete, signature, info)
 
 
 def _plan(found: argparse.Namespace) -> Plan:
@@ -142,32 +142,32 @@ def _plan(found: argparse.Namespace) -> Plan:
     return Plan(top, form, found.qrels, measures)
 
 
-def _index(found: argparse.Namespace, say: Callable[[str], None]) -> tuple[Index, Settings]:
+def _index(found: argparse.Namespace, info: Callable[[str], None]) -> tuple[Index, Settings]:
     """Return the index of the documents, built or kept, and its settings."""
     if found.docs != "-" and Path(found.docs).is_dir():
-        return _opened(found, say)
+        return _opened(found, info)
     records = Records(found.docs, found.input_format, title=found.title is not False)
     lowercase = found.lowercase is not False
     settings = Settings(found.tokenize or "word", lowercase, records.format, records.title)
     if not found.index:
-        return _built(records, settings, say), settings
+        return _built(records, settings, info), settings
     directory = Path(found.index)
     kept = kept_index.read_settings(directory)
     made_from = settings._asdict() | kept_index.versions(settings.tokenize)
     if found.docs != "-":
         made_from["documents"] = kept_index.fingerprint(found.docs)
         if kept == made_from:
-            say(f"index: {directory}, kept")
+            info(f"index: {directory}, kept")
             return kept_index.load(directory)[0], settings
-    index = _built(records, settings, say)
+    index = _built(records, settings, info)
     kept_index.save(index, made_from, directory)
     changed = [key for key in made_from if kept is not None and kept.get(key) != made_from[key]]
     why = f" anew, for these changed: {', '.join(changed)}" if changed else ""
-    say(f"index: {directory}, written{why}")
+    info(f"index: {directory}, written{why}")
     return index, settings
 
 
-def _opened(found: argparse.Namespace, say: Callable[[str], None]) -> tuple[Index, Settings]:
+def _opened(found: argparse.Namespace, info: Callable[[str], None]) -> tuple[Index, Settings]:
     """Return the index that DOCS is; raise `UsageError` for options that it was not made with."""
     if found.index:
         raise UsageError(f"--index: {found.docs} is an index already")
@@ -181,7 +181,7 @@ def _opened(found: argparse.Namespace, say: Callable[[str], None]) -> tuple[Inde
     for name, version in kept_index.versions(settings.tokenize).items():
         if kept.get(name) != version:
             other = f"made with {name} {kept.get(name)}, here is {version}"
-            say(f"{found.docs}: {other}; words may be cut otherwise")
+            info(f"{found.docs}: {other}; words may be cut otherwise")
     asked = (found.tokenize, found.lowercase, found.input_format, found.title)
     for name, value, made in zip(Settings._fields, asked, settings, strict=True):
         if value is not None and value != made:
@@ -189,12 +189,12 @@ def _opened(found: argparse.Namespace, say: Callable[[str], None]) -> tuple[Inde
     return index, settings
 
 
-def _built(records: Records, settings: Settings, say: Callable[[str], None]) -> Index:
+def _built(records: Records, settings: Settings, info: Callable[[str], None]) -> Index:
     index = inverted_index.build(records, tokenizer(settings.tokenize, settings.lowercase))
     if not index.ids:
         raise DataError(f"{name_of(records.path)}: holds no document")
     if records.blank:
-        say(f"{name_of(records.path)}: {records.blank} blank lines left out")
+        info(f"{name_of(records.path)}: {records.blank} blank lines left out")
     return index
 
 
@@ -208,7 +208,7 @@ def _signature(name: str, weighting: Weighting, index: Index, settings: Settings
 
 
 def _rankings(
-    ranker: Ranker, records: Records, words: Words, plan: Plan, say: Callable[[str], None]
+    ranker: Ranker, records: Records, words: Words, plan: Plan, info: Callable[[str], None]
 ) -> Iterator[Ranked]:
     """Yield the ranking of each query; say how many there were, and how many found nothing."""
     ids = ranker.index.ids
@@ -224,7 +224,7 @@ def _rankings(
     if not queries:
         raise DataError(f"{name_of(records.path)}: holds no query")
     blank = f", {records.blank} blank lines left out" if records.blank else ""
-    say(f"{queries} queries, {without} without a hit ({unknown} without a known word){blank}")
+    info(f"{queries} queries, {without} without a hit ({unknown} without a known word){blank}")
 
 
 def _explain(
@@ -270,11 +270,11 @@ def _scored(
     plan: Plan,
     complete: bool,
     signature: str,
-    say: Callable[[str], None],
+    info: Callable[[str], None],
 ) -> float:
     """Print the measures of the ranking; return the first."""
     found = evaluation.evaluate(name, qrels, rankings, plan.measures, complete=complete)
-    say(f"means {found.about}; the best {plan.top} of each query")
+    info(f"means {found.about}; the best {plan.top} of each query")
     if plan.format == "json":
         more = {"signature": signature, "top": plan.top, "qrels": name_of(str(plan.qrels))}
         sys.stdout.write(evaluation.as_json([found], False, **more))
@@ -283,7 +283,7 @@ def _scored(
     return found.means[plan.measures[0].name]
 
 
-def _say(text: str) -> None:
+def _info(text: str) -> None:
     with contextlib.suppress(OSError):  # a closed stderr changes no ranking
         sys.stderr.write(f"{text}\n")
 

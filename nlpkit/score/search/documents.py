@@ -56,8 +56,8 @@ class Records:
                 raise DataError(f"{name_of(self.path)}:{number}: {error}") from error
             first = lines.setdefault(key, number)
             if first != number:
-                place = f"{name_of(self.path)}:{number}"
-                raise DataError(f"{place}: identifier {key!r} is that of line {first}, too")
+                where = f"{name_of(self.path)}:{number}"
+                raise DataError(f"{where}: identifier {key!r} is that of line {first}, too")
             yield key, text
 
     def _from_json(self, line: str) -> tuple[str, str]:

@@ -49,10 +49,10 @@ class Index:
 
     def count(self, term: int, document: int) -> int:
         """Return how often a document holds a term."""
-        place = self.postings(term)
-        held = self.documents[place]
+        span = self.postings(term)
+        held = self.documents[span]
         at = int(np.searchsorted(held, document))
-        return int(self.counts[place][at]) if at < len(held) and held[at] == document else 0
+        return int(self.counts[span][at]) if at < len(held) and held[at] == document else 0
 
 
 def build(records: Iterable[tuple[str, str]], words: Words) -> Index:

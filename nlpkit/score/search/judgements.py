@@ -25,14 +25,14 @@ def read_qrels(path: str) -> Qrels:
             continue
         if len(fields) not in (3, 4) or width not in (0, len(fields)):
             wanted = {3: "query document relevance"}.get(width, "query 0 document relevance")
-            raise DataError(f"{_place(path, number)}: {len(fields)} columns; needs `{wanted}`")
+            raise DataError(f"{_where(path, number)}: {len(fields)} columns; needs `{wanted}`")
         width = len(fields)
         query, document, relevance = fields[0], fields[-2], fields[-1]
         _check_once(lines.setdefault(query, {}), query, document, path, number)
         try:
             qrels.setdefault(query, {})[document] = int(relevance)
         except ValueError as error:
-            text = f"{_place(path, number)}: relevance {relevance!r} is no whole number"
+            text = f"{_where(path, number)}: relevance {relevance!r} is no whole number"
             raise DataError(text) from error
     if not qrels:
         raise DataError(f"{name_of(path)}: holds no judgement")
@@ -51,7 +51,7 @@ def read_run(path: str) -> Rankings:
     for number, fields in _rows(path):
         if len(fields) != 6:
             wanted = "needs `query Q0 document rank score tag`"
-            raise DataError(f"{_place(path, number)}: {len(fields)} columns; {wanted}")
+            raise DataError(f"{_where(path, number)}: {len(fields)} columns; {wanted}")
         query, document = fields[0], fields[2]
         if query not in found:
             found[query] = {}, array("f")
@@ -60,11 +60,11 @@ def read_run(path: str) -> Rankings:
         try:
             score = float(fields[4])
         except ValueError as error:
-            text = f"{_place(path, number)}: score {fields[4]!r} is no number"
+            text = f"{_where(path, number)}: score {fields[4]!r} is no number"
             raise DataError(text) from error
         if score != score:
             raise DataError(
-                f"{_place(path, number)}: score {fields[4]!r} has no place in a ranking"
+                f"{_where(path, number)}: score {fields[4]!r} has no place in a ranking"
             )
         scores.append(score)
     if not found:
@@ -82,7 +82,7 @@ def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
             yield number, fields
 
 
-def _place(path: str, number: int) -> str:
+def _where(path: str, number: int) -> str:
     return f"{name_of(path)}:{number}"
 
 
@@ -90,6 +90,6 @@ def _check_once(lines: dict[str, int], query: str, document: str, path: str, num
     first = lines.setdefault(document, number)
     if first != number:
         raise DataError(
-            f"{_place(path, number)}: document {document!r} of query {query!r} is in line {first},"
+            f"{_where(path, number)}: document {document!r} of query {query!r} is in line {first},"
             " too"
         )

@@ -118,8 +118,8 @@ class Ranker:
             held = self.index.count(term, document)
             impact = self.weighting.absent(term)
             if held:
-                place = self.index.postings(term)
-                at = np.searchsorted(self.index.documents[place], document)
+                span = self.index.postings(term)
+                at = np.searchsorted(self.index.documents[span], document)
                 impact += float(self.weighting.impacts(term)[at])
             frequency = int(self.index.frequencies[term])
             parts = self.weighting.parts(term, document)

@@ -52,10 +52,10 @@ def distinct(scores: Sequence[float]) -> list[float]:
     if bool((singles[1:] < singles[:-1]).all()):
         return found
     before = np.float32(np.inf)
-    for place, single in enumerate(singles):
+    for index, single in enumerate(singles):
         if not single < before:
             single = np.nextafter(before, np.float32(-np.inf))
-            found[place] = float(single)
+            found[index] = float(single)
         before = single
     return found
 

@@ -1,0 +1,322 @@
+"""Runs of an encoder outside the package: two losses in a list, evaluation, tasks, adapters.
+
+Oracles: the terms by hand, transformers' sequence classifier, runs without a stop.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from peft import PeftModel
+from safetensors.torch import load_file
+
+from nlpkit import cli, recipe
+from nlpkit.data.loader import HELD_OUT, Examples
+from nlpkit.errors import RecipeError
+from nlpkit.objectives.contract import IGNORE, Loss, forward
+from nlpkit.runs.opened import Opened, open_checkpoint
+from nlpkit.train.loop import to_device
+from nlpkit.train.losses import LossSums
+from tests import _tiny
+from tests._tiny_tasks import rows_of, write_rows
+
+WEIGHT = 0.5
+MLM = "{name: tests.parts.mlm, max_length: 48, weight: 0.5}"
+NSP = "{name: tests.parts.nsp, max_length: 48}"
+RECIPE = f"""\
+name: tiny
+model: {{family: tests.parts.encoder, hidden_size: 32, num_layers: 2, num_heads: 4,
+  intermediate_size: 48, max_positions: 64, dropout: 0.1, attention_dropout: 0.0}}
+tokenizer: {{kind: wordpiece, vocab_size: 120, min_frequency: 1}}
+data: {{train: [TRAIN], valid: [VALID]}}
+objective: [{NSP}, {MLM}]
+train: {{steps: 6, tokens_per_step: 512, tokens_per_batch: 256, lr: 1.0e-2, warmup_steps: 2,
+  precision: fp32, eval_every: 3, save_every: 3}}
+"""
+TASK = """\
+init_from: START
+data: {train: [FOLDER/train.jsonl], valid: [FOLDER/valid.jsonl]}
+objective: {name: TASK, max_length: 40}
+train: {steps: 6, tokens_per_step: 512, tokens_per_batch: 256, lr: 1.0e-2, warmup_steps: 2,
+  precision: fp32, eval_every: 3, save_every: 3, keep: 9}
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run, whole."""
+    folder = tmp_path_factory.mktemp("encoder")
+    _tiny.pretrain(_tiny.write(folder, text=RECIPE), folder / "whole")
+    return folder
+
+
+def _same_weights(one: Path, other: Path) -> bool:
+    ours, theirs = (load_file(path / "model.safetensors") for path in (one, other))
+    assert ours.keys() == theirs.keys()
+    return all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_run_of_two_losses_resumes_bit_for_bit(run: Path) -> None:
+    last = _tiny.pretrain_with_stops(run / "tiny.yaml", run / "broken", [3, 7])
+    assert _tiny.metrics(run / "broken") == _tiny.metrics(run / "whole")
+    assert _same_weights(last, run / "whole/checkpoints/latest")
+
+
+def test_checkpoint_opens_in_transformers_with_its_tokenizer(run: Path) -> None:
+    saved = run / "whole/checkpoints/latest"
+    theirs, said = transformers.AutoModelForPreTraining.from_pretrained(
+        saved, output_loading_info=True
+    )
+    assert not any(said.values()), said
+    tokenizer = transformers.AutoTokenizer.from_pretrained(saved)
+    opened = open_checkpoint(saved, device="cpu")
+    first, second = "天地人", "山水"
+    given = tokenizer(first, second, return_tensors="pt", split_special_tokens=True)
+    hidden = opened.model(
+        (given["input_ids"].shape[1],),
+        input_ids=given["input_ids"][0],
+        token_type_ids=torch.tensor([0] * 5 + [1] * 3),
+    )
+    given["token_type_ids"] = torch.tensor([[0] * 5 + [1] * 3])
+    expected = theirs.eval()(**given)
+    close = {"atol": 1e-5, "rtol": 1e-5}
+    torch.testing.assert_close(opened.model.logits(hidden), expected.prediction_logits[0], **close)
+    scores = opened.model.pair_logits(hidden, (len(hidden),))
+    torch.testing.assert_close(scores, expected.seq_relationship_logits, **close)
+
+
+def _by_hand(opened: Opened, batches: list) -> dict[str, tuple[float, int]]:
+    """Return sum and number of targets of each loss, by torch's cross entropy."""
+    found = {"nsp": (0.0, 0), "mlm": (0.0, 0)}
+    for batch in batches:
+        fields = to_device(batch, torch.device("cpu")).fields
+        inputs = {name: fields[name] for name in ("input_ids", "token_type_ids")}
+        with torch.no_grad():
+            hidden = opened.model(batch.lengths, **inputs)
+            pairs = opened.model.pair_logits(hidden, batch.lengths)
+            logits = opened.model.logits(hidden)
+        right = fields["next_sentence_label"]
+        terms = {
+            "nsp": (F.cross_entropy(pairs, right, reduction="sum"), len(right)),
+            "mlm": (
+                F.cross_entropy(logits, fields["labels"], reduction="sum", ignore_index=IGNORE),
+                int((fields["labels"] != IGNORE).sum()),
+            ),
+        }
+        for name, (total, number) in terms.items():
+            found[name] = found[name][0] + float(total), found[name][1] + number
+    return found
+
+
+def test_perplexity_of_eval_is_of_the_masked_tokens_alone(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = run / "whole/checkpoints/latest"
+    assert cli.run(["eval", str(place), "--json", "--device", "cpu", "-q"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    opened = open_checkpoint(place, device="cpu")
+    examples = _held_out(run, opened)
+    every = examples.batch(np.arange(len(examples)), 0)
+    terms = _by_hand(opened, [every])
+    means = {name: total / number for name, (total, number) in terms.items()}
+    assert told["losses"] == pytest.approx(means, abs=1e-5)
+    assert told["loss"] == pytest.approx(means["nsp"] + WEIGHT * means["mlm"], abs=1e-5)
+    assert told["perplexity"] == pytest.approx(math.exp(means["mlm"]), rel=1e-5)
+    assert told["targets"] == len(examples)  # of the first loss
+
+
+def _held_out(run: Path, opened: Opened) -> Examples:
+    """Return the held-out examples of the run, as a run builds them."""
+    from nlpkit.data import corpus, store
+    from nlpkit.data.store import Callbacks
+
+    config = corpus.Config(train=[str(run / "valid.txt")])
+    cache = store.cache_directory(None, run / "cache", Callbacks())
+    inputs, _ = corpus.resolve(config, run, cache, lambda: False)
+    made = store.build_corpus(
+        inputs, config, opened.tokenizer, drop_unknown=False, cache_dir=cache, part="all",
+        marks=(), callbacks=Callbacks(),
+    )  # fmt: skip
+    return Examples(
+        made, opened.objective, recipe.load(str(run / "tiny.yaml")).recipe.seed, HELD_OUT
+    )
+
+
+def test_accumulated_batches_are_one_batch_in_every_loss_and_gradient(run: Path) -> None:
+    opened = open_checkpoint(run / "whole", device="cpu")
+    examples, model = _held_out(run, opened), opened.model.requires_grad_(True)
+    items = np.arange(len(examples))
+    wholes = [items], np.split(items, [1, 3, 4])  # of unequal sizes
+    told, gradients = [], []
+    for parts in wholes:
+        batches = [examples.batch(part, 0) for part in parts]
+        totals = {name: sum(b.num_targets[name] for b in batches) for name in ("nsp", "mlm")}
+        assert totals["nsp"] == len(items) != totals["mlm"]
+        model.zero_grad()
+        sums = LossSums()
+        for batch in batches:
+            moved = to_device(batch, torch.device("cpu"))
+            loss: Loss = opened.objective.loss(
+                model, forward(opened.objective, model, moved), moved
+            )
+            loss.mean(totals).backward()
+            sums.add(loss)
+        told.append(sums.means)
+        gradients.append({name: p.grad.clone() for name, p in model.named_parameters()})
+    assert told[0] == pytest.approx(told[1], abs=1e-6)
+    for name, gradient in gradients[0].items():
+        assert (gradient - gradients[1][name]).abs().max() < 1e-6, name
+        assert gradient.abs().max() > 0, name
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_losses_of_one(run: Path) -> None:
+    sets = ("model.dropout=0.0",)
+    _tiny.pretrain(run / "tiny.yaml", run / "one", *sets)
+    launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    verb = ["pretrain", str(run / "tiny.yaml"), "--out", str(run / "two"), "--set", *sets]
+    done = subprocess.run(
+        [sys.executable, "-m", *launcher, "-m", "nlpkit", *verb, "--device", "cpu"],
+        capture_output=True, text=True, check=False, timeout=180,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for ours, theirs in zip(*map(_tiny.metrics, (run / "one", run / "two")), strict=True):
+        ours, theirs = ours.get("held_out", ours), theirs.get("held_out", theirs)
+        assert theirs["losses"] == pytest.approx(ours["losses"], abs=1e-4)
+        assert theirs["targets"] == ours["targets"]
+
+
+def test_encoder_generates_no_text_and_says_so(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["generate", str(run / "whole"), "--device", "cpu", "-q"]) == 2
+    *_, line = capsys.readouterr().err.strip().splitlines()
+    assert "was trained for nsp, mlm and does not generate text" in line
+
+
+GPT = "model: {family: gpt, hidden_size: 32, num_layers: 1, num_heads: 4, max_positions: 64}\n"
+
+
+@pytest.mark.parametrize(
+    ("model", "objective", "said"),
+    [
+        (GPT, "{name: tests.parts.mlm, max_length: 48}",
+         r"5:19: objective\.name: tests\.parts\.mlm needs bidirectional .*family gpt has not"),
+        (None, f"[{MLM}, {NSP}]",
+         r"6:\d+: objective\.1\.name: tests\.parts\.nsp makes whole examples and cannot follow"),
+        (None, "{name: clm, max_length: 48}", r"6:19: objective\.name: clm needs causal"),
+    ],
+    ids=["masked on gpt", "pairs second", "causal on the encoder"],
+)  # fmt: skip
+def test_objectives_that_do_not_fit_are_named_with_their_line(
+    tmp_path: Path, model: str | None, objective: str, said: str
+) -> None:
+    lines = RECIPE.splitlines(keepends=True)
+    lines[5] = f"objective: {objective}\n"
+    if model:
+        lines[1:3] = [model]
+    with pytest.raises(RecipeError, match=said):
+        recipe.load(str(_tiny.write(tmp_path, text="".join(lines))))
+
+
+def test_two_masked_losses_in_a_list_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = RECIPE.replace(NSP, NSP + ", " + MLM)
+    path = _tiny.write(tmp_path, text=text)
+    assert cli.run(["pretrain", str(path), "--out", str(tmp_path / "run"), "-q"]) == 2
+    assert "two of the list have a loss called mlm" in capsys.readouterr().err
+
+
+def _task(run: Path, name: str, *sets: str) -> Path:
+    """Fine-tune the run's last checkpoint for a task; return the checkpoint."""
+    folder = run / f"{name}{len(sets)}"
+    folder.mkdir()
+    for part, seed in (("train", 1), ("valid", 2)):
+        rows = rows_of("classes", 40, seed)
+        if name == "entailment":
+            rows = [{"premise": r["text"], "hypothesis": r["text"][::-1], "label": r["label"]}
+                    for r in rows]  # fmt: skip
+        write_rows(folder / f"{part}.jsonl", rows)
+    text = TASK.replace("START", str(run / "whole/checkpoints/latest")).replace("TASK", name)
+    path = folder / "task.yaml"
+    path.write_text(f"name: {name}\n" + text.replace("FOLDER", str(folder)), encoding="utf-8")
+    _tiny.pretrain(path, folder / "run", *sets)
+    return folder / "run/checkpoints/latest"
+
+
+def _examples(folder: Path, opened: Opened) -> list[dict[str, np.ndarray]]:
+    """Return the examples of the held-out rows, made of texts as the objective makes them."""
+    from nlpkit.data.items import Row
+
+    lines = (folder / "valid.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [Row(json.loads(line), str(folder), n) for n, line in enumerate(lines, 1)]
+    objective, rng = opened.objective, np.random.default_rng(0)
+    made = []
+    for row in rows:
+        ids = objective.encode(list(objective.texts(row)))
+        made.append(objective.example(objective.item(row, ids), rng))
+    return made
+
+
+@pytest.mark.parametrize("name", ["classification", "entailment"])
+def test_tuned_encoder_is_transformers_sequence_classifier(run: Path, name: str) -> None:
+    saved = _task(run, name)
+    theirs, said = transformers.AutoModelForSequenceClassification.from_pretrained(
+        saved, output_loading_info=True
+    )
+    assert type(theirs).__name__ == "BertForSequenceClassification"
+    assert not said["missing_keys"]
+    assert theirs.config.id2label == {0: "bad", 1: "good", 2: "so so"}
+    tensors = load_file(saved / "model.safetensors")
+    assert tensors["classifier.weight"].shape == (3, 32)
+    assert tensors["classifier.bias"].abs().min() > 0  # it is trained
+    opened = open_checkpoint(saved, device="cpu")
+    assert opened.objective.lm_weight == 0  # the family is not causal
+    start, end = (opened.tokenizer.special_id(token) for token in ("[CLS]", "[SEP]"))
+    for made in _examples(saved.parent.parent.parent, opened)[:8]:
+        ids, types = (torch.from_numpy(made[f]) for f in ("input_ids", "token_type_ids"))
+        assert (ids[0], ids[-1]) == (start, end)
+        first = (ids == end).nonzero()[0, 0]
+        assert torch.equal(types, (torch.arange(len(ids)) > first).long())
+        with torch.no_grad():
+            hidden = opened.model((len(ids),), input_ids=ids, token_type_ids=types)
+            ours = opened.model.head(opened.model.summary(hidden, (len(ids),)))
+            expected = theirs.eval()(input_ids=ids[None], token_type_ids=types[None]).logits
+        torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_tuning_resumes_bit_for_bit_with_its_bias(run: Path) -> None:
+    saved = _task(run, "classification", "train.steps=6", "train.save_every=2")
+    path = saved.parent.parent.parent / "task.yaml"
+    last = _tiny.pretrain_with_stops(path, run / "stopped", [4, 9], "train.save_every=2")
+    assert _same_weights(last, saved)
+
+
+def test_adapters_of_a_tuned_encoder_open_in_peft_and_here(run: Path) -> None:
+    saved = _task(run, "classification", "lora.rank=4")
+    settings = json.loads((saved / "adapter_config.json").read_text())
+    assert settings["modules_to_save"] == ["classifier"]
+    assert settings["target_modules"] == ["query", "value"]
+    base = transformers.BertForSequenceClassification.from_pretrained(
+        settings["base_model_name_or_path"], num_labels=3
+    )
+    theirs = PeftModel.from_pretrained(base, saved).eval()
+    opened = open_checkpoint(saved, device="cpu")
+    assert opened.model.head.bias is not None
+    for made in _examples(saved.parent.parent.parent, opened)[:4]:
+        ids, types = (torch.from_numpy(made[f]) for f in ("input_ids", "token_type_ids"))
+        with torch.no_grad():
+            hidden = opened.model((len(ids),), input_ids=ids, token_type_ids=types)
+            ours = opened.model.head(opened.model.summary(hidden, (len(ids),)))
+            expected = theirs(input_ids=ids[None], token_type_ids=types[None]).logits
+        torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
