@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from nlpkit.config import FrozenConfig
@@ -21,7 +23,7 @@ class Objective(TextObjective):
 
     parts = ("mlm",)
     inputs = ("input_ids",)
-    fields = {"input_ids": Field(np.int64), "labels": Field(np.int64)}
+    fields: Mapping[str, Field] = {"input_ids": Field(np.int64), "labels": Field(np.int64)}
     needs = ("bidirectional",)
     predicts_text = True
     joins = True

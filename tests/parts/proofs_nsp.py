@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from nlpkit.config import FrozenConfig
@@ -19,7 +21,7 @@ class Objective(TextObjective):
 
     parts = ("nsp",)
     inputs = ("input_ids", "token_type_ids")
-    fields = {
+    fields: Mapping[str, Field] = {
         "input_ids": Field(np.int64),
         "token_type_ids": Field(np.int64),
         "pair": Field(np.int64, per="sequence"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from nlpkit.config import FrozenConfig
@@ -19,7 +21,7 @@ class Objective(TextObjective):
 
     parts = ("reorder",)
     inputs = ("input_ids",)
-    fields = {"input_ids": Field(np.int64), "place": Field(np.int64)}
+    fields: Mapping[str, Field] = {"input_ids": Field(np.int64), "place": Field(np.int64)}
     needs = ("bidirectional",)
 
     def example(self, ids, rng):

@@ -5,6 +5,8 @@ A word drawn that is the original one counts as original (Clark et al. 2020, sec
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from nlpkit.config import FrozenConfig
@@ -22,7 +24,7 @@ class Objective(TextObjective):
 
     parts = ("rtd",)
     inputs = ("input_ids",)
-    fields = {
+    fields: Mapping[str, Field] = {
         "input_ids": Field(np.int64),
         "original": Field(np.int64),
         "replaced": Field(np.float32),
