@@ -1,0 +1,52 @@
+"""A recipe of an encoder with objectives that `nlpkit selftest` is tried on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from accelerate.state import AcceleratorState
+
+from nlpkit import recipe, selftest
+from nlpkit.objectives._combined import combined
+from nlpkit.selftest.bench import Bench
+from nlpkit.train.log import QUIET, Log
+from nlpkit.train.signals import StopFlag
+from tests import _tiny
+
+PARTS = "tests.parts.proofs_"
+RECIPE = """\
+name: provable
+model: {family: tests.parts.proofs_encoder, hidden_size: 32, num_layers: 2, num_heads: 4,
+  max_positions: 64}
+tokenizer: {kind: bpe, vocab_size: 400}
+data: {train: [TRAIN], valid: [VALID]}
+objective: [OBJECTIVES]
+train: {steps: 12, tokens_per_step: 512, tokens_per_batch: 256, lr: 1.0e-2, warmup_steps: 4,
+  precision: fp32, eval_every: 5, save_every: 4, keep: 2}
+"""
+
+
+def write(folder: Path, *names: str) -> Path:
+    """Write a recipe with these objectives, and its corpus; return its path."""
+    listed = ", ".join(f"{{name: {PARTS}{name}}}" for name in names)
+    return _tiny.write(folder, documents=60, text=RECIPE.replace("OBJECTIVES", listed))
+
+
+@contextmanager
+def bench(folder: Path, *names: str) -> Iterator[Bench]:
+    """Yield what is proven of a list of objectives."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    resolved = recipe.load(str(write(folder, *names)))
+    with selftest.bench(resolved, device="cpu", log=Log(QUIET), stop=StopFlag()) as made:
+        yield made
+
+
+def use(bench: Bench, *classes: type) -> None:
+    """Put objectives of these classes in the place of the recipe's, settings and all."""
+    subject = bench.subject
+    bound = [
+        cls(old.config, subject.tokenizer, bench.run.part.config)
+        for cls, old in zip(classes, subject.objectives, strict=True)
+    ]
+    made = combined(bound, [1.0] * len(bound))
+    subject.objective = subject.examples.objective = made

@@ -1,0 +1,22 @@
+"""A GPT-1 that sees both sides, with token types and three more heads: what proofs are tried on."""
+
+from typing import ClassVar
+
+from nlpkit.attention.contract import Choice
+from nlpkit.models import gpt
+
+MODEL_TYPE = "proofs-encoder"
+DEFAULT_OBJECTIVE = "tests.parts.proofs_mlm"
+VOCABULARY = ("token_embedding",)
+
+
+class Config(gpt.Config):
+    """Sizes; the tokens around a pair are BERT's."""
+
+    pairs: ClassVar[bool] = True
+    task_tokens: ClassVar[tuple[str, str, str]] = ("[CLS]", "[SEP]", "[SEP]")
+
+    @property
+    def default_attention(self) -> tuple[Choice, ...]:
+        """Each token sees all of its sequence."""
+        return (Choice.of("full"),)

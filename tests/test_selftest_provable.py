@@ -1,0 +1,271 @@
+"""`nlpkit selftest` of masked, paired, detecting and reordering objectives, sound and broken."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from nlpkit import selftest
+from nlpkit.attention.contract import Request
+from nlpkit.data.marks import Marked
+from nlpkit.objectives.contract import IGNORE, Loss, Term
+from nlpkit.selftest import of_examples, of_labels, of_objective, of_run
+from nlpkit.selftest.subject import _cut
+from nlpkit.selftest.watching import look
+from tests import _provable
+from tests.parts import proofs_mlm, proofs_nsp, proofs_reorder, proofs_rtd
+
+RUNS = ["packed = alone", "batches", "accumulated = one", "saved = reopened", "resumed = whole"]
+
+
+@pytest.mark.parametrize(
+    ("objectives", "proofs"),
+    [
+        (
+            ("nsp", "mlm"),
+            [
+                "noise floor", "no leak", "no label leak", "no neighbour leak", "unmasking",
+                "shown targets", "mates",
+            ],
+        ),
+        (("rtd",), ["no label leak", "no neighbour leak", "unmasking", "detection"]),
+        (("reorder",), ["no label leak", "no neighbour leak", "unmasking"]),
+    ],
+    ids=["nsp+mlm", "rtd", "reorder"],
+)  # fmt: skip
+def test_selftest_of_a_sound_objective_proves_what_fits_it(
+    tmp_path: Path, objectives: tuple[str, ...], proofs: list[str]
+) -> None:
+    with _provable.bench(tmp_path, *objectives) as bench:
+        found = list(selftest.prove(bench))
+    assert [proof.name for proof in found] == [*proofs, *RUNS]
+    assert [(proof.name, proof.figure) for proof in found if not proof.passed] == []
+
+
+# Masked
+
+
+class Visible(proofs_mlm.Objective):
+    """Hides nothing, and says that it shows what it always shows."""
+
+    def alter(self, example, rng):
+        made = super().alter(example, rng)
+        inputs = np.where(made["labels"] != IGNORE, made["labels"], made["input_ids"])
+        return made | {"input_ids": inputs}
+
+    def shown(self, example):
+        return super().shown(example) & (np.arange(len(example["labels"])) % 5 == 0)
+
+
+class Unsaid(proofs_mlm.Objective):
+    """Hides nothing, and says that every target is shown by design."""
+
+    def alter(self, example, rng):
+        made = super().alter(example, rng)
+        inputs = np.where(made["labels"] != IGNORE, made["labels"], made["input_ids"])
+        return made | {"input_ids": inputs}
+
+
+class Shifted(proofs_mlm.Objective):
+    """Puts labels two places to the left."""
+
+    def alter(self, example, rng):
+        made = super().alter(example, rng)
+        return made | {"labels": np.append(made["labels"][2:], [IGNORE, IGNORE])}
+
+
+class Special(proofs_mlm.Objective):
+    """Draws special tokens as random ones."""
+
+    def __init__(self, config, tokenizer, model_config):
+        super().__init__(config, tokenizer, model_config)
+        self.words = np.array([self.start, self.end])
+
+
+class Often(proofs_mlm.Objective):
+    """Shows as many as others, and says that it should be a tenth."""
+
+    shown_rate = 0.1
+
+
+# Paired
+
+
+class Same(proofs_nsp.Objective):
+    """Takes the second text of the same document, from another place."""
+
+    def second(self, ids, cut, mate):
+        return ids[: len(ids) - cut]
+
+
+class Told(proofs_nsp.Objective):
+    """Token types of pairs that do not follow are all 0."""
+
+    def example(self, ids, rng, mates):
+        made = super().example(ids, rng, mates)
+        return made | {"token_type_ids": made["token_type_ids"] * (1 - made["pair"])}
+
+
+class Guessed(proofs_nsp.Objective):
+    """Labels have nothing to do with the pair."""
+
+    def example(self, ids, rng, mates):
+        return super().example(ids, rng, mates) | {"pair": rng.integers(2)}
+
+
+# Detecting
+
+
+class Drawn(proofs_rtd.Objective):
+    """Calls a token replaced also where the one drawn is the original one."""
+
+    def labels(self, whole, inputs, chosen):
+        return chosen
+
+
+class Silent(proofs_rtd.Objective):
+    """Calls every token original."""
+
+    def labels(self, whole, inputs, chosen):
+        return np.zeros(len(whole))
+
+
+# Reordering
+
+
+class Kept(proofs_reorder.Objective):
+    """Leaves the tokens where they are."""
+
+    def order(self, size, rng):
+        return np.arange(size)
+
+
+class Inverse(proofs_reorder.Objective):
+    """Says where each place of the text went, not which place each token had."""
+
+    def example(self, ids, rng):
+        made = super().example(ids, rng)
+        return made | {"place": np.argsort(made["place"])}
+
+
+@pytest.mark.parametrize(
+    ("broken", "proof", "said"),
+    [
+        (Visible, of_objective.no_leak, "move with their own token"),
+        (Unsaid, of_objective.no_leak, "no token of the text is a hidden target"),
+        (Unsaid, of_objective.noise_floor, "all show a word by design"),
+        (Unsaid, of_examples.shown_targets, "100.00% of"),
+        (Shifted, of_examples.unmasking, "is not in its example"),
+        (Special, of_examples.shown_targets, "have a special token instead"),
+        (Often, of_examples.shown_targets, "10.00% ±"),
+        (Same, of_examples.mates, "0 of 200 examples have text of another document"),
+        (Same, of_examples.unmasking, None),
+        (Told, of_labels.label_leak, "something else than the text tells it"),
+        (Guessed, of_examples.mates, "no label tells them"),
+        (Drawn, of_examples.detection, "with the wrong label"),
+        (Silent, of_examples.detection, "with the wrong label"),
+        (Kept, of_labels.label_leak, "something else than the text tells it"),
+        (Inverse, of_examples.unmasking, "is not in its example"),
+    ],
+)
+def test_selftest_of_a_broken_objective_fails(tmp_path: Path, broken, proof, said) -> None:
+    name = broken.__base__.__module__.rpartition("_")[2]
+    with _provable.bench(tmp_path, name) as bench:
+        _provable.use(bench, broken)
+        passed, figure = proof(bench.subject)
+    if said is None:  # both halves are runs of the piece: another proof finds it
+        assert passed, figure
+    else:
+        assert not passed, figure
+        assert said in figure
+
+
+@pytest.mark.parametrize("objectives", [("nsp",), ("rtd",), ("reorder",)])
+def test_selftest_of_a_mask_that_forgets_documents_is_found_by_every_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objectives: tuple[str, ...]
+) -> None:
+    with _provable.bench(tmp_path, *objectives) as bench:
+        bench.subject.model.backend = "reference"
+        assert of_objective.no_neighbour_leak(bench.subject)[0]
+        assert of_objective.packed_is_alone(bench.subject)[0]
+        monkeypatch.setattr(Request, "visible", lambda self, q, k: self.mask(q, k))
+        assert not of_objective.no_neighbour_leak(bench.subject)[0]
+        assert not of_objective.packed_is_alone(bench.subject)[0]
+
+
+class Shared(proofs_mlm.Objective):
+    """Has its loss divided by the number of pairs."""
+
+    def num_targets(self, batch):
+        return {"mlm": len(batch["pair"])}
+
+
+class Averaged(proofs_mlm.Objective):
+    """Its loss is the mean of a batch, scaled by the targets of the first of a list."""
+
+    def loss(self, model, hidden, batch):
+        term = super().loss(model, hidden, batch).terms["mlm"]
+        scale = len(batch.fields["pair"]) / term.num_targets
+        return Loss({"mlm": Term(term.loss_sum * scale, term.num_targets)})
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"), [(Shared, "targets of mlm are counted as 24"), (Averaged, "differ by")]
+)
+def test_selftest_of_a_second_term_divided_by_the_firsts_count_is_found(
+    tmp_path: Path, broken, said: str
+) -> None:
+    with _provable.bench(tmp_path, "nsp", "mlm") as bench:
+        assert of_run.accumulated(bench)[0]
+        _provable.use(bench, proofs_nsp.Objective, broken)
+        passed, figure = of_run.accumulated(bench)
+    assert not passed
+    assert said in figure
+
+
+def test_selftest_watches_every_head_with_its_rows(tmp_path: Path) -> None:
+    with _provable.bench(tmp_path, "nsp", "mlm") as bench:
+        subject = bench.subject
+        made = [subject.example(s, subject.rng(i)) for i, s in enumerate(subject.sources(90))]
+        batch = subject.pack(made)
+        with torch.no_grad():
+            seen = look(subject, subject.model, batch)
+    assert {*seen.words} == {"tokens"}
+    assert {*seen.labels} == {"2 classes"}
+    labels = batch.fields["labels"]
+    assert seen.words["tokens"].index.tolist() == np.flatnonzero(labels != IGNORE).tolist()
+    pairs = seen.labels["2 classes"]
+    assert pairs.targets.tolist() == batch.fields["pair"].tolist()
+    # Untrained, the head gives both about the same: ln 2 each.
+    assert pairs.each.tolist() == pytest.approx([math.log(2)] * len(made), abs=0.3)
+
+
+class Marking(proofs_mlm.Objective):
+    """Hides whole words, which the marks tell apart."""
+
+    marks = ("word_start",)
+
+    def example(self, ids, rng):
+        assert isinstance(ids, Marked)
+        assert ids.has("word_start").any()
+        return super().example(ids.ids, rng)
+
+
+def test_selftest_gives_made_up_and_changed_sources_their_marks(tmp_path: Path) -> None:
+    with _provable.bench(tmp_path, "mlm") as bench:
+        _provable.use(bench, Marking)
+        subject = bench.subject
+        noise = subject.noise(10, subject.rng(0))
+        assert noise.piece.has("word_start").tolist() == [True, False] * 5
+        changed = subject.changed(noise, 3)
+        assert np.flatnonzero(changed.ids != noise.ids).tolist() == [3]
+        assert np.array_equal(changed.piece.marks, noise.piece.marks)
+        assert of_examples.shown_targets(subject)[0]
+
+
+def test_cut_of_a_pair_of_texts_has_some_of_both() -> None:
+    marks = np.repeat([0, 4], [30, 10]).astype(np.uint8)  # 4: `second_side`
+    found = _cut(Marked(np.arange(40), marks), 16)
+    assert found.ids.tolist() == [*range(22, 38)]  # eight before the 30th, eight from it on
