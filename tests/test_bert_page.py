@@ -62,7 +62,12 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def test_commands_of_the_page_run(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "proofs", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["runs", "proofs"]
+)
+def test_commands_of_the_page_run(
+    lab: Path, capsys: pytest.CaptureFixture[str], proofs: bool
+) -> None:
     commands = []
     for kind, text in BLOCKS:
         if kind == "yaml":
@@ -74,12 +79,16 @@ def test_commands_of_the_page_run(lab: Path, capsys: pytest.CaptureFixture[str])
         "bert.yaml", "task.yaml", "tiny.yaml",
     ]  # fmt: skip
     verbs = {shlex.split(command)[1] for command in commands}
-    assert verbs == {"plan", "pretrain", "eval", "finetune"}
+    assert verbs == {"plan", "selftest", "pretrain", "eval", "finetune"}
     for command in commands:
+        if ("selftest" in command) != proofs:
+            continue
         AcceleratorState._reset_state(reset_partial_state=True)
         program, verb, *rest = shlex.split(command)
         assert program == "nlpkit"
         device = [] if verb == "plan" else ["--device", "cpu"]
         assert cli.run([verb, *rest, *device]) == 0, (command, capsys.readouterr().err)
+    if proofs:
+        return
     (last,) = [text for kind, text in BLOCKS if "from transformers import" in text]
     exec(compile(last, "page", "exec"), {})

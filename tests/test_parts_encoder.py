@@ -213,3 +213,27 @@ def test_pairs_are_adjacent_or_of_two_documents_and_as_long_as_said(
         assert min(len(first), len(second)) > 0
         labels.append(label)
     assert abs(np.mean(labels) - 0.5) < 4 * 0.5 / np.sqrt(len(labels))
+
+
+def test_classifier_of_transformers_loads_and_must_be_whole(tmp_path: Path) -> None:
+    theirs = _theirs("BertForSequenceClassification", num_labels=3)
+    theirs.save_pretrained(tmp_path)
+    settings, tensors = hf_layout.read(tmp_path)
+    loaded = hf_layout.converted(FAMILY, tmp_path, settings, tensors, allow_missing=("cls",))
+    assert torch.equal(loaded.state["head.weight"], theirs.classifier.weight)
+    assert torch.equal(loaded.state["head.bias"], theirs.classifier.bias)
+    assert not loaded.unexpected
+    tensors.pop("classifier.bias")
+    with pytest.raises(FileError, match=r"classifier\.bias is missing beside classifier\.weight"):
+        hf_layout.converted(FAMILY, tmp_path, settings, tensors, allow_missing=("cls",))
+
+
+def test_shown_targets_are_those_without_a_mask(tokenizer: wordpiece.Tokenizer) -> None:
+    settings = mlm.Config(max_length=60, share=1.0, masked=0.5)
+    objective = mlm.Objective(settings, tokenizer, Config(**SIZES))
+    piece = np.array(tokenizer.encode("天地人山水花鸟鱼虫"))
+    made = objective.example(piece, np.random.default_rng(0))
+    masked = made["input_ids"][1:-1] == tokenizer.special_id("[MASK]")
+    assert 0 < masked.sum() < len(piece)
+    assert objective.shown(made).tolist() == [False, *~masked, False]
+    assert objective.shown_rate == 0.5

@@ -178,18 +178,21 @@ def test_accumulated_batches_are_one_batch_in_every_loss_and_gradient(run: Path)
 
 
 @pytest.mark.slow
-def test_two_processes_give_the_losses_of_one(run: Path) -> None:
+@pytest.mark.parametrize("alone", [False, True], ids=["two losses", "a head is not used"])
+def test_two_processes_give_the_losses_of_one(tmp_path: Path, alone: bool) -> None:
     sets = ("model.dropout=0.0",)
-    _tiny.pretrain(run / "tiny.yaml", run / "one", *sets)
+    text = RECIPE.replace(f"[{NSP}, {MLM}]", MLM) if alone else RECIPE
+    path = _tiny.write(tmp_path, text=text)
+    _tiny.pretrain(path, tmp_path / "one", *sets)
     launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    verb = ["pretrain", str(run / "tiny.yaml"), "--out", str(run / "two"), "--set", *sets]
+    verb = ["pretrain", str(path), "--out", str(tmp_path / "two"), "--set", *sets]
     done = subprocess.run(
         [sys.executable, "-m", *launcher, "-m", "nlpkit", *verb, "--device", "cpu"],
         capture_output=True, text=True, check=False, timeout=180,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    for ours, theirs in zip(*map(_tiny.metrics, (run / "one", run / "two")), strict=True):
+    for ours, theirs in zip(*map(_tiny.metrics, (tmp_path / "one", tmp_path / "two")), strict=True):
         ours, theirs = ours.get("held_out", ours), theirs.get("held_out", theirs)
         assert theirs["losses"] == pytest.approx(ours["losses"], abs=1e-4)
         assert theirs["targets"] == ours["targets"]

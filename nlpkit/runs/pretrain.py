@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator, PartialState
 
@@ -32,6 +33,7 @@ from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, State, train
 from nlpkit.train.optim import adamw
+from nlpkit.train.processes import expect_unused
 from nlpkit.train.signals import StopFlag
 from nlpkit.train.trackers import TrackedRun, Trackers
 
@@ -211,6 +213,7 @@ def prepare(
     torch.manual_seed(resolved.recipe.seed)
     model = build.build_model(part, data.vocab_size, resolved.recipe.attention.backend)
     unwrapped = Training(model, data.objective)
+    expect_unused(accelerator, unwrapped, data.examples.batch(np.arange(1), 0))
     training, optimizer = accelerator.prepare(unwrapped, adamw(unwrapped, training_settings))
     optimizer = optimizer.optimizer
     return Run(

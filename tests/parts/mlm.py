@@ -66,6 +66,7 @@ class Objective(TextObjective):
         if tokenizer.unk_id is not None:
             self.is_word[tokenizer.unk_id] = False
         self.words = np.flatnonzero(self.is_word)
+        self.shown_rate = 1 - config.masked
 
     @classmethod
     def special_tokens(cls, model_config: Any) -> tuple[str, ...]:
@@ -94,6 +95,10 @@ class Objective(TextObjective):
         ids[chosen[masked]] = self.mask
         ids[chosen[replaced]] = drawn[replaced]
         return example | {"input_ids": ids, "labels": labels}
+
+    def shown(self, example: dict[str, np.ndarray]) -> np.ndarray:
+        """Return (T,) bool: targets that show a word by design, their own or a random one."""
+        return (example["labels"] != IGNORE) & (example["input_ids"] != self.mask)
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of predicted tokens."""
