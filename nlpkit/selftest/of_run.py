@@ -203,7 +203,7 @@ def _in_transformers(place: Path) -> tuple[str, list[str]]:
 
     transformers.utils.logging.disable_progress_bar()
     settings, tensors = hf_layout.read(place)
-    name = settings.get("architectures", [""])[0]
+    name = next(iter(settings.get("architectures", [])), "")
     if not hasattr(transformers, name):
         return "", []
     opened: Any = getattr(transformers, name).from_pretrained(place, dtype=torch.float32)
