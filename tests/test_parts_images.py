@@ -16,7 +16,7 @@ from transformers import ViTConfig, ViTForImageClassification, ViTModel
 from nlpkit import recipe
 from nlpkit.errors import RecipeError, UsageError
 from nlpkit.objectives._task import Item
-from nlpkit.plan import describe, make
+from nlpkit.plan import describe, draw_mask, make
 from nlpkit.runs.convert import convert
 from nlpkit.runs.opened import open_checkpoint
 from nlpkit.train.log import QUIET, Log
@@ -177,6 +177,8 @@ def test_plan_of_images(run: Path, tmp_path: Path) -> None:
     assert described["model"]["parameters"] == sum(
         p.numel() for p in open_checkpoint(run / "whole", device="cpu").model.parameters()
     )
+    with pytest.raises(UsageError, match=r"shown by its tokens, and .*image_classes reads no text"):
+        draw_mask(plan, tmp_path / "mask.png")
 
 
 def test_folders_of_png_files_are_trained_on(tmp_path: Path) -> None:

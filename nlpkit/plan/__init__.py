@@ -211,16 +211,17 @@ def draw_mask(plan: Plan, path: Path) -> None:
     """Draw who sees whom in the first batch: the whole pack, and its shortest sequence.
 
     Raises:
-        UsageError: the family has no attention, or matplotlib is not installed.
+        UsageError: there is no attention, or no text, to draw; matplotlib is not installed.
     """
     from nlpkit.report.figures import mask_figure
 
     if not plan.part.config.kinds:
         raise UsageError(f"--mask: family {plan.part.family} has no attention to draw")
+    tokenizer = _tokenizer(plan)
     batch = to_device(plan.first, torch.device("cpu"))
     layout = Layout.of(batch.lengths, "cpu")
     mask = attention.dense_mask(plan.part.config.kinds[0], layout, batch.fields)
-    words = [_shown(_tokenizer(plan), token) for token in batch.fields["input_ids"]]
+    words = [_shown(tokenizer, token) for token in batch.fields["input_ids"]]
     mask_figure(mask.numpy(), layout.spans, words, path)
 
 
