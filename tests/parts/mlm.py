@@ -95,6 +95,15 @@ class Objective(TextObjective):
         ids[chosen[replaced]] = drawn[replaced]
         return example | {"input_ids": ids, "labels": labels}
 
+    @property
+    def shown_rate(self) -> float:
+        """The share of the targets that are not [MASK]."""
+        return 1 - self.config.masked
+
+    def shown(self, example: dict[str, np.ndarray]) -> np.ndarray:
+        """Return (T,), the targets that are not [MASK]: they show their own or a random token."""
+        return (example["labels"] != IGNORE) & (example["input_ids"] != self.mask)
+
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of predicted tokens."""
         return {"mlm": int((batch["labels"] != IGNORE).sum())}
