@@ -19,7 +19,7 @@ from nlpkit.models.gpt import VOCABULARY, Config
 from nlpkit.models.gpt.model import Model
 from nlpkit.models.rows import resize_embeddings
 from nlpkit.objectives import clm
-from nlpkit.selftest import of_objective, of_run
+from nlpkit.selftest import of_checkpoint, of_examples, of_objective, of_run
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.optim import adamw
 from nlpkit.train.signals import StopFlag
@@ -293,12 +293,12 @@ def test_selftest_of_gpt_holds_and_finds_targets_in_sight(tmp_path) -> None:
         for proof in (
             of_objective.no_leak,
             of_objective.no_neighbour_leak,
-            of_objective.unmasking,
+            of_examples.unmasking,
             of_objective.packed_is_alone,
         ):
             passed, figure = proof(bench.subject)
             assert passed, figure
-        for other in (of_run.batches, of_run.accumulated, of_run.reopened):
+        for other in (of_run.batches, of_run.accumulated, of_checkpoint.reopened):
             passed, figure = other(bench)
             assert passed, figure
         right = bench.subject.objective
