@@ -160,7 +160,7 @@ def test_load_saved_is_equal_and_unfit_is_named(ours, name, tmp_path):
     assert kind.load(tmp_path).fingerprint() == ours.fingerprint()
     assert kind.load(tmp_path / "tokenizer.json").encode(CONTROL) == ours.encode(CONTROL)
     other = PARTS["bpe" if name != "bpe" else "unigram"].Tokenizer
-    with pytest.raises(FileError, match=f"holds a {kind.model} model; kind {other.kind} has"):
+    with pytest.raises(FileError, match=f"has a {kind.model} model; kind {other.kind} needs"):
         other.load(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(FileError, match=r"tokenizer\.json: not a tokenizer\.json: "):
