@@ -80,8 +80,8 @@ def test_control_token_spelled_in_text_is_text(tmp_path) -> None:
         ("vocab.json", "[1]", "vocab.json: expected an object of token: id"),
         ("vocab.json", '{"<unk>": 0, "a</w>": 2}', "the ids are not 0 to 1, each once"),
         ("vocab.json", '{"<unk>": 0, "a": 1}', "no token that ends in </w>: not GPT-1's"),
-        ("merges.txt", "#version: 0.2\nt h\nh t\n", "merges.txt:3: 'h t' is no merge"),
-        ("merges.txt", "th\n", "merges.txt:1: 'th' is no merge"),
+        ("merges.txt", "#version: 0.2\nt h\nh t\n", "merges.txt:3: 'h t' is not a merge"),
+        ("merges.txt", "th\n", "merges.txt:1: 'th' is not a merge"),
     ],
 )
 def test_damaged_file_is_named_with_what_is_wrong(tmp_path, name, text, message) -> None:
