@@ -162,7 +162,7 @@ def test_adapters_on_a_model_without_what_it_need_not_have_are_trained_as_they_o
 
 def test_init_missing_without_init_from_is_refused(tmp_path: Path) -> None:
     path = _tiny.write(tmp_path)
-    with pytest.raises(UsageError, match=r"init_missing: of what init_from has; remove it"):
+    with pytest.raises(UsageError, match=r"init_missing: needs init_from; remove it"):
         build.model_part(recipe.load(str(path), ["init_missing=[pooler]"]))
 
 

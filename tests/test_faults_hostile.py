@@ -195,7 +195,7 @@ _RESUMES: dict[str, tuple[Change, str]] = {
     "state position": (_sealed(_set(_STATE, "state", "position", value=7)), "not the state"),
     "state extra": (_sealed(_set(_STATE, "state", "nope", value=7)), "unexpected keyword"),
     "state without data": (_sealed(_set(_STATE, "data", value=None)), "'data'"),
-    "moment missing": (_sealed(_without_a_moment), "of another model than the recipe's"),
+    "moment missing": (_sealed(_without_a_moment), "does not fit the model of the recipe"),
     "moments pickled": (
         _sealed(_put(files.OPTIMIZER_STATE, pickle.dumps({}))),
         "optimizer.safetensors: Error while deserializing",
