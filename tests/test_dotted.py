@@ -124,6 +124,7 @@ def test_script_tunes_a_dotted_family_with_adapters_that_open_again(
     )
 
 
+@pytest.mark.slow
 def test_script_proves_a_dotted_family(own: Path) -> None:
     code, out, err = _dotted.script(own, "selftest", "tiny.yaml")
     assert code == 0, out + err

@@ -151,7 +151,7 @@ def test_written_text_is_judged_by_eval_metrics(
         ("classes.yaml", ["eval.metrics=[mcc, pearson]"],
          ["eval.metrics: pearson cannot score answers such as bad, good, so so"]),
         ("classes.yaml", ["eval.metrics=[f1:average=binary]"],
-         ["eval.metrics: f1:average=binary cannot judge", "is of two classes, these are 3"]),
+         ["eval.metrics: f1:average=binary cannot score", "is of two classes, these are 3"]),
     ],
 )  # fmt: skip
 def test_eval_metrics_that_do_not_fit_the_objective_are_refused_before_training(

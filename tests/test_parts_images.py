@@ -124,6 +124,7 @@ def test_run_resumes_bit_for_bit_and_learns(run: Path) -> None:
     assert scores[-1]["accuracy"] == 1.0  # a bright quarter is easy to see
 
 
+@pytest.mark.slow
 def test_eval_scores_predictions_of_the_run_and_of_two_files(run: Path) -> None:
     answers = run / "answers.jsonl"
     done = _tiny.command("eval", run / "whole", "--json", "--predictions", answers)

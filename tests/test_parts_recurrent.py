@@ -141,6 +141,7 @@ def test_eval_and_plan_of_a_family_without_attention(run: Path, tmp_path: Path) 
         draw_mask(plan, tmp_path / "mask.png")
 
 
+@pytest.mark.slow
 def test_selftest_of_a_family_that_transformers_has_not(run: Path) -> None:
     done = _tiny.command("selftest", run / "tiny.yaml")
     assert done.returncode == 0, done.stdout + done.stderr

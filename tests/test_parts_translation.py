@@ -211,6 +211,7 @@ def test_command_line_translates_lines_of_stdin(run: Path) -> None:
     assert done.stdout.splitlines() == escaped
 
 
+@pytest.mark.slow
 def test_eval_scores_translations_of_the_run_and_of_two_files(run: Path) -> None:
     answers = run / "answers.jsonl"
     options = ("--json", "--max-new-tokens", "12")

@@ -93,7 +93,7 @@ def test_stopped_run_goes_on_bit_for_bit(whole, tmp_path: Path, reads: list[int]
 
 def test_stop_saves_the_last_whole_step_and_says_so(whole, tmp_path: Path) -> None:
     path, _ = whole
-    with pytest.raises(NlpkitError, match=r"saved at step \d+; the same command goes on"):
+    with pytest.raises(NlpkitError, match=r"saved at step \d+; the same command resumes the run"):
         _tiny.pretrain(path, tmp_path, stop=_tiny.StopAfter(20))
     latest = files.read_pointer(tmp_path, "latest")
     assert latest is not None
