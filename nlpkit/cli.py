@@ -11,7 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from nlpkit import registry
 from nlpkit.errors import FileError, NlpkitError, RecipeError, UsageError
@@ -150,6 +150,14 @@ def main() -> None:
     except OSError as error:
         error.filename = "stdout"
         code = code or _system_error(error, False)
-        # Python tries once more at exit; what is left must find somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard(sys.stdout)
+    try:
+        sys.stderr.flush()
+    except OSError:  # the reader of the log is gone, which is no failure of the command
+        _discard(sys.stderr)
     sys.exit(code)
+
+
+def _discard(stream: TextIO) -> None:
+    """Send what is left in a stream nowhere, or Python tries again at exit and exits with 120."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -9,6 +9,8 @@ import pytest
 # Before torch is imported, for it and for every process that a test starts: runs in this process
 # and in others must round alike, and the models are too small for a second thread.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Unbuffered streams would hide what goes wrong when they are flushed at exit.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 import torch
 
