@@ -227,7 +227,11 @@ def test_run_generates_the_same_as_its_model_without_a_cache(run: Path) -> None:
         ("{layers: [{kind: causal}, {kind: ful}]}", r"7:45: attention\.layers\.1\.kind: no 'ful',"),
         (f"{{kind: {WINDOW}, windw: 3}}", r"7:\d+: attention\.windw: unknown setting, did you"),
         (f"{{kind: {WINDOW}, window: 0}}", r"7:\d+: attention\.window: must be greater than 0"),
-        ("{window: 3}", r"7:12: attention: window: a setting of a kind, and kind is not given"),
+        ("{window: 3}", r"7:\d+: attention\.window: unknown setting where no kind is named"),
+        (
+            "{knd: causal}",
+            r"7:\d+: attention\.knd: unknown setting where no kind is named, did you mean kind\?",
+        ),
         ("{kind: causal, layers: [{kind: causal}]}", "kind and layers exclude each other"),
     ],
 )

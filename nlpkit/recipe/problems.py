@@ -5,7 +5,7 @@ the tables keeps pydantic's own words.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -101,7 +101,8 @@ def _problem(path: Path, found: list[Any], document: Document, known: Known) -> 
     what = _sentence(error)
     if error["type"] in _RULES:
         what += f", got {place.text or value}"
-    inside, rest = _named_setting(what, known.get(path, {}))
+    written = value if isinstance(value, dict) else {}
+    inside, rest = _named_setting(what, {*known.get(path, {}), *written})
     return Problem.at(document.place((*path, *inside)), (*path, *inside), rest)
 
 
@@ -112,7 +113,7 @@ def value_at(data: Any, path: Path) -> Any:
     return data
 
 
-def _named_setting(what: str, known: Mapping[str, FieldInfo]) -> tuple[Path, str]:
+def _named_setting(what: str, known: Set[str]) -> tuple[Path, str]:
     """Split `heads: must divide width`, said about a section, where `heads` is a setting of it."""
     found = re.match(r"(\w+)((?:\.\w+)*): ", what)
     if not found or found[1] not in known:

@@ -218,7 +218,9 @@ class Attention(Part):
     def _nothing_without_kind(cls, value: Any, info: ValidationInfo) -> Any:
         if "kind" in info.data and info.data["kind"] is None:
             if value:
-                raise ValueError(f"{next(iter(value))}: a setting of a kind, and kind is not given")
+                name = str(next(iter(value)))
+                near = registry.suggest(name, cls.own())
+                raise ValueError(f"{name}: unknown setting where no kind is named{near}")
             return None
         return value
 
