@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -413,11 +412,9 @@ def test_selftest_stopped_by_a_signal_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_selftest_of_the_packaged_recipe_takes_less_than_a_minute() -> None:
-    start = time.monotonic()
+def test_selftest_of_the_packaged_recipe_passes() -> None:
     done = _tiny.command("selftest")
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - start < 60
 
 
 def test_failed_proofs_are_no_bug_with_a_traceback() -> None:
