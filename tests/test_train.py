@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nlpkit.checkpoints import files
-from nlpkit.errors import DivergedError, NlpkitError, Stopped, UsageError
+from nlpkit.data.loader import Step, Stream
+from nlpkit.errors import DivergedError, NlpkitError, OutOfMemory, Stopped, UsageError
 from nlpkit.models.cpm_ant.model import Model
 from tests import _tiny
 from tests._formats import from_hf
@@ -104,6 +107,31 @@ def test_stop_saves_the_last_whole_step_and_says_so(whole, tmp_path: Path) -> No
 def test_workers_do_not_change_the_run(whole, tmp_path: Path) -> None:
     path, run = whole
     place = _tiny.pretrain(path, tmp_path, "train.workers=2")
+    assert _tiny.metrics(tmp_path) == _tiny.metrics(run)
+    assert _same_bits(place, files.read_pointer(run, "latest"))
+
+
+def test_killed_worker_is_one_line_and_the_last_whole_step_is_saved(
+    whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, run = whole
+    parent, make = os.getpid(), Stream.__getitem__
+
+    def dies(stream: Stream, step: int) -> Step:
+        if step == 5 and os.getpid() != parent:  # the sixth step, as the kernel kills
+            os.kill(os.getpid(), signal.SIGKILL)
+        return make(stream, step)
+
+    monkeypatch.setattr(Stream, "__getitem__", dies)
+    with pytest.raises(OutOfMemory) as error:
+        _tiny.pretrain(path, tmp_path, "train.workers=2")
+    assert str(error.value) == (
+        "a worker process ended by itself (exit status -9; -9 is usually lack of memory); fewer "
+        "workers need less: train.workers: 0; saved at step 5; the same command resumes the run"
+    )
+    monkeypatch.undo()
+    assert files.list_checkpoints(tmp_path)[0].step == 5
+    place = _tiny.pretrain(path, tmp_path)
     assert _tiny.metrics(tmp_path) == _tiny.metrics(run)
     assert _same_bits(place, files.read_pointer(run, "latest"))
 
