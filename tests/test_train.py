@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -13,7 +14,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nlpkit.checkpoints import files
 from nlpkit.data.loader import Step, Stream
-from nlpkit.errors import DivergedError, NlpkitError, OutOfMemory, Stopped, UsageError
+from nlpkit.errors import (
+    DivergedError,
+    FileError,
+    NlpkitError,
+    OutOfMemory,
+    Stopped,
+    UsageError,
+)
 from nlpkit.models.cpm_ant.model import Model
 from tests import _tiny
 from tests._formats import from_hf
@@ -241,6 +249,58 @@ def test_all_damaged_is_an_error_and_never_a_fresh_start(whole, tmp_path: Path) 
         (found.path / "optimizer.safetensors").unlink()
     with pytest.raises(NlpkitError, match="checkpoints are damaged"):
         _tiny.pretrain(path, tmp_path)
+
+
+def test_checkpoint_without_a_manifest_is_put_aside_and_named(whole, tmp_path: Path) -> None:
+    path, run = whole
+    with pytest.raises(NlpkitError):
+        _tiny.pretrain(path, tmp_path, stop=_tiny.StopAfter(40))
+    newest, before = files.list_checkpoints(tmp_path)[:2]
+    (newest.path / "manifest.json").unlink()
+    content = (newest.path / "model.safetensors").read_bytes()
+    old = files.checkpoint_path(tmp_path, before.step - 1)  # of the user, older than the others
+    shutil.copytree(newest.path, old)
+    aside = newest.path.with_name(f"damaged-{newest.path.name}")
+    shutil.copytree(newest.path, aside)  # that name is taken already
+    warnings: list[str] = []
+    assert files.newest_valid(tmp_path, warnings.append) == before
+    (line,) = warnings
+    assert line == (
+        f"{newest.path} is damaged (manifest.json is missing); put aside as "
+        f"{aside.name}.2; {before.path.name} is taken"
+    )
+    place = _tiny.pretrain(path, tmp_path)
+    assert _same_bits(place, files.read_pointer(run, "latest"))
+    assert (old / "model.safetensors").read_bytes() == content
+    kept = aside.with_name(f"{aside.name}.2")
+    assert (kept / "model.safetensors").read_bytes() == content
+
+
+def test_all_without_a_manifest_is_an_error_and_nothing_is_removed(whole, tmp_path: Path) -> None:
+    path, _ = whole
+    mine = files.checkpoint_path(tmp_path, 5)
+    mine.mkdir(parents=True)
+    (mine / "model.safetensors").write_bytes(b"weights of mine")
+    with pytest.raises(FileError, match="all 1 checkpoints are damaged"):
+        _tiny.pretrain(path, tmp_path)
+    assert (mine / "model.safetensors").read_bytes() == b"weights of mine"
+
+
+def test_removal_that_was_killed_is_finished_at_the_next_start(
+    whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = whole
+    _tiny.pretrain(path, tmp_path, "train.steps=8")
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed before the files go
+    files.prune(tmp_path, 1)
+    monkeypatch.undo()
+    assert [c.step for c in files.list_checkpoints(tmp_path)] == [8]
+    directory = tmp_path / "checkpoints"
+    assert list(directory.glob(".step-*"))
+    (tmp_path / ".run.json").write_text("{")  # as a killed write leaves it
+    _tiny.pretrain(path, tmp_path, "train.steps=8")
+    assert not list(directory.glob(".*"))
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_init_from_starts_with_those_weights(whole, tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ class RunDirectory:
             with name_path_in_errors(self.path / LOCK):
                 file.truncate(0)
                 file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            files.remove_drafts(self.path)
             yield
 
     def status(self) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def _checkpoint_to_resume(run: Run, resume: str) -> files.Checkpoint | None:
     named = named_checkpoint(resume)
     if named is not None:
         return _valid(run, named)
-    if files.list_checkpoints(path):
+    if files.list_directories(path):
         raise UsageError(f"{path} has checkpoints of a run; give --out another directory")
     return None
 
@@ -155,7 +155,7 @@ def _valid(run: Run, path: Path) -> files.Checkpoint:
     if problem:
         raise FileError(f"{path}: not a valid checkpoint: {problem}")
     step = _training(path, run.settings.best_by)[1].step
-    newer = [c for c in files.list_checkpoints(run.directory.path) if c.step > step]
+    newer = [c for c in files.list_directories(run.directory.path) if c.step > step]
     if newer:
         raise UsageError(
             f"{run.directory.path} has newer checkpoints (step {newer[0].step}); "
