@@ -23,6 +23,7 @@ from nlpkit.errors import (
     UsageError,
 )
 from nlpkit.models.cpm_ant.model import Model
+from nlpkit.train import held_out, loop
 from tests import _tiny
 from tests._formats import from_hf
 
@@ -184,6 +185,43 @@ def test_diverged_run_stops_at_the_step_and_keeps_the_last_good_state(tmp_path: 
     for found in files.list_checkpoints(tmp_path / "run"):
         tensors = load_file(found.path / "model.safetensors")
         assert all(t.isfinite().all() for t in tensors.values())
+
+
+_NO_WARMUP = ("train.schedule=constant", "train.warmup_steps=0")
+
+
+def test_weights_that_are_not_finite_are_neither_saved_nor_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, run = _tiny.write(tmp_path), tmp_path / "run"
+    sets = (*_NO_WARMUP, "data.valid=[]", "train.eval_every=null", "train.steps=3")
+    sets = (*sets, "train.save_every=1")
+    # 1e45 is infinite in float32: the last update is applied to weights of a finite loss.
+    monkeypatch.setattr(loop, "lr_factor", lambda step, _: 1e45 if step == 3 else 1.0)
+    with pytest.raises(DivergedError) as error:
+        _tiny.pretrain(path, run, *sets)
+    last = files.checkpoint_path(run, 2)
+    assert str(error.value) == (
+        "step 3: the weights are not finite (token_embedding is one); they "
+        f"are not saved; the last checkpoint is {last}; try a lower train.lr or train.clip"
+    )
+    assert [c.step for c in files.list_checkpoints(run)] == [2, 1]
+    assert json.loads((run / "run.json").read_text())["finished"] is False
+    monkeypatch.undo()
+    place = _tiny.pretrain(path, run, *sets)
+    assert all(t.isfinite().all() for t in _tensors(place).values())
+
+
+def test_held_out_loss_that_is_not_finite_is_no_finished_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, run = _tiny.write(tmp_path), tmp_path / "run"
+    figures = {"loss": math.inf, "losses": {}, "perplexity": None, "bits_per_character": None}
+    monkeypatch.setattr(held_out, "_figures", lambda *_: figures)
+    with pytest.raises(DivergedError, match="step 5: held-out loss inf is not finite; it is not"):
+        _tiny.pretrain(path, run)
+    assert [c.step for c in files.list_checkpoints(run)] == [4]
+    assert json.loads((run / "run.json").read_text())["finished"] is False
 
 
 def test_changed_recipe_is_refused_with_each_key_and_both_values(whole, tmp_path: Path) -> None:

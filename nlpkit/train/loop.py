@@ -87,7 +87,8 @@ def train(job: Job, state: State) -> State:
     Raises:
         Stopped, TryAgain: there was a signal, or the time limit is reached; the last complete step
             is saved.
-        DivergedError: loss or gradient is not finite; that step is not applied.
+        DivergedError: a loss, a gradient or a weight is not finite. The step of such a loss or
+            gradient is not applied; such weights, and those of such a held-out loss, are not saved.
     """
     settings = job.settings
     speed = _Speed()
@@ -243,7 +244,11 @@ def _backward(
 
 
 def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
-    """Log the held-out figures, update the best; return whether they are the best so far."""
+    """Log the held-out figures, update the best; return whether they are the best so far.
+
+    Raises:
+        DivergedError: the held-out loss is not finite.
+    """
     state.evaluated_step = state.step
     best_by = job.settings.best_by
     value = best_evaluation.value(figures, best_by)
@@ -267,6 +272,10 @@ def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
         job.log.info(
             f"no improvement in {job.settings.patience} evaluations: "
             f"stopping early at step {state.step}"
+        )
+    if not math.isfinite(figures["loss"]):
+        raise DivergedError(
+            f"step {state.step}: held-out loss {figures['loss']} is not finite; it is not saved"
         )
     return improved
 
