@@ -21,7 +21,7 @@ import pytest
 from nlpkit.data import cache, store, tokenize
 from nlpkit.data.corpus import Config, resolve
 from nlpkit.data.store import Callbacks, Corpus, TokenStore, build_corpus, cache_directory
-from nlpkit.errors import DataError, FileError
+from nlpkit.errors import DataError, FileError, OutOfMemory
 from tests._fakes import BrokenTokenizer, CharacterTokenizer, DyingTokenizer
 
 ROOT = Path(__file__).parent.parent
@@ -277,7 +277,7 @@ def test_store_bug_of_the_tokenizer_keeps_its_traceback(tmp_path, here, small_ra
 
 def test_store_killed_worker_is_noticed(tmp_path, here, small_ranges):
     (here / "a.txt").write_text("one\n" * 3000)
-    with pytest.raises(FileError, match=r"ended by itself \(exit status -9;.*data.workers: 1"):
+    with pytest.raises(OutOfMemory, match=r"ended by itself \(exit status -9;.*data.workers: 1"):
         build(tmp_path, "a.txt", DyingTokenizer(), workers=2)
     assert leftovers(tmp_path) == []
 

@@ -45,6 +45,8 @@ class RunDirectory:
         with name_path_in_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             file = open(self.path / LOCK, "a+b", buffering=0)  # noqa: SIM115
+        # A forked worker would keep the lock after this process is killed.
+        os.register_at_fork(after_in_child=file.close)
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,6 +57,7 @@ class RunDirectory:
             with name_path_in_errors(self.path / LOCK):
                 file.truncate(0)
                 file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            files.remove_drafts(self.path)
             yield
 
     def status(self) -> dict[str, Any]:
