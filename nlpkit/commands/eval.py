@@ -81,7 +81,7 @@ def command(
         opened = open_checkpoint(
             checkpoint, device=common.device, family=family, info=log.info, warn=log.warn
         )
-        source = evaluate.find_data(opened, data or (), text_key, callbacks)
+        source = evaluate.find_data(opened, data or (), text_key, log, callbacks)
         run = evaluate.Evaluation(opened, source, tokens_per_batch, callbacks)
         generation = Settings(max_new_tokens=max_new_tokens, beam=beam)
         figures, rows = run.figures(names, generation, log, stop, batch=32)

@@ -20,6 +20,7 @@ from nlpkit.errors import DataError, UsageError
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.recipe import sections, yaml
+from nlpkit.runs import data_files
 from nlpkit.runs.opened import Opened
 from nlpkit.runs.parts import token_characters
 from nlpkit.runs.resume import Training
@@ -28,6 +29,7 @@ from nlpkit.train.held_out import HeldOut, scores
 from nlpkit.train.log import Log
 from nlpkit.train.signals import StopFlag
 
+_NAMED_FILES = 3  # that the log names
 _UNSAID = (None, "auto")
 LOSS_FIGURES = ("loss", "perplexity", "bits_per_character")
 
@@ -54,7 +56,7 @@ class Source:
 
 
 def find_data(
-    opened: Opened, files: Sequence[str], text_key: str | None, callbacks: Callbacks
+    opened: Opened, files: Sequence[str], text_key: str | None, log: Log, callbacks: Callbacks
 ) -> Source:
     """Return the held-out data: `files`, or else those of the recipe of the checkpoint's run.
 
@@ -84,14 +86,39 @@ def find_data(
         if not data.valid and not data.valid_fraction:
             raise UsageError(f"{kept} names no held-out data; name them: --data FILE")
         part = "all" if data.valid else "valid"
-        settings["train"] = [entry.model_dump() for entry in data.valid or data.train]
+        entries = [entry.model_dump() for entry in data.valid or data.train]
+        settings["train"] = _where_they_are(kept.parent, base, entries, data, log, callbacks)
         settings["valid_fraction"] = 0.0 if data.valid else data.valid_fraction
     config = corpus.Config.model_validate(settings)
     cache = store.cache_directory(config.cache, None, callbacks)
     inputs, _ = corpus.resolve(config, base, cache, callbacks.should_stop)
+    read = [file.path for entry in inputs for file in entry.files]
+    more = f" and {len(read) - _NAMED_FILES:,} more" if len(read) > _NAMED_FILES else ""
+    log.info(f"held-out data: {', '.join(read[:_NAMED_FILES])}{more}")
     if resolved is None:
         return Source(inputs, config, part, cache, 0)
     return Source(inputs, config, part, cache, resolved.recipe.seed, resolved.recipe.eval.metrics)
+
+
+def _where_they_are(
+    run: Path,
+    base: Path,
+    entries: list[dict[str, Any]],
+    data: corpus.Config,
+    log: Log,
+    callbacks: Callbacks,
+) -> list[dict[str, Any]]:
+    """Return the sources with the files that the run read, where they are now."""
+    cache = store.cache_directory(data.cache, None, callbacks)
+    part = "valid" if data.valid else "train"
+    found = data_files.find(run, base, part, cache, callbacks.should_stop)
+    if found is None or len(found) != len(entries):  # an older version, or another recipe
+        log.warn(
+            f"{run} has no record of the files that its {RECIPE} names; they are looked up by "
+            "name, and may have changed"
+        )
+        return entries
+    return [entry | files for entry, files in zip(entries, found, strict=True)]
 
 
 def _sources(files: Sequence[str], form: str) -> list[Any]:

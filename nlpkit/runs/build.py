@@ -237,7 +237,8 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
                 f"{name}: {len(made.corpus):,} documents give no example; left out: "
                 + ", ".join(f"{n:,} {what}" for what, n in made.spans.dropped.items())
             )
-    return Data(tokenizer, objective, train, valid, examples, held_out)
+    inputs = train_inputs, valid_inputs
+    return Data(tokenizer, objective, train, valid, examples, held_out, inputs, cache)
 
 
 def bind_objective(

@@ -23,7 +23,7 @@ from nlpkit.errors import DivergedError, UsageError
 from nlpkit.recipe import Resolved, flatten
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import value_at
-from nlpkit.runs import build
+from nlpkit.runs import build, data_files
 from nlpkit.runs.parts import Data, token_characters
 from nlpkit.runs.resume import Run, Training, from_first, named_checkpoint, restore, save
 from nlpkit.train import machine
@@ -58,6 +58,8 @@ def pretrain(
         run = prepare(resolved, directory, accelerator, log, stop, named_checkpoint(resume))
     settings = run.settings
     state = restore(run, resume)
+    if accelerator.is_main_process:
+        data_files.write(directory.path, *run.data.inputs, run.data.cache, stop.check)
     announce(run, state)
     budget = settings.batch_budget
     held_out = None
