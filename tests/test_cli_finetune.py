@@ -51,11 +51,14 @@ def test_finetune_without_a_checkpoint_says_in_one_line_what_makes_one(tmp_path:
     assert not list(tmp_path.iterdir())
 
 
-def test_finetune_from_prints_the_checkpoint_and_takes_a_run_as_its_latest(
+def test_finetune_from_takes_the_best_checkpoint_of_a_run_and_the_latest_without_one(
     server: Server, folder: Path, tmp_path: Path
 ) -> None:
     run = folder / "cpm_ant-run"
     shutil.copytree(run, tmp_path / "other", symlinks=True)
+    best = tmp_path / "other/checkpoints/best"
+    assert best.resolve().name == "step-00000004"
+    best.unlink()
     one = done(server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "one"))
     assert one.stdout == f"{tmp_path}/one/checkpoints/step-00000008\n"
     two = done(
@@ -70,6 +73,21 @@ def test_finetune_from_prints_the_checkpoint_and_takes_a_run_as_its_latest(
                    "--from", tmp_path / "other")
     )  # fmt: skip
     assert "is finished; nothing to do" in again.stderr
+    # Also where that run has been evaluated since.
+    best.symlink_to("step-00000004")
+    for _ in range(2):
+        again = done(
+            server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "two",
+                       "--from", tmp_path / "other")
+        )  # fmt: skip
+        assert "is finished; nothing to do" in again.stderr
+        best.unlink(missing_ok=True)
+    best.symlink_to("step-00000004")
+    three = done(
+        server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "three", "--dry-run",
+                   "--from", tmp_path / "other")
+    )  # fmt: skip
+    assert f"{tmp_path}/other: its best checkpoint, step-00000004" in three.stderr
     gone = server.run("finetune", folder / "nlg.yaml", "--from", tmp_path / "nothing")
     _refused(gone, 4, f"{tmp_path}/nothing: no such checkpoint to start from")
 
@@ -154,14 +172,26 @@ def test_best_checkpoint_is_that_of_the_highest_score_and_patience_ends_the_run(
     ended = done(server.run("finetune", folder / "nlu.yaml", "--out", out, *arguments))
     # At such a rate nothing changes: the first evaluation is the best, two more are no better.
     assert "no improvement in 2 evaluations: stopping early at step 6" in ended.stderr
-    assert (out / "checkpoints/best").resolve().name == "step-00000002"
+    # That is the checkpoint of the run for every command, also when nothing is left to train.
+    best = f"{out}/checkpoints/step-00000002"
+    assert ended.stdout == f"{best}\n"
+    assert ended.stderr.splitlines()[0].endswith(f"run: {out} (new)")
+    said = "checkpoint of the run: the best, by held-out accuracy: step-00000002"
+    assert said in ended.stderr
+    again = done(server.run("finetune", folder / "nlu.yaml", "--out", out, *arguments, "--json"))
+    assert json.loads(again.stdout) == {"checkpoint": best}
+    assert said in again.stderr
+    assert json.loads(done(server.run("eval", out, "--json")).stdout)["checkpoint"] == best
     learned = tmp_path / "learned"
     sets = ("train.best_by=accuracy", "train.eval_every=2", "train.steps=16")
     arguments = [word for each in sets for word in ("--set", each)]
     command = ("finetune", folder / "nlu.yaml", "--out", learned, *arguments)
     # Killed after the first evaluation: a run whose best figure is a score goes on, too.
     server.run(*command, when=(learned / "metrics.jsonl", '"step": 5'), signals={0: signal.SIGKILL})
-    done(server.run(*command))
+    resumed = done(server.run(*command)).stderr.splitlines()[0]
+    newest = re.search(r"run: (.*) \(resumes from step [34]\)$", resumed)
+    assert newest, resumed
+    assert newest[1] == str(learned)
     accuracy = {
         r["step"]: r["held_out"]["metrics"]["accuracy"]
         for r in _tiny.metrics(learned)

@@ -193,5 +193,16 @@ def read_pointer(run: Path, name: str) -> Path | None:
     return link.resolve() if link.is_dir() else None
 
 
+def chosen(run: Path) -> tuple[Path, str] | None:
+    """Return the checkpoint that is meant where a run is named, and which it is.
+
+    It is the best if the run was evaluated, else the latest. None if `run` has no checkpoint.
+    """
+    for name in ("best", "latest"):
+        if path := read_pointer(run, name):
+            return path, name
+    return None
+
+
 def _entry(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": file_sha256(path)}

@@ -11,6 +11,7 @@ from nlpkit.commands._options import AllowChange, Common, MaxTime, seconds, shar
 
 if TYPE_CHECKING:
     from nlpkit.recipe import Resolved
+    from nlpkit.train.log import Log
 
 DEFAULT_RECIPE = "cpm_ant_nlg"
 DEFAULT, COMMAND_LINE = "default", "command line"  # as `recipe.Resolved.origin` says it
@@ -52,7 +53,8 @@ def command(
     """Adapt a checkpoint to a task.
 
     Without RECIPE, the recipe is cpm_ant_nlg, which starts from the newest checkpoint of
-    runs/cpm_ant. Prints the directory of the final checkpoint.
+    runs/cpm_ant. Prints the directory of the best checkpoint, or of the latest if the run was not
+    evaluated.
 
     With --lora the run is runs/NAME-lora. Its learning rate is ten times that of the recipe, unless
     the recipe has a section lora or --set gives a rate. Its checkpoints hold adapters only: peft
@@ -61,7 +63,6 @@ def command(
     With --seeds N there are N runs, with the seed of the recipe and the seeds after it. Each has a
     directory of its own inside that of the run.
     """
-    start = None if start is None else _checkpoint_of(start, common)
     resolved = _loaded(common, recipe, start, lora)
     if seeds is None or common.dry_run:
         _training.train(resolved, common, max_time, allow_change)
@@ -86,17 +87,27 @@ def command(
         common.result(table(found), **found)
 
 
-def _checkpoint_of(start: str, common: Common) -> str:
-    """Return `start`, or the latest checkpoint of the run that it is; says which."""
-    from nlpkit.checkpoints import files
-    from nlpkit.train.log import Log
+def _pointer(start: str, out: str, log: "Log") -> str:
+    """Return `start`, or the best or latest checkpoint if it is a run; logs which one.
 
-    run = Path(start).expanduser()
-    found = None if (run / "config.json").exists() else files.read_pointer(run, "latest")
+    If the run `out` began with a pointer of this run, it is that one: a run must resume although
+    the run that it started from has been evaluated since.
+    """
+    from nlpkit.checkpoints import files
+    from nlpkit.checkpoints.run_directory import RECIPE
+    from nlpkit.recipe import load
+
+    run, kept = Path(start).expanduser(), Path(out).expanduser() / RECIPE
+    found = None if (run / "config.json").exists() else files.chosen(run)
     if found is None:
         return start
-    Log(common.verbosity).info(f"{start}: its latest checkpoint, {found.name}")
-    return str(Path(start) / "checkpoints/latest")
+    before = load(str(kept)).recipe.init_from if kept.is_file() else None
+    for name in ("best", "latest"):
+        pointer = str(Path(start) / "checkpoints" / name)
+        if before == pointer:
+            return pointer
+    log.info(f"{start}: its {found[1]} checkpoint, {found[0].name}")
+    return str(Path(start) / "checkpoints" / found[1])
 
 
 def _quoted(text: str) -> str:
@@ -110,6 +121,7 @@ def _loaded(
 ) -> "Resolved":
     """Return the recipe with what the options change; its checkpoint is there."""
     from nlpkit import recipe as recipes
+    from nlpkit.train.log import Log
 
     sets = list(common.overrides or ())
     if start is not None:
@@ -118,7 +130,11 @@ def _loaded(
         sets += _adapters(recipes.load(recipe, sets))
     if common.out is not None:
         sets.append(f"out={_quoted(common.out)}")
-    resolved = recipes.load(recipe, [*sets, *(more or ())])
+    sets += more or ()
+    resolved = recipes.load(recipe, sets)
+    if start is not None:
+        pointer = _pointer(start, resolved.recipe.out, Log(common.verbosity))
+        resolved = recipes.load(recipe, [*sets, f"init_from={_quoted(pointer)}"])
     _check_start(resolved)
     return resolved
 

@@ -99,10 +99,9 @@ def find_checkpoint(path: Path, info: Callable[[str], None] = lambda _: None) ->
     if any_layout.is_checkpoint(path):
         return path.resolve()
     run = path.parent if path.name == "checkpoints" else path
-    for name in ("best", "latest"):
-        if found := files.read_pointer(run, name):
-            info(f"{path}: its {name} checkpoint, {found.name}")
-            return found
+    if found := files.chosen(run):
+        info(f"{path}: its {found[1]} checkpoint, {found[0].name}")
+        return found[0]
     if not path.exists():
         raise FileError(f"{path}: no such directory; give a checkpoint, or a run such as runs/NAME")
     if not path.is_dir():
