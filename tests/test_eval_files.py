@@ -1,10 +1,12 @@
-"""Which files `nlpkit eval RUN` reads: those of the run, wherever it is called and lies."""
+"""What `nlpkit eval RUN` reads: the run's own files, wherever it lies, and finite weights."""
 
+import math
 import os
 import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from nlpkit import cli, recipe
 from nlpkit.checkpoints.run_directory import RunDirectory
@@ -114,3 +116,33 @@ def test_eval_finds_data_that_came_through_a_pipe(
     _, own, _ = _eval(capsys, "runs/tiny")
     _, out, _ = _eval(capsys, tmp_path / "run")
     assert out.splitlines()[1:] == own.splitlines()[1:]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "what"),
+    [
+        ("input_embedding", math.nan, "2 of 23 tensors have values that are not finite"),
+        ("output_layernorm", math.inf, "1 of 23 tensors have values that are not finite"),
+        (
+            "output_layernorm",
+            3e38,
+            "the held-out loss is nan: the weights are finite, but too large",
+        ),
+    ],
+)
+def test_eval_of_weights_that_diverged_gives_5_and_no_figures(
+    project: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    value: float,
+    what: str,
+) -> None:
+    found = Path(shutil.copytree(project / "runs/tiny/checkpoints/latest", tmp_path / "found"))
+    (found / "manifest.json").unlink()
+    weights = load_file(found / "model.safetensors")
+    next(tensor for key, tensor in weights.items() if name in key).fill_(value)
+    save_file(weights, found / "model.safetensors", {"format": "pt"})
+    code, out, err = _eval(capsys, found, "--data", project / "valid.txt")
+    assert (code, out) == (5, "")
+    assert f"nlpkit: {found}: {what}" in err.splitlines()[-1]

@@ -3,6 +3,7 @@
 The scores of answers and of generated texts are those of `nlpkit score`, by the same code.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from nlpkit.data import corpus, formats, store
 from nlpkit.data.items import Items, build_items
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Callbacks
-from nlpkit.errors import DataError, UsageError
+from nlpkit.errors import DataError, DivergedError, UsageError
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.recipe import sections, yaml
@@ -197,6 +198,7 @@ class Evaluation:
 
         Raises:
             UsageError: a metric is asked for that this checkpoint gives no answers for.
+            DivergedError: the loss is not finite.
             Stopped: a signal came.
         """
         opened, objective = self.opened, self.opened.objective
@@ -207,6 +209,11 @@ class Evaluation:
         found = self.held_out.evaluate(training, Alone(device), stop, log.evaluating, progress)
         if found is None:
             raise stop.ending("nothing was evaluated")
+        if not math.isfinite(found["loss"]):
+            raise DivergedError(
+                f"{opened.path}: the held-out loss is {found['loss']}: the weights are finite, but "
+                "too large for this model; use an earlier checkpoint"
+            )
         wanted = tuple(metrics or self.source.metrics or getattr(objective, "metrics", []))
         answers, right = self._answers(wanted, generation, log, stop, batch)
         found.pop("metrics", None)

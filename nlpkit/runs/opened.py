@@ -14,7 +14,7 @@ from torch import nn
 from nlpkit import registry
 from nlpkit.checkpoints import any_layout, files, hf_layout, tokenizer_files
 from nlpkit.disk import file_sha256
-from nlpkit.errors import FileError, UsageError
+from nlpkit.errors import DivergedError, FileError, UsageError
 from nlpkit.models import families
 from nlpkit.models.head import Head, taken_head
 from nlpkit.models.rows import vocabulary_size
@@ -62,6 +62,7 @@ def open_checkpoint(
 
     Raises:
         FileError: something is missing, damaged (by the manifest's hashes), or does not fit.
+        DivergedError: a weight is not finite.
         UsageError: there is no such device.
     """
     where = machine.find_device(device)
@@ -74,6 +75,7 @@ def open_checkpoint(
     for line in loaded.warnings("and taken as 0"):
         warn(f"{directory}: {line}")
     part.config, state = loaded.config, loaded.state
+    _check_finite(directory, state)
     notes = any_layout.read_notes(directory)
     home = any_layout.tokenizer_home(directory)
     tokenizer = tokenizer_files.load(home)[1] if part.vocabulary else None
@@ -126,6 +128,16 @@ def verify(directory: Path) -> None:
                 raise FileError(f"{target}: has changed since it was written (its hash differs)")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileError(f"{manifest}: cannot be read: {error}") from error
+
+
+def _check_finite(directory: Path, state: Mapping[str, torch.Tensor]) -> None:
+    wrong = [name for name, tensor in state.items() if not tensor.isfinite().all()]
+    if wrong:
+        raise DivergedError(
+            f"{directory}: {len(wrong)} of {len(state)} tensors have values that are not finite "
+            f"(the first: {wrong[0]}); the training diverged before it was saved; use an earlier "
+            "checkpoint"
+        )
 
 
 def _objective(
