@@ -203,6 +203,22 @@ def test_best_checkpoint_is_that_of_the_highest_score_and_patience_ends_the_run(
     _refused(wrong, 2, "train.best_by: objective cpm_ant_nlg has no exact_match", "it has loss")
 
 
+def test_log_names_the_data_files_and_what_is_too_long_in_each(
+    server: Server, folder: Path, tmp_path: Path
+) -> None:
+    sets = ("objective.max_length=16", "train.steps=2", "data.workers=1")
+    arguments = [word for each in sets for word in ("--set", each)]
+    trained = done(server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "run",
+                              *arguments))  # fmt: skip
+    found = re.findall(r"too long in the (\S+) data: (.*)", trained.stderr)
+    assert [part for part, _ in found] == ["training", "held-out"]
+    assert all(re.search(r"\d+ inputs cut", cut) for _, cut in found)
+    for name, rows in (("train", 60), ("valid", 13)):
+        assert f"data: {folder}/nlg.{name}.jsonl: {rows} rows, " in trained.stderr
+    evaluated = done(server.run("eval", tmp_path / "run"))
+    assert f"too long in the held-out data: {found[1][1]}" in evaluated.stderr
+
+
 @pytest.mark.parametrize("task", ["nlg", "nlu", "classes"])
 def test_plan_and_dry_run_of_a_task_show_its_batch_and_mask(
     server: Server, folder: Path, tmp_path: Path, task: str

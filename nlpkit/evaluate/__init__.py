@@ -15,6 +15,7 @@ from nlpkit import recipe, registry
 from nlpkit.checkpoints.run_directory import RECIPE
 from nlpkit.data import corpus, formats, store
 from nlpkit.data.items import Items, build_items
+from nlpkit.data.lines import shown
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import DataError, DivergedError, UsageError
@@ -30,7 +31,6 @@ from nlpkit.train.held_out import HeldOut, scores
 from nlpkit.train.log import Log
 from nlpkit.train.signals import StopFlag
 
-_NAMED_FILES = 3  # that the log names
 _UNSAID = (None, "auto")
 LOSS_FIGURES = ("loss", "perplexity", "bits_per_character")
 
@@ -94,8 +94,7 @@ def find_data(
     cache = store.cache_directory(config.cache, None, callbacks)
     inputs, _ = corpus.resolve(config, base, cache, callbacks.should_stop)
     read = [file.path for entry in inputs for file in entry.files]
-    more = f" and {len(read) - _NAMED_FILES:,} more" if len(read) > _NAMED_FILES else ""
-    log.info(f"held-out data: {', '.join(read[:_NAMED_FILES])}{more}")
+    log.info(f"held-out data: {shown(read)}")
     if resolved is None:
         return Source(inputs, config, part, cache, 0)
     return Source(inputs, config, part, cache, resolved.recipe.seed, resolved.recipe.eval.metrics)
@@ -202,6 +201,9 @@ class Evaluation:
             Stopped: a signal came.
         """
         opened, objective = self.opened, self.opened.objective
+        if self.corpus.cut:
+            cut = ", ".join(f"{n:,} {what}" for what, n in self.corpus.cut.items())
+            log.warn(f"too long in the held-out data: {cut}")
         training = Training(opened.model, objective)
         device = next(opened.model.parameters()).device
         # As the run's own evaluation of this checkpoint; a model from elsewhere is finished.

@@ -242,9 +242,10 @@ def announce(run: Run, state: State) -> None:
         entropy = data.valid.unigram_entropy()
         known = "" if entropy is None else f", unigram entropy {entropy:.4f} nats"
         log.info(f"held out: {_size(data.valid)}{known}")
-    for corpus in (data.train, data.valid):
+    for name, corpus in (("training", data.train), ("held-out", data.valid)):
         if corpus is not None and corpus.cut:
-            log.warn("too long: " + ", ".join(f"{n:,} {what}" for what, n in corpus.cut.items()))
+            cut = ", ".join(f"{n:,} {what}" for what, n in corpus.cut.items())
+            log.warn(f"too long in the {name} data: {cut}")
     written = run.resolved.recipe.train
     if written.epochs or written.warmup_ratio:
         log.info(
