@@ -219,6 +219,21 @@ def test_log_names_the_data_files_and_what_is_too_long_in_each(
     assert f"too long in the held-out data: {found[1][1]}" in evaluated.stderr
 
 
+def test_same_file_may_be_train_and_valid_for_a_test_of_overfitting(
+    server: Server, folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "link.jsonl").symlink_to(folder / "nlu.train.jsonl")
+    sets = ("train.steps=2", f"data.valid={tmp_path}/link.jsonl")
+    arguments = [word for each in sets for word in ("--set", each)]
+    ended = done(server.run("finetune", folder / "nlu.yaml", "--out", tmp_path / "run",
+                            *arguments))  # fmt: skip
+    assert f"data.valid: {tmp_path}/link.jsonl: also in data.train; held-out" in ended.stderr
+    assert _tiny.metrics(tmp_path / "run")[-1]["held_out"]["metrics"]["accuracy"] >= 0
+    other = done(server.run("finetune", folder / "nlu.yaml", "--out", tmp_path / "other",
+                            "--dry-run"))  # fmt: skip
+    assert "also in data.train" not in other.stderr
+
+
 @pytest.mark.parametrize("task", ["nlg", "nlu", "classes"])
 def test_plan_and_dry_run_of_a_task_show_its_batch_and_mask(
     server: Server, folder: Path, tmp_path: Path, task: str

@@ -61,6 +61,15 @@ def find(
     return found
 
 
+def in_both(train: Sequence[Input], valid: Sequence[Input]) -> list[str]:
+    """Return the names of the held-out files that are also training files."""
+    trained, names = (
+        {os.path.realpath(file.path): file.name for entry in inputs for file in entry.files}
+        for inputs in (train, valid)
+    )
+    return [name for path, name in names.items() if path in trained]
+
+
 def _unchanged(
     file: dict[str, str],
     candidates: Sequence[Path],
