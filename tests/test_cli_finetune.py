@@ -157,6 +157,23 @@ def test_finetune_seeds_give_mean_median_and_deviation_and_go_on(
     told = json.loads(done(server.run(*arguments, "--json")).stdout)
     assert told["seeds"] == [1, 2]
     assert told["figures"]["accuracy"]["values"] == best
+    # The directory stands for its runs.
+    evaluated = json.loads(done(server.run("eval", tmp_path / "s", "--json")).stdout)
+    assert evaluated["seeds"] == [1, 2]
+    # As the training evaluated them, by nlpkit's own code; batches differ, and so rounding.
+    for name, row in told["figures"].items():
+        assert evaluated["figures"][name]["values"] == pytest.approx(row["values"], rel=1e-5)
+        assert evaluated["figures"][name]["std"] == pytest.approx(row["std"], rel=1e-3, abs=1e-6)
+    table = done(server.run("eval", tmp_path / "s")).stdout.splitlines()
+    assert table[0].split("\t") == head
+    page = Path(done(server.run("report", tmp_path / "s")).stdout.strip())
+    assert page == tmp_path / "s/report.html"
+    assert {"seed-1", "seed-2"} <= set(re.findall(r"seed-\d", page.read_text("utf-8")))
+    written = server.run("eval", tmp_path / "s", "--predictions", tmp_path / "p")
+    _refused(written, 2, f"--predictions: {tmp_path}/s holds 2 runs; name one of them")
+    several = server.run("generate", tmp_path / "s")
+    what = f"{tmp_path}/s: holds 2 runs with different seeds; give one: {tmp_path}/s/seed-1, "
+    _refused(several, 4, what)
 
 
 def test_best_checkpoint_is_that_of_the_highest_score_and_patience_ends_the_run(
@@ -198,6 +215,37 @@ def test_best_checkpoint_is_that_of_the_highest_score_and_patience_ends_the_run(
     assert (learned / "checkpoints/best").resolve().name == f"step-{first_highest:08d}"
     wrong = server.run("finetune", folder / "nlg.yaml", "--set", "train.best_by=exact_match")
     _refused(wrong, 2, "train.best_by: objective cpm_ant_nlg has no exact_match", "it has loss")
+
+
+def test_log_names_the_data_files_and_what_is_too_long_in_each(
+    server: Server, folder: Path, tmp_path: Path
+) -> None:
+    sets = ("objective.max_length=16", "train.steps=2", "data.workers=1")
+    arguments = [word for each in sets for word in ("--set", each)]
+    trained = done(server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "run",
+                              *arguments))  # fmt: skip
+    found = re.findall(r"too long in the (\S+) data: (.*)", trained.stderr)
+    assert [part for part, _ in found] == ["training", "held-out"]
+    assert all(re.search(r"\d+ inputs cut", cut) for _, cut in found)
+    for name, rows in (("train", 60), ("valid", 13)):
+        assert f"data: {folder}/nlg.{name}.jsonl: {rows} rows, " in trained.stderr
+    evaluated = done(server.run("eval", tmp_path / "run"))
+    assert f"too long in the held-out data: {found[1][1]}" in evaluated.stderr
+
+
+def test_same_file_may_be_train_and_valid_for_a_test_of_overfitting(
+    server: Server, folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "link.jsonl").symlink_to(folder / "nlu.train.jsonl")
+    sets = ("train.steps=2", f"data.valid={tmp_path}/link.jsonl")
+    arguments = [word for each in sets for word in ("--set", each)]
+    ended = done(server.run("finetune", folder / "nlu.yaml", "--out", tmp_path / "run",
+                            *arguments))  # fmt: skip
+    assert f"data.valid: {tmp_path}/link.jsonl: also in data.train; held-out" in ended.stderr
+    assert _tiny.metrics(tmp_path / "run")[-1]["held_out"]["metrics"]["accuracy"] >= 0
+    other = done(server.run("finetune", folder / "nlu.yaml", "--out", tmp_path / "other",
+                            "--dry-run"))  # fmt: skip
+    assert "also in data.train" not in other.stderr
 
 
 @pytest.mark.parametrize("task", ["nlg", "nlu", "classes"])

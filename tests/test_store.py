@@ -292,8 +292,8 @@ def test_store_second_start_uses_the_cache_and_says_so(tmp_path, here):
     again = build(tmp_path, "a.txt", BrokenTokenizer(), callbacks=Callbacks(note=notes.append))
     assert texts(again) == ["ab", "cd"]
     assert notes == [
-        f"data: 2 documents, 4 tokens, tokenised into {again.path}",
-        f"data: 2 documents, 4 tokens, from the cache: {again.path}",
+        "data: a.txt: 2 documents, 4 tokens, tokenised",
+        "data: a.txt: 2 documents, 4 tokens, from the cache",
     ]
 
 

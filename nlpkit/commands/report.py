@@ -7,7 +7,9 @@ import typer
 
 from nlpkit.commands._options import Common, shared
 
-Runs = Annotated[list[str], typer.Argument(metavar="RUN...", help="run directories")]
+Runs = Annotated[
+    list[str], typer.Argument(metavar="RUN...", help="run directories, or those of --seeds")
+]
 Output = Annotated[
     str | None,
     typer.Option(

@@ -18,7 +18,7 @@ import numpy as np
 from nlpkit.data import formats
 from nlpkit.data.cache import content_hash
 from nlpkit.data.corpus import Config, Input, Part, held_out
-from nlpkit.data.lines import TextFile
+from nlpkit.data.lines import TextFile, shown
 from nlpkit.data.records import Bad, Counts, RowError, kind_of, no_such
 from nlpkit.data.tokenize import Callbacks
 from nlpkit.errors import DataError
@@ -177,7 +177,8 @@ def build_items(
             f"{name}: no items; {counts.bad} malformed rows, {counts.blank} blank lines, "
             f"{counts.held_out} rows in the other part"
         )
-    callbacks.note(f"data: {len(items):,} items, {items.tokens:,} tokens")
+    names = shown([file.name for entry in inputs for file in entry.files])
+    callbacks.note(f"data: {names}: {len(items):,} rows, {items.tokens:,} tokens")
     return items
 
 

@@ -23,7 +23,7 @@ from nlpkit.data import _write_store, cache, tokenize
 from nlpkit.data import marks as marking
 from nlpkit.data.corpus import Config, Input, Part
 from nlpkit.data.encode import AlignedTokenizer, Tokenizer
-from nlpkit.data.lines import TextFile
+from nlpkit.data.lines import TextFile, shown
 from nlpkit.data.records import Bad, Counts, rows_of
 from nlpkit.data.tokenize import BuildSpec, Callbacks
 from nlpkit.errors import DataError, FileError, UsageError
@@ -315,7 +315,7 @@ def build(
         except FileError as error:
             callbacks.note(f"data: {error}; building it again")
         else:
-            callbacks.note(f"data: {_summary(store)}, from the cache: {path}")
+            callbacks.note(f"data: {shown(names)}: {_summary(store)}, from the cache")
             return store
     with cache.scratch(stores) as workdir:
         built = workdir / "store"
@@ -327,7 +327,7 @@ def build(
                 raise FileError(f"{file.name}: changed while it was being read; start again")
         cache.publish(built, path, lambda: _is_sound(path))
     store = TokenStore(path, names)
-    callbacks.note(f"data: {_summary(store)}, tokenised into {path}")
+    callbacks.note(f"data: {shown(names)}: {_summary(store)}, tokenised")
     return store
 
 

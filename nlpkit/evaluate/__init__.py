@@ -3,7 +3,8 @@
 The scores of answers and of generated texts are those of `nlpkit score`, by the same code.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from nlpkit import recipe, registry
 from nlpkit.checkpoints.run_directory import RECIPE
 from nlpkit.data import corpus, formats, store
 from nlpkit.data.items import Items, build_items
+from nlpkit.data.lines import shown
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Callbacks
-from nlpkit.errors import DataError, UsageError
+from nlpkit.errors import DataError, DivergedError, UsageError
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.recipe import sections, yaml
+from nlpkit.runs import data_files
 from nlpkit.runs.opened import Opened
 from nlpkit.runs.parts import token_characters
 from nlpkit.runs.resume import Training
@@ -54,7 +57,7 @@ class Source:
 
 
 def find_data(
-    opened: Opened, files: Sequence[str], text_key: str | None, callbacks: Callbacks
+    opened: Opened, files: Sequence[str], text_key: str | None, log: Log, callbacks: Callbacks
 ) -> Source:
     """Return the held-out data: `files`, or else those of the recipe of the checkpoint's run.
 
@@ -84,14 +87,38 @@ def find_data(
         if not data.valid and not data.valid_fraction:
             raise UsageError(f"{kept} names no held-out data; name them: --data FILE")
         part = "all" if data.valid else "valid"
-        settings["train"] = [entry.model_dump() for entry in data.valid or data.train]
+        entries = [entry.model_dump() for entry in data.valid or data.train]
+        settings["train"] = _where_they_are(kept.parent, base, entries, data, log, callbacks)
         settings["valid_fraction"] = 0.0 if data.valid else data.valid_fraction
     config = corpus.Config.model_validate(settings)
     cache = store.cache_directory(config.cache, None, callbacks)
     inputs, _ = corpus.resolve(config, base, cache, callbacks.should_stop)
+    read = [file.path for entry in inputs for file in entry.files]
+    log.info(f"held-out data: {shown(read)}")
     if resolved is None:
         return Source(inputs, config, part, cache, 0)
     return Source(inputs, config, part, cache, resolved.recipe.seed, resolved.recipe.eval.metrics)
+
+
+def _where_they_are(
+    run: Path,
+    base: Path,
+    entries: list[dict[str, Any]],
+    data: corpus.Config,
+    log: Log,
+    callbacks: Callbacks,
+) -> list[dict[str, Any]]:
+    """Return the sources with the files that the run read, where they are now."""
+    cache = store.cache_directory(data.cache, None, callbacks)
+    part = "valid" if data.valid else "train"
+    found = data_files.find(run, base, part, cache, callbacks.should_stop)
+    if found is None or len(found) != len(entries):  # an older version, or another recipe
+        log.warn(
+            f"{run} has no record of the files that its {RECIPE} names; they are looked up by "
+            "name, and may have changed"
+        )
+        return entries
+    return [entry | files for entry, files in zip(entries, found, strict=True)]
 
 
 def _sources(files: Sequence[str], form: str) -> list[Any]:
@@ -170,9 +197,13 @@ class Evaluation:
 
         Raises:
             UsageError: a metric is asked for that this checkpoint gives no answers for.
+            DivergedError: the loss is not finite.
             Stopped: a signal came.
         """
         opened, objective = self.opened, self.opened.objective
+        if self.corpus.cut:
+            cut = ", ".join(f"{n:,} {what}" for what, n in self.corpus.cut.items())
+            log.warn(f"too long in the held-out data: {cut}")
         training = Training(opened.model, objective)
         device = next(opened.model.parameters()).device
         # As the run's own evaluation of this checkpoint; a model from elsewhere is finished.
@@ -180,6 +211,11 @@ class Evaluation:
         found = self.held_out.evaluate(training, Alone(device), stop, log.evaluating, progress)
         if found is None:
             raise stop.ending("nothing was evaluated")
+        if not math.isfinite(found["loss"]):
+            raise DivergedError(
+                f"{opened.path}: the held-out loss is {found['loss']}: the weights are finite, but "
+                "too large for this model; use an earlier checkpoint"
+            )
         wanted = tuple(metrics or self.source.metrics or getattr(objective, "metrics", []))
         answers, right = self._answers(wanted, generation, log, stop, batch)
         found.pop("metrics", None)
@@ -228,6 +264,12 @@ class Evaluation:
         if cut := writer.counts["cut inputs"]:
             log.warn(f"{cut} inputs were cut by {writer.counts['cut tokens']} tokens in all")
         return answers, right
+
+
+def values(figures: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the losses and the scores among the figures, by name."""
+    losses = {name: figures[name] for name in LOSS_FIGURES if name in figures}
+    return losses | figures.get("losses", {}) | figures.get("metrics", {})
 
 
 def table(figures: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from nlpkit import registry
 from nlpkit.checkpoints import any_layout, files, hf_layout
 from nlpkit.data import corpus, store
 from nlpkit.data.items import build_items, read_rows
+from nlpkit.data.lines import shown
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import DataError, FileError, UsageError
@@ -26,7 +27,7 @@ from nlpkit.objectives._combined import combined
 from nlpkit.objectives._task import Task
 from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.recipe.places import dotted
-from nlpkit.runs import checks
+from nlpkit.runs import checks, data_files
 from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.runs.vocabulary import build_tokenizer
 
@@ -199,6 +200,11 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
     config = resolved.recipe.data
     cache = store.cache_directory(config.cache, run_path / "cache", callbacks)
     train_inputs, valid_inputs = corpus.resolve(config, resolved.base, cache, callbacks.should_stop)
+    if both := data_files.in_both(train_inputs, valid_inputs):
+        callbacks.note(
+            f"data.valid: {shown(both)}: also in data.train; held-out figures show what the model "
+            "has learned by heart"
+        )
     held_out_share = bool(config.valid_fraction)
     train_part: Any = "train" if held_out_share else "all"
     # Must come before the tokenizer, which needs the objective's special tokens.
@@ -237,7 +243,8 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
                 f"{name}: {len(made.corpus):,} documents give no example; left out: "
                 + ", ".join(f"{n:,} {what}" for what, n in made.spans.dropped.items())
             )
-    return Data(tokenizer, objective, train, valid, examples, held_out)
+    inputs = train_inputs, valid_inputs
+    return Data(tokenizer, objective, train, valid, examples, held_out, inputs, cache)
 
 
 def bind_objective(

@@ -23,7 +23,7 @@ from nlpkit.errors import DivergedError, UsageError
 from nlpkit.recipe import Resolved, flatten
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import value_at
-from nlpkit.runs import build
+from nlpkit.runs import build, data_files
 from nlpkit.runs.parts import Data, token_characters
 from nlpkit.runs.resume import Run, Training, from_first, named_checkpoint, restore, save
 from nlpkit.train import machine
@@ -58,6 +58,8 @@ def pretrain(
         run = prepare(resolved, directory, accelerator, log, stop, named_checkpoint(resume))
     settings = run.settings
     state = restore(run, resume)
+    if accelerator.is_main_process:
+        data_files.write(directory.path, *run.data.inputs, run.data.cache, stop.check)
     announce(run, state)
     budget = settings.batch_budget
     held_out = None
@@ -240,9 +242,10 @@ def announce(run: Run, state: State) -> None:
         entropy = data.valid.unigram_entropy()
         known = "" if entropy is None else f", unigram entropy {entropy:.4f} nats"
         log.info(f"held out: {_size(data.valid)}{known}")
-    for corpus in (data.train, data.valid):
+    for name, corpus in (("training", data.train), ("held-out", data.valid)):
         if corpus is not None and corpus.cut:
-            log.warn("too long: " + ", ".join(f"{n:,} {what}" for what, n in corpus.cut.items()))
+            cut = ", ".join(f"{n:,} {what}" for what, n in corpus.cut.items())
+            log.warn(f"too long in the {name} data: {cut}")
     written = run.resolved.recipe.train
     if written.epochs or written.warmup_ratio:
         log.info(
