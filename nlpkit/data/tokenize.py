@@ -233,10 +233,11 @@ def _write_offsets(lengths: Path, out: Path) -> int:
     return count
 
 
-def file_hash(path: Path) -> str:
+def file_hash(path: Path, should_stop: Callable[[], None] = lambda: None) -> str:
     """Return the SHA-256 of a file."""
     digest = hashlib.sha256()
     with open(path, "rb") as stream:
         while block := stream.read(1 << 22):
+            should_stop()
             digest.update(block)
     return digest.hexdigest()
