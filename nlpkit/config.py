@@ -4,6 +4,8 @@ Strict types because YAML's surprises (`yes`, `1_0`, quoted numbers) should be n
 an int may stand for a float, nothing else is converted. Paths are `str`.
 """
 
+from typing import ClassVar
+
 from pydantic import BaseModel, ConfigDict
 
 
@@ -13,3 +15,6 @@ class FrozenConfig(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=()
     )
+
+    # Pairs of settings that exclude each other: with `--set`, one takes the place of the other.
+    ALTERNATIVES: ClassVar[tuple[tuple[str, str], ...]] = ()

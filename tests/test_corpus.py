@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -127,10 +128,15 @@ def test_resolve_working_directory_wins_over_recipe_folder(tmp_path, here):
     assert [d.text for d in documents(train, config, Counts())] == ["here", "there"]
 
 
-def test_resolve_shipped_data_is_found_from_anywhere(tmp_path):
-    # pyproject.toml stands for a shipped file: it lies at the root of the checkout.
-    train, _ = resolve(Config(train=["pyproject.tom*"], format="text"), None, tmp_path)
-    assert train[0].files[0].path.endswith("/pyproject.toml")
+def test_resolve_shipped_data_is_found_from_anywhere(tmp_path, here):
+    train, _ = resolve(Config(train=["data/zh/train/*.jsonl"]), None, tmp_path)
+    files = sorted((Path(__file__).parents[1] / "data/zh/train").glob("*.jsonl"))
+    assert [Path(file.path) for file in train[0].files] == files
+
+
+def test_resolve_does_not_look_for_other_files_where_nlpkit_lies(tmp_path, here):
+    with pytest.raises(FileError, match=r"^no such file: pyproject.toml; looked in "):
+        resolve(Config(train=["pyproject.toml"], format="text"), None, tmp_path)
 
 
 def test_resolve_home_and_tilde_are_expanded_other_variables_not(tmp_path, monkeypatch):

@@ -316,13 +316,19 @@ def test_override_with_a_mistake_says_which(override, said):
     assert problems(GOOD, override)[0].removesuffix(", did you mean hidden_size?") == said
 
 
+def test_override_of_a_hyphen_is_a_name_and_no_list():
+    assert resolve(GOOD, "data.train=-").dump()["data"]["train"][0]["files"] == ["-"]
+
+
 def test_override_with_epochs_takes_the_place_of_steps():
-    assert problems(GOOD, "train.epochs=3") == [
+    assert problems(GOOD, "train.epochs=3", "train.steps=300") == [
         "--set train.epochs: 3 and train.steps: 300 exclude each other; set one of them to null"
     ]
-    found = resolve(GOOD, "train.steps=null", "train.epochs=3")
+    found = resolve(GOOD, "train.epochs=3")
     assert (found.recipe.train.steps, found.recipe.train.epochs) == (None, 3.0)
-    assert found.origin["train.epochs"] == found.origin["train.steps"] == "command line"
+    assert found.origin["train.epochs"] == "command line"
+    assert found.origin["train.steps"] == "default"
+    assert found.recipe == resolve(GOOD, "train.steps=null", "train.epochs=3").recipe
     again = resolve(found.to_yaml())
     assert again.recipe == found.recipe
     assert changed(found.dump(), again.dump()) == []

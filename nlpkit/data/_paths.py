@@ -26,18 +26,18 @@ def expand(name: str) -> str:
     return os.path.expanduser(name)
 
 
-def roots(base: Path | None) -> list[Path]:
-    """Return the folders in which a relative path is looked for, the first one first."""
+def roots(name: str, base: Path | None) -> list[Path]:
+    """Return the folders in which a relative path is looked for, the first one first.
+
+    The data that come with nlpkit are found from everywhere, by names that begin with `data/`.
+    """
     package = Path(__file__).parent.parent
     shipped = package / "_shipped"
-    checkout = package.parent
     found = [Path.cwd()]
     if base is not None:
         found.append(base.absolute())
-    if shipped.is_dir():
-        found.append(shipped)
-    elif (checkout / "pyproject.toml").is_file():
-        found.append(checkout)
+    if name.startswith("data/"):
+        found.append(shipped if shipped.is_dir() else package.parent)
     return list(dict.fromkeys(found))
 
 
@@ -48,7 +48,7 @@ def find(pattern: str, base: Path | None, within: str = "") -> list[tuple[Path, 
     the glob `within` finds in it. Raise `FileError`.
     """
     name = expand(pattern)
-    folders = [Path("/")] if os.path.isabs(name) else roots(base)
+    folders = [Path("/")] if os.path.isabs(name) else roots(name, base)
     only_folders = False
     for folder in folders:
         literal = folder / name

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -66,6 +66,8 @@ Sources = Annotated[
 
 class Config(FrozenConfig):
     """The recipe's `data` section. After validation every entry of `train` is a `Source`."""
+
+    ALTERNATIVES: ClassVar = (("valid", "valid_fraction"),)
 
     train: Annotated[Sources, Field(min_length=1, description="training files: paths or globs")]
     valid: Sources = Field(default_factory=list, description="held-out files")

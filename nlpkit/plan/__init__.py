@@ -22,7 +22,7 @@ from nlpkit.recipe import Resolved
 from nlpkit.runs import build
 from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.train import machine
-from nlpkit.train.duration import batches_per_epoch, resolve_steps
+from nlpkit.train.duration import batches_per_epoch, long_warmup, resolve_steps
 from nlpkit.train.log import Log
 from nlpkit.train.loop import to_device
 from nlpkit.train.settings import ResolvedTraining
@@ -88,7 +88,10 @@ def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
         budget=settings.batch_budget,
         batches_per_step=settings.batches_per_step,
     )
-    return Plan(resolved, resolve_steps(settings, stream), part, data, stream, where)
+    training = resolve_steps(settings, stream)
+    if note := long_warmup(training):
+        log.warn(note)
+    return Plan(resolved, training, part, data, stream, where)
 
 
 def describe(plan: Plan) -> dict[str, Any]:

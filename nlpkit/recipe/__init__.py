@@ -25,7 +25,7 @@ from nlpkit import registry
 from nlpkit.config import FrozenConfig
 from nlpkit.errors import FileError, RecipeError
 from nlpkit.recipe import fit, problems, sections, yaml
-from nlpkit.recipe.overrides import apply
+from nlpkit.recipe.overrides import apply, replace_alternatives
 from nlpkit.recipe.places import Document, dotted
 from nlpkit.recipe.places import Path as KeyPath
 from nlpkit.recipe.sections import Attention, Model, Objective, Tokenizer
@@ -185,6 +185,7 @@ def parse(raw: bytes, source: str, base: Path, overrides: Sequence[str] = ()) ->
     mistakes = list(document.problems)
     for order, override in enumerate(overrides, 1):
         mistakes += apply(document, override, order)
+    replace_alternatives(document)
     recipe = None
     try:
         recipe = Recipe.model_validate(document.data)

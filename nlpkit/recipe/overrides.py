@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from nlpkit.errors import RecipeError
-from nlpkit.recipe import yaml
+from nlpkit.recipe import sections, yaml
 from nlpkit.recipe.places import Document, Path, Place, Problem, dotted
 
 
@@ -17,6 +17,8 @@ def apply(document: Document, override: str, order: int) -> list[Problem]:
     if not equals or not all(name.split(".")):
         what = "expected section.key=value, such as train.steps=100"
         return [Problem(order, (1, 1), f"--set {override}", "", what)]
+    if value.strip() == "-":  # standard input; YAML reads a list of one null
+        value = '"-"'
     try:
         given = yaml.read(value, source, order)
     except RecipeError as error:
@@ -41,7 +43,25 @@ def apply(document: Document, override: str, order: int) -> list[Problem]:
                 document.places[path] = place
             here = here[key]
     here[key] = given.data
-    for old in [old for old in document.places if old[: len(path)] == path]:
-        del document.places[old]
+    _forget(document, path)
     document.places |= {path + inner: place for inner, place in given.places.items()}
     return [replace(each, path=dotted((*path, each.path))) for each in given.problems]
+
+
+def replace_alternatives(document: Document) -> None:
+    """Remove settings of the file for which the command line has an alternative."""
+    for section in sections.FIXED:
+        settings = document.data.get(section)
+        if not isinstance(settings, dict):
+            continue
+        for pair in sections.fixed_config(section).ALTERNATIVES:
+            given = [name for name in pair if settings.get(name) is not None]
+            in_file = [n for n in given if not document.place((section, n)).on_command_line]
+            if len(given) == 2 and len(in_file) == 1:
+                del settings[in_file[0]]
+                _forget(document, (section, in_file[0]))
+
+
+def _forget(document: Document, path: Path) -> None:
+    for place in [place for place in document.places if place[: len(path)] == path]:
+        del document.places[place]

@@ -28,7 +28,7 @@ from nlpkit.runs.parts import Data, token_characters
 from nlpkit.runs.resume import Run, Training, from_first, named_checkpoint, restore, save
 from nlpkit.train import machine
 from nlpkit.train.best_evaluation import LOSS
-from nlpkit.train.duration import resolve_steps
+from nlpkit.train.duration import long_warmup, resolve_steps
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, State, train
@@ -250,6 +250,8 @@ def announce(run: Run, state: State) -> None:
             + (f" for {written.epochs:g} epochs" if written.epochs else "")
             + f", warm-up {run.settings.warmup_steps:,}"
         )
+    if note := long_warmup(run.settings):
+        log.warn(note)
     if run.accelerator.num_processes > 1:
         log.info(f"processes: {run.accelerator.num_processes}")
 

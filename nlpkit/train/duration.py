@@ -8,7 +8,6 @@ import math
 from fractions import Fraction
 
 from nlpkit.data.loader import Stream
-from nlpkit.errors import UsageError
 from nlpkit.train.settings import Config, ResolvedTraining
 
 
@@ -30,22 +29,24 @@ def resolve_steps(settings: Config, stream: Stream) -> ResolvedTraining:
     """Return the settings with `steps` and `warmup_steps` set, and the alternatives None.
 
     The batches of `stream` are planned only if the length is given in epochs.
-
-    Raises:
-        UsageError: the warm-up is longer than the training.
     """
     steps = settings.steps
     if steps is None:
         epochs = _exact(settings.epochs or 0)
         steps = math.ceil(epochs * batches_per_epoch(stream) / settings.batches_per_step)
     warmup = settings.warmup_steps or math.ceil(_exact(settings.warmup_ratio or 0) * steps)
-    if warmup > steps:
-        raise UsageError(
-            f"train.warmup_steps: {warmup} is more than the {steps} steps that train.epochs: "
-            f"{settings.epochs:g} makes of these data; lower it, or give train.warmup_ratio instead"
-        )
     filled = {"steps": steps, "warmup_steps": warmup, "epochs": None, "warmup_ratio": None}
     return ResolvedTraining.model_validate(settings.model_dump() | filled)
+
+
+def long_warmup(settings: ResolvedTraining) -> str | None:
+    """Return a note if the warm-up is longer than the training, as in a run that was shortened."""
+    if settings.warmup_steps <= settings.steps:
+        return None
+    return (
+        f"train.warmup_steps: {settings.warmup_steps} is more than the {settings.steps} steps of "
+        "this run: the learning rate stays below train.lr; train.warmup_ratio follows the length"
+    )
 
 
 def _exact(value: float) -> Fraction:

@@ -1,6 +1,6 @@
 """The `train:` section of a recipe. Importable without torch."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -18,6 +18,7 @@ class Config(FrozenConfig):
     model_config = ConfigDict(
         json_schema_extra={"anyOf": [{"required": ["steps"]}, {"required": ["epochs"]}]}
     )
+    ALTERNATIVES: ClassVar = (("steps", "epochs"), ("warmup_steps", "warmup_ratio"))
 
     # Must come before `steps`, whose check reads it.
     epochs: float | None = Field(
@@ -116,8 +117,6 @@ class Config(FrozenConfig):
                 f"tokens_per_step: {self.tokens_per_step} is not a multiple of "
                 f"tokens_per_batch {self.tokens_per_batch}"
             )
-        if self.steps and self.warmup_steps > self.steps:
-            raise ValueError(f"warmup_steps: {self.warmup_steps} is more than steps {self.steps}")
         if self.schedule == "noam" and not (self.warmup_steps or self.warmup_ratio):
             raise ValueError("schedule: noam needs warmup_steps of at least 1, or warmup_ratio")
         if self.patience and not self.eval_every:
