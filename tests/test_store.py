@@ -140,6 +140,32 @@ def test_store_unknown_tokens_are_counted_and_dropped_if_asked(tmp_path, here):
         build(tmp_path, "b.txt", drop=True)
 
 
+@pytest.mark.parametrize(("drop", "tokens"), [(False, 100), (True, 99)])
+def test_corpus_warns_of_unknown_tokens_from_one_in_a_hundred_on(tmp_path, here, drop, tokens):
+    (here / "a.txt").write_text("a" * 99 + "\u00e9\n")
+    (here / "b.txt").write_text("a" * 100 + "\u00e9\n")
+    notes, warnings = [], []
+    for name in ("a.txt", "b.txt"):
+        config = Config(train=[name])
+        train, _ = resolve(config, None, tmp_path / "spool")
+        build_corpus(
+            train,
+            config,
+            PLAIN,
+            drop_unknown=drop,
+            cache_dir=tmp_path / "cache",
+            callbacks=Callbacks(note=notes.append, warn=warnings.append),
+        )
+    left_out = " and left out" if drop else ""
+    of_them = "1 more left out as unknown" if drop else "1 of them unknown"
+    assert notes[0].startswith(f"data: 1 documents, {tokens} tokens, {of_them}, tokenised into ")
+    assert warnings == [
+        f"a.txt: 1 of 100 tokens (1.0 %) are unknown{left_out}; a larger vocabulary knows their "
+        "characters: set tokenizer.kind and tokenizer.vocab_size (with init_from, kind cpm_ant "
+        "grows that of the checkpoint)"
+    ]
+
+
 def test_store_unigram_entropy_is_that_of_the_frequencies(tmp_path, here):
     # p(a) = 1/2, p(b) = p(c) = 1/4: 1/2 ln 2 + 2 * 1/4 ln 4 = 3/2 ln 2.
     (here / "a.txt").write_text("aab\nabc\nac\n")

@@ -45,6 +45,7 @@ def one_run(
     _check(resolved, common)
     directory = RunDirectory(Path(resolved.recipe.out).expanduser())
     with directory.locked():
+        resolved = directory.as_begun(resolved)
         changed = directory.accept(resolved, allow_change)
         done = None if changed else directory.finished()
         if done is not None and common.resume == "never":

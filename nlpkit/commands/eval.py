@@ -77,7 +77,7 @@ def command(
 
     log = Log(common.verbosity)
     with catch_signals(exit_now) as stop:
-        callbacks = Callbacks(note=log.detail, should_stop=stop.check)
+        callbacks = Callbacks(note=log.detail, warn=log.warn, should_stop=stop.check)
         opened = open_checkpoint(
             checkpoint, device=common.device, family=family, info=log.info, warn=log.warn
         )

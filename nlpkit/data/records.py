@@ -43,7 +43,8 @@ class Counts:
     """What was read and what was left out; `characters` and `bytes` (UTF-8) are the documents'.
 
     `blank` lines and `empty` texts are no documents; `held_out` ones belong to the other part.
-    `unknown` tokens and documents without any token (`tokenless`) are known to the store alone.
+    `unknown` tokens and documents without any token (`tokenless`) are known once it is tokenised;
+    `unlearned` are the unknown ones in the targets of a task, which are not learned.
     """
 
     lines: int = 0
@@ -56,6 +57,7 @@ class Counts:
     bytes: int = 0
     unknown: int = 0
     tokenless: int = 0
+    unlearned: int = 0
     first_bad: list[Bad] = field(default_factory=list)
 
     def add(self, other: "Counts") -> None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from nlpkit.data import _write_store, cache
 from nlpkit.data import marks as marking
+from nlpkit.data import unknown as unknown_tokens
 from nlpkit.data.corpus import Config, Input, Part
 from nlpkit.data.encode import AlignedTokenizer, Tokenizer
 from nlpkit.data.lines import TextFile
@@ -139,6 +140,13 @@ def build_corpus(
     if not len(corpus):
         name = inputs[0].files[0].name if len(inputs) == 1 else "data.train"
         raise DataError(f"{name}: {_write_store.nothing_left(config, part, corpus.counts)}")
+    unknown = corpus.counts.unknown
+    tokens, remark = corpus.tokens, ""
+    if drop_unknown:
+        tokens, remark = tokens + unknown, " and left out"
+    warning = unknown_tokens.warning(inputs, unknown, tokens, remark)
+    if warning and callbacks:
+        callbacks.warn(warning)
     return corpus
 
 
@@ -185,7 +193,7 @@ def build(
         except FileError as error:
             callbacks.note(f"data: {error}; building it again")
         else:
-            callbacks.note(f"data: {_summary(store)}, from the cache: {path}")
+            callbacks.note(f"data: {_summary(store, drop_unknown)}, from the cache: {path}")
             return store
     with cache.scratch(stores) as workdir:
         built = workdir / "store"
@@ -197,7 +205,7 @@ def build(
                 raise FileError(f"{file.name}: changed while it was being read; start again")
         cache.publish(built, path, lambda: _is_sound(path))
     store = TokenStore(path, names)
-    callbacks.note(f"data: {_summary(store)}, tokenised into {path}")
+    callbacks.note(f"data: {_summary(store, drop_unknown)}, tokenised into {path}")
     return store
 
 
@@ -209,5 +217,9 @@ def _is_sound(path: Path) -> bool:
     return True
 
 
-def _summary(store: TokenStore) -> str:
-    return f"{len(store):,} documents, {store.tokens:,} tokens"
+def _summary(store: TokenStore, drop_unknown: bool) -> str:
+    unknown = ""
+    if number := store.counts.unknown:
+        what = "more left out as unknown" if drop_unknown else "of them unknown"
+        unknown = f", {number:,} {what}"
+    return f"{len(store):,} documents, {store.tokens:,} tokens{unknown}"
