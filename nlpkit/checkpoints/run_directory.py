@@ -86,7 +86,8 @@ class RunDirectory:
         """Compare the recipe with the one that this run was started with; return what changed.
 
         Raises:
-            UsageError: settings that matter have changed, and `allow_change` is False.
+            UsageError: settings that matter have changed, and `allow_change` is False; or those of
+                the tokenizer, which belongs to the model.
         """
         path = self.path / RECIPE
         # A run without a checkpoint may change its settings.
@@ -94,6 +95,13 @@ class RunDirectory:
             return []
         before, now = self.as_begun(recipe.load(str(path))).dump(), resolved.dump()
         changed = recipe.changed(before, now)
+        for key in changed:
+            if allow_change and key.partition(".")[0] == "tokenizer":
+                raise UsageError(
+                    f"{key}: {_value(before, key)} then, {_value(now, key)} now; a run keeps its "
+                    "tokenizer, also with --allow-change; start another run from this one: "
+                    f"--out DIR and init_from: {self.path}"
+                )
         if changed and not allow_change:
             raise UsageError(
                 f"{self.path} was started with other settings:\n"
