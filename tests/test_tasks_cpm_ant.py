@@ -84,6 +84,31 @@ def test_nlg_unknown_tokens_of_a_target_are_not_learned() -> None:
         assert objective.num_targets(batch.fields) == {"nlg": 3 + learned}
 
 
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"input": "ab\0c", "target": "a"}, '"input": character 3 is NUL (U+0000)'),
+        (
+            {"input": "a", "target": "b\ud83d"},
+            '"target": character 2 is U+D83D, half of a surrogate pair',
+        ),
+    ],
+)
+def test_nlg_text_that_is_none_is_refused_with_its_line(tmp_path: Path, row, message) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = [{"input": "a", "target": "b"}, row]
+    with pytest.raises(DataError) as error:
+        _built(path, _nlg(), rows)
+    assert str(error.value) == f"{path}:2: {message}"
+
+
+def test_nlu_option_that_is_no_text_is_refused() -> None:
+    row = {"input": "a", "target": 0, "options": ["b", "c\0"]}
+    with pytest.raises(RowError) as error:
+        _nlu().texts(Row(row, "x", 1))
+    assert error.value.what == '"options"[1]: character 2 is NUL (U+0000)'
+
+
 @pytest.mark.parametrize("task_id", [0, 3])
 def test_nlg_task_id_chooses_the_prompt(task_id: int) -> None:
     objective = _nlg(task_id=task_id)

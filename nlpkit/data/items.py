@@ -20,7 +20,7 @@ from nlpkit.data import unknown as unknown_tokens
 from nlpkit.data.cache import content_hash
 from nlpkit.data.corpus import Config, Input, Part, held_out
 from nlpkit.data.lines import TextFile
-from nlpkit.data.records import Bad, Counts, RowError, kind_of, no_such
+from nlpkit.data.records import Bad, Counts, RowError, kind_of, no_such, wrong_character
 from nlpkit.data.tokenize import Callbacks
 from nlpkit.errors import DataError
 
@@ -50,10 +50,21 @@ class Row:
         return value
 
     def value(self, column: str) -> Any:
-        """Return what is in a column; raise `RowError` if there is no such column."""
+        """Return the value in a column; raise `RowError` if there is none, or no valid text."""
         if column not in self.values:
             raise RowError(no_such(column, list(self.values)))
-        return self.values[column]
+        value = self.values[column]
+        _check_text(f'"{column}"', value)
+        return value
+
+
+def _check_text(name: str, value: object) -> None:
+    """Raise `RowError` for a character in a text, or in a list of texts, that no text has."""
+    if isinstance(value, list):
+        for number, entry in enumerate(value):
+            _check_text(f"{name}[{number}]", entry)
+    elif isinstance(value, str) and (wrong := wrong_character(value)):
+        raise RowError(f"{name}: character {wrong[0] + 1} is {wrong[1]}")
 
 
 class Item(Protocol):

@@ -163,22 +163,29 @@ def text_of(raw: bytes, rows: Rows) -> tuple[str, bytes]:
         text = _from_json(text, rows.key or "")
     elif rows.format == "tsv":
         text = _from_columns(text, rows)
-    if "\0" in text:
-        before = text[: text.index("\0")]
-        # Only a paragraph has lines of the file in its text.
-        line, where = 1, len(before) + 1
-        if rows.format == "paragraphs":
-            line, where = 1 + before.count("\n"), len(before) - before.rfind("\n")
-        raise RowError(f"character {where} of the text is NUL (U+0000)", line)
     if rows.line_break is not None:
         text = text.replace(rows.line_break, "\n")
+    if wrong := wrong_character(text):
+        index, what = wrong
+        # Only a paragraph has lines of the file in its text.
+        line, where = 1, index + 1
+        if rows.format == "paragraphs":
+            line, where = 1 + text.count("\n", 0, index), index - text.rfind("\n", 0, index)
+        raise RowError(f"character {where} of the text is {what}", line)
+    return text, text.encode()
+
+
+def wrong_character(text: str) -> tuple[int, str] | None:
+    """Return where the first character is that no text has, and what it is."""
+    if "\0" in text:
+        return text.index("\0"), "NUL (U+0000)"
+    if text.isascii():
+        return None
     try:
-        return text, text.encode()
+        text.encode()
     except UnicodeEncodeError as error:
-        code = ord(text[error.start])
-        raise RowError(
-            f"character {error.start + 1} of the text is U+{code:04X}, half of a surrogate pair"
-        ) from error
+        return error.start, f"U+{ord(text[error.start]):04X}, half of a surrogate pair"
+    return None
 
 
 def decode(raw: bytes) -> str:
