@@ -131,6 +131,13 @@ def test_changed_recipe_is_exit_2_and_allow_change_goes_on(done, tmp_path: Path)
     )
     assert accepted.returncode == 0, accepted.stderr
     assert accepted.stdout.endswith("step-00000006\n")
+    size = ("--set", "train.steps=6", "--set", "tokenizer.vocab_size=100", "--allow-change")
+    refused = _tiny.command("pretrain", path, "--out", tmp_path, *size)
+    assert refused.returncode == 2
+    assert refused.stderr.splitlines()[-1].endswith(
+        "tokenizer.vocab_size: 200 then, 100 now; a run keeps its tokenizer, also with "
+        f"--allow-change; start another run from this one: --out DIR and init_from: {tmp_path}"
+    )
 
 
 def test_dry_run_checks_and_writes_no_run(done, tmp_path: Path) -> None:

@@ -219,10 +219,12 @@ class Evaluation:
         wanted = tuple(metrics or self.source.metrics or getattr(objective, "metrics", []))
         answers, right = self._answers(wanted, generation, log, stop, batch)
         found.pop("metrics", None)
+        unknown = self.corpus.counts.unknown
         result = {
             "checkpoint": str(opened.path),
             self.corpus.NOUN: len(self.corpus),
             "targets": found["targets"],
+            **({"unknown_tokens": unknown} if unknown else {}),
             **{name: found[name] for name in LOSS_FIGURES if found[name] is not None},
         }
         if len(found["losses"]) > 1:

@@ -81,7 +81,7 @@ def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
     part = build.model_part(resolved, run_path)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
-    data = build.build_data(resolved, part, run_path, Callbacks(note=log.detail))
+    data = build.build_data(resolved, part, run_path, Callbacks(note=log.detail, warn=log.warn))
     settings = resolved.recipe.train
     stream = Stream(
         data.examples,

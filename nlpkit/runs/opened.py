@@ -181,6 +181,8 @@ def _bound(
     module = registry.load("objectives", name)
     if is_default:
         settings = _fitting(module.Config, part.config)
+    else:
+        settings = {**module.Config.EARLIER, **settings}
     config = module.Config.model_validate_json(json.dumps(settings))
     if lacking := missing(module.Objective, part.config):
         raise ValueError(f"{name} needs {', '.join(lacking)}, which the model does not have")
