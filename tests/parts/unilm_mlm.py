@@ -68,6 +68,11 @@ class Objective(TextObjective):
         whole[chosen] = self.mask
         return {"input_ids": whole, "first": first, "last": last, "labels": labels}
 
+    def restore(self, example):
+        """Return both texts as one."""
+        ids = example["input_ids"]
+        return [ids[~np.isin(ids, [self.start, self.end])]]
+
     def num_targets(self, batch):
         """Return the masked tokens."""
         return {"unilm": int((batch["labels"] != IGNORE).sum())}
