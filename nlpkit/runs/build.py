@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import nn
 
 from nlpkit import registry
@@ -45,6 +46,7 @@ def model_part(
         if recipe.init_missing:
             raise UsageError("init_missing: needs init_from; remove it, or set init_from")
         assert recipe.model is not None  # the recipe's own check
+        assert recipe.model.family is not None
         config = fit.with_attention(recipe.model.config, recipe.attention.choices)
         return ModelPart(recipe.model.family, config, None)
     own = base = None
@@ -68,7 +70,9 @@ def model_part(
     )
     part.start = None if own else loaded.state
     part.rows = vocabulary_size(loaded.state, part.vocabulary) or None
-    if recipe.model is not None and recipe.model.config != _plain(part.config):
+    if recipe.model is not None and recipe.model.family is None:
+        part.config = _with_dropout(part.config, recipe.model.config)
+    elif recipe.model is not None and recipe.model.config != _plain(part.config):
         differ = [k for k, v in part.config if getattr(recipe.model.config, k, None) != v]
         raise UsageError(
             f"init_from: {directory} has other {', '.join(differ)} than the section model; "
@@ -85,6 +89,21 @@ def model_part(
     return part
 
 
+def _with_dropout(config: ModelConfig, rates: Mapping[str, float]) -> ModelConfig:
+    """Return the config with other dropout rates; raise `UsageError` for what it does not have."""
+    known = [name for name, _ in config if name.endswith("dropout")]
+    for name in rates:
+        if name not in known:
+            near = registry.suggest(name, known) or f"; known: {', '.join(known)}"
+            raise UsageError(f"model.{name}: the model of init_from has no such setting{near}")
+    try:
+        checked = type(config).model_validate(config.model_dump() | dict(rates))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(f"model.{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    return config.model_copy(update={name: getattr(checked, name) for name in rates})
+
+
 def _plain(config: ModelConfig) -> ModelConfig:
     """Return the config without attention settings, as in the section `model`."""
     return config.model_copy(update={"attention": ()})
@@ -96,7 +115,7 @@ def _family_of_recipe(recipe: Recipe, directory: Path) -> str | None:
     Raises:
         UsageError: the `model_type` of the checkpoint is that of another family.
     """
-    if recipe.model is None:
+    if recipe.model is None or recipe.model.family is None:
         return None
     family = recipe.model.family
     if (directory / "config.json").is_file():
