@@ -55,7 +55,12 @@ class StopAfter(StopFlag):
 
 
 def pretrain(
-    path: Path, out: Path, *sets: str, stop: StopFlag | None = None, allow_change: bool = False
+    path: Path,
+    out: Path,
+    *sets: str,
+    stop: StopFlag | None = None,
+    allow_change: bool = False,
+    verbosity: int = QUIET,
 ) -> Path:
     """Run the recipe in this process; return the final checkpoint."""
     from accelerate.state import AcceleratorState
@@ -72,7 +77,7 @@ def pretrain(
             directory,
             device="cpu",
             resume="auto",
-            log=Log(QUIET),
+            log=Log(verbosity),
             stop=stop or StopFlag(),
         )
 

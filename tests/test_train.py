@@ -24,6 +24,7 @@ from nlpkit.errors import (
 )
 from nlpkit.models.cpm_ant.model import Model
 from nlpkit.train import held_out, loop
+from nlpkit.train.log import NORMAL
 from tests import _tiny
 from tests._formats import from_hf
 
@@ -341,22 +342,58 @@ def test_removal_that_was_killed_is_finished_at_the_next_start(
     assert not list(tmp_path.glob(".*"))
 
 
+# A step so small that nothing moves: the run ends with the weights that it starts with.
+_STILL = ("train.lr=1.0e-30", "train.weight_decay=0.0", "train.steps=1", "train.warmup_steps=1")
+
+
+def _starting_from(start: Path, path: Path, other: Path) -> Path:
+    """Write the recipe in `path` with `init_from: start` as `other`; return it."""
+    head, _, tail = path.read_text(encoding="utf-8").partition("model: {")
+    text = head + f"init_from: {start}\n" + tail[tail.index("}\n") + 2 :]
+    tokenizer = "tokenizer: {kind: cpm_ant, vocab_size: 200, min_frequency: 1}\n"
+    other.write_text(text.replace(tokenizer, ""), encoding="utf-8")
+    return other
+
+
 def test_init_from_starts_with_those_weights(whole, tmp_path: Path) -> None:
     path, run = whole
     start = files.read_pointer(run, "latest")
-    text = path.read_text(encoding="utf-8")
-    head, _, tail = text.partition("model: {")
-    without_model = head + f"init_from: {start}\n" + tail[tail.index("}\n") + 2 :]
-    without_model = without_model.replace(
-        "tokenizer: {kind: cpm_ant, vocab_size: 200, min_frequency: 1}\n", ""
-    )
-    other = tmp_path / "more.yaml"
-    other.write_text(without_model, encoding="utf-8")
-    # a step so small that nothing moves: what comes out is what went in
-    _tiny.pretrain(other, tmp_path / "run", "train.lr=1.0e-30", "train.weight_decay=0.0")
-    first, last = _tensors(start), _tensors(files.read_pointer(tmp_path / "run", "latest"))
-    assert torch.equal(
-        first["cpmant.input_embedding.weight"], last["cpmant.input_embedding.weight"]
+    other = _starting_from(start, path, tmp_path / "more.yaml")
+    place = _tiny.pretrain(other, tmp_path / "run", *_STILL)
+    name = "cpmant.input_embedding.weight"
+    assert torch.equal(_tensors(start)[name], _tensors(place)[name])
+
+
+def test_init_from_a_run_takes_its_best_checkpoint_or_its_latest_and_says_so(
+    whole, tmp_path: Path, capsys
+) -> None:
+    path, run = whole
+    run = Path(shutil.copytree(run, tmp_path / "start", symlinks=True))
+    other = _starting_from(run, path, tmp_path / "more.yaml")
+    files.set_pointer(run, "best", files.list_checkpoints(run)[-1].path)
+    for number, which in enumerate(("best", "latest")):
+        start = files.read_pointer(run, which)
+        place = _tiny.pretrain(other, tmp_path / f"run{number}", *_STILL, verbosity=NORMAL)
+        name = "cpmant.input_embedding.weight"
+        assert torch.equal(_tensors(start)[name], _tensors(place)[name])
+        assert (
+            f"init_from: {run}: its {which} checkpoint, {start.name}\n" in capsys.readouterr().err
+        )
+        (run / "checkpoints" / "best").unlink(missing_ok=True)  # as without an evaluation
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "vocab.txt", "nlpkit.json"])
+def test_init_from_with_a_flipped_bit_is_refused(whole, tmp_path: Path, name: str) -> None:
+    path, run = whole
+    start = Path(shutil.copytree(files.read_pointer(run, "latest"), tmp_path / "start"))
+    content = bytearray((start / name).read_bytes())
+    content[-3] ^= 1
+    (start / name).write_bytes(content)
+    other = _starting_from(start, path, tmp_path / "more.yaml")
+    with pytest.raises(FileError) as error:
+        _tiny.pretrain(other, tmp_path / "run", *_STILL)
+    assert str(error.value) == (
+        f"{start / name}: has changed since it was written (its hash differs)"
     )
 
 

@@ -203,7 +203,7 @@ def prepare(
             "train.tokens_per_batch"
         )
     callbacks = Callbacks(note=log.info, should_stop=stop.check)
-    part = build.model_part(resolved, directory.path, resumed)
+    part = build.model_part(resolved, directory.path, resumed, log.info)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
     with accelerator.main_process_first():  # the other ranks read it from the cache
