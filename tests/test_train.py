@@ -5,6 +5,8 @@ import math
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -243,6 +245,43 @@ def test_start_that_failed_before_a_checkpoint_binds_nobody(tmp_path: Path) -> N
     assert not (tmp_path / "run" / "tokenizer").exists()
     place = _tiny.pretrain(path, tmp_path / "run", "tokenizer.vocab_size=50")
     assert len((place / "vocab.txt").read_text(encoding="utf-8").splitlines()) == 50
+
+
+def test_start_that_fails_leaves_no_run_directory_and_loads_no_torch(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path)
+    (tmp_path / "train.txt").unlink()
+    code = (
+        "import sys; from nlpkit import cli; code = cli.run(sys.argv[1:]); "
+        "sys.exit(99 if 'torch' in sys.modules else code)"
+    )
+    out = tmp_path / "runs" / "tiny"
+    words = [sys.executable, "-c", code, "pretrain", path, "--out", out]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.returncode == 4, ended.stderr
+    assert f"no such file: {tmp_path}/train.txt" in ended.stderr
+    assert not out.exists()
+
+
+def test_start_that_fails_later_leaves_no_run_directory_either(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path)
+    with pytest.raises(UsageError, match="does not fit in a batch"):
+        _tiny.pretrain(path, tmp_path / "run", "train.tokens_per_batch=32")
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "run").mkdir()  # a directory of the user's stays
+    with pytest.raises(UsageError, match="does not fit in a batch"):
+        _tiny.pretrain(path, tmp_path / "run", "train.tokens_per_batch=32")
+    assert (tmp_path / "run").is_dir()
+
+
+def test_files_of_a_checkpoint_follow_the_umask(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path)
+    before = os.umask(0o027)
+    try:
+        place = _tiny.pretrain(path, tmp_path / "run", "train.steps=1", "train.warmup_steps=1")
+    finally:
+        os.umask(before)
+    modes = {file.name: oct(file.stat().st_mode & 0o777) for file in place.iterdir()}
+    assert set(modes.values()) == {"0o640"}, modes
 
 
 def test_allowed_change_is_kept_for_the_next_time(tmp_path: Path) -> None:

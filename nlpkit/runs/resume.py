@@ -12,7 +12,7 @@ import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
 from nlpkit import __version__
@@ -280,8 +280,7 @@ def _write(
         _write_model(run, directory, weights, state.step / run.settings.steps)
         if run.data.tokenizer is not None:
             run.data.tokenizer.save(directory)
-        tensors = {name: tensor.contiguous() for name, tensor in optimizer_state.items()}
-        save_file(tensors, directory / files.OPTIMIZER_STATE)
+        hf_layout.save_tensors(directory / files.OPTIMIZER_STATE, optimizer_state)
         (directory / files.TRAINING).write_text(_state_text(run, state), encoding="utf-8")
 
     _keep_tokenizer(run)
