@@ -52,7 +52,9 @@ class Recipe(FrozenConfig):
         [], description="tensors that init_from may lack, as parts of names (pooler): drawn afresh"
     )
     model: Model | None = Field(
-        None, validate_default=True, description="family and sizes; with init_from, dropout rates alone"
+        None,
+        validate_default=True,
+        description="family and sizes; with init_from, dropout rates alone",
     )
     # Before the tokenizer, which is not needed where no objective reads text.
     objective: tuple[Objective, ...] = Field(

@@ -4,7 +4,7 @@ Used by `pretrain` and by `nlpkit plan`.
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +29,25 @@ from nlpkit.objectives._task import Task
 from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.recipe.places import dotted
 from nlpkit.runs import checks, data_files
+from nlpkit.runs.opened import verify
 from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.runs.vocabulary import build_tokenizer
 
 
 def model_part(
-    resolved: Resolved, run_path: Path | None = None, resumed: Path | None = None
+    resolved: Resolved,
+    run_path: Path | None = None,
+    resumed: Path | None = None,
+    info: Callable[[str], None] = lambda _: None,
 ) -> ModelPart:
     """Return the family and sizes of the model, from the section `model` or from `init_from`.
 
     The weights of `init_from` are not read if the run has checkpoints, or is resumed from the
-    checkpoint `resumed`: these have all sizes and weights.
+    checkpoint `resumed`: these have all sizes and weights. `info` is told which checkpoint of a run
+    is read.
+
+    Raises:
+        FileError: a file of `init_from` is missing, damaged, or does not fit.
     """
     recipe = resolved.recipe
     if recipe.init_from is None:
@@ -58,7 +66,7 @@ def model_part(
         own = resumed, hf_layout.read(resumed)
     elif run_path is not None:
         own = _own_checkpoint(run_path)
-    directory = own[0] if own else base or _start(resolved.path(recipe.init_from))
+    directory = own[0] if own else base or _start(resolved.path(recipe.init_from), info)
     asked = _family_of_recipe(recipe, directory)
     settings, tensors = own[1] if own else any_layout.read(directory, asked)
     family, _ = hf_layout.family_of(settings, directory, asked)
@@ -158,13 +166,16 @@ def _own_checkpoint(run_path: Path) -> tuple[Path, tuple[dict[str, Any], dict[st
     return None
 
 
-def _start(directory: Path) -> Path:
-    """Return the checkpoint of `init_from`, resolved: `latest` may change while it is read."""
-    if not any_layout.is_checkpoint(directory) and files.read_pointer(directory, "latest"):
-        raise UsageError(
-            f"init_from: {directory} is a run; name its checkpoint: {directory}/checkpoints/latest"
-        )
-    return directory.resolve()
+def _start(path: Path, info: Callable[[str], None]) -> Path:
+    """Return the checkpoint of `init_from`, verified.
+
+    The path is resolved, because `latest` may change while it is read.
+    """
+    if not any_layout.is_checkpoint(path) and (found := files.chosen(path)):
+        info(f"init_from: {path}: its {found[1]} checkpoint, {found[0].name}")
+        path = found[0]
+    verify(path)
+    return path.resolve()
 
 
 def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:

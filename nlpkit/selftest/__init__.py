@@ -177,7 +177,7 @@ def _shrink(resolved: Resolved) -> tuple[Resolved, dict[str, tuple[Any, Any]]]:
     small = type(config).model_validate(config.model_dump() | lower)
     tokenizer = recipe.tokenizer
     if tokenizer is None and fit.reads_text(recipe.objective):
-        tokenizer = sections.Tokenizer(path=recipe.init_from, kind=None)
+        tokenizer = sections.Tokenizer(path=str(part.source), kind=None)
     model = sections.Model(family=part.family, config=small)
     update = {"model": model, "init_from": None, "tokenizer": tokenizer}
     lowered = {k: (known[k], v) for k, v in lower.items() if v != known[k]}
