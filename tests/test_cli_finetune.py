@@ -160,6 +160,23 @@ def test_finetune_seeds_give_mean_median_and_deviation_and_go_on(
     told = json.loads(done(server.run(*arguments, "--json")).stdout)
     assert told["seeds"] == [1, 2]
     assert told["figures"]["accuracy"]["values"] == best
+    # The directory stands for its runs.
+    evaluated = json.loads(done(server.run("eval", tmp_path / "s", "--json")).stdout)
+    assert evaluated["seeds"] == [1, 2]
+    # As the training evaluated them, by nlpkit's own code; batches differ, and so rounding.
+    for name, row in told["figures"].items():
+        assert evaluated["figures"][name]["values"] == pytest.approx(row["values"], rel=1e-5)
+        assert evaluated["figures"][name]["std"] == pytest.approx(row["std"], rel=1e-3, abs=1e-6)
+    table = done(server.run("eval", tmp_path / "s")).stdout.splitlines()
+    assert table[0].split("\t") == head
+    page = Path(done(server.run("report", tmp_path / "s")).stdout.strip())
+    assert page == tmp_path / "s/report.html"
+    assert {"seed-1", "seed-2"} <= set(re.findall(r"seed-\d", page.read_text("utf-8")))
+    written = server.run("eval", tmp_path / "s", "--predictions", tmp_path / "p")
+    _refused(written, 2, f"--predictions: {tmp_path}/s holds 2 runs; name one of them")
+    several = server.run("generate", tmp_path / "s")
+    what = f"{tmp_path}/s: holds 2 runs with different seeds; give one: {tmp_path}/s/seed-1, "
+    _refused(several, 4, what)
 
 
 def test_best_checkpoint_is_that_of_the_highest_score_and_patience_ends_the_run(

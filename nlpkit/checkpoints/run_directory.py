@@ -25,6 +25,12 @@ def process_rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
+def seed_runs(directory: Path) -> list[tuple[int, Path]]:
+    """Return the seed and the directory of each run that `finetune --seeds` made in `directory`."""
+    found = [path for path in directory.glob("seed-*") if (path / RECIPE).is_file()]
+    return sorted((int(path.name[5:]), path) for path in found if path.name[5:].isdecimal())
+
+
 class RunDirectory:
     """`runs/NAME`: recipe.yaml, run.json, metrics.jsonl, tokenizer/, checkpoints/."""
 

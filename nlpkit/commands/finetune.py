@@ -69,21 +69,22 @@ def command(
         return
     from nlpkit.checkpoints.run_directory import process_rank
     from nlpkit.cli import exit_now
-    from nlpkit.runs.seeds import summary, table
+    from nlpkit.runs.seeds import best_evaluation, summary, table
     from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
 
     log = Log(common.verbosity)
-    runs = []
+    numbers, runs = range(resolved.recipe.seed, resolved.recipe.seed + seeds), []
     with catch_signals(exit_now, None if max_time is None else seconds(max_time)) as stop:
-        for number in range(resolved.recipe.seed, resolved.recipe.seed + seeds):
+        for number in numbers:
             out = str(Path(resolved.recipe.out) / f"seed-{number}")
             one = _loaded(common, recipe, start, lora, [f"seed={number}", f"out={_quoted(out)}"])
             log.info(f"seed {number}: {out}")
             _training.one_run(one, common, allow_change, log, stop)
-            runs.append((number, Path(one.recipe.out).expanduser()))
+            runs.append(Path(one.recipe.out).expanduser())
     if process_rank() == 0:
-        found = summary(runs, resolved.recipe.train.best_by)
+        best_by = resolved.recipe.train.best_by
+        found = summary(numbers, [best_evaluation(run, best_by) for run in runs])
         common.result(table(found), **found)
 
 

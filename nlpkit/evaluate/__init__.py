@@ -4,7 +4,7 @@ The scores of answers and of generated texts are those of `nlpkit score`, by the
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -264,6 +264,12 @@ class Evaluation:
         if cut := writer.counts["cut inputs"]:
             log.warn(f"{cut} inputs were cut by {writer.counts['cut tokens']} tokens in all")
         return answers, right
+
+
+def values(figures: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the losses and the scores among the figures, by name."""
+    losses = {name: figures[name] for name in LOSS_FIGURES if name in figures}
+    return losses | figures.get("losses", {}) | figures.get("metrics", {})
 
 
 def table(figures: dict[str, Any]) -> str:

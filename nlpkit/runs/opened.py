@@ -13,6 +13,7 @@ from torch import nn
 
 from nlpkit import registry
 from nlpkit.checkpoints import any_layout, files, hf_layout, tokenizer_files
+from nlpkit.checkpoints.run_directory import seed_runs
 from nlpkit.disk import file_sha256
 from nlpkit.errors import DivergedError, FileError, UsageError
 from nlpkit.models import families
@@ -106,6 +107,9 @@ def find_checkpoint(path: Path, info: Callable[[str], None] = lambda _: None) ->
         return found[0]
     if not path.exists():
         raise FileError(f"{path}: no such directory; give a checkpoint, or a run such as runs/NAME")
+    if runs := seed_runs(path):
+        names = ", ".join(str(each) for _, each in runs[:2])
+        raise FileError(f"{path}: holds {len(runs)} runs with different seeds; give one: {names} …")
     if not path.is_dir():
         raise FileError(f"{path}: not a directory; give the one that contains config.json")
     raise FileError(f"{path}: neither a checkpoint (no config.json) nor a run with checkpoints")
