@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nlpkit.commands import _training
-from nlpkit.commands._options import AllowChange, Common, MaxTime, seconds, shared
+from nlpkit.commands import _smoke_test, _training
+from nlpkit.commands._options import AllowChange, Common, MaxTime, SmokeTest, seconds, shared
 
 if TYPE_CHECKING:
     from nlpkit.recipe import Resolved
@@ -49,6 +49,7 @@ def command(
     seeds: Seeds = None,
     max_time: MaxTime = None,
     allow_change: AllowChange = False,
+    smoke_test: SmokeTest = False,
 ) -> None:
     """Adapt a checkpoint to a task.
 
@@ -64,6 +65,9 @@ def command(
     directory of its own inside that of the run.
     """
     resolved = _loaded(common, recipe, start, lora)
+    if smoke_test:
+        _smoke_test.smoke_test(resolved, common)
+        return
     if seeds is None or common.dry_run:
         _training.train(resolved, common, max_time, allow_change)
         return
