@@ -240,6 +240,29 @@ def test_recipe_names_the_family_that_reads_a_checkpoint_without_notes(
         _tiny.pretrain(_tiny.write(tmp_path, text="\n".join(other)), tmp_path / "other")
 
 
+def test_finetune_takes_the_family_that_reads_a_checkpoint_without_notes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _dotted.package(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    path = _tiny.write(tmp_path, text=_dotted.recipe("gpt"))
+    _tiny.pretrain(path, tmp_path / "shipped")
+    lines = path.read_text("utf-8").splitlines()
+    text = [line for line in lines if not line.startswith(("tokenizer", "model"))]
+    assert len(text) == len(lines) - 2
+    Path("tune.yaml").write_text("\n".join(text), encoding="utf-8")
+    arguments = ["finetune", "tune.yaml", "--from", "shipped", "--out", "twin", "--device", "cpu"]
+    for _ in range(2):  # the second time, it is finished
+        assert cli.run([*arguments, "--family", "mylab.twin"]) == 0, capsys.readouterr().err
+        made = Path(capsys.readouterr().out.strip())
+    assert json.loads((made / "config.json").read_text())["nlpkit"] == {"family": "mylab.twin"}
+    assert cli.run([*arguments, "--out", "other", "--family", "mylab.own"]) == 2
+    said = "has model_type openai-gpt, and family mylab.own of the section model"
+    assert said in capsys.readouterr().err
+    assert cli.run([*arguments, "--out", "other", "--family", "nothing"]) == 2
+    assert "nothing" in capsys.readouterr().err
+
+
 def test_dotted_objective_of_a_checkpoint_is_imported_from_the_working_directory_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

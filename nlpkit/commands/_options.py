@@ -95,6 +95,13 @@ Family = Annotated[
         help="the model family that reads CKPT, such as mylab.bert; default: the one it names",
     ),
 ]
+SmokeTest = Annotated[
+    bool,
+    typer.Option(
+        "--smoke-test",
+        help="train, save, evaluate and generate in seconds, on a few rows; keeps nothing",
+    ),
+]
 AllowChange = Annotated[
     bool, typer.Option("--allow-change", help="go on although the recipe has changed")
 ]

@@ -11,7 +11,7 @@ from nlpkit.errors import UsageError
 Checkpoint = Annotated[
     str,
     typer.Argument(
-        metavar="CKPT", help="a checkpoint, a run such as runs/cpm_ant, or runs of --seeds"
+        metavar="CKPT", help="a checkpoint, a run such as runs/cpm_ant, or the runs of --seeds"
     ),
 ]
 Data = Annotated[

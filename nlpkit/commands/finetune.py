@@ -1,13 +1,23 @@
 """Adapt a checkpoint to a task."""
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nlpkit.commands import _training
-from nlpkit.commands._options import AllowChange, Common, MaxTime, seconds, shared
+from nlpkit.commands import _smoke_test, _training
+from nlpkit.commands._options import (
+    AllowChange,
+    Common,
+    Family,
+    MaxTime,
+    SmokeTest,
+    seconds,
+    shared,
+)
+from nlpkit.errors import FileError, UsageError
 
 if TYPE_CHECKING:
     from nlpkit.recipe import Resolved
@@ -49,6 +59,8 @@ def command(
     seeds: Seeds = None,
     max_time: MaxTime = None,
     allow_change: AllowChange = False,
+    family: Family = None,
+    smoke_test: SmokeTest = False,
 ) -> None:
     """Adapt a checkpoint to a task.
 
@@ -63,7 +75,10 @@ def command(
     With --seeds N there are N runs, with the seed of the recipe and the seeds after it. Each has a
     directory of its own inside that of the run.
     """
-    resolved = _loaded(common, recipe, start, lora)
+    resolved = _loaded(common, recipe, start, lora, family)
+    if smoke_test:
+        _smoke_test.smoke_test(resolved, common)
+        return
     if seeds is None or common.dry_run:
         _training.train(resolved, common, max_time, allow_change)
         return
@@ -78,7 +93,8 @@ def command(
     with catch_signals(exit_now, None if max_time is None else seconds(max_time)) as stop:
         for number in numbers:
             out = str(Path(resolved.recipe.out) / f"seed-{number}")
-            one = _loaded(common, recipe, start, lora, [f"seed={number}", f"out={_quoted(out)}"])
+            more = [f"seed={number}", f"out={_quoted(out)}"]
+            one = _loaded(common, recipe, start, lora, family, more)
             log.info(f"seed {number}: {out}")
             _training.one_run(one, common, allow_change, log, stop)
             runs.append(Path(one.recipe.out).expanduser())
@@ -118,7 +134,12 @@ def _quoted(text: str) -> str:
 
 
 def _loaded(
-    common: Common, recipe: str, start: str | None, lora: bool, more: list[str] | None = None
+    common: Common,
+    recipe: str,
+    start: str | None,
+    lora: bool,
+    family: str | None,
+    more: Sequence[str] = (),
 ) -> "Resolved":
     """Return the recipe with what the options change; its checkpoint is there."""
     from nlpkit import recipe as recipes
@@ -131,13 +152,38 @@ def _loaded(
         sets += _adapters(recipes.load(recipe, sets))
     if common.out is not None:
         sets.append(f"out={_quoted(common.out)}")
-    sets += more or ()
+    sets += more
     resolved = recipes.load(recipe, sets)
     if start is not None:
         pointer = _pointer(start, resolved.recipe.out, Log(common.verbosity))
-        resolved = recipes.load(recipe, [*sets, f"init_from={_quoted(pointer)}"])
+        sets.append(f"init_from={_quoted(pointer)}")
+        resolved = recipes.load(recipe, sets)
     _check_start(resolved)
+    if family is not None:
+        resolved = recipes.load(recipe, [*sets, f"model={_section(resolved, family)}"])
     return resolved
+
+
+def _section(resolved: "Resolved", family: str) -> str:
+    """Return the section `model`: the family, with the sizes in the checkpoint's `config.json`."""
+    import json
+
+    from nlpkit.checkpoints import files, hf_layout
+    from nlpkit.models import families, hf_format
+
+    named = resolved.recipe.init_from
+    if named is None:
+        raise UsageError("--family: the recipe has no init_from; give --from CKPT")
+    directory, light = resolved.path(named), families.load(family)
+    if found := files.chosen(directory):
+        directory = found[0]
+    settings = hf_layout.read_settings(directory)
+    try:
+        config = hf_format.read_config(families.load_model(family).FORMAT, light.Config, settings)
+    except (KeyError, ValueError, TypeError) as error:
+        what = " ".join(str(error).split("\n")[:3])
+        raise FileError(f"{directory}/config.json: not of family {family}: {what}") from error
+    return json.dumps({"family": family} | config.model_dump(mode="json", exclude={"attention"}))
 
 
 def _adapters(resolved: "Resolved") -> list[str]:
@@ -155,7 +201,6 @@ def _adapters(resolved: "Resolved") -> list[str]:
 def _check_start(resolved: "Resolved") -> None:
     """Raise `FileError` if the checkpoint to start from is not there, saying what makes it."""
     from nlpkit import recipe as recipes
-    from nlpkit.errors import FileError
 
     named = resolved.recipe.init_from
     if named is None or resolved.path(named).exists():

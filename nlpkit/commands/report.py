@@ -8,7 +8,8 @@ import typer
 from nlpkit.commands._options import Common, shared
 
 Runs = Annotated[
-    list[str], typer.Argument(metavar="RUN...", help="run directories, or those of --seeds")
+    list[str],
+    typer.Argument(metavar="RUN...", help="run directories, also one that holds those of --seeds"),
 ]
 Output = Annotated[
     str | None,
