@@ -32,6 +32,7 @@ A tool reads files of another kind. The options of a score: nlpkit score METRIC 
 
 def run(arguments: list[str]) -> None:
     """Do what `nlpkit score` was asked; raise `NlpkitError` for what a user can mend."""
+    arguments = parsing.with_end(arguments)
     if not arguments:
         _say(overview().rstrip("\n"))
         raise UsageError("no METRIC")

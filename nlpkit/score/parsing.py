@@ -16,6 +16,8 @@ from nlpkit.score.contract import Option
 
 FOLDER = "score/metrics"
 _FORMATS = ("text", "json")
+_END = "---"  # stands for --, the end of the options
+_TEST_SETS = ("-l", "--language-pair", "-t", "--test-set")
 
 
 class Parser(argparse.ArgumentParser):
@@ -27,6 +29,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: str, abouts: Sequence[str | None] = (), forms: Sequence[str] = ()):
         super().__init__(prog=prog, usage="", formatter_class=_Unused)
         self._abouts, self._forms = abouts, forms
+        self.add_argument(_END, dest="end", action="store_true", help=argparse.SUPPRESS)
 
     def format_help(self) -> str:
         from nlpkit.score.help_rows import help_of  # no score needs what it imports
@@ -47,6 +50,11 @@ class Parser(argparse.ArgumentParser):
         found, unknown = self.parse_known_intermixed_args(arguments)
         if unknown:
             given = unknown[0].partition("=")[0]
+            if given in _TEST_SETS:
+                self.error(
+                    f"no option {given}: test sets of sacrebleu are not downloaded; give the "
+                    "references as files, and --tokenize zh for Chinese"
+                )
             near = registry.suggest(given, self._option_string_actions)
             self.error(f"no option {given}{near}")
         return found
@@ -57,6 +65,20 @@ class _Unused(argparse.HelpFormatter):
 
     def __init__(self, prog: str):
         super().__init__(prog, width=80)
+
+
+def with_end(arguments: list[str]) -> list[str]:
+    """Return the arguments; what stands after `--` begins as no option does.
+
+    argparse would give `-i HYP -- REF` a second system.
+    """
+    if "--" not in arguments:
+        return arguments
+    at = arguments.index("--")
+    files = [
+        f"./{name}" if name[:1] == "-" and name != "-" else name for name in arguments[at + 1 :]
+    ]
+    return [*arguments[:at], _END, *files] if at else files
 
 
 def metric_names(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -200,7 +222,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     switch("-q", "--quiet", "only warnings and errors on stderr")
     _add_limit(group)
     text = "exit code 6 if an error rate (wer, ter, ...) is above X"
-    group.add_argument("--fail-over", type=float, metavar="X", help=text)
+    group.add_argument("--fail-over", type=_limit, metavar="X", help=text)
     # sacrebleu's; nothing here has colour.
     group.add_argument("-nc", "--no-color", action="store_true", help=argparse.SUPPRESS)
 
@@ -208,7 +230,17 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
 def _add_limit(group: argparse._ActionsContainer) -> None:
     """Add the limit that metrics and tools have."""
     text = "exit code 6 if a score is below X, or undefined"
-    group.add_argument("--fail-under", type=float, metavar="X", help=text)
+    group.add_argument("--fail-under", type=_limit, metavar="X", help=text)
+
+
+def _limit(text: str) -> float:
+    value = float(text)
+    if value != value:
+        raise argparse.ArgumentTypeError("nan is no limit; give a number")
+    return value
+
+
+_limit.__name__ = "number"
 
 
 def _add_traceback(parser: Parser) -> None:
