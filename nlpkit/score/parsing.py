@@ -7,12 +7,11 @@ Of several metrics that share an option, the plain name is that of the first in 
 import argparse
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from nlpkit import registry
 from nlpkit.errors import UsageError
-from nlpkit.score.contract import Option
+from nlpkit.score.contract import Metric, Option, Tool, is_tool
 
 FOLDER = "score/metrics"
 _FORMATS = ("text", "json")
@@ -109,17 +108,12 @@ def metric_names(arguments: list[str]) -> tuple[list[str], list[str]]:
     return names, arguments
 
 
-def is_tool(module: ModuleType) -> bool:
-    """Return whether a score reads files of its own kind, with arguments of its own."""
-    return "run" in vars(module)
-
-
-def module_of(name: str) -> ModuleType:
+def module_of(name: str) -> Metric | Tool:
     """Return the score's module; raise `UsageError` with the nearest name for an unknown one."""
     if name not in registry.names(FOLDER) and os.path.isfile(name):
         raise UsageError(f"{name} is a file; METRIC comes first: nlpkit score METRIC HYP REF...")
     try:
-        return registry.load(FOLDER, name)
+        return cast("Metric | Tool", registry.load(FOLDER, name))
     except UsageError as error:
         raise UsageError(f"{error} (nlpkit score METRIC HYP REF...)") from error
 
@@ -129,7 +123,7 @@ def _add_metrics(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("-m", "--metrics", nargs="+", metavar="METRIC", help=text)
 
 
-def for_tool(name: str, module: ModuleType) -> Parser:
+def for_tool(name: str, module: Tool) -> Parser:
     """Return a parser for a tool, which adds arguments of its own."""
     parser = Parser(f"nlpkit score {name}", [module.__doc__])
     module.add_arguments(parser)
@@ -138,7 +132,7 @@ def for_tool(name: str, module: ModuleType) -> Parser:
     return parser
 
 
-def for_metrics(modules: Mapping[str, ModuleType]) -> Parser:
+def for_metrics(modules: Mapping[str, Metric]) -> Parser:
     """Return a parser for these metrics; what it reads for `Option` o of m is called `m:o`."""
     prog = f"nlpkit score {','.join(modules)}"
     forms = ("HYP REF... [OPTIONS]", "REF... -i HYP... [OPTIONS]")
@@ -155,7 +149,7 @@ def for_metrics(modules: Mapping[str, ModuleType]) -> Parser:
     return parser
 
 
-def options_of(name: str, module: ModuleType, found: argparse.Namespace) -> dict[str, Any]:
+def options_of(name: str, module: Metric, found: argparse.Namespace) -> dict[str, Any]:
     """Return the keyword arguments of a metric's `score`."""
     return {option.name: vars(found)[f"{name}:{option.name}"] for option in module.OPTIONS}
 
