@@ -150,7 +150,7 @@ def _of_text(subject: Subject) -> dict[str, Callable[[], Verdict]]:
     fitting: dict[str, tuple[bool, Callable[[Subject], Verdict]]] = {
         "noise floor": (bool(seen.words), of_objective.noise_floor),
         "no leak": (bool(seen.words), of_objective.no_leak),
-        "no label leak": (bool(seen.labels), of_labels.label_leak),
+        "no label leak": (bool(seen.given_labels), of_labels.label_leak),
         "no neighbour leak": (True, of_objective.no_neighbour_leak),
         "unmasking": (True, of_examples.unmasking),
         "shown targets": (bool(subject.offering("shown")), of_examples.shown_targets),
