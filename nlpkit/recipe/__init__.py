@@ -37,7 +37,7 @@ DEFAULT = "default"
 
 
 class Recipe(FrozenConfig):
-    """The resolved recipe. `data`, `train`, `lora`, `eval`: see `_sections.FIXED`."""
+    """The resolved recipe. `data`, `train`, `lora`, `eval`: see `sections.FIXED`."""
 
     name: str = Field(description="name of the run, and of its directory", json_schema_extra=_FREE)
     seed: int = Field(1, ge=0, lt=2**32, description="of everything that is drawn at random")
