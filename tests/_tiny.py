@@ -1,5 +1,6 @@
 """A recipe and a corpus so small that a whole run takes a second."""
 
+import hashlib
 import json
 import os
 import random
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nlpkit import recipe
+from nlpkit.checkpoints import files
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import NlpkitError
 from nlpkit.train.log import QUIET, TIME_KEYS, Log
@@ -90,6 +92,15 @@ def pretrain_with_stops(path: Path, out: Path, reads: list[int], *sets: str) -> 
         except NlpkitError:
             continue
     return pretrain(path, out, *sets)
+
+
+def reseal(checkpoint: Path, name: str, text: str) -> None:
+    """Put `text` into a file of a checkpoint, with its size and hash in the manifest."""
+    (checkpoint / name).write_text(text, encoding="utf-8")
+    manifest = json.loads((checkpoint / files.MANIFEST).read_text("utf-8"))
+    raw = text.encode()
+    manifest["files"][name] = {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+    (checkpoint / files.MANIFEST).write_text(json.dumps(manifest))
 
 
 def metrics(out: Path) -> list[dict[str, Any]]:

@@ -116,6 +116,27 @@ def test_stop_saves_the_last_whole_step_and_says_so(whole, tmp_path: Path) -> No
     assert latest.name == f"step-{last:08d}"
 
 
+def test_run_of_an_older_version_keeps_its_schedule(tmp_path: Path) -> None:
+    path, run = _tiny.write(tmp_path), tmp_path / "run"
+    sets = ("train.schedule=linear", "train.steps=6", "train.warmup_steps=2")
+    for reads in (20, 5):  # stopped twice, so that its own checkpoints go on with it
+        with pytest.raises(NlpkitError, match="saved at step"):
+            _tiny.pretrain(path, run, *sets, stop=_tiny.StopAfter(reads))
+        if reads == 20:
+            start = files.list_checkpoints(run)[0].path
+            state = json.loads((start / "training.json").read_text())
+            assert state.pop("zero_at_last_step") is False
+            _tiny.reseal(start, "training.json", json.dumps(state))
+    _tiny.pretrain(path, run, *sets)
+    rates = {r["step"]: r["lr"] for r in _tiny.metrics(run) if "loss" in r}
+    # By hand: after the peak at step 2 the rate falls by 1/5 a step, and by 1/4 in the old run.
+    assert rates[6] == 0.0
+    assert rates[5] == pytest.approx(0.01 / 4)
+    _tiny.pretrain(path, tmp_path / "new", *sets)
+    rates = {r["step"]: r["lr"] for r in _tiny.metrics(tmp_path / "new") if "loss" in r}
+    assert [rates[5], rates[6]] == pytest.approx([0.01 * 2 / 5, 0.01 / 5])
+
+
 def test_workers_do_not_change_the_run(whole, tmp_path: Path) -> None:
     path, run = whole
     place = _tiny.pretrain(path, tmp_path, "train.workers=2")

@@ -56,8 +56,8 @@ def pretrain(
     accelerator = make_accelerator(resolved, directory, device, log)
     with stop.abortable():
         run = prepare(resolved, directory, accelerator, log, stop, named_checkpoint(resume))
-    settings = run.settings
     state = restore(run, resume)
+    settings = run.settings
     announce(run, state)
     budget = settings.batch_budget
     held_out = None

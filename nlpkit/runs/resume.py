@@ -92,6 +92,9 @@ def restore(run: Run, resume: str) -> State:
         run.accelerator.wait_for_everyone()
         return State()
     saved, state = _training(found.path, run.settings.best_by)
+    # Checkpoints of older versions do not have it.
+    zero_at_last_step = saved.get("zero_at_last_step", True)
+    run.settings = run.settings.model_copy(update={"zero_at_last_step": zero_at_last_step})
     if saved["data"] != run.data.fingerprint:
         raise UsageError(
             f"{path} was trained on other data or with another tokenizer: their content has "
@@ -331,6 +334,7 @@ def _state_text(run: Run, state: State) -> str:
     content = {
         "state": state.to_json(),
         "best_by": run.settings.best_by,
+        "zero_at_last_step": run.settings.zero_at_last_step,
         "data": run.data.fingerprint,
         "nlpkit": __version__,
     }
