@@ -66,26 +66,33 @@ def _tensors(batch: Batch) -> Batch:
     return replace(batch, fields={k: torch.from_numpy(v) for k, v in batch.fields.items()})
 
 
-def _gradient(model: Training, step: Step) -> dict[str, Tensor]:
-    """Return the gradient of the sum of each term over the step, over its number of targets."""
+def _gradient(model: Training, step: Step) -> tuple[float, dict[str, Tensor]]:
+    """Return the loss, each term's sum over the step by its number of targets, and its gradient."""
     model.zero_grad()
     sums: dict[str, Any] = {}
     for batch in step.batches:
         for name, term in model(_tensors(batch)).terms.items():
             total, number, _ = sums.get(name, (0.0, 0, 0.0))
             sums[name] = total + term.loss_sum, number + term.num_targets, term.weight
-    sum(weight * total / number for total, number, weight in sums.values()).backward()
-    return {name: p.grad.clone() for name, p in model.named_parameters()}
+    loss: Tensor = sum(weight * total / number for total, number, weight in sums.values())
+    loss.backward()
+    return loss.item(), {name: p.grad.clone() for name, p in model.named_parameters()}
 
 
-def _plain_adamw(model: Training, steps: list[Step], clip: float | None) -> list[float]:
-    """Take three steps by hand (Loshchilov & Hutter 2019, algorithm 2); return gradient norms."""
+def _plain_adamw(
+    model: Training, steps: list[Step], clip: float | None
+) -> tuple[list[float], list[float]]:
+    """Take three steps by hand (Loshchilov & Hutter 2019, algorithm 2).
+
+    Return the loss and the norm of the gradient of each.
+    """
     first = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     second = copy.deepcopy(first)
-    norms = []
+    losses, norms = [], []
     # Warm-up of one step, then linear: to 0 after three steps.
     for t, (step, lr) in enumerate(zip(steps, (0.01, 0.01 * 2 / 3, 0.01 / 3), strict=True), 1):
-        gradient = _gradient(model, step)
+        loss, gradient = _gradient(model, step)
+        losses.append(loss)
         norms.append(math.sqrt(sum(float(g.square().sum()) for g in gradient.values())))
         share = min(1.0, (clip or math.inf) / norms[-1])
         with torch.no_grad():
@@ -96,7 +103,7 @@ def _plain_adamw(model: Training, steps: list[Step], clip: float | None) -> list
                 update = first[name] / (1 - 0.9**t)
                 update /= (second[name] / (1 - 0.999**t)).sqrt() + _EPS
                 p -= lr * ((0.3 * p if p.ndim >= 2 else 0.0) + update)
-    return norms
+    return losses, norms
 
 
 @pytest.mark.parametrize("clip", [None, 0.2])
@@ -109,8 +116,9 @@ def test_three_steps_equal_plain_torch(
     run = [record for record in _tiny.metrics(tmp_path / "run") if "loss" in record]
     assert [len(step.batches) for step in seen.steps] == [2, 2, 2]
     model = seen.model[0].train()
-    norms = _plain_adamw(model, seen.steps, clip)
+    losses, norms = _plain_adamw(model, seen.steps, clip)
     assert all(norm > 2 * (clip or 0.0) for norm in norms)  # so that clipping changes something
+    assert [record["loss"] for record in run] == pytest.approx(losses, rel=1e-5)
     assert [record["grad_norm"] for record in run] == pytest.approx(norms, rel=1e-5)
     found = _weights(files.checkpoint_path(tmp_path / "run", 3), model)
     for name, p in model.named_parameters():
