@@ -4,7 +4,8 @@ Strict types because YAML's surprises (`yes`, `1_0`, quoted numbers) should be n
 an int may stand for a float, nothing else is converted. Paths are `str`.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -18,3 +19,5 @@ class FrozenConfig(BaseModel):
 
     # Pairs of settings that exclude each other: with `--set`, one takes the place of the other.
     ALTERNATIVES: ClassVar[tuple[tuple[str, str], ...]] = ()
+    # Values of settings in runs and checkpoints that are older than the setting.
+    EARLIER: ClassVar[Mapping[str, Any]] = {}

@@ -42,8 +42,8 @@ def sync(path: Path) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a small file whole or not at all."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write a small file whole or not at all. No other process writes it at the same time."""
+    draft = path.with_name(f".{path.name}")
     with name_path_in_errors(path):
         draft.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         sync(draft)

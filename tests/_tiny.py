@@ -1,10 +1,7 @@
 """A recipe and a corpus so small that a whole run takes a second."""
 
 import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,9 @@ from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import NlpkitError
 from nlpkit.train.log import QUIET, TIME_KEYS, Log
 from nlpkit.train.signals import StopFlag
+from tests import _processes
+
+command = _processes.command
 
 RECIPE = """\
 name: tiny
@@ -92,18 +92,3 @@ def metrics(out: Path) -> list[dict[str, Any]]:
     lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
     return [{k: v for k, v in record.items() if k not in TIME_KEYS} for record in records]
-
-
-def command(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a process of its own."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | options.pop("env", {})
-    return subprocess.run(
-        [sys.executable, "-m", "nlpkit", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        env=environment,
-        timeout=120,
-        check=False,
-        **options,
-    )

@@ -2,13 +2,10 @@
 
 import gzip
 import json
-import os
 import re
 import shutil
 import signal
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +13,7 @@ import pytest
 
 from nlpkit import recipe
 from nlpkit.commands.finetune import _adapters
-from tests import _tiny, _tiny_tasks
+from tests import _processes, _tiny, _tiny_tasks
 from tests._faults import Ended, Server, done
 
 
@@ -353,13 +350,8 @@ def test_two_processes_give_the_losses_and_scores_of_one(tmp_path: Path, task: s
     path = _tiny_tasks.task(tmp_path, task, getattr(_tiny_tasks, task.upper()), run)
     one = _tiny.command("finetune", path, "--out", tmp_path / "one")
     assert one.returncode == 0, one.stderr
-    launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
-    two = subprocess.run(
-        [*launch, "2", "-m", "nlpkit", "finetune", str(path), "--out", str(tmp_path / "two"),
-         "--device", "cpu"],
-        capture_output=True, text=True, check=False, timeout=180,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    verb = ("finetune", path, "--out", tmp_path / "two", "--device", "cpu")
+    two = _processes.launched(2, *verb)
     assert two.returncode == 0, two.stderr
     assert two.stdout == f"{tmp_path}/two/checkpoints/step-00000008\n"
     first, second = _tiny.metrics(tmp_path / "one"), _tiny.metrics(tmp_path / "two")

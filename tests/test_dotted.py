@@ -67,8 +67,8 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the package and a run of its family, stopped and gone on with."""
     folder = _dotted.package(tmp_path_factory.mktemp("own"))
     _tiny.write(folder, text=_dotted.recipe("mylab.own"))
-    code, _, err = _dotted.script(folder, "pretrain", "tiny.yaml", "--out", "run")
-    assert code == 0, err
+    first = _dotted.installed_script(folder, "pretrain", "tiny.yaml", "--out", "run")
+    assert first.returncode == 0, first.stderr
     longer = ("--set", "train.steps=6", "--allow-change")
     code, _, err = _dotted.script(folder, "pretrain", "tiny.yaml", "--out", "run", *longer)
     assert code == 0, err

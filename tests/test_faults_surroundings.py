@@ -39,7 +39,7 @@ def _shell(line: str, **variables: str | None) -> subprocess.CompletedProcess[st
         if value is not None:
             environment[name] = value
     return subprocess.run(
-        ["bash", "-c", line], capture_output=True, text=True, timeout=100, check=False,
+        ["bash", "-c", line], capture_output=True, text=True, timeout=600, check=False,
         encoding="utf-8", env=environment,
     )  # fmt: skip
 
@@ -100,7 +100,7 @@ def test_surroundings_terminal_is_closed_saves_and_goes_on(recipe: Path, tmp_pat
         arguments = ["pretrain", str(recipe), "--out", str(tmp_path)]
         more = ["--set", "train.steps=100000"]
         os.execv(sys.executable, [sys.executable, "-m", "nlpkit", *arguments, *more])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     metrics = tmp_path / "metrics.jsonl"
     while not (metrics.exists() and '"step": 6,' in metrics.read_text()):
         assert time.monotonic() < deadline

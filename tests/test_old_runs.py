@@ -15,7 +15,10 @@ from typing import Any
 import pytest
 from accelerate.state import AcceleratorState
 
-from nlpkit import cli
+from nlpkit import cli, recipe
+from nlpkit.checkpoints.run_directory import RunDirectory
+from nlpkit.errors import UsageError
+from nlpkit.runs.opened import open_checkpoint
 from tests.make_old_runs import dropout_sha256, machine, outcome
 
 OLD = Path(__file__).parent / "old_runs"
@@ -135,3 +138,17 @@ def test_an_old_run_that_went_on_opens(folder: Path, name: str) -> None:
     best = min(held_out, key=lambda each: each["loss"])
     wanted = {"targets": best["targets"], "loss": best["loss"]}
     _same_but_for_rounding({key: figures[key] for key in wanted}, wanted)
+
+
+def test_run_older_than_a_setting_goes_on_as_it_was_begun(folder: Path) -> None:
+    directory = RunDirectory(folder / "cpm_ant_nlg")
+    with contextlib.chdir(folder):
+        old = directory.as_begun(recipe.load("cpm_ant_nlg.yaml"))
+        new = RunDirectory(folder / "new").as_begun(recipe.load("cpm_ant_nlg.yaml"))
+        set_now = recipe.load("cpm_ant_nlg.yaml", ["objective.learn_unknown=false"])
+        assert old.recipe.objective[0].config.learn_unknown
+        assert not new.recipe.objective[0].config.learn_unknown
+        assert directory.accept(old, False) == []
+        with pytest.raises(UsageError, match=r"objective\.learn_unknown: true then, false now"):
+            directory.accept(directory.as_begun(set_now), False)
+        assert open_checkpoint("cpm_ant_nlg", device="cpu").objective.config.learn_unknown

@@ -5,9 +5,6 @@ Oracles: the terms by hand, transformers' sequence classifier, runs without a st
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +22,7 @@ from nlpkit.objectives.contract import IGNORE, Loss, forward
 from nlpkit.runs.opened import Opened, open_checkpoint
 from nlpkit.train.loop import to_device
 from nlpkit.train.losses import LossSums
-from tests import _tiny
+from tests import _processes, _tiny
 from tests._tiny_tasks import rows_of, write_rows
 
 WEIGHT = 0.5
@@ -184,13 +181,8 @@ def test_two_processes_give_the_losses_of_one(tmp_path: Path, alone: bool) -> No
     text = RECIPE.replace(f"[{NSP}, {MLM}]", MLM) if alone else RECIPE
     path = _tiny.write(tmp_path, text=text)
     _tiny.pretrain(path, tmp_path / "one", *sets)
-    launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    verb = ["pretrain", str(path), "--out", str(tmp_path / "two"), "--set", *sets]
-    done = subprocess.run(
-        [sys.executable, "-m", *launcher, "-m", "nlpkit", *verb, "--device", "cpu"],
-        capture_output=True, text=True, check=False, timeout=180,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    verb = ("pretrain", path, "--out", tmp_path / "two", "--set", *sets)
+    done = _processes.launched(2, *verb, "--device", "cpu")
     assert done.returncode == 0, done.stderr
     for ours, theirs in zip(*map(_tiny.metrics, (tmp_path / "one", tmp_path / "two")), strict=True):
         ours, theirs = ours.get("held_out", ours), theirs.get("held_out", theirs)

@@ -138,11 +138,11 @@ def bombs():
 
 
 @pytest.mark.parametrize(("text", "said"), list(bombs()))
-def test_yaml_bomb_is_refused_at_once(text, said):
-    start = time.perf_counter()
+def test_yaml_bomb_is_refused_before_it_is_unfolded(text, said):
+    start = time.process_time()  # which others on the machine hardly lengthen
     with pytest.raises(RecipeError, match=said):
         parse(text.encode(), "r.yaml", Path("."))
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 10
 
 
 # YAML 1.2.2, section 10.3 (core schema), without octal and hexadecimal numbers.

@@ -20,8 +20,9 @@ import pytest
 
 from nlpkit.data import cache, store, tokenize
 from nlpkit.data.corpus import Config, resolve
-from nlpkit.data.store import Callbacks, Corpus, TokenStore, build_corpus, cache_directory
-from nlpkit.errors import DataError, FileError
+from nlpkit.data.store import Callbacks, Corpus, build_corpus, cache_directory
+from nlpkit.data.token_store import TokenStore
+from nlpkit.errors import DataError, FileError, OutOfMemory
 from tests._fakes import BrokenTokenizer, CharacterTokenizer, DyingTokenizer
 
 ROOT = Path(__file__).parent.parent
@@ -137,6 +138,32 @@ def test_store_unknown_tokens_are_counted_and_dropped_if_asked(tmp_path, here):
     (here / "b.txt").write_text("ß\n")
     with pytest.raises(DataError, match=r"^b.txt: no tokens: all 1 documents consist of unknown"):
         build(tmp_path, "b.txt", drop=True)
+
+
+@pytest.mark.parametrize(("drop", "tokens"), [(False, 100), (True, 99)])
+def test_corpus_warns_of_unknown_tokens_from_one_in_a_hundred_on(tmp_path, here, drop, tokens):
+    (here / "a.txt").write_text("a" * 99 + "\u00e9\n")
+    (here / "b.txt").write_text("a" * 100 + "\u00e9\n")
+    notes, warnings = [], []
+    for name in ("a.txt", "b.txt"):
+        config = Config(train=[name])
+        train, _ = resolve(config, None, tmp_path / "spool")
+        build_corpus(
+            train,
+            config,
+            PLAIN,
+            drop_unknown=drop,
+            cache_dir=tmp_path / "cache",
+            callbacks=Callbacks(note=notes.append, warn=warnings.append),
+        )
+    left_out = " and left out" if drop else ""
+    of_them = "1 more left out as unknown" if drop else "1 of them unknown"
+    assert notes[0].startswith(f"data: 1 documents, {tokens} tokens, {of_them}, tokenised into ")
+    assert warnings == [
+        f"a.txt: 1 of 100 tokens (1.0 %) are unknown{left_out}; a larger vocabulary knows their "
+        "characters: set tokenizer.kind and tokenizer.vocab_size (with init_from, kind cpm_ant "
+        "grows that of the checkpoint)"
+    ]
 
 
 def test_store_unigram_entropy_is_that_of_the_frequencies(tmp_path, here):
@@ -277,7 +304,7 @@ def test_store_bug_of_the_tokenizer_keeps_its_traceback(tmp_path, here, small_ra
 
 def test_store_killed_worker_is_noticed(tmp_path, here, small_ranges):
     (here / "a.txt").write_text("one\n" * 3000)
-    with pytest.raises(FileError, match=r"ended by itself \(exit status -9;.*data.workers: 1"):
+    with pytest.raises(OutOfMemory, match=r"ended by itself \(exit status -9;.*data.workers: 1"):
         build(tmp_path, "a.txt", DyingTokenizer(), workers=2)
     assert leftovers(tmp_path) == []
 
@@ -350,14 +377,16 @@ def test_store_hash_of_a_big_settled_file_is_remembered(tmp_path, here, monkeypa
     past = time.time_ns() - 10**10
     os.utime(file, ns=(past, past))
     build(tmp_path, "a.txt")
-    asked = []
+    asked = []  # for each block that is read
+    verified = [1, 1]  # tokens.bin and offsets.npy
     build(tmp_path, "a.txt", callbacks=Callbacks(should_stop=lambda: asked.append(1)))
-    assert asked == []
+    assert asked == verified
     # A damaged note is no harm.
     (note,) = (tmp_path / "cache/hashes").iterdir()
     note.write_text("{")
+    asked.clear()
     build(tmp_path, "a.txt", callbacks=Callbacks(should_stop=lambda: asked.append(1)))
-    assert asked == [1]
+    assert asked == [1, *verified]
     file.write_text("cd\n")
     assert texts(build(tmp_path, "a.txt")) == ["cd"]
 
@@ -400,15 +429,68 @@ def test_store_damaged_is_built_again_with_a_note(tmp_path, here, damage, what):
     assert leftovers(tmp_path) == []
 
 
-def test_store_verify_finds_a_flipped_bit(tmp_path, here):
+def put(name, where, value):
+    """Return what overwrites a byte of one of a store's files, its size unchanged."""
+
+    def damage(place):
+        content = bytearray((place / name).read_bytes())
+        content[where] = value
+        (place / name).write_bytes(content)
+
+    return damage
+
+
+def count_more(place):
+    meta = (place / "meta.json").read_text()
+    (place / "meta.json").write_text(meta.replace('"characters": 4', '"characters": 9'))
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        (put("tokens.bin", 2, 3), "tokens.bin has changed"),  # another id of the vocabulary
+        (put("tokens.bin", 3, 255), "tokens.bin has changed"),  # an id that is not in it
+        (put("offsets.npy", 136, 1), "offsets.npy has changed"),  # a document ends earlier
+        (count_more, "meta.json has changed"),
+    ],
+)
+def test_store_with_changed_content_is_built_again_with_a_note(tmp_path, here, damage, what):
     (here / "a.txt").write_text("ab\ncd\n")
-    built = build(tmp_path, "a.txt")
-    built.verify()
-    content = bytearray((built.path / "tokens.bin").read_bytes())
-    content[3] ^= 1
-    (built.path / "tokens.bin").write_bytes(content)
-    with pytest.raises(FileError, match=r"tokens\.bin has changed"):
-        TokenStore(built.path).verify()
+    first = build(tmp_path, "a.txt")
+    first.verify()
+    expected = texts(first)
+    damage(first.path)
+    with pytest.raises(FileError, match=what):
+        TokenStore(first.path).verify()
+    notes = []
+    again = build(tmp_path, "a.txt", callbacks=Callbacks(note=notes.append))
+    assert texts(again) == expected == ["ab", "cd"]
+    assert again.counts.characters == 4
+    assert what in notes[0]
+    assert "building it again" in notes[0]
+    TokenStore(first.path).verify()
+    assert leftovers(tmp_path) == []
+
+
+def test_store_verification_can_be_stopped(tmp_path, here):
+    (here / "a.txt").write_text("ab\ncd\n")
+
+    def stop():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path, "a.txt").verify(stop)
+
+
+def test_store_of_an_earlier_version_without_a_hash_of_its_counts_is_used(tmp_path, here):
+    (here / "a.txt").write_text("ab\ncd\n")
+    first = build(tmp_path, "a.txt")
+    meta = json.loads((first.path / "meta.json").read_text())
+    del meta["meta_sha256"]
+    (first.path / "meta.json").write_text(json.dumps(meta, indent=1))
+    notes = []
+    build(tmp_path, "a.txt", callbacks=Callbacks(note=notes.append))
+    assert "from the cache" in notes[0]
 
 
 def test_store_file_changed_while_read_is_an_error(tmp_path, here):
@@ -540,7 +622,7 @@ def start(tmp_path, here, name, *, workers, delay=0.0, **rest):
 def test_store_failed_write_names_the_path_and_leaves_nothing(tmp_path, here, workers):
     (here / "a.txt").write_text("one two three\n" * 100_000)
     process = start(tmp_path, here, "a.txt", workers=workers, preexec_fn=limited(1 << 16))
-    _, message = process.communicate(timeout=60)
+    _, message = process.communicate(timeout=300)
     assert process.returncode == 1
     assert message.startswith(f"FileError: {tmp_path}/cache/stores/.building-")
     assert "cannot write tokenised data: file too large; data.cache or" in message
@@ -584,7 +666,7 @@ def children(pid):
         return [int(child) for child in file.read().split()]
 
 
-def wait_until(condition, seconds=20):
+def wait_until(condition, seconds=300):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
@@ -599,7 +681,7 @@ def test_store_killed_build_leaves_no_store_and_its_rest_is_swept(tmp_path, here
     workers = children(process.pid)
     assert len(workers) >= 2
     process.kill()
-    process.communicate(timeout=20)
+    process.communicate(timeout=300)
     assert process.returncode == -signal.SIGKILL
     assert [name[:10] for name in leftovers(tmp_path)] == [".building-"]
     # Workers whose parent is gone end by themselves.
@@ -615,7 +697,7 @@ def test_store_signal_to_the_group_is_the_parents_to_handle(tmp_path, here, name
     process = start(tmp_path, here, "a.txt", workers=2, delay=0.05, start_new_session=True)
     assert process.stdout.readline()
     os.killpg(process.pid, getattr(signal, name))
-    _, message = process.communicate(timeout=20)
+    _, message = process.communicate(timeout=300)
     assert process.returncode == -getattr(signal, name)
     if name == "SIGINT":
         # One traceback, the parent's own KeyboardInterrupt; nothing is left.
@@ -628,7 +710,7 @@ def test_store_signal_to_the_group_is_the_parents_to_handle(tmp_path, here, name
 def test_store_two_builds_at_once_both_succeed(tmp_path, here):
     (here / "a.txt").write_text("one two three\n" * 100_000)
     both = [start(tmp_path, here, "a.txt", workers=1, delay=0.05) for _ in range(2)]
-    answers = [process.communicate(timeout=60) for process in both]
+    answers = [process.communicate(timeout=300) for process in both]
     assert [process.returncode for process in both] == [0, 0], answers
     assert answers[0][0].splitlines()[-1] == answers[1][0].splitlines()[-1]
     assert len(list((tmp_path / "cache/stores").iterdir())) == 1

@@ -14,6 +14,7 @@ from nlpkit.data import corpus
 from nlpkit.data.items import Items, Row, build_items
 from nlpkit.data.loader import Examples
 from nlpkit.data.pack import LENGTHS, collate
+from nlpkit.data.tokenize import Callbacks
 from nlpkit.errors import DataError
 from nlpkit.objectives import cpm_ant_nlg, cpm_ant_nlu
 from nlpkit.objectives._task import RowError
@@ -69,6 +70,43 @@ def test_nlg_example_is_the_table_of_the_specification() -> None:
     assert example["labels"].tolist() == [IGNORE] * 7 + [14, 15, EOS, IGNORE]
     assert item.size == 11
     assert item.cut == {}
+
+
+def test_nlg_unknown_tokens_of_a_target_are_not_learned() -> None:
+    # x is unknown, id 1; the labels stand one place before the tokens d x e </s>
+    item = {"input": "x", "target": "dxe"}
+    for learned, of_unknown in ((False, IGNORE), (True, 1)):
+        objective = _nlg(learn_unknown=learned)
+        example = objective.example(_item(objective, **item), RNG)
+        assert example["input_ids"].tolist()[PROMPT:] == [BOS, 1, 14, 1, 15, EOS]
+        assert example["labels"].tolist()[PROMPT + 1 :] == [14, of_unknown, 15, EOS, IGNORE]
+        batch = collate([example], objective.fields)
+        assert objective.num_targets(batch.fields) == {"nlg": 3 + learned}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"input": "ab\0c", "target": "a"}, '"input": character 3 is NUL (U+0000)'),
+        (
+            {"input": "a", "target": "b\ud83d"},
+            '"target": character 2 is U+D83D, half of a surrogate pair',
+        ),
+    ],
+)
+def test_nlg_text_that_is_none_is_refused_with_its_line(tmp_path: Path, row, message) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = [{"input": "a", "target": "b"}, row]
+    with pytest.raises(DataError) as error:
+        _built(path, _nlg(), rows)
+    assert str(error.value) == f"{path}:2: {message}"
+
+
+def test_nlu_option_that_is_no_text_is_refused() -> None:
+    row = {"input": "a", "target": 0, "options": ["b", "c\0"]}
+    with pytest.raises(RowError) as error:
+        _nlu().texts(Row(row, "x", 1))
+    assert error.value.what == '"options"[1]: character 2 is NUL (U+0000)'
 
 
 @pytest.mark.parametrize("task_id", [0, 3])
@@ -328,3 +366,62 @@ def test_items_of_a_file_say_where_a_row_is_wrong(tmp_path) -> None:
     ]
     examples = Examples(items, _nlu(), seed=1)
     assert examples.sizes.tolist() == [2 * 9] * 3
+
+
+def _built(path: Path, objective, rows: list[dict]) -> tuple[Items, list[str], list[str]]:
+    """Return the items of rows, and what is noted and warned of."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    config = corpus.Config(train=[str(path)])
+    inputs, _ = corpus.resolve(config, None, path.parent)
+    notes: list[str] = []
+    warnings: list[str] = []
+    callbacks = Callbacks(note=notes.append, warn=warnings.append)
+    items = build_items(inputs, config, objective, cache_dir=path.parent, callbacks=callbacks)
+    return items, notes, warnings
+
+
+def test_items_count_unknown_tokens_and_those_that_are_no_target(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = [{"input": "ab", "target": "dxe"}, {"input": "axx", "target": "b"}]
+    items, notes, warnings = _built(path, _nlg(), rows)
+    # 4 prompt tokens, <s>, </s>, and 5 or 4 of text
+    assert items.tokens == 11 + 10
+    assert items.counts.unknown == 3
+    assert items.counts.unlearned == 1
+    assert notes == ["data: 2 items, 21 tokens, 3 of them unknown"]
+    assert warnings == [
+        f"{path}: 3 of 21 tokens (14.3 %) are unknown; a larger vocabulary knows their "
+        "characters: set tokenizer.kind and tokenizer.vocab_size (with init_from, kind cpm_ant "
+        "grows that of the checkpoint)"
+    ]
+    assert _built(path, _nlg(learn_unknown=True), rows)[0].counts.unlearned == 0
+
+
+def test_items_with_few_unknown_tokens_are_no_warning(tmp_path: Path) -> None:
+    rows = [{"input": "ab", "target": "d"}] * 11 + [{"input": "ab", "target": "dx"}]
+    # 11 items of 9 tokens, one of 10
+    items, notes, warnings = _built(tmp_path / "rows.jsonl", _nlg(), rows)
+    assert (items.counts.unknown, items.tokens, warnings) == (1, 109, [])
+    assert notes == ["data: 12 items, 109 tokens, 1 of them unknown"]
+
+
+def test_items_name_a_cue_with_unknown_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    row = {"input": "ab", "target": 1, "options": ["c", "de"]}
+    items, _, warnings = _built(path, _nlu(cue="?x!"), [row])
+    assert items.counts.unknown == 2
+    assert items.tokens == 11 + 12
+    assert warnings[0].startswith(
+        f"{path}: 2 of 23 tokens (8.7 %) are unknown, 1 of each sequence in objective.cue '?x!'; a "
+    )
+
+
+def test_items_of_unknown_tokens_alone_are_counted_and_the_first_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    inputs = ["ab", "xy", "", "xay", "y"]
+    rows = [{"input": text, "target": "d"} for text in inputs]
+    items, _, warnings = _built(path, _nlg(), rows)
+    assert items.counts.unknown == 2 + 2 + 1
+    assert warnings[1:] == [
+        f"{path}:2: a text of unknown tokens alone; in all, 2 of 5 rows have such a text"
+    ]

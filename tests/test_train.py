@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,8 +13,17 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nlpkit.checkpoints import files
-from nlpkit.errors import DivergedError, NlpkitError, Stopped, UsageError
+from nlpkit.data.loader import Step, Stream
+from nlpkit.errors import (
+    DivergedError,
+    FileError,
+    NlpkitError,
+    OutOfMemory,
+    Stopped,
+    UsageError,
+)
 from nlpkit.models.cpm_ant.model import Model
+from nlpkit.train import held_out, loop
 from tests import _tiny
 from tests._formats import from_hf
 
@@ -108,6 +120,31 @@ def test_workers_do_not_change_the_run(whole, tmp_path: Path) -> None:
     assert _same_bits(place, files.read_pointer(run, "latest"))
 
 
+def test_killed_worker_is_one_line_and_the_last_whole_step_is_saved(
+    whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, run = whole
+    parent, make = os.getpid(), Stream.__getitem__
+
+    def dies(stream: Stream, step: int) -> Step:
+        if step == 5 and os.getpid() != parent:  # the sixth step, as the kernel kills
+            os.kill(os.getpid(), signal.SIGKILL)
+        return make(stream, step)
+
+    monkeypatch.setattr(Stream, "__getitem__", dies)
+    with pytest.raises(OutOfMemory) as error:
+        _tiny.pretrain(path, tmp_path, "train.workers=2")
+    assert str(error.value) == (
+        "a worker process ended by itself (exit status -9; -9 is usually lack of memory); fewer "
+        "workers need less: train.workers: 0; saved at step 5; the same command resumes the run"
+    )
+    monkeypatch.undo()
+    assert files.list_checkpoints(tmp_path)[0].step == 5
+    place = _tiny.pretrain(path, tmp_path)
+    assert _tiny.metrics(tmp_path) == _tiny.metrics(run)
+    assert _same_bits(place, files.read_pointer(run, "latest"))
+
+
 def test_metrics_written_after_the_last_save_are_taken_back(whole, tmp_path: Path) -> None:
     path, run = whole
     with pytest.raises(NlpkitError):
@@ -148,6 +185,43 @@ def test_diverged_run_stops_at_the_step_and_keeps_the_last_good_state(tmp_path: 
     for found in files.list_checkpoints(tmp_path / "run"):
         tensors = load_file(found.path / "model.safetensors")
         assert all(t.isfinite().all() for t in tensors.values())
+
+
+_NO_WARMUP = ("train.schedule=constant", "train.warmup_steps=0")
+
+
+def test_weights_that_are_not_finite_are_neither_saved_nor_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, run = _tiny.write(tmp_path), tmp_path / "run"
+    sets = (*_NO_WARMUP, "data.valid=[]", "train.eval_every=null", "train.steps=3")
+    sets = (*sets, "train.save_every=1")
+    # 1e45 is infinite in float32: the last update is applied to weights of a finite loss.
+    monkeypatch.setattr(loop, "lr_factor", lambda step, _: 1e45 if step == 3 else 1.0)
+    with pytest.raises(DivergedError) as error:
+        _tiny.pretrain(path, run, *sets)
+    last = files.checkpoint_path(run, 2)
+    assert str(error.value) == (
+        "step 3: the weights are not finite (token_embedding is one); they "
+        f"are not saved; the last checkpoint is {last}; try a lower train.lr or train.clip"
+    )
+    assert [c.step for c in files.list_checkpoints(run)] == [2, 1]
+    assert json.loads((run / "run.json").read_text())["finished"] is False
+    monkeypatch.undo()
+    place = _tiny.pretrain(path, run, *sets)
+    assert all(t.isfinite().all() for t in _tensors(place).values())
+
+
+def test_held_out_loss_that_is_not_finite_is_no_finished_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, run = _tiny.write(tmp_path), tmp_path / "run"
+    figures = {"loss": math.inf, "losses": {}, "perplexity": None, "bits_per_character": None}
+    monkeypatch.setattr(held_out, "_figures", lambda *_: figures)
+    with pytest.raises(DivergedError, match="step 5: held-out loss inf is not finite; it is not"):
+        _tiny.pretrain(path, run)
+    assert [c.step for c in files.list_checkpoints(run)] == [4]
+    assert json.loads((run / "run.json").read_text())["finished"] is False
 
 
 def test_changed_recipe_is_refused_with_each_key_and_both_values(whole, tmp_path: Path) -> None:
@@ -213,6 +287,58 @@ def test_all_damaged_is_an_error_and_never_a_fresh_start(whole, tmp_path: Path) 
         (found.path / "optimizer.safetensors").unlink()
     with pytest.raises(NlpkitError, match="checkpoints are damaged"):
         _tiny.pretrain(path, tmp_path)
+
+
+def test_checkpoint_without_a_manifest_is_put_aside_and_named(whole, tmp_path: Path) -> None:
+    path, run = whole
+    with pytest.raises(NlpkitError):
+        _tiny.pretrain(path, tmp_path, stop=_tiny.StopAfter(40))
+    newest, before = files.list_checkpoints(tmp_path)[:2]
+    (newest.path / "manifest.json").unlink()
+    content = (newest.path / "model.safetensors").read_bytes()
+    old = files.checkpoint_path(tmp_path, before.step - 1)  # of the user, older than the others
+    shutil.copytree(newest.path, old)
+    aside = newest.path.with_name(f"damaged-{newest.path.name}")
+    shutil.copytree(newest.path, aside)  # that name is taken already
+    warnings: list[str] = []
+    assert files.newest_valid(tmp_path, warnings.append) == before
+    (line,) = warnings
+    assert line == (
+        f"{newest.path} is damaged (manifest.json is missing); put aside as "
+        f"{aside.name}.2; {before.path.name} is taken"
+    )
+    place = _tiny.pretrain(path, tmp_path)
+    assert _same_bits(place, files.read_pointer(run, "latest"))
+    assert (old / "model.safetensors").read_bytes() == content
+    kept = aside.with_name(f"{aside.name}.2")
+    assert (kept / "model.safetensors").read_bytes() == content
+
+
+def test_all_without_a_manifest_is_an_error_and_nothing_is_removed(whole, tmp_path: Path) -> None:
+    path, _ = whole
+    mine = files.checkpoint_path(tmp_path, 5)
+    mine.mkdir(parents=True)
+    (mine / "model.safetensors").write_bytes(b"weights of mine")
+    with pytest.raises(FileError, match="all 1 checkpoints are damaged"):
+        _tiny.pretrain(path, tmp_path)
+    assert (mine / "model.safetensors").read_bytes() == b"weights of mine"
+
+
+def test_removal_that_was_killed_is_finished_at_the_next_start(
+    whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = whole
+    _tiny.pretrain(path, tmp_path, "train.steps=8")
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed before the files go
+    files.prune(tmp_path, 1)
+    monkeypatch.undo()
+    assert [c.step for c in files.list_checkpoints(tmp_path)] == [8]
+    directory = tmp_path / "checkpoints"
+    assert list(directory.glob(".step-*"))
+    (tmp_path / ".run.json").write_text("{")  # as a killed write leaves it
+    _tiny.pretrain(path, tmp_path, "train.steps=8")
+    assert not list(directory.glob(".*"))
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_init_from_starts_with_those_weights(whole, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from nlpkit import recipe
 from nlpkit.checkpoints import files
 from nlpkit.disk import name_path_in_errors, sync, write_json
 from nlpkit.errors import FileError, TryAgain, UsageError
+from nlpkit.recipe.earlier import as_begun
 
 RECIPE, STATUS, METRICS, LOCK = "recipe.yaml", "run.json", "metrics.jsonl", "lock"
 
@@ -51,6 +52,8 @@ class RunDirectory:
         with name_path_in_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             file = open(self.path / LOCK, "a+b", buffering=0)  # noqa: SIM115
+        # A forked worker would keep the lock after this process is killed.
+        os.register_at_fork(after_in_child=file.close)
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -61,6 +64,7 @@ class RunDirectory:
             with name_path_in_errors(self.path / LOCK):
                 file.truncate(0)
                 file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            files.remove_drafts(self.path)
             yield
 
     def status(self) -> dict[str, Any]:
@@ -80,18 +84,33 @@ class RunDirectory:
         """Add `values` to `run.json`."""
         write_json(self.path / STATUS, self.status() | values)
 
+    def as_begun(self, resolved: recipe.Resolved) -> recipe.Resolved:
+        """Return the recipe with settings that are newer than this run as they were in it."""
+        path = self.path / RECIPE
+        if not path.exists() or not files.list_checkpoints(self.path):
+            return resolved
+        return as_begun(resolved, recipe.load(str(path)))
+
     def accept(self, resolved: recipe.Resolved, allow_change: bool) -> list[str]:
         """Compare the recipe with the one that this run was started with; return what changed.
 
         Raises:
-            UsageError: settings that matter have changed, and `allow_change` is False.
+            UsageError: settings that matter have changed, and `allow_change` is False; or those of
+                the tokenizer, which belongs to the model.
         """
         path = self.path / RECIPE
         # A run without a checkpoint may change its settings.
         if not path.exists() or not files.list_checkpoints(self.path):
             return []
-        before, now = recipe.load(str(path)).dump(), resolved.dump()
+        before, now = self.as_begun(recipe.load(str(path))).dump(), resolved.dump()
         changed = recipe.changed(before, now)
+        for key in changed:
+            if allow_change and key.partition(".")[0] == "tokenizer":
+                raise UsageError(
+                    f"{key}: {_value(before, key)} then, {_value(now, key)} now; a run keeps its "
+                    "tokenizer, also with --allow-change; start another run from this one: "
+                    f"--out DIR and init_from: {self.path}"
+                )
         if changed and not allow_change:
             raise UsageError(
                 f"{self.path} was started with other settings:\n"

@@ -54,6 +54,7 @@ def one_run(
     _check(resolved, common)
     directory = RunDirectory(Path(resolved.recipe.out).expanduser())
     with directory.locked():
+        resolved = directory.as_begun(resolved)
         changed = directory.accept(resolved, allow_change)
         finished = not changed and directory.finished() is not None
         if finished and common.resume == "never":

@@ -89,7 +89,7 @@ def command(
         raise UsageError(f"--predictions: {checkpoint} holds {len(runs)} runs; name one of them")
     found = []
     with catch_signals(exit_now) as stop:
-        callbacks = Callbacks(note=log.detail, should_stop=stop.check)
+        callbacks = Callbacks(note=log.detail, warn=log.warn, should_stop=stop.check)
         for path in [path for _, path in runs] or [Path(checkpoint)]:
             opened = open_checkpoint(
                 path, device=common.device, family=family, info=log.info, warn=log.warn

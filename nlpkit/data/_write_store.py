@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -71,8 +72,15 @@ def write_store(
         "sizes": {name: (folder / name).stat().st_size for name in built.sha256},
         "sha256": built.sha256,
     } | ({"marks": spec.marks} if spec.marks else {})
+    meta["meta_sha256"] = meta_hash(meta)
     with cache.write_errors(folder):
         (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+
+
+def meta_hash(meta: dict[str, Any]) -> str:
+    """Return the hash of `meta.json` but for the hash itself."""
+    rest = {name: value for name, value in meta.items() if name != "meta_sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def nothing_left(config: Config, part: Part, counts: Counts) -> str:

@@ -8,18 +8,19 @@ items is packed as one of documents is. Nothing is cut without being counted.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from nlpkit.data import formats
+from nlpkit.data import unknown as unknown_tokens
 from nlpkit.data.cache import content_hash
 from nlpkit.data.corpus import Config, Input, Part, held_out
 from nlpkit.data.lines import TextFile, shown
-from nlpkit.data.records import Bad, Counts, RowError, kind_of, no_such
+from nlpkit.data.records import Bad, Counts, RowError, kind_of, no_such, wrong_character
 from nlpkit.data.tokenize import Callbacks
 from nlpkit.errors import DataError
 
@@ -49,10 +50,58 @@ class Row:
         return value
 
     def value(self, column: str) -> Any:
-        """Return what is in a column; raise `RowError` if there is no such column."""
+        """Return the value in a column; raise `RowError` if there is none, or no valid text."""
         if column not in self.values:
             raise RowError(no_such(column, list(self.values)))
-        return self.values[column]
+        value = self.values[column]
+        _check_text(f'"{column}"', value)
+        return value
+
+
+def _check_text(name: str, value: object) -> None:
+    """Raise `RowError` for a character in a text, or in a list of texts, that no text has."""
+    if isinstance(value, list):
+        for number, entry in enumerate(value):
+            _check_text(f"{name}[{number}]", entry)
+    elif isinstance(value, str) and (wrong := wrong_character(value)):
+        raise RowError(f"{name}: character {wrong[0] + 1} is {wrong[1]}")
+
+
+class Item(Protocol):
+    """What a task makes of a row."""
+
+    @property
+    def size(self) -> int:
+        """The tokens of all its sequences."""
+
+    @property
+    def cut(self) -> Mapping[str, int]:
+        """The tokens that did not fit, by part."""
+
+    @property
+    def label(self) -> Any:
+        """What the task made of the right answer."""
+
+    @property
+    def text(self) -> str:
+        """What is given, where an answer is to be written."""
+
+
+class Task(Protocol):
+    """What is needed of a task; `objectives/_task.Task` has it."""
+
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+    @property
+    def unk_id(self) -> int | None: ...
+    @property
+    def unknown_remark(self) -> str: ...
+
+    def texts(self, row: Row) -> tuple[str, ...]: ...
+    def encode(self, texts: list[str]) -> list[list[int]]: ...
+    def item(self, row: Row, ids: list[list[int]]) -> Any: ...
+    def unknown(self, item: Any) -> int: ...
+    def unlearned(self, item: Any) -> int: ...
 
 
 class Items:
@@ -65,7 +114,7 @@ class Items:
 
     def __init__(
         self,
-        sources: Sequence[tuple[Sequence[Any], float]],
+        sources: Sequence[tuple[Sequence[Item], float]],
         counts: Counts,
         cut: Counter[str],
         fingerprint: str,
@@ -80,7 +129,7 @@ class Items:
     def __len__(self) -> int:
         return len(self.items)
 
-    def content(self, index: int, start: int, stop: int) -> Any:
+    def content(self, index: int, start: int, stop: int) -> Item:
         """Return an item; it is always used whole."""
         return self.items[index]
 
@@ -146,13 +195,13 @@ def _plain(array: np.ndarray) -> list[Any]:
 def build_items(
     inputs: Sequence[Input],
     config: Config,
-    objective: Any,
+    objective: Task,
     *,
     cache_dir: Path,
     part: Part = "all",
     callbacks: Callbacks | None = None,
 ) -> Items:
-    """Return all rows of a mixture as the task's items.
+    """Return all rows of a mixture as the task's items; unknown tokens are counted and said.
 
     Raises:
         DataError: a malformed row (`file:line: what`), or no item at all.
@@ -160,9 +209,10 @@ def build_items(
     callbacks = callbacks or Callbacks()
     counts, cut = Counts(), Counter[str]()
     sources = []
+    empty: list[Row] = []
     for entry in inputs:
         rows = read_rows([entry], config, objective.columns, counts, part, callbacks)
-        sources.append((list(_items(rows, config, objective, counts, cut)), entry.weight))
+        sources.append((list(_items(rows, config, objective, counts, cut, empty)), entry.weight))
     hashes = [
         [content_hash(file, cache_dir / "hashes", callbacks.should_stop), file.format]
         for entry in inputs
@@ -178,21 +228,43 @@ def build_items(
             f"{counts.held_out} rows in the other part"
         )
     names = shown([file.name for entry in inputs for file in entry.files])
-    callbacks.note(f"data: {names}: {len(items):,} rows, {items.tokens:,} tokens")
+    said = f", {counts.unknown:,} of them unknown" if counts.unknown else ""
+    callbacks.note(f"data: {names}: {len(items):,} rows, {items.tokens:,} tokens{said}")
+    remark = objective.unknown_remark
+    if warning := unknown_tokens.warning(inputs, counts.unknown, items.tokens, remark):
+        callbacks.warn(warning)
+    if empty:
+        callbacks.warn(
+            f"{empty[0].file}:{empty[0].line}: a text of unknown tokens alone; in all, "
+            f"{len(empty):,} of {len(items):,} rows have such a text"
+        )
     return items
 
 
 def _items(
-    rows: Iterable[Row], config: Config, objective: Any, counts: Counts, cut: Counter[str]
-) -> Iterator[Any]:
-    """Yield the items of the rows, tokenising many texts together."""
+    rows: Iterable[Row],
+    config: Config,
+    objective: Task,
+    counts: Counts,
+    cut: Counter[str],
+    empty: list[Row],
+) -> Iterator[Item]:
+    """Yield the items of the rows, tokenising many texts together.
+
+    Rows with a text of unknown tokens alone are added to `empty`.
+    """
     held: list[tuple[Row, tuple[str, ...]]] = []
 
-    def flush() -> Iterator[Any]:
+    def flush() -> Iterator[Item]:
         ids = iter(objective.encode([text for _, texts in held for text in texts]))
         for row, texts in held:
-            item = objective.item(row, [next(ids) for _ in texts])
+            own = [next(ids) for _ in texts]
+            if any(text and {*text} == {objective.unk_id} for text in own):
+                empty.append(row)
+            item = objective.item(row, own)
             cut.update(item.cut)
+            counts.unknown += objective.unknown(item)
+            counts.unlearned += objective.unlearned(item)
             yield item
         held.clear()
 

@@ -7,12 +7,15 @@ end of a round of epochs; so an epoch's plan needs no more than those before it 
 """
 
 import math
+import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from nlpkit.data._worker_pool import by_workers
 from nlpkit.data.marks import Marked
 from nlpkit.data.mates import Mates
 from nlpkit.data.pack import Batch, Bins, collate, plan_bins
@@ -207,27 +210,37 @@ class Stream:
         return Step(batches, self.locate(first + self.batches_per_step))
 
 
-def steps(stream: Stream, count: int, workers: int) -> Iterator[Step]:
-    """Yield the first `count` steps of a stream, prepared by `workers` processes (0: by this)."""
-    if workers == 0:
-        for step in range(count):
-            yield stream[step]
-        return
-    import torch
-    from torch.utils.data import DataLoader
+@dataclass(frozen=True)
+class _Preparation:
+    """The job of a worker: to make the step of this number."""
 
-    # The workers inherit it; and what is wrong with it is said here, not in a worker's traceback.
+    stream: Stream
+
+    def run(self, piece: int, should_stop: Callable[[], None]) -> Step:
+        return self.stream[piece]
+
+
+def steps(stream: Stream, count: int, workers: int) -> Iterator[Step]:
+    """Yield the first `count` steps of a stream, prepared by `workers` processes (0: by this).
+
+    Raises:
+        OutOfMemory: a worker was killed.
+    """
+    if workers == 0:
+        for number in range(count):
+            yield stream[number]
+        return
+    # The workers inherit the plan, and an error in it is raised here.
     stream.plan(stream.start.epoch)
-    loader: Any = DataLoader(
-        stream,  # type: ignore[arg-type]
-        batch_size=None,
-        sampler=range(count),
-        num_workers=workers,
-        prefetch_factor=2,
-        # Else it would draw from torch's global generator, and change what is drawn after it.
-        generator=torch.Generator(),
+    prepared = by_workers(
+        *(iter(range(count)), _Preparation(stream), workers, lambda: None),
+        setting="train.workers: 0",
+        context=multiprocessing.get_context(),
+        ahead=workers,
     )
-    yield from loader
+    with closing(prepared):
+        for _, step in prepared:
+            yield step
 
 
 def held_out_batches(examples: Examples, budget: int) -> tuple[Bins, Callable[[int], Batch]]:

@@ -43,7 +43,8 @@ class Counts:
     """What was read and what was left out; `characters` and `bytes` (UTF-8) are the documents'.
 
     `blank` lines and `empty` texts are no documents; `held_out` ones belong to the other part.
-    `unknown` tokens and documents without any token (`tokenless`) are known to the store alone.
+    `unknown` tokens and documents without any token (`tokenless`) are known once it is tokenised;
+    `unlearned` are the unknown ones in the targets of a task, which are not learned.
     """
 
     lines: int = 0
@@ -56,6 +57,7 @@ class Counts:
     bytes: int = 0
     unknown: int = 0
     tokenless: int = 0
+    unlearned: int = 0
     first_bad: list[Bad] = field(default_factory=list)
 
     def add(self, other: "Counts") -> None:
@@ -161,22 +163,29 @@ def text_of(raw: bytes, rows: Rows) -> tuple[str, bytes]:
         text = _from_json(text, rows.key or "")
     elif rows.format == "tsv":
         text = _from_columns(text, rows)
-    if "\0" in text:
-        before = text[: text.index("\0")]
-        # Only a paragraph has lines of the file in its text.
-        line, where = 1, len(before) + 1
-        if rows.format == "paragraphs":
-            line, where = 1 + before.count("\n"), len(before) - before.rfind("\n")
-        raise RowError(f"character {where} of the text is NUL (U+0000)", line)
     if rows.line_break is not None:
         text = text.replace(rows.line_break, "\n")
+    if wrong := wrong_character(text):
+        index, what = wrong
+        # Only a paragraph has lines of the file in its text.
+        line, where = 1, index + 1
+        if rows.format == "paragraphs":
+            line, where = 1 + text.count("\n", 0, index), index - text.rfind("\n", 0, index)
+        raise RowError(f"character {where} of the text is {what}", line)
+    return text, text.encode()
+
+
+def wrong_character(text: str) -> tuple[int, str] | None:
+    """Return where the first character is that no text has, and what it is."""
+    if "\0" in text:
+        return text.index("\0"), "NUL (U+0000)"
+    if text.isascii():
+        return None
     try:
-        return text, text.encode()
+        text.encode()
     except UnicodeEncodeError as error:
-        code = ord(text[error.start])
-        raise RowError(
-            f"character {error.start + 1} of the text is U+{code:04X}, half of a surrogate pair"
-        ) from error
+        return error.start, f"U+{ord(text[error.start]):04X}, half of a surrogate pair"
+    return None
 
 
 def decode(raw: bytes) -> str:

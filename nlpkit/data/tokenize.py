@@ -33,13 +33,14 @@ _BLOCK_TOKENS = 1 << 20
 
 @dataclass(frozen=True)
 class Callbacks:
-    """How the caller follows a build; all three are called often, from the caller's thread.
+    """How the caller follows a build; all are called from the caller's thread.
 
-    `note` takes a line for the log, `progress` the bytes of input done and in all, and
-    `should_stop` may raise to end the build, which then leaves nothing behind.
+    `note` and `warn` take a line for the log, `progress` the bytes of input done and in all, and
+    `should_stop`, called often, may raise to end the build, which then leaves nothing behind.
     """
 
     note: Callable[[str], None] = lambda line: None
+    warn: Callable[[str], None] = lambda line: None
     progress: Callable[[int, int], None] = lambda done, total: None
     should_stop: Callable[[], None] = lambda: None
 
@@ -233,10 +234,11 @@ def _write_offsets(lengths: Path, out: Path) -> int:
     return count
 
 
-def file_hash(path: Path) -> str:
+def file_hash(path: Path, should_stop: Callable[[], None] = lambda: None) -> str:
     """Return the SHA-256 of a file."""
     digest = hashlib.sha256()
     with open(path, "rb") as stream:
         while block := stream.read(1 << 22):
+            should_stop()
             digest.update(block)
     return digest.hexdigest()

@@ -21,6 +21,7 @@ from nlpkit.data.store import Callbacks
 from nlpkit.errors import DataError, DivergedError, UsageError
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
+from nlpkit.objectives import mixture
 from nlpkit.recipe import sections, yaml
 from nlpkit.runs import data_files
 from nlpkit.runs.opened import Opened
@@ -142,8 +143,10 @@ def _recipe_of_run(path: Path) -> recipe.Resolved:
         section = data.get(part.__name__.lower()) if isinstance(data, dict) else None
         for entry in section if isinstance(section, list) else [section]:
             name = entry.get(part.KEY) if isinstance(entry, dict) else None
-            if isinstance(name, str):
-                registry.check_named_by(path, name, "run nlpkit where it lies")
+            named = mixture.names(entry) if part is sections.Objective else [name]
+            for each in named:
+                if isinstance(each, str):
+                    registry.check_named_by(path, each, "run nlpkit where it lies")
     return recipe.load(str(path))
 
 
@@ -219,10 +222,12 @@ class Evaluation:
         wanted = tuple(metrics or self.source.metrics or getattr(objective, "metrics", []))
         answers, right = self._answers(wanted, generation, log, stop, batch)
         found.pop("metrics", None)
+        unknown = self.corpus.counts.unknown
         result = {
             "checkpoint": str(opened.path),
             self.corpus.NOUN: len(self.corpus),
             "targets": found["targets"],
+            **({"unknown_tokens": unknown} if unknown else {}),
             **{name: found[name] for name in LOSS_FIGURES if found[name] is not None},
         }
         if len(found["losses"]) > 1:

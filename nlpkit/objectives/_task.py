@@ -10,6 +10,7 @@ A task file has a `Config` and an `Objective` derived from `Task`. Beside the co
   `LENGTHS` says how long each is;
 - `outputs`: the size of the linear layer that it puts on a state, or 0;
 - `special_tokens(model_config)`: tokens that the vocabulary must have;
+- `unknown(item)`, `unlearned(item)`: its unknown tokens, and those in targets that are not learned;
 - `metrics`: the scores by which it is judged, names of `nlpkit score`;
 - `predict(model, hidden, batch)`: the loss, and for each row the prediction and its label.
 """
@@ -30,6 +31,7 @@ from nlpkit.objectives.contract import Loss, Spans, TrainedModel
 if TYPE_CHECKING:
     import torch
 
+    from nlpkit.data.items import Row
     from nlpkit.data.pack import Batch
     from nlpkit.tokenizers.contract import Tokenizer
 
@@ -60,6 +62,7 @@ class Task(ABC):
     reads_text = True
     predicts_text = False  # whether a target is a token, so that perplexity means something
     metrics: tuple[str, ...] = ()
+    unknown_remark: str = ""  # where unknown tokens are that come with every row
 
     def __init__(self, config: Any, tokenizer: Tokenizer, model_config: Any):
         self.config, self.tokenizer, self.model_config = config, tokenizer, model_config
@@ -86,12 +89,35 @@ class Task(ABC):
         return self.loss(model, hidden, batch), []
 
     @abstractmethod
+    def texts(self, row: Row) -> tuple[str, ...]:
+        """Return the texts of a row that are tokenised, every value checked; raise `RowError`."""
+
+    @abstractmethod
+    def item(self, row: Row, ids: list[list[int]]) -> Item:
+        """Return what is kept of a row, whose texts have these ids."""
+
+    @abstractmethod
     def loss(self, model: TrainedModel, hidden: Any, batch: Batch) -> Loss:
         """Return the loss of a batch."""
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the ids of each text."""
         return self.tokenizer.encode_batch(texts) if texts else []
+
+    @property
+    def unk_id(self) -> int | None:
+        """The id of unknown tokens, if there is one."""
+        return None if self.tokenizer is None else self.tokenizer.unk_id
+
+    def unknown(self, item: Item) -> int:
+        """Return the number of unknown tokens in an item."""
+        if self.unk_id is None:
+            return 0
+        return sum(int((part == self.unk_id).sum()) for part in item.parts)
+
+    def unlearned(self, item: Item) -> int:
+        """Return how many unknown tokens of an item would be targets, but are not learned."""
+        return 0
 
     def spans(self, lengths: np.ndarray) -> Spans:
         """Return every item whole."""

@@ -9,7 +9,7 @@ Differs from the original: an input that is too long loses its begin, but never 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from pydantic import Field as Setting
@@ -40,6 +40,11 @@ class Config(FrozenConfig):
     )
     input: str = Setting("input", min_length=1, description="column of the input")
     target: str = Setting("target", min_length=1, description="column of what is to be written")
+    learn_unknown: bool = Setting(
+        False, description="whether <unk> in a target is learned, although it is never written"
+    )
+
+    EARLIER: ClassVar[Mapping[str, Any]] = {"learn_unknown": True}
 
 
 class Objective(Task):
@@ -102,6 +107,11 @@ class Objective(Task):
         right, given = values[self.config.target], values[self.config.input]
         return Item((source_ids, target_ids), right, size, cut, given)
 
+    def unlearned(self, item: Item) -> int:
+        """Return the number of unknown tokens in the target, unless they are learned."""
+        unknown = int((item.parts[1] == self.tokenizer.unk_id).sum())
+        return 0 if self.config.learn_unknown else unknown
+
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the tensors of spec/cpm_ant.md, each (T,); nothing is random."""
         source, target = item.parts
@@ -113,6 +123,8 @@ class Objective(Task):
         context[prompt + 1 + len(source) :] = False
         labels = np.full(len(input_ids), IGNORE, np.int64)
         labels[:-1] = np.where(context[1:], IGNORE, input_ids[1:])
+        if not self.config.learn_unknown:
+            labels[labels == self.tokenizer.unk_id] = IGNORE
         segment = np.full(len(input_ids), TEXT_SEGMENT, np.int64)
         segment[:prompt] = PROMPT_SEGMENT
         return {
@@ -128,7 +140,7 @@ class Objective(Task):
         return {"nlg": int((batch["labels"] != IGNORE).sum())}
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
-        """Return cross entropy over the target's tokens and `</s>`."""
+        """Return cross entropy over the target's known tokens and `</s>`."""
         labels = batch.fields["labels"]
         index = (labels != IGNORE).nonzero().squeeze(1)
         loss_sum, token_losses = model.token_loss(hidden, index, labels[index])

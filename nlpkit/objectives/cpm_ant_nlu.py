@@ -105,6 +105,10 @@ class Objective(Task):
         super().__init__(config, tokenizer, model_config)
         self.prompt = prompt_ids(config.task_id, tokenizer.vocab_size, model_config)
         self.cue = np.asarray(tokenizer.encode(config.cue), np.int32)
+        self.cue_unknown = int((self.cue == tokenizer.unk_id).sum())
+        if self.cue_unknown:
+            where = f"objective.cue {config.cue!r}"
+            self.unknown_remark = f", {self.cue_unknown} of each sequence in {where}"
         answer = tokenizer.encode(config.answer)
         if len(answer) != 1 or answer[0] == tokenizer.unk_id:
             raise ValueError(
@@ -174,6 +178,10 @@ class Objective(Task):
         extra = len(self.prompt) + 1 + len(self.cue)
         size = sum(len(part) + extra for part in parts)
         return Item(tuple(parts), self._right(row), size, cut)
+
+    def unknown(self, item: Item) -> int:
+        """Return the number of unknown tokens, those of the cue included."""
+        return super().unknown(item) + self.cue_unknown * len(item.parts)
 
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the sequences of a row, one after another, and the number of the right one."""

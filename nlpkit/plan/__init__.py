@@ -81,7 +81,7 @@ def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
     part = build.model_part(resolved, run_path)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
-    data = build.build_data(resolved, part, run_path, Callbacks(note=log.detail))
+    data = build.build_data(resolved, part, run_path, Callbacks(note=log.detail, warn=log.warn))
     settings = resolved.recipe.train
     stream = Stream(
         data.examples,
@@ -187,13 +187,20 @@ def table_of_batch(plan: Plan) -> Iterator[str]:
         for row in range(start, start + length):
             values = [str(batch.fields[name][row].item()) for name in names]
             ends = row == start + length - 1
-            values += [f"{batch.fields[n][number].item():g}" if ends else "" for n in others]
+            values += [_of_sequence(plan, n, number) if ends else "" for n in others]
             if labels is not None:
                 values.append("" if labels[row] == IGNORE else _shown(tokenizer, labels[row]))
             token = _shown(tokenizer, batch.fields["input_ids"][row])
             yield "\t".join([str(number), token, *values])
         yield ""
         start += length
+
+
+def _of_sequence(plan: Plan, name: str, number: int) -> str:
+    """Return the value of a field of a sequence, or what the value stands for."""
+    value = plan.first.fields[name][number].item()
+    meanings = plan.data.objective.fields[name].names
+    return meanings[value] if meanings else f"{value:g}"
 
 
 def _tokenizer(plan: Plan) -> Any:

@@ -9,8 +9,9 @@ from pydantic.json_schema import models_json_schema
 
 from nlpkit import registry
 from nlpkit.config import FrozenConfig
+from nlpkit.part import Part
 from nlpkit.recipe import Recipe, sections
-from nlpkit.recipe.sections import Attention, AttentionLayer, Model, Objective, Part, Tokenizer
+from nlpkit.recipe.sections import Attention, AttentionLayer, Model, Objective, Tokenizer
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]

@@ -19,6 +19,7 @@ from nlpkit.errors import DivergedError, FileError, UsageError
 from nlpkit.models import families
 from nlpkit.models.head import Head, taken_head
 from nlpkit.models.rows import vocabulary_size
+from nlpkit.objectives import mixture
 from nlpkit.objectives._combined import combined
 from nlpkit.recipe.fit import missing
 from nlpkit.runs.parts import ModelPart
@@ -177,10 +178,13 @@ def _bound(
     """Return one objective, bound to the model."""
     settings = {key: value for key, value in named.items() if key != "weight"}
     name = settings.pop("name")
-    registry.check_named_by(directory / hf_layout.NOTES, name, "run nlpkit where it lies")
+    for each in mixture.names(named):
+        registry.check_named_by(directory / hf_layout.NOTES, each, "run nlpkit where it lies")
     module = registry.load("objectives", name)
     if is_default:
         settings = _fitting(module.Config, part.config)
+    else:
+        settings = {**module.Config.EARLIER, **settings}
     config = module.Config.model_validate_json(json.dumps(settings))
     if lacking := missing(module.Objective, part.config):
         raise ValueError(f"{name} needs {', '.join(lacking)}, which the model does not have")

@@ -204,7 +204,7 @@ def prepare(
             f"not a multiple of {accelerator.num_processes} processes; change "
             "train.tokens_per_batch"
         )
-    callbacks = Callbacks(note=log.info, should_stop=stop.check)
+    callbacks = Callbacks(note=log.info, warn=log.warn, should_stop=stop.check)
     part = build.model_part(resolved, directory.path, resumed)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
@@ -278,7 +278,8 @@ def _left_out(data: Data) -> dict[str, int]:
         "malformed rows": counts.bad,
         "empty texts": counts.empty,
         "documents held out": counts.held_out,
-        "unknown tokens": counts.unknown,
+        "unknown tokens": counts.unknown if data.objective.drop_unknown else 0,
+        "unknown tokens of targets": counts.unlearned,
         "documents without known tokens": counts.tokenless,
     } | {name.replace("_", " "): number for name, number in spans.dropped.items()}
 

@@ -3,7 +3,7 @@
 import json
 import platform
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from nlpkit.checkpoints import files, hf_layout, peft_layout
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.data.pack import Batch
 from nlpkit.disk import name_path_in_errors
-from nlpkit.errors import FileError, UsageError
+from nlpkit.errors import DivergedError, FileError, UsageError
 from nlpkit.models.hf_format import table_names
 from nlpkit.objectives._task import Task
 from nlpkit.objectives.contract import Objective, forward
@@ -140,7 +140,7 @@ def _checkpoint_to_resume(run: Run, resume: str) -> files.Checkpoint | None:
     named = named_checkpoint(resume)
     if named is not None:
         return _valid(run, named)
-    if files.list_checkpoints(path):
+    if files.list_directories(path):
         raise UsageError(f"{path} has checkpoints of a run; give --out another directory")
     return None
 
@@ -155,7 +155,7 @@ def _valid(run: Run, path: Path) -> files.Checkpoint:
     if problem:
         raise FileError(f"{path}: not a valid checkpoint: {problem}")
     step = _training(path, run.settings.best_by)[1].step
-    newer = [c for c in files.list_checkpoints(run.directory.path) if c.step > step]
+    newer = [c for c in files.list_directories(run.directory.path) if c.step > step]
     if newer:
         raise UsageError(
             f"{run.directory.path} has newer checkpoints (step {newer[0].step}); "
@@ -226,11 +226,15 @@ def save(run: Run, state: State, best: bool) -> None:
     """Save the checkpoint of `state.step` if it does not exist; with `best`, point `best` to it.
 
     If it exists, it was saved before the evaluation of its step, and gets the new state.
+
+    Raises:
+        DivergedError: a weight is not finite; nothing is saved.
     """
     path, best_by = run.directory.path, run.settings.best_by
     there = {c.step: c for c in files.list_checkpoints(path)}.get(state.step)
     if there is None:
         weights = snapshot.weights(run.training)
+        _check_finite(state.step, weights)
         optimizer_state = snapshot.optimizer_state(run.training, run.optimizer)
         if run.accelerator.is_main_process:
             _write(run, state, weights, optimizer_state)
@@ -241,6 +245,16 @@ def save(run: Run, state: State, best: bool) -> None:
             files.set_pointer(path, "best", files.checkpoint_path(path, state.step))
         files.prune(path, run.settings.keep)
     run.accelerator.wait_for_everyone()
+
+
+def _check_finite(step: int, weights: Mapping[str, torch.Tensor]) -> None:
+    def first_wrong() -> str | None:
+        return next((name for name, each in weights.items() if not each.isfinite().all()), None)
+
+    if name := from_first(PartialState(), first_wrong):
+        raise DivergedError(
+            f"step {step}: the weights are not finite ({name} is one); they are not saved"
+        )
 
 
 def _keep_tokenizer(run: Run) -> None:

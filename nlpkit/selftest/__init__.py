@@ -21,7 +21,9 @@ import torch
 from torch import nn
 
 from nlpkit.checkpoints.run_directory import RunDirectory
+from nlpkit.data.loader import Examples
 from nlpkit.errors import UsageError
+from nlpkit.objectives import mixture
 from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved, fit, sections
 from nlpkit.runs import build, pretrain
@@ -112,7 +114,9 @@ def prove(bench: Bench) -> Iterator[Proof]:
     subject = bench.subject
     proofs: dict[str, Callable[[], Verdict]] = {}
     if isinstance(subject.objective, Task):  # rows, not pieces of text: what is left to prove
-        proofs["packed = alone"] = lambda: of_objective.rows_packed_are_alone(subject)
+        proofs["packed = alone"] = lambda: of_objective.sums_packed_are_alone(subject)
+    elif isinstance(subject.objective, mixture.Objective):
+        proofs |= _of_members(subject, subject.objective)
     else:
         proofs |= _of_text(subject)
     proofs["batches"] = lambda: of_run.batches(bench)
@@ -125,6 +129,19 @@ def prove(bench: Bench) -> Iterator[Proof]:
         start = time.perf_counter()
         passed, figure = proof()
         yield Proof(name, passed, figure, time.perf_counter() - start)
+
+
+def _of_members(subject: Subject, mixed: mixture.Objective) -> dict[str, Callable[[], Verdict]]:
+    """Return the proofs of each member alone, and those of the mixture."""
+    proofs: dict[str, Callable[[], Verdict]] = {}
+    corpus = subject.examples.corpus
+    for label, member in zip(mixed.labels, mixed.members, strict=True):
+        examples = Examples(corpus, member, subject.seed)
+        found = _of_text(replace(subject, objective=member, examples=examples))
+        proofs |= {f"{label}: {name}": proof for name, proof in found.items()}
+    proofs["members"] = lambda: of_examples.members(subject, mixed)
+    proofs["packed = alone"] = lambda: of_objective.sums_packed_are_alone(subject)
+    return proofs
 
 
 def _of_text(subject: Subject) -> dict[str, Callable[[], Verdict]]:

@@ -6,6 +6,7 @@ T tokens of an example.
 import numpy as np
 import torch
 
+from nlpkit.objectives import mixture
 from nlpkit.objectives.contract import IGNORE
 from nlpkit.selftest.of_objective import Verdict, shown_rows
 from nlpkit.selftest.subject import Example, Source, Subject
@@ -141,6 +142,21 @@ def mates(subject: Subject) -> Verdict:
     if not any(found[True].isdisjoint(found[False]) for found in by_label.values()):
         return False, f"{figure}, and no label tells them from the others"
     return True, f"{figure}, and a label tells which"
+
+
+def members(subject: Subject, mixed: mixture.Objective) -> Verdict:
+    """Count the members that made examples: as often as their weights say."""
+    made = [int(example[mixture.MEMBER][0]) for example in subject.noises(COUNT, SIZE, 17)]
+    found = np.bincount(made, minlength=len(mixed.labels)) / COUNT
+    errors = np.sqrt(mixed.shares * (1 - mixed.shares) / COUNT)
+    figures = [
+        f"{label} {share:.0%}, {wanted:.0%} ± {error:.0%} should"
+        for label, share, wanted, error in zip(
+            mixed.labels, found, mixed.shares, errors, strict=True
+        )
+    ]
+    drawn_right = bool((abs(found - mixed.shares) <= 4 * errors).all())
+    return drawn_right, f"{COUNT} examples: {'; '.join(figures)}"
 
 
 def detection(subject: Subject) -> Verdict:

@@ -225,17 +225,24 @@ def packed_is_alone(subject: Subject) -> Verdict:
     return _small(subject, difference, f"{len(made)} sequences, max |Δ| / loss")
 
 
-def rows_packed_are_alone(subject: Subject) -> Verdict:
-    """Compare the loss of a task's rows in one pack with the sum of what each has alone."""
+def sums_packed_are_alone(subject: Subject) -> Verdict:
+    """Compare the loss of examples in one pack with the sum of what each has alone.
+
+    Also their hidden states.
+    """
     rows = subject.sources(2000)[:40]
     made = [subject.example(row, subject.rng(7, i)) for i, row in enumerate(rows)]
 
     def difference(dtype: torch.dtype) -> float:
         packed = look(subject, subject.model, subject.pack(made), dtype)
         alone = [look(subject, subject.model, subject.pack([e]), dtype) for e in made]
-        return float(_terms_apart(packed, alone).max())
+        found = [_terms_apart(packed, alone)]
+        if dtype == torch.float32:  # a sum can hide what a single state shows
+            apart = packed.hidden - torch.cat([one.hidden for one in alone])
+            found.append((apart.norm(dim=1) / packed.hidden.norm(dim=1).clamp(min=1e-12)).cpu())
+        return float(torch.cat(found).max())
 
-    return _small(subject, difference, f"{len(made)} rows, |Δ| / loss")
+    return _small(subject, difference, f"{len(made)} examples, |Δ| of losses and states")
 
 
 def _terms_apart(packed: Seen, alone: list[Seen]) -> Tensor:

@@ -59,6 +59,7 @@ class Seen:
 
     loss: Loss
     heads: dict[str, Head]
+    hidden: Tensor  # (N, C), without gradient
 
     @property
     def words(self) -> dict[str, Head]:
@@ -155,4 +156,5 @@ def look(
         hidden = forward(subject.objective, model, moved)
         with _CrossEntropies(moved, vocab_size, watched):
             loss = subject.objective.loss(watched, hidden, moved)
-    return Seen(loss, {name: head.sorted() for name, head in heads.items()})
+    found = {name: head.sorted() for name, head in heads.items()}
+    return Seen(loss, found, hidden.detach())

@@ -1,0 +1,164 @@
+"""A store: the token ids of documents on disk, memory-mapped.
+
+tokens.bin   the ids of all documents, one after another, uint16 or uint32
+offsets.npy  (D + 1,) int64: document i is tokens[offsets[i]:offsets[i + 1]]
+marks.bin    where the objective asks for marks: a byte beside each token, uint8
+meta.json    counts, sizes and hashes of the others; written last
+"""
+
+import json
+import operator
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from nlpkit.data import _write_store
+from nlpkit.data.records import Bad, Counts
+from nlpkit.data.tokenize import file_hash
+from nlpkit.errors import FileError
+
+
+class TokenStore:
+    """The documents of a source as ids; opened from its directory, pickled as its path."""
+
+    def __init__(self, path: Path, names: Sequence[str] | None = None):
+        """Open a store; `names` are what its files are called now, for messages.
+
+        Raise `FileError` if it is damaged: unreadable, or of another size than it should be.
+        """
+        self.path = path
+        self._names = list(names) if names is not None else None
+        try:
+            meta = json.loads((path / "meta.json").read_text(encoding="utf-8"))
+            self._read(meta)
+        except FileNotFoundError as error:
+            raise FileError(
+                f"{path}: damaged token store: no {Path(error.filename).name}"
+            ) from error
+        except OSError as error:
+            raise FileError(f"{path}: cannot be read: {error.strerror or error}") from error
+        except (ValueError, TypeError, KeyError, EOFError) as error:
+            raise FileError(f"{path}: damaged token store: {error}") from error
+
+    def _read(self, meta: dict) -> None:
+        if meta["version"] != _write_store.VERSION:
+            raise ValueError(f"version {meta['version']}, not {_write_store.VERSION}")
+        for name, size in meta["sizes"].items():
+            there = (self.path / name).stat().st_size
+            if there != size:
+                raise ValueError(f"{name} has {there} bytes, not {size}")
+        self.fingerprint: str = meta["key"]
+        self.tokenizer_fingerprint: str = meta["tokenizer"]
+        self.tokens: int = meta["tokens"]
+        self._entropy: float = meta["unigram_entropy"]
+        self._sha256: dict[str, str] = meta["sha256"]
+        self._meta = meta
+        dtype = np.dtype(meta["dtype"])
+        # An empty file cannot be mapped.
+        self._ids: np.ndarray | None = (
+            np.memmap(self.path / "tokens.bin", dtype, mode="r")
+            if self.tokens
+            else np.zeros(0, dtype)
+        )
+        self._offsets: np.ndarray | None = np.lib.format.open_memmap(
+            self.path / "offsets.npy", mode="r"
+        )
+        self._documents: int = meta["documents"]
+        expected = (self._documents + 1,), 0, self.tokens
+        if (self._offsets.shape, self._offsets[0], self._offsets[-1]) != expected:
+            raise ValueError("offsets.npy does not belong to tokens.bin")
+        if len(self._ids) != self.tokens:
+            raise ValueError(f"tokens.bin has {len(self._ids)} tokens, not {self.tokens}")
+        self.marks: tuple[str, ...] = tuple(meta.get("marks", ()))
+        self._marks: np.ndarray | None = None
+        if self.marks and self.tokens:
+            self._marks = np.memmap(self.path / "marks.bin", np.uint8, mode="r")
+            if len(self._marks) != self.tokens:
+                raise ValueError(f"marks.bin has {len(self._marks)} marks, not {self.tokens}")
+        names = self._names or [name for name, _ in meta["files"]]
+        self.file_counts: list[tuple[str, Counts]] = [
+            (name, _counts(kept, name))
+            for name, (_, kept) in zip(names, meta["files"], strict=True)
+        ]
+        self.counts = Counts()
+        for _, counts in self.file_counts:
+            self.counts.add(counts)
+
+    def __reduce__(self) -> tuple[type["TokenStore"], tuple[Path, list[str] | None]]:
+        return TokenStore, (self.path, self._names)
+
+    def __len__(self) -> int:
+        return self._documents
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The tokens of each document, (D,) int64; made anew at each call."""
+        return np.diff(np.asarray(self._opened(self._offsets)))
+
+    def document(self, index: int) -> np.ndarray:
+        """Return the ids of a document, (T,), a read-only view of the file."""
+        return self._of_document(self._ids, index)
+
+    def document_marks(self, index: int) -> np.ndarray:
+        """Return the marks of a document's tokens, (T,) uint8, of a store that has marks."""
+        return self._of_document(self._marks, index)
+
+    def _of_document(self, array: np.ndarray | None, index: int) -> np.ndarray:
+        index = operator.index(index)
+        if not 0 <= index < self._documents:
+            raise IndexError(f"document {index} of {self._documents}")
+        offsets = self._opened(self._offsets)
+        return np.asarray(self._opened(array))[offsets[index] : offsets[index + 1]]
+
+    def unigram_entropy(self) -> float:
+        """Return the entropy of the token frequencies, nats per token."""
+        return self._entropy
+
+    def histogram(self) -> np.ndarray:
+        """Return how often each id occurs, (largest id + 1,) int64; reads every token."""
+        return np.bincount(np.asarray(self._opened(self._ids)))
+
+    def verify(self, should_stop: Callable[[], None] = lambda: None) -> None:
+        """Compare the hashes of all bytes with those of the build; raise `FileError`.
+
+        Reads every token, about 1 GB/s on a core (SHA-256).
+        """
+        changed = [
+            name
+            for name, expected in self._sha256.items()
+            if file_hash(self.path / name, should_stop) != expected
+        ]
+        # Stores of earlier versions have no hash of `meta.json`.
+        if self._meta.get("meta_sha256") not in (None, _write_store.meta_hash(self._meta)):
+            changed.append("meta.json")
+        if changed:
+            raise FileError(f"{self.path}: damaged token store: {changed[0]} has changed")
+
+    def close(self) -> None:
+        """Let go of the files; may be called again. Views that were handed out stay valid."""
+        self._ids = None
+        self._marks = None
+        self._offsets = None
+
+    def __enter__(self) -> "TokenStore":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _opened(self, array: np.ndarray | None) -> np.ndarray:
+        if array is None:
+            raise ValueError(f"{self.path}: the token store is closed")
+        return array
+
+
+def _counts(kept: dict, name: str) -> Counts:
+    bad = [Bad(name, line, what) for _, line, what in kept["first_bad"]]
+    return Counts(**{**kept, "first_bad": bad})

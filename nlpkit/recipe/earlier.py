@@ -1,0 +1,30 @@
+"""Settings that are newer than a run: what they were when it was begun."""
+
+from dataclasses import replace
+
+from nlpkit.recipe import DEFAULT, Resolved
+from nlpkit.recipe.places import dotted
+
+
+def as_begun(resolved: Resolved, recorded: Resolved) -> Resolved:
+    """Return `resolved` with the `EARLIER` values of settings that are newer than a run.
+
+    `recorded` is the recipe in the run's directory: it holds every setting that there was. What a
+    user sets is left as it is.
+    """
+    objectives = []
+    for number, section in enumerate(resolved.recipe.objective):
+        keys = [("objective",), ("objective", number)]  # a single objective has no number
+        values = {
+            name: value
+            for name, value in section.config.EARLIER.items()
+            if all(
+                each.origin.get(dotted((*key, name)), DEFAULT) == DEFAULT
+                for each in (resolved, recorded)
+                for key in keys
+            )
+        }
+        config = section.config.model_copy(update=values)
+        objectives.append(section.model_copy(update={"config": config}))
+    begun = resolved.recipe.model_copy(update={"objective": tuple(objectives)})
+    return replace(resolved, recipe=begun)
