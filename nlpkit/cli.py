@@ -20,6 +20,7 @@ _BROKEN_PIPE = 141
 _INTERRUPTED = 130
 # What torch and the system say of an allocation that failed.
 _NO_MEMORY = ("can't allocate memory", "not enough memory", os.strerror(errno.ENOMEM))
+_SHOWN_PROBLEMS = 50  # of a recipe
 _OUT_OF_MEMORY = (
     "out of memory: lower train.tokens_per_batch (a step stays the same, only in more parts), then "
     "the objective's max_length or the model's sizes"
@@ -44,6 +45,15 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run_verb(arguments: list[str]) -> int:
+    try:
+        return _dispatch(arguments)
+    except ImportError as error:
+        if "failed to map segment" in str(error):  # a library is larger than `ulimit -v` allows
+            raise MemoryError from error
+        raise
+
+
+def _dispatch(arguments: list[str]) -> int:
     name = arguments[0] if arguments else ""
     if name in registry.names("commands"):
         verb = registry.load("commands", name)
@@ -99,7 +109,9 @@ def _user_error(error: NlpkitError, shown: bool) -> int:
     with contextlib.suppress(OSError):
         if shown:
             _print_traceback()
-        print(*error.problems, sep="\n", file=sys.stderr)
+        print(*error.problems[:_SHOWN_PROBLEMS], sep="\n", file=sys.stderr)
+        if more := len(error.problems[_SHOWN_PROBLEMS:]):
+            print(f"nlpkit: and {more:,} more mistakes", file=sys.stderr)
     return error.exit_code
 
 

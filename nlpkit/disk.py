@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nlpkit.errors import FileError
+from nlpkit.errors import FileError, UsageError
 
 
 @contextmanager
@@ -30,6 +30,14 @@ def _cause(error: OSError) -> str:
     if error.errno == errno.ENOSPC:
         return "no space left on the disk"
     return error.strerror or str(error)
+
+
+def user_path(name: str | Path) -> Path:
+    """Return the path that a user named, with `~` replaced; raise `UsageError` if there is none."""
+    path = os.path.expanduser(name)
+    if str(path).startswith("~"):
+        raise UsageError(f"{name}: no such user; for a directory of this name, write ./{name}")
+    return Path(path)
 
 
 def sync(path: Path) -> None:

@@ -1,9 +1,9 @@
 """One run from a checked recipe, as `pretrain` and `finetune` start it."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nlpkit.commands._options import Common, seconds
+from nlpkit.disk import user_path
 from nlpkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def train(resolved: "Resolved", common: Common, max_time: str | None, allow_chan
     from nlpkit.train.signals import catch_signals
 
     log = Log(common.verbosity)
-    directory = RunDirectory(Path(resolved.recipe.out).expanduser())
+    directory = RunDirectory(user_path(resolved.recipe.out))
     if common.dry_run:
         _check(resolved, common)
         from nlpkit.plan import dry_run
@@ -53,7 +53,7 @@ def one_run(
     from nlpkit.data import corpus
 
     _check(resolved, common)
-    directory = RunDirectory(Path(resolved.recipe.out).expanduser())
+    directory = RunDirectory(user_path(resolved.recipe.out))
     with directory.locked():
         resolved = directory.as_begun(resolved)
         changed = directory.accept(resolved, allow_change)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from nlpkit.commands._options import Common, Family, shared
+from nlpkit.disk import user_path
 from nlpkit.errors import UsageError
 
 Checkpoint = Annotated[
@@ -84,7 +85,7 @@ def command(
 
     log = Log(common.verbosity)
     generation = Settings(max_new_tokens=max_new_tokens, beam=beam)
-    runs = seed_runs(Path(checkpoint).expanduser())
+    runs = seed_runs(user_path(checkpoint))
     if runs and predictions is not None:
         raise UsageError(f"--predictions: {checkpoint} holds {len(runs)} runs; name one of them")
     found = []

@@ -17,6 +17,7 @@ from nlpkit.commands._options import (
     seconds,
     shared,
 )
+from nlpkit.disk import user_path
 from nlpkit.errors import FileError, UsageError
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def command(
             one = _loaded(common, recipe, start, lora, family, more)
             log.info(f"seed {number}: {out}")
             _training.one_run(one, common, allow_change, log, stop)
-            runs.append(Path(one.recipe.out).expanduser())
+            runs.append(user_path(one.recipe.out))
     if process_rank() == 0:
         best_by = resolved.recipe.train.best_by
         found = summary(numbers, [best_evaluation(run, best_by) for run in runs])
@@ -114,7 +115,7 @@ def _pointer(start: str, out: str, log: "Log") -> str:
     from nlpkit.checkpoints.run_directory import RECIPE
     from nlpkit.recipe import load
 
-    run, kept = Path(start).expanduser(), Path(out).expanduser() / RECIPE
+    run, kept = user_path(start), user_path(out) / RECIPE
     found = None if (run / "config.json").exists() else files.chosen(run)
     if found is None:
         return start

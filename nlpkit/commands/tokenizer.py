@@ -11,6 +11,7 @@ import typer
 
 from nlpkit.commands._command import Verb
 from nlpkit.commands._options import Common, RecipeName, shared
+from nlpkit.disk import user_path
 from nlpkit.errors import DataError, FileError, UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
     section = resolved.recipe.tokenizer
     if section is None or section.kind is None:
         raise UsageError("tokenizer: only one with a kind can be trained, this recipe names a path")
-    directory = Path(out).expanduser() if out else resolved.path(resolved.recipe.out) / "tokenizer"
+    directory = user_path(out) if out else resolved.path(resolved.recipe.out) / "tokenizer"
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileError(f"{directory}: is there already; remove it, or give --out another name")
     start = resolved.recipe.init_from

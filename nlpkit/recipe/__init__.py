@@ -26,7 +26,7 @@ from nlpkit.config import FrozenConfig
 from nlpkit.errors import FileError, RecipeError
 from nlpkit.recipe import fit, problems, sections, yaml
 from nlpkit.recipe.overrides import apply, replace_alternatives
-from nlpkit.recipe.places import Document, dotted
+from nlpkit.recipe.places import Document, Problem, dotted
 from nlpkit.recipe.places import Path as KeyPath
 from nlpkit.recipe.sections import Attention, Model, Objective, Tokenizer
 
@@ -191,6 +191,11 @@ def parse(raw: bytes, source: str, base: Path, overrides: Sequence[str] = ()) ->
     for order, override in enumerate(overrides, 1):
         mistakes += apply(document, override, order)
     replace_alternatives(document)
+    mistakes += [
+        Problem.at(document.place(path), path, "holds a NUL character, which no setting can have")
+        for path in flatten(document.data)
+        if isinstance(value := problems.value_at(document.data, path), str) and "\0" in value
+    ]
     recipe = None
     try:
         recipe = Recipe.model_validate(document.data)

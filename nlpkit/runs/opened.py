@@ -14,7 +14,7 @@ from torch import nn
 from nlpkit import registry
 from nlpkit.checkpoints import any_layout, files, hf_layout, tokenizer_files
 from nlpkit.checkpoints.run_directory import seed_runs
-from nlpkit.disk import file_sha256
+from nlpkit.disk import file_sha256, user_path
 from nlpkit.errors import DivergedError, FileError, UsageError
 from nlpkit.models import families
 from nlpkit.models.head import Head, taken_head
@@ -68,7 +68,7 @@ def open_checkpoint(
         UsageError: there is no such device.
     """
     where = machine.find_device(device)
-    directory = find_checkpoint(Path(path).expanduser(), info)
+    directory = find_checkpoint(user_path(path), info)
     verify(directory)
     settings, tensors = any_layout.read(directory, family)
     family, _ = hf_layout.family_of(settings, directory, family)
