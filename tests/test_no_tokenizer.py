@@ -64,7 +64,6 @@ VOCABULARY = ()
 class Config(ModelConfig):
     """Nothing to set."""
 
-    has_vocabulary = False
     inputs = ("pixels",)
 '''
 MODEL = """
