@@ -84,5 +84,7 @@ class Part(FrozenConfig):
     @model_serializer(mode="plain")
     def _flat(self, info: SerializationInfo) -> dict[str, Any]:
         own = {key: getattr(self, key) for key in type(self).own()}
-        settings = self.config.model_dump(mode=info.mode) if self.config else {}
+        settings = self.config or {}
+        if isinstance(settings, BaseModel):
+            settings = settings.model_dump(mode=info.mode)
         return {key: value for key, value in own.items() if value is not None} | settings

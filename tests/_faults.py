@@ -64,7 +64,6 @@ class Disk:
         from safetensors import torch as safetensors
 
         from nlpkit.checkpoints import hf_layout
-        from nlpkit.runs import resume
 
         with contextlib.ExitStack() as stack:
             for name in ("fsync", "rename", "replace", "mkdir", "symlink", "unlink", "rmdir"):
@@ -76,9 +75,8 @@ class Disk:
                 stack.enter_context(mock.patch.object(os, name, wrapped))
             for module in (builtins, io):
                 stack.enter_context(mock.patch.object(module, "open", self._open(module.open)))
-            for module in (resume, hf_layout):
-                save_file = self._save_file(safetensors.save_file)
-                stack.enter_context(mock.patch.object(module, "save_file", save_file))
+            save_file = self._save_file(safetensors.save_file)
+            stack.enter_context(mock.patch.object(hf_layout, "save_file", save_file))
             yield self
 
     def _before(self, name: str, real: Any, which: int) -> Any:

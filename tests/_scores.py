@@ -88,5 +88,7 @@ def score(capsys, line):
 def process(*arguments, **more):
     """Run `nlpkit score` as a process of its own."""
     given = {"capture_output": True, "text": True, "encoding": "utf-8", **more}
-    given["env"] = {**os.environ, "PYTHONPATH": os.getcwd(), **given.get("env", {})}
+    folders = filter(None, (os.getcwd(), os.environ.get("PYTHONPATH")))
+    path = os.pathsep.join(folders)
+    given["env"] = {**os.environ, "PYTHONPATH": path, **given.get("env", {})}
     return subprocess.run([sys.executable, "-m", "nlpkit", "score", *arguments], **given)

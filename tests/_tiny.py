@@ -1,11 +1,13 @@
 """A recipe and a corpus so small that a whole run takes a second."""
 
+import hashlib
 import json
 import random
 from pathlib import Path
 from typing import Any
 
 from nlpkit import recipe
+from nlpkit.checkpoints import files
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import NlpkitError
 from nlpkit.train.log import QUIET, TIME_KEYS, Log
@@ -55,7 +57,12 @@ class StopAfter(StopFlag):
 
 
 def pretrain(
-    path: Path, out: Path, *sets: str, stop: StopFlag | None = None, allow_change: bool = False
+    path: Path,
+    out: Path,
+    *sets: str,
+    stop: StopFlag | None = None,
+    allow_change: bool = False,
+    verbosity: int = QUIET,
 ) -> Path:
     """Run the recipe in this process; return the final checkpoint."""
     from accelerate.state import AcceleratorState
@@ -72,7 +79,7 @@ def pretrain(
             directory,
             device="cpu",
             resume="auto",
-            log=Log(QUIET),
+            log=Log(verbosity),
             stop=stop or StopFlag(),
         )
 
@@ -85,6 +92,15 @@ def pretrain_with_stops(path: Path, out: Path, reads: list[int], *sets: str) -> 
         except NlpkitError:
             continue
     return pretrain(path, out, *sets)
+
+
+def reseal(checkpoint: Path, name: str, text: str) -> None:
+    """Put `text` into a file of a checkpoint, with its size and hash in the manifest."""
+    (checkpoint / name).write_text(text, encoding="utf-8")
+    manifest = json.loads((checkpoint / files.MANIFEST).read_text("utf-8"))
+    raw = text.encode()
+    manifest["files"][name] = {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+    (checkpoint / files.MANIFEST).write_text(json.dumps(manifest))
 
 
 def metrics(out: Path) -> list[dict[str, Any]]:

@@ -74,6 +74,37 @@ def test_score_references_between_tabs(folder, capsys):
     assert score(capsys, "mylab.equal hyp refs ref -nr 2")[0] == 2
 
 
+def test_score_two_dashes_end_the_options(folder, capsys):
+    expected = score(capsys, "mylab.equal hyp ref")
+    Path("-hyp").write_text(HYP)
+    Path("-h").write_text(REF)
+    code, out, err = score(capsys, "mylab.equal -w 1 -- -hyp -h")
+    assert (code, out) == (0, expected[1])
+    assert err.startswith("hypotheses: ./-hyp (3 lines); references: ./-h (3 lines)")
+    # After the files of -i, too.
+    assert score(capsys, "mylab.equal -i hyp -- ref")[:2] == expected[:2]
+    assert score(capsys, "mylab.equal -w 1 hyp -- ref")[:2] == expected[:2]
+    assert score(capsys, "-- mylab.equal hyp ref")[:2] == expected[:2]
+
+
+@pytest.mark.parametrize("option", ["--fail-under", "--fail-over"])
+def test_score_limit_that_is_no_number_is_refused(folder, capsys, option):
+    metric = "mylab.equal" if option == "--fail-under" else "mylab.count"
+    code, out, err = score(capsys, f"{metric} hyp ref {option} nan")
+    assert (code, out) == (2, "")
+    assert f"argument {option}: nan is no limit; give a number" in err
+    code, _, err = score(capsys, f"{metric} hyp ref {option} high")
+    assert f"argument {option}: invalid number value: 'high'" in err
+
+
+@pytest.mark.parametrize("option", ["-l", "--language-pair", "-t", "--test-set"])
+def test_score_options_of_sacrebleus_test_sets_are_named(folder, capsys, option):
+    code, _, err = score(capsys, f"bleu ref -i hyp {option} en-zh")
+    assert code == 2
+    assert f"nlpkit: no option {option}: test sets of sacrebleu are not downloaded; give " in err
+    assert "--tokenize zh for Chinese" in err
+
+
 @pytest.mark.parametrize(
     ("hyp", "said"),
     [

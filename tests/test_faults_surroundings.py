@@ -236,12 +236,12 @@ def test_diverged_run_is_exit_5_and_says_what_is_kept(recipe: Path, tmp_path: Pa
     assert "try a lower train.lr or train.clip" in line
 
 
-def test_model_beyond_the_memory_is_exit_2_and_says_what_to_lower(
+def test_model_beyond_the_memory_is_exit_7_and_says_what_to_lower(
     recipe: Path, tmp_path: Path
 ) -> None:
     sizes = "--set model.hidden_size=1048576 --set model.intermediate_size=1048576"
     result = _shell(f"ulimit -v 16000000; {_train(recipe, tmp_path)} {sizes}")
-    assert result.returncode == 2, result.stderr
+    assert result.returncode == 7, result.stderr
     assert result.stderr.splitlines()[-1].startswith(
         "nlpkit: out of memory: lower train.tokens_per_batch"
     )

@@ -21,6 +21,7 @@ from nlpkit.models import families, hf_format
 from nlpkit.models.config import CAPABILITIES, ModelConfig
 from nlpkit.objectives import contract
 from nlpkit.objectives._task import Task
+from nlpkit.score import contract as score_contract
 from nlpkit.tokenizers.contract import Tokenizer as TokenizerContract
 
 ROOT = Path(nlpkit.__file__).parent
@@ -328,6 +329,32 @@ def test_attention_kind_offers_its_contract(folder: str, name: str) -> None:
 @pytest.mark.parametrize(("folder", "name"), _parts("attention/backends"))
 def test_attention_backend_offers_its_contract(folder: str, name: str) -> None:
     _assert_keeps(registry.load(folder, name), Backend)
+
+
+@pytest.mark.parametrize(("folder", "name"), _parts("score/metrics"))
+def test_score_offers_its_contract(folder: str, name: str) -> None:
+    score = registry.load(folder, name)
+    assert score.__doc__
+    if score_contract.is_tool(score):
+        _assert_keeps(score, score_contract.Tool)
+        return
+    protocols = [score_contract.Metric]
+    protocols += [score_contract.LineMetric] if hasattr(score, "sentences") else []
+    protocols += [score_contract.SummedMetric] if hasattr(score, "statistics") else []
+    protocols += [score_contract.ErrorRate] if hasattr(score, "LOWER_IS_BETTER") else []
+    options = {option.name for option in score.OPTIONS}
+    for protocol in protocols:
+        _assert_has(score, _public(protocol))
+        for method, theirs in vars(protocol).items():
+            if not inspect.isfunction(theirs) or method[0] == "_":
+                continue
+            ours = inspect.signature(getattr(score, method)).parameters
+            wanted = [
+                n for n in inspect.signature(theirs).parameters if n not in ("self", "options")
+            ]
+            assert list(ours)[: len(wanted)] == wanted
+            takes_any = any(p.kind is p.VAR_KEYWORD for p in ours.values())
+            assert takes_any or {*list(ours)[len(wanted) :]} == options, method
 
 
 def test_capabilities_of_the_design_are_those_of_the_code() -> None:

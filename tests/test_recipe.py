@@ -316,6 +316,23 @@ def test_override_with_a_mistake_says_which(override, said):
     assert problems(GOOD, override)[0].removesuffix(", did you mean hidden_size?") == said
 
 
+def test_dropout_of_a_checkpoint_is_set_without_its_family():
+    given = GOOD.replace(SECTIONS["model"], "init_from: base")
+    found = resolve(given, "model.dropout=0.2")
+    assert found.recipe.model.family is None
+    assert found.dump()["model"] == {"dropout": 0.2}
+    assert found.origin["model.dropout"] == "command line"
+    assert resolve(found.to_yaml()).recipe == found.recipe
+    jsonschema.validate(found.dump(), schema())
+    assert problems(given, "model.hidden_size=8") == [
+        "--set model.hidden_size: with init_from the family and sizes are the checkpoint's; "
+        "only dropout rates can be set"
+    ]
+    assert problems(given.replace("init_from: base", ""), "model.dropout=0.2") == [
+        "--set model.dropout: model.family: missing (model family: cpm_ant, gpt)"
+    ]
+
+
 def test_override_of_a_hyphen_is_a_name_and_no_list():
     assert resolve(GOOD, "data.train=-").dump()["data"]["train"][0]["files"] == ["-"]
 

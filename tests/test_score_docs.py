@@ -67,6 +67,7 @@ def test_score_docs_command_runs(tmp_path: Path, line: str) -> None:
         "right.txt": "1\n1\n1\n",
         "log_probabilities.txt": "-1.5 -2\n-3\n",
         "text.txt": "a b\nc\n",
+        "documents.jsonl": '{"id": "1", "text": "今天天气很好"}\n{"id": "2", "text": "公园"}\n',
     }
     for name, text in texts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")

@@ -157,6 +157,15 @@ def test_error_rates_equal_jiwer_in_every_kind_of_edit(jiwer: ModuleType) -> Non
         assert [whole.details[k] for k in KINDS] == [getattr(expected, k) for k in KINDS]
 
 
+@pytest.mark.parametrize("space", ["\t", "\u3000", "\u00a0"])
+def test_wer_takes_every_white_space_where_jiwer_takes_the_space_alone(
+    jiwer: ModuleType, space: str
+) -> None:
+    line = f"a{space}b"
+    assert wer.score([line], [["a b"]]).score == 0
+    assert jiwer.process_words("a b", line).wer == 1
+
+
 def test_cer_of_a_long_line_equals_jiwer(jiwer: ModuleType) -> None:
     rng = random.Random(4)
     reference = rng.choices("abcdefghij", k=6000)

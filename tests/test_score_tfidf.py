@@ -1,5 +1,6 @@
 """TF-IDF: the documents' formula by hand, the cosine equal to scikit-learn's."""
 
+import json
 import math
 import random
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nlpkit.errors import UsageError
 from nlpkit.score.metrics import tfidf
 from nlpkit.score.search import inverted_index
 from nlpkit.score.search.ranking import Ranker
@@ -52,6 +54,63 @@ def test_tfidf_plain_score_is_that_of_hand_arithmetic() -> None:
     np.testing.assert_allclose(scores, expected, rtol=1e-15)
 
 
+def test_tfidf_without_smoothing_is_that_of_hand_arithmetic() -> None:
+    texts = ["cat dog cat", "dog", "bird cat", "", "dog eel eel eel"]
+    cat, eel = math.log(5 / 2), math.log(5 / 1)  # ln(N / df)
+    by_length = [2 / 3 * cat, 0, 1 / 2 * cat, 0, 2 * 3 / 4 * eel]
+    scores = _ranker(texts, "unsmoothed").scores(["cat", "eel", "eel"])
+    np.testing.assert_allclose(scores, by_length, rtol=1e-15)
+    # Manning, Raghavan and Schütze 2008, eq. 6.13: 1 + ln tf
+    sublinear = [(1 + math.log(2)) * cat, 0, cat, 0, 2 * (1 + math.log(3)) * eel]
+    scores = _ranker(texts, "sublinear").scores(["cat", "eel", "eel"])
+    np.testing.assert_allclose(scores, sublinear, rtol=1e-15)
+
+
+def test_tfidf_of_documents_alone_prints_the_top_words_of_each(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    docs = write_jsonl(tmp_path / "d.jsonl", ["cat dog cat", "dog", "dog eel bird eel", "", "ant"])
+    assert call(tfidf, docs, "--top", "2") is None
+    out, err = capsys.readouterr()
+    # tf = count / length, idf = ln(N / (df + 1)): N 5; cat, eel, bird, ant in 1, dog in 3 of them
+    rare, dog = math.log(5 / 2), math.log(5 / 4)
+    expected = [
+        ("d0", 1, "cat", 2 / 3 * rare),
+        ("d0", 2, "dog", 1 / 3 * dog),
+        ("d1", 1, "dog", dog),
+        ("d2", 1, "eel", 2 / 4 * rare),
+        ("d2", 2, "bird", 1 / 4 * rare),
+        ("d4", 1, "ant", rare),
+    ]
+    rows = [line.split("\t") for line in out.splitlines()]
+    assert [(d, int(r), w) for d, r, w, _ in rows] == [(d, r, w) for d, r, w, _ in expected]
+    np.testing.assert_allclose([float(row[3]) for row in rows], [e[3] for e in expected], 1e-15)
+    assert "tfidf|variant:plain|tok:word|case:lower|title:yes|docs:5|" in err
+    call(tfidf, docs, "--top", "1", "--format", "json", "--variant", "sublinear")
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["document"] for each in found] == ["d0", "d1", "d2", "d3", "d4"]
+    assert found[3]["words"] == []
+    (eel,) = found[2]["words"]
+    assert (eel["word"], eel["rank"], eel["tf"], eel["df"]) == ("eel", 1, 2, 1)
+    assert eel["score"] == pytest.approx((1 + math.log(2)) * math.log(5), rel=1e-15)
+    assert found[0]["signature"].startswith("tfidf|variant:sublinear|")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--qrels", "q"], "--qrels needs QUERIES"),
+        (["--explain", "q", "d"], "--explain needs QUERIES"),
+        (["--format", "trec"], "--format trec is of rankings, so it needs QUERIES"),
+    ],
+)
+def test_tfidf_of_documents_alone_refuses_what_needs_queries(
+    tmp_path: Path, options: list[str], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        call(tfidf, write_jsonl(tmp_path / "d.jsonl", ["cat"]), *options)
+
+
 def test_tfidf_plain_ranks_documents_of_common_words_below_zero(
     tmp_path: Path, capsys: Capture
 ) -> None:
@@ -80,7 +139,8 @@ def test_tfidf_explanation_adds_up_to_the_score(variant: str) -> None:
             for part in parts:
                 if part.in_document:
                     idf, size = part.parts
-                    product = part.weight * part.in_document * idf / size
+                    tf = part.in_document / size if variant != "sublinear" else size
+                    product = part.weight * tf * idf
                     assert part.contribution == pytest.approx(product, abs=1e-12)
 
 

@@ -5,6 +5,8 @@ import math
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ from nlpkit.errors import (
 )
 from nlpkit.models.cpm_ant.model import Model
 from nlpkit.train import held_out, loop
+from nlpkit.train.log import NORMAL
 from tests import _tiny
 from tests._formats import from_hf
 
@@ -111,6 +114,27 @@ def test_stop_saves_the_last_whole_step_and_says_so(whole, tmp_path: Path) -> No
     assert latest is not None
     last = max(r["step"] for r in _tiny.metrics(tmp_path))
     assert latest.name == f"step-{last:08d}"
+
+
+def test_run_of_an_older_version_keeps_its_schedule(tmp_path: Path) -> None:
+    path, run = _tiny.write(tmp_path), tmp_path / "run"
+    sets = ("train.schedule=linear", "train.steps=6", "train.warmup_steps=2")
+    for reads in (20, 5):  # stopped twice, so that its own checkpoints go on with it
+        with pytest.raises(NlpkitError, match="saved at step"):
+            _tiny.pretrain(path, run, *sets, stop=_tiny.StopAfter(reads))
+        if reads == 20:
+            start = files.list_checkpoints(run)[0].path
+            state = json.loads((start / "training.json").read_text())
+            assert state.pop("zero_at_last_step") is False
+            _tiny.reseal(start, "training.json", json.dumps(state))
+    _tiny.pretrain(path, run, *sets)
+    rates = {r["step"]: r["lr"] for r in _tiny.metrics(run) if "loss" in r}
+    # By hand: after the peak at step 2 the rate falls by 1/5 a step, and by 1/4 in the old run.
+    assert rates[6] == 0.0
+    assert rates[5] == pytest.approx(0.01 / 4)
+    _tiny.pretrain(path, tmp_path / "new", *sets)
+    rates = {r["step"]: r["lr"] for r in _tiny.metrics(tmp_path / "new") if "loss" in r}
+    assert [rates[5], rates[6]] == pytest.approx([0.01 * 2 / 5, 0.01 / 5])
 
 
 def test_workers_do_not_change_the_run(whole, tmp_path: Path) -> None:
@@ -244,6 +268,43 @@ def test_start_that_failed_before_a_checkpoint_binds_nobody(tmp_path: Path) -> N
     assert len((place / "vocab.txt").read_text(encoding="utf-8").splitlines()) == 50
 
 
+def test_start_that_fails_leaves_no_run_directory_and_loads_no_torch(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path)
+    (tmp_path / "train.txt").unlink()
+    code = (
+        "import sys; from nlpkit import cli; code = cli.run(sys.argv[1:]); "
+        "sys.exit(99 if 'torch' in sys.modules else code)"
+    )
+    out = tmp_path / "runs" / "tiny"
+    words = [sys.executable, "-c", code, "pretrain", path, "--out", out]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.returncode == 4, ended.stderr
+    assert f"no such file: {tmp_path}/train.txt" in ended.stderr
+    assert not out.exists()
+
+
+def test_start_that_fails_later_leaves_no_run_directory_either(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path)
+    with pytest.raises(UsageError, match="does not fit in a batch"):
+        _tiny.pretrain(path, tmp_path / "run", "train.tokens_per_batch=32")
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "run").mkdir()  # a directory of the user's stays
+    with pytest.raises(UsageError, match="does not fit in a batch"):
+        _tiny.pretrain(path, tmp_path / "run", "train.tokens_per_batch=32")
+    assert (tmp_path / "run").is_dir()
+
+
+def test_files_of_a_checkpoint_follow_the_umask(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path)
+    before = os.umask(0o027)
+    try:
+        place = _tiny.pretrain(path, tmp_path / "run", "train.steps=1", "train.warmup_steps=1")
+    finally:
+        os.umask(before)
+    modes = {file.name: oct(file.stat().st_mode & 0o777) for file in place.iterdir()}
+    assert set(modes.values()) == {"0o640"}, modes
+
+
 def test_allowed_change_is_kept_for_the_next_time(tmp_path: Path) -> None:
     path = _tiny.write(tmp_path)
     _tiny.pretrain(path, tmp_path / "run", "train.steps=4")
@@ -341,23 +402,72 @@ def test_removal_that_was_killed_is_finished_at_the_next_start(
     assert not list(tmp_path.glob(".*"))
 
 
+# A step so small that nothing moves: the run ends with the weights that it starts with.
+_STILL = ("train.lr=1.0e-30", "train.weight_decay=0.0", "train.steps=1", "train.warmup_steps=1")
+
+
+def _starting_from(start: Path, path: Path, other: Path) -> Path:
+    """Write the recipe in `path` with `init_from: start` as `other`; return it."""
+    head, _, tail = path.read_text(encoding="utf-8").partition("model: {")
+    text = head + f"init_from: {start}\n" + tail[tail.index("}\n") + 2 :]
+    tokenizer = "tokenizer: {kind: cpm_ant, vocab_size: 200, min_frequency: 1}\n"
+    other.write_text(text.replace(tokenizer, ""), encoding="utf-8")
+    return other
+
+
 def test_init_from_starts_with_those_weights(whole, tmp_path: Path) -> None:
     path, run = whole
     start = files.read_pointer(run, "latest")
-    text = path.read_text(encoding="utf-8")
-    head, _, tail = text.partition("model: {")
-    without_model = head + f"init_from: {start}\n" + tail[tail.index("}\n") + 2 :]
-    without_model = without_model.replace(
-        "tokenizer: {kind: cpm_ant, vocab_size: 200, min_frequency: 1}\n", ""
+    other = _starting_from(start, path, tmp_path / "more.yaml")
+    place = _tiny.pretrain(other, tmp_path / "run", *_STILL)
+    name = "cpmant.input_embedding.weight"
+    assert torch.equal(_tensors(start)[name], _tensors(place)[name])
+
+
+def test_init_from_a_run_takes_its_best_checkpoint_or_its_latest_and_says_so(
+    whole, tmp_path: Path, capsys
+) -> None:
+    path, run = whole
+    run = Path(shutil.copytree(run, tmp_path / "start", symlinks=True))
+    other = _starting_from(run, path, tmp_path / "more.yaml")
+    files.set_pointer(run, "best", files.list_checkpoints(run)[-1].path)
+    for number, which in enumerate(("best", "latest")):
+        start = files.read_pointer(run, which)
+        place = _tiny.pretrain(other, tmp_path / f"run{number}", *_STILL, verbosity=NORMAL)
+        name = "cpmant.input_embedding.weight"
+        assert torch.equal(_tensors(start)[name], _tensors(place)[name])
+        assert (
+            f"init_from: {run}: its {which} checkpoint, {start.name}\n" in capsys.readouterr().err
+        )
+        (run / "checkpoints" / "best").unlink(missing_ok=True)  # as without an evaluation
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "vocab.txt", "nlpkit.json"])
+def test_init_from_with_a_flipped_bit_is_refused(whole, tmp_path: Path, name: str) -> None:
+    path, run = whole
+    start = Path(shutil.copytree(files.read_pointer(run, "latest"), tmp_path / "start"))
+    content = bytearray((start / name).read_bytes())
+    content[-3] ^= 1
+    (start / name).write_bytes(content)
+    other = _starting_from(start, path, tmp_path / "more.yaml")
+    with pytest.raises(FileError) as error:
+        _tiny.pretrain(other, tmp_path / "run", *_STILL)
+    assert str(error.value) == (
+        f"{start / name}: has changed since it was written (its hash differs)"
     )
-    other = tmp_path / "more.yaml"
-    other.write_text(without_model, encoding="utf-8")
-    # a step so small that nothing moves: what comes out is what went in
-    _tiny.pretrain(other, tmp_path / "run", "train.lr=1.0e-30", "train.weight_decay=0.0")
-    first, last = _tensors(start), _tensors(files.read_pointer(tmp_path / "run", "latest"))
-    assert torch.equal(
-        first["cpmant.input_embedding.weight"], last["cpmant.input_embedding.weight"]
-    )
+    # Its dropout is 0.1; the resumed run keeps the other rate, too.
+    sets = ("model.dropout=0.0", "train.eval_every=null")
+    _tiny.pretrain(other, tmp_path / "none", *sets, "train.steps=4")
+    _tiny.pretrain(other, tmp_path / "none", *sets, "train.steps=5", allow_change=True)
+    saved = files.read_pointer(tmp_path / "none", "latest")
+    assert saved is not None
+    assert start is not None
+    rates = [json.loads((p / "config.json").read_text())["dropout_p"] for p in (start, saved)]
+    assert rates == [0.1, 0.0]
+    with pytest.raises(UsageError, match=r"^model\.hidden_dropout: .* no such setting.*dropout"):
+        _tiny.pretrain(other, tmp_path / "x", "model.hidden_dropout=0.0")
+    with pytest.raises(UsageError, match=r"^model\.dropout: .*less than 1"):
+        _tiny.pretrain(other, tmp_path / "x", "model.dropout=1.5")
 
 
 def test_stop_error_is_named_after_its_signal() -> None:

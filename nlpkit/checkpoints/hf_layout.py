@@ -69,8 +69,18 @@ def write_folders(directory: Path, folders: Folders) -> None:
 def write(directory: Path, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Write `config.json` and `model.safetensors`."""
     write_settings(directory, settings)
+    save_tensors(directory / WEIGHTS, tensors, {"format": "pt"})
+
+
+def save_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
+) -> None:
+    """Write a safetensors file with the permissions of a new file; safetensors makes it private."""
+    path.touch()
+    permissions = path.stat().st_mode
     whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    save_file(whole, directory / WEIGHTS, metadata={"format": "pt"})
+    save_file(whole, path, metadata=metadata)
+    path.chmod(permissions)
 
 
 def write_settings(directory: Path, settings: Mapping[str, Any]) -> None:

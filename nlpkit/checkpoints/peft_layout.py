@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from nlpkit.checkpoints import hf_layout
@@ -85,8 +85,7 @@ def write(
         "inference_mode": True,
     }
     (directory / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    save_file(whole, directory / WEIGHTS, metadata={"format": "pt"})
+    hf_layout.save_tensors(directory / WEIGHTS, tensors, {"format": "pt"})
 
 
 def _target_modules(every: Iterable[str], targets: Mapping[str, str]) -> list[str]:

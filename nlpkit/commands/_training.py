@@ -50,6 +50,7 @@ def one_run(
     """Train the recipe, or resume its run; logs that there is nothing to do if it is finished."""
     from nlpkit.checkpoints import files
     from nlpkit.checkpoints.run_directory import RunDirectory, process_rank
+    from nlpkit.data import corpus
 
     _check(resolved, common)
     directory = RunDirectory(user_path(resolved.recipe.out))
@@ -70,6 +71,7 @@ def one_run(
                 f"run: {directory.path.absolute()} "
                 + (f"(resumes from {where})" if where else "(new)")
             )
+        corpus.check_files(resolved.recipe.data, resolved.base)  # before torch is loaded
         from nlpkit.runs.pretrain import pretrain
 
         pretrain(

@@ -41,7 +41,7 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
     tokenizer of that checkpoint, with more tokens.
     """
     from nlpkit import registry
-    from nlpkit.checkpoints import tokenizer_files
+    from nlpkit.checkpoints import files, tokenizer_files
     from nlpkit.cli import exit_now
     from nlpkit.runs import grow
     from nlpkit.train.signals import catch_signals
@@ -60,7 +60,8 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
             module = registry.load("tokenizers", section.kind)
             tokenizer = module.Tokenizer.train(texts, section.config)
         else:
-            old_kind, old = tokenizer_files.load(resolved.path(start))
+            home = resolved.path(start)
+            old_kind, old = tokenizer_files.load((files.chosen(home) or [home])[0])
             settings = section.config.model_dump()
             tokenizer = grow.grown(old, old_kind, section.kind, texts, settings)
     directory.parent.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from nlpkit import registry
 from nlpkit.score import parsing
+from nlpkit.score.contract import is_metric, is_tool
 
 _FIRST = [("--help", "show the help"), ("-m", "several metrics"), ("--metrics", "several metrics")]
 
@@ -20,10 +21,11 @@ def offers(words: list[str], typed: str) -> Iterator[tuple[str, str]]:
         return
     chosen, rest = parsing.metric_names(words)
     modules = {name: parsing.module_of(name) for name in chosen}
+    first = modules[chosen[0]]
     parser = (
-        parsing.for_tool(chosen[0], modules[chosen[0]])
-        if _is_tool(chosen[0])
-        else parsing.for_metrics(modules)
+        parsing.for_tool(chosen[0], first)
+        if is_tool(first)
+        else parsing.for_metrics({name: each for name, each in modules.items() if is_metric(each)})
     )
     name, equals, _ = typed.partition("=")
     if name.startswith("--") and equals:
@@ -46,7 +48,7 @@ def names(typed: str, *, tools: bool) -> Iterator[tuple[str, str]]:
 
 def _is_tool(name: str) -> bool:
     names = registry.names(parsing.FOLDER)
-    return name in names and parsing.is_tool(parsing.module_of(name))
+    return name in names and is_tool(parsing.module_of(name))
 
 
 def _options(parser: parsing.Parser) -> Iterator[tuple[str, str]]:

@@ -166,6 +166,14 @@ def resolve(
     return found[0], found[1]
 
 
+def check_files(config: Config, base: Path | None) -> None:
+    """Raise `FileError` for a name that matches no file; reads none."""
+    for source in (*config.train, *config.valid):
+        for pattern in source.files:
+            if pattern != "-":
+                _paths.find(pattern, base, formats.inside(source.format or config.format))
+
+
 def _once(path: str, pattern: str, seen: dict[str, str]) -> None:
     if path in seen and path == "-":
         raise UsageError("data: -: stdin is named twice, and can be read only once")

@@ -37,7 +37,7 @@ DEFAULT = "default"
 
 
 class Recipe(FrozenConfig):
-    """The resolved recipe. `data`, `train`, `lora`, `eval`: see `_sections.FIXED`."""
+    """The resolved recipe. `data`, `train`, `lora`, `eval`: see `sections.FIXED`."""
 
     name: str = Field(description="name of the run, and of its directory", json_schema_extra=_FREE)
     seed: int = Field(1, ge=0, lt=2**32, description="of everything that is drawn at random")
@@ -52,7 +52,9 @@ class Recipe(FrozenConfig):
         [], description="tensors that init_from may lack, as parts of names (pooler): drawn afresh"
     )
     model: Model | None = Field(
-        None, validate_default=True, description="family and sizes; not needed with init_from"
+        None,
+        validate_default=True,
+        description="family and sizes; with init_from, dropout rates alone",
     )
     # Before the tokenizer, which is not needed where no objective reads text.
     objective: tuple[Objective, ...] = Field(
@@ -93,8 +95,11 @@ class Recipe(FrozenConfig):
                 names = ", ".join(objective.name for objective in objectives)
                 raise ValueError(f"objective {names} reads no text: remove the section tokenizer")
             return value
-        if value is None and info.data.get("init_from", "not checked") is None:
-            raise PydanticCustomError("missing", "missing")
+        if info.data.get("init_from", "not checked") is None:
+            if value is None:
+                raise PydanticCustomError("missing", "missing")
+        elif info.field_name == "model" and isinstance(value, dict) and value:
+            return {"family": None, **value}
         return value
 
     @field_validator("data", "train", "eval", mode="plain")

@@ -19,7 +19,7 @@ Misfit = tuple[Path, str]  # the setting, and what is wrong with it
 
 def problems(recipe: Any, document: Document) -> list[Problem]:
     """Return what does not fit, each with its place; nothing where `init_from` has the sizes."""
-    if recipe.model is None:
+    if recipe.model is None or recipe.model.family is None:
         return []
     config = recipe.model.config
     if not isinstance(config, ModelConfig):

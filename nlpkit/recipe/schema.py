@@ -103,4 +103,8 @@ def _part(part: type[Part], configs: dict[str, Schema]) -> Schema:
         finished = {"required": ["path"], "maxProperties": 1}
         trained = {"required": [part.KEY], "not": {"required": ["path"]}}
         return section | {"oneOf": [trained, finished]}
+    if part is Model:  # beside init_from, a rate of dropout alone
+        rates = {"patternProperties": {"dropout$": {"type": "number"}}}
+        alone = rates | {"properties": {part.KEY: own[part.KEY]}, "additionalProperties": False}
+        return section | {"allOf": [*rules, {"if": {"required": [part.KEY]}, "else": alone}]}
     return section | {"required": [part.KEY]}

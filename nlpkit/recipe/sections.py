@@ -38,12 +38,28 @@ def fixed_config(section: str) -> type[FrozenConfig]:
 
 
 class Model(Part):
-    """The model family and its sizes."""
+    """The model family and its sizes.
+
+    With `init_from`, whose family and sizes count, `family` may be None; `config` then has the
+    dropout rates that replace those of the checkpoint.
+    """
 
     FOLDER = "models"
     KEY = "family"
-    family: Annotated[str, name_in("models"), Field(description="model family")]
+    family: Annotated[str, name_in("models")] | None = Field(description="model family")
     config: Any = None
+
+    @field_validator("config", mode="before")
+    @classmethod
+    def _dropout_alone(cls, value: Any, info: ValidationInfo) -> Any:
+        if info.data.get("family", "not checked") is None:
+            other = [name for name in value if not str(name).endswith("dropout")]
+            if other:
+                raise ValueError(
+                    f"{', '.join(other)}: with init_from the family and sizes are the "
+                    "checkpoint's; only dropout rates can be set"
+                )
+        return value
 
 
 class Objective(Part):

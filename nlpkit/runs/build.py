@@ -4,11 +4,12 @@ Used by `pretrain` and by `nlpkit plan`.
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import nn
 
 from nlpkit import registry
@@ -28,23 +29,32 @@ from nlpkit.objectives._task import Task
 from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.recipe.places import dotted
 from nlpkit.runs import checks, data_files
+from nlpkit.runs.opened import verify
 from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.runs.vocabulary import build_tokenizer
 
 
 def model_part(
-    resolved: Resolved, run_path: Path | None = None, resumed: Path | None = None
+    resolved: Resolved,
+    run_path: Path | None = None,
+    resumed: Path | None = None,
+    info: Callable[[str], None] = lambda _: None,
 ) -> ModelPart:
     """Return the family and sizes of the model, from the section `model` or from `init_from`.
 
     The weights of `init_from` are not read if the run has checkpoints, or is resumed from the
-    checkpoint `resumed`: these have all sizes and weights.
+    checkpoint `resumed`: these have all sizes and weights. `info` is told which checkpoint of a run
+    is read.
+
+    Raises:
+        FileError: a file of `init_from` is missing, damaged, or does not fit.
     """
     recipe = resolved.recipe
     if recipe.init_from is None:
         if recipe.init_missing:
             raise UsageError("init_missing: needs init_from; remove it, or set init_from")
         assert recipe.model is not None  # the recipe's own check
+        assert recipe.model.family is not None
         config = fit.with_attention(recipe.model.config, recipe.attention.choices)
         return ModelPart(recipe.model.family, config, None)
     own = base = None
@@ -56,7 +66,7 @@ def model_part(
         own = resumed, hf_layout.read(resumed)
     elif run_path is not None:
         own = _own_checkpoint(run_path)
-    directory = own[0] if own else base or _start(resolved.path(recipe.init_from))
+    directory = own[0] if own else base or _start(resolved.path(recipe.init_from), info)
     asked = _family_of_recipe(recipe, directory)
     settings, tensors = own[1] if own else any_layout.read(directory, asked)
     family, _ = hf_layout.family_of(settings, directory, asked)
@@ -68,7 +78,9 @@ def model_part(
     )
     part.start = None if own else loaded.state
     part.rows = vocabulary_size(loaded.state, part.vocabulary) or None
-    if recipe.model is not None and recipe.model.config != _plain(part.config):
+    if recipe.model is not None and recipe.model.family is None:
+        part.config = _with_dropout(part.config, recipe.model.config)
+    elif recipe.model is not None and recipe.model.config != _plain(part.config):
         differ = [k for k, v in part.config if getattr(recipe.model.config, k, None) != v]
         raise UsageError(
             f"init_from: {directory} has other {', '.join(differ)} than the section model; "
@@ -85,6 +97,21 @@ def model_part(
     return part
 
 
+def _with_dropout(config: ModelConfig, rates: Mapping[str, float]) -> ModelConfig:
+    """Return the config with other dropout rates; raise `UsageError` for what it does not have."""
+    known = [name for name, _ in config if name.endswith("dropout")]
+    for name in rates:
+        if name not in known:
+            near = registry.suggest(name, known) or f"; known: {', '.join(known)}"
+            raise UsageError(f"model.{name}: the model of init_from has no such setting{near}")
+    try:
+        checked = type(config).model_validate(config.model_dump() | dict(rates))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(f"model.{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    return config.model_copy(update={name: getattr(checked, name) for name in rates})
+
+
 def _plain(config: ModelConfig) -> ModelConfig:
     """Return the config without attention settings, as in the section `model`."""
     return config.model_copy(update={"attention": ()})
@@ -96,7 +123,7 @@ def _family_of_recipe(recipe: Recipe, directory: Path) -> str | None:
     Raises:
         UsageError: the `model_type` of the checkpoint is that of another family.
     """
-    if recipe.model is None:
+    if recipe.model is None or recipe.model.family is None:
         return None
     family = recipe.model.family
     if (directory / "config.json").is_file():
@@ -139,13 +166,16 @@ def _own_checkpoint(run_path: Path) -> tuple[Path, tuple[dict[str, Any], dict[st
     return None
 
 
-def _start(directory: Path) -> Path:
-    """Return the checkpoint of `init_from`, resolved: `latest` may change while it is read."""
-    if not any_layout.is_checkpoint(directory) and files.read_pointer(directory, "latest"):
-        raise UsageError(
-            f"init_from: {directory} is a run; name its checkpoint: {directory}/checkpoints/latest"
-        )
-    return directory.resolve()
+def _start(path: Path, info: Callable[[str], None]) -> Path:
+    """Return the checkpoint of `init_from`, verified.
+
+    The path is resolved, because `latest` may change while it is read.
+    """
+    if not any_layout.is_checkpoint(path) and (found := files.chosen(path)):
+        info(f"init_from: {path}: its {found[1]} checkpoint, {found[0].name}")
+        path = found[0]
+    verify(path)
+    return path.resolve()
 
 
 def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:

@@ -56,10 +56,10 @@ def pretrain(
     accelerator = make_accelerator(resolved, directory, device, log)
     with stop.abortable():
         run = prepare(resolved, directory, accelerator, log, stop, named_checkpoint(resume))
-    settings = run.settings
     state = restore(run, resume)
     if accelerator.is_main_process:
         data_files.write(directory.path, *run.data.inputs, run.data.cache, stop.check)
+    settings = run.settings
     announce(run, state)
     budget = settings.batch_budget
     held_out = None
@@ -205,7 +205,7 @@ def prepare(
             "train.tokens_per_batch"
         )
     callbacks = Callbacks(note=log.info, warn=log.warn, should_stop=stop.check)
-    part = build.model_part(resolved, directory.path, resumed)
+    part = build.model_part(resolved, directory.path, resumed, log.info)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
     with accelerator.main_process_first():  # the other ranks read it from the cache

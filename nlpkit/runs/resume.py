@@ -12,7 +12,7 @@ import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
 from nlpkit import __version__
@@ -92,6 +92,9 @@ def restore(run: Run, resume: str) -> State:
         run.accelerator.wait_for_everyone()
         return State()
     saved, state = _training(found.path, run.settings.best_by)
+    # Checkpoints of older versions do not have it.
+    zero_at_last_step = saved.get("zero_at_last_step", True)
+    run.settings = run.settings.model_copy(update={"zero_at_last_step": zero_at_last_step})
     if saved["data"] != run.data.fingerprint:
         raise UsageError(
             f"{path} was trained on other data or with another tokenizer: their content has "
@@ -280,8 +283,7 @@ def _write(
         _write_model(run, directory, weights, state.step / run.settings.steps)
         if run.data.tokenizer is not None:
             run.data.tokenizer.save(directory)
-        tensors = {name: tensor.contiguous() for name, tensor in optimizer_state.items()}
-        save_file(tensors, directory / files.OPTIMIZER_STATE)
+        hf_layout.save_tensors(directory / files.OPTIMIZER_STATE, optimizer_state)
         (directory / files.TRAINING).write_text(_state_text(run, state), encoding="utf-8")
 
     _keep_tokenizer(run)
@@ -332,6 +334,7 @@ def _state_text(run: Run, state: State) -> str:
     content = {
         "state": state.to_json(),
         "best_by": run.settings.best_by,
+        "zero_at_last_step": run.settings.zero_at_last_step,
         "data": run.data.fingerprint,
         "nlpkit": __version__,
     }

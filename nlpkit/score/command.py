@@ -9,12 +9,21 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 from nlpkit import registry
 from nlpkit.errors import ScoreTooLow, UsageError
 from nlpkit.score import output, parsing
+from nlpkit.score.contract import (
+    LineMetric,
+    Metric,
+    Tool,
+    has_sums,
+    is_error_rate,
+    is_metric,
+    is_tool,
+    scores_lines,
+)
 from nlpkit.score.inputs import Inputs, read
 from nlpkit.score.output import Result
 from nlpkit.score.parsing import FOLDER
@@ -32,20 +41,26 @@ A tool reads files of another kind. The options of a score: nlpkit score METRIC 
 
 def run(arguments: list[str]) -> None:
     """Do what `nlpkit score` was asked; raise `NlpkitError` for what a user can mend."""
+    arguments = parsing.with_end(arguments)
     if not arguments:
         _say(overview().rstrip("\n"))
         raise UsageError("no METRIC")
     if arguments[0] in ("-h", "--help"):
         return _write(overview())
     names, rest = parsing.metric_names(arguments)
-    modules = {name: parsing.module_of(name) for name in names}
-    tools = [name for name, module in modules.items() if parsing.is_tool(module)]
-    if tools and len(names) > 1:
-        raise UsageError(f"{tools[0]} reads files of its own kind; it cannot be joined by others")
-    for name, module in modules.items():
-        if not tools and "score" not in vars(module):
+    metrics: dict[str, Metric] = {}
+    for name in names:
+        module = parsing.module_of(name)
+        if is_tool(module):
+            if len(names) > 1:
+                raise UsageError(
+                    f"{name} reads files of its own kind; it cannot be joined by others"
+                )
+            return _run_tool(name, module, rest)
+        if not is_metric(module):
             raise UsageError(f"{name} is no score: neither score() nor run() is in it")
-    return _run_tool(tools[0], modules[tools[0]], rest) if tools else _run_metrics(modules, rest)
+        metrics[name] = module
+    return _run_metrics(metrics, rest)
 
 
 def overview() -> str:
@@ -57,7 +72,7 @@ def overview() -> str:
     return page(usage, _ABOUT, {"Scores": scores, "Options": [HELP_ROW]})
 
 
-def _run_tool(name: str, module: ModuleType, arguments: list[str]) -> None:
+def _run_tool(name: str, module: Tool, arguments: list[str]) -> None:
     parser = parsing.for_tool(name, module)
     if parsing.is_help(arguments):
         return _write(parser.format_help())
@@ -71,7 +86,7 @@ def _run_tool(name: str, module: ModuleType, arguments: list[str]) -> None:
     return None
 
 
-def _run_metrics(modules: Mapping[str, ModuleType], arguments: list[str]) -> None:
+def _run_metrics(modules: Mapping[str, Metric], arguments: list[str]) -> None:
     parser = parsing.for_metrics(modules)
     if parsing.is_help(arguments):
         return _write(parser.format_help())
@@ -86,6 +101,7 @@ def _run_metrics(modules: Mapping[str, ModuleType], arguments: list[str]) -> Non
     _check_systems(inputs, found)
     if found.sentence_level:
         ((name, module),) = modules.items()
+        assert scores_lines(module)  # `_check_options` has checked it
         return _run_sentences(name, module, inputs, found)
     rows = results(modules, inputs, found)
     _say_files(inputs, rows, found.quiet)
@@ -95,7 +111,7 @@ def _run_metrics(modules: Mapping[str, ModuleType], arguments: list[str]) -> Non
     return None
 
 
-def _check_options(modules: Mapping[str, ModuleType], found: argparse.Namespace) -> None:
+def _check_options(modules: Mapping[str, Metric], found: argparse.Namespace) -> None:
     """Raise `UsageError` for options that exclude each other, or that a metric cannot do."""
     tested = found.confidence or found.paired_bs or found.paired_ar
     if found.sentence_level:
@@ -107,15 +123,15 @@ def _check_options(modules: Mapping[str, ModuleType], found: argparse.Namespace)
         raise UsageError("-ci is for one system, -pbs and -par for several")
     if found.json and found.score_only:
         raise UsageError("--json and --score-only exclude each other")
-    falls = [_is_error_rate(module) for module in modules.values()]
+    falls = [is_error_rate(module) for module in modules.values()]
     if found.fail_under is not None and all(falls):
         raise UsageError(f"{','.join(modules)}: less is better; the limit is --fail-over")
     if found.fail_over is not None and not any(falls):
         raise UsageError(f"{','.join(modules)}: more is better; the limit is --fail-under")
     for name, module in modules.items():
-        if found.sentence_level and "sentences" not in vars(module):
+        if found.sentence_level and not scores_lines(module):
             raise UsageError(f"{name} has no score of a single line")
-        if tested and not {"statistics", "from_sums"} <= vars(module).keys():
+        if tested and not has_sums(module):
             raise UsageError(f"{name}: no sums over lines decide it, so it cannot be resampled")
 
 
@@ -130,7 +146,7 @@ def _check_systems(inputs: Inputs, found: argparse.Namespace) -> None:
 
 
 def _run_sentences(
-    name: str, module: ModuleType, inputs: Inputs, found: argparse.Namespace
+    name: str, module: LineMetric, inputs: Inputs, found: argparse.Namespace
 ) -> None:
     """Print a score for each line, as they come."""
     options = parsing.options_of(name, module, found)
@@ -182,7 +198,7 @@ def _json(value: Any, indent: int | None) -> str:
 
 
 def _check_limits(
-    rows: list[list[Result]], modules: Mapping[str, ModuleType], found: argparse.Namespace
+    rows: list[list[Result]], modules: Mapping[str, Metric], found: argparse.Namespace
 ) -> None:
     """Raise `ScoreTooLow` for a score on the wrong side of its limit."""
     low: list[tuple[str, float]] = []
@@ -190,7 +206,7 @@ def _check_limits(
     for row in rows:
         for each in row:
             name = f"{each.score.name} of {each.system}" if len(rows) > 1 else each.score.name
-            falls = _is_error_rate(modules[each.metric])
+            falls = is_error_rate(modules[each.metric])
             (high if falls else low).append((name, each.score.score))
     _check_limit(low, found.fail_under)
     _check_limit(high, found.fail_over, over=True)
@@ -207,10 +223,6 @@ def _check_limit(
         said = [f"{name} is {'undefined' if math.isnan(v) else f'{v:.6g}'}" for name, v in wrong]
         option = f"above --fail-over {limit:g}" if over else f"below --fail-under {limit:g}"
         raise ScoreTooLow(f"{', '.join(said)}: {option}")
-
-
-def _is_error_rate(module: ModuleType) -> bool:
-    return bool(vars(module).get("LOWER_IS_BETTER", False))
 
 
 def _say_files(inputs: Inputs, rows: list[list[Result]], quiet: bool) -> None:

@@ -1,35 +1,29 @@
 """What a score file offers, and the small types that pass between it and the command line.
 
-A metric file has
-- a docstring whose first line is its help;
-- `OPTIONS: tuple[Option, ...]`, the keyword arguments of `score`;
-- `REFERENCES: tuple[int, int | None]`, the fewest and most reference files it takes;
-- `score(hypotheses: Sequence[str], references: Sequence[Sequence[str]], **options) -> Score`:
-  `references[k][i]` is the k-th reference of line i (an empty string where line i has fewer);
-- if it can score a line alone, `sentences(hypotheses, references, **options) -> Iterator[Score]`;
-- `LOWER_IS_BETTER = True`, if it is an error rate: for `--fail-over` instead of `--fail-under`;
-- if sums over lines decide it, `statistics(hypotheses, references, **options)`, a row of integers
-  a line, and `from_sums(sums, **options) -> float`, for confidence intervals.
-
-It never changes what it is given, and raises `BadLine` for a line that it cannot read.
-A tool file has a docstring, `add_arguments(parser: argparse.ArgumentParser)` and
-`run(arguments: argparse.Namespace) -> float | None`, which writes its result to stdout itself and
-returns the number that `--fail-under` compares, if it has one.
+A file of `metrics/` is a `Metric`, which compares lines, or a `Tool`, which reads files of its own
+kind. The first line of its docstring is its help. A metric may be a `LineMetric`, a `SummedMetric`
+and an `ErrorRate`, too. It never changes what it is given, and raises `BadLine` for a line that it
+cannot read.
 """
 
-from collections.abc import Callable, Mapping
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
+
+if TYPE_CHECKING:
+    import argparse
 
 
 class Option(NamedTuple):
     """One option of a metric: a keyword argument, on the command line `--name-with-dashes`."""
 
     name: str
-    default: Any
+    default: bool | float | str | None
     help: str
     flags: tuple[str, ...] = ()  # short forms, as sacrebleu's ("-tok",)
-    type: Callable[[str], Any] = str  # bool makes it a switch
+    type: Callable[[str], object] = str  # bool makes it a switch
     choices: tuple[str, ...] | None = None
     metavar: str | None = None
 
@@ -45,6 +39,84 @@ class Score(NamedTuple):
     # and warns of a `ratio` (length of the hypotheses by that of the references) far from 1.
     details: Mapping[str, Any] = MappingProxyType({})
     percent: bool = True  # 0…100 as BLEU is, for rounding in text
+
+
+class Metric(Protocol):
+    """A score of lines; `options` are those of `OPTIONS`, as keyword arguments.
+
+    `references[k][i]` is the k-th reference of line i (an empty string where line i has fewer).
+    """
+
+    OPTIONS: tuple[Option, ...]
+    REFERENCES: tuple[int, int | None]  # the fewest and most reference files, None: any number
+
+    def score(
+        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], **options: Any
+    ) -> Score:
+        """Return the score of all lines."""
+
+
+class LineMetric(Metric, Protocol):
+    """A metric that can score a line by itself."""
+
+    def sentences(
+        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], **options: Any
+    ) -> Iterator[Score]:
+        """Yield the score of each line."""
+
+
+class SummedMetric(Metric, Protocol):
+    """A metric that sums over lines decide, for confidence intervals and paired tests."""
+
+    def statistics(
+        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], **options: Any
+    ) -> Iterable[Sequence[float]]:
+        """Return a row of numbers for each line."""
+
+    def from_sums(self, sums: Sequence[Any], **options: Any) -> float:
+        """Return the score that the sums of the rows give."""
+
+
+class ErrorRate(Metric, Protocol):
+    """A metric of which less is better: its limit is `--fail-over`, not `--fail-under`."""
+
+    LOWER_IS_BETTER: bool
+
+
+class Tool(Protocol):
+    """A score that reads files of its own kind."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add its arguments and options."""
+
+    def run(self, arguments: argparse.Namespace) -> float | None:
+        """Write the result to stdout; return what `--fail-under` compares, if there is such."""
+
+
+# These look for names in the file: `isinstance` imports `inspect`, which takes milliseconds.
+def is_tool(score: Metric | Tool) -> TypeGuard[Tool]:
+    """Return whether it reads files of its own kind."""
+    return "run" in vars(score)
+
+
+def is_metric(score: Metric | Tool) -> TypeGuard[Metric]:
+    """Return whether it compares lines."""
+    return "score" in vars(score)
+
+
+def scores_lines(metric: Metric) -> TypeGuard[LineMetric]:
+    """Return whether it can score a line by itself."""
+    return "sentences" in vars(metric)
+
+
+def has_sums(metric: Metric) -> TypeGuard[SummedMetric]:
+    """Return whether sums over lines decide it."""
+    return {"statistics", "from_sums"} <= vars(metric).keys()
+
+
+def is_error_rate(metric: Metric) -> bool:
+    """Return whether less is better."""
+    return bool(vars(metric).get("LOWER_IS_BETTER", False))
 
 
 class BadLine(Exception):

@@ -23,7 +23,8 @@ def help_of(
             if action.help == argparse.SUPPRESS or "--help" in action.option_strings:
                 continue
             if not action.option_strings:
-                arguments.append(_value(action))
+                value = _value(action)
+                arguments.append(f"[{value}]" if action.nargs == "?" else value)
             sections.setdefault(title, []).append(_row(parser, action))
     options = sections.pop("Options", [])
     ordered = {"Arguments": sections.pop("Arguments", []), **sections}

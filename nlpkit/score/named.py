@@ -1,12 +1,11 @@
 """Scores by name with options, such as `rouge:tokenize=zh,variant=rouge1`, for tasks and `eval`."""
 
 from collections.abc import Callable, Sequence
-from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from nlpkit import registry
 from nlpkit.errors import UsageError
-from nlpkit.score.contract import BadLine, Option, Score
+from nlpkit.score.contract import BadLine, Metric, Option, Score, Tool, is_error_rate, is_metric
 
 _SWITCH = {"true": True, "false": False}
 
@@ -44,16 +43,16 @@ def goes_on(piece: str) -> bool:
     return "=" in piece and ":" not in piece.partition("=")[0]
 
 
-def resolve(name: str) -> tuple[ModuleType, dict[str, Any]]:
+def resolve(name: str) -> tuple[Metric, dict[str, Any]]:
     """Return the score's module and the options of one `NAME:OPTION=VALUE,…`; see `split`."""
     if not name:
         raise WrongScore("", "a name is empty; for example accuracy,f1:average=micro")
     module_name, _, rest = name.partition(":")
     try:
-        module = registry.load("score/metrics", module_name)
+        module = cast("Metric | Tool", registry.load("score/metrics", module_name))
     except UsageError as error:
         raise WrongScore(name, str(error)) from error
-    if not hasattr(module, "score") or module.REFERENCES[0] < 1:
+    if not is_metric(module) or module.REFERENCES[0] < 1:
         what = f"compares no answers with what is right; see nlpkit score {module_name}"
         raise WrongScore(name, what)
     known = {option.name: option for option in module.OPTIONS}
@@ -90,7 +89,7 @@ def _value(name: str, option: Option, text: str) -> Any:
 
 def lower_is_better(name: str) -> bool:
     """Return whether a score is an error rate; raise `WrongScore`."""
-    return bool(vars(resolve(name)[0]).get("LOWER_IS_BETTER", False))
+    return is_error_rate(resolve(name)[0])
 
 
 def score(

@@ -7,15 +7,16 @@ Of several metrics that share an option, the plain name is that of the first in 
 import argparse
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from nlpkit import registry
 from nlpkit.errors import UsageError
-from nlpkit.score.contract import Option
+from nlpkit.score.contract import Metric, Option, Tool, is_tool
 
 FOLDER = "score/metrics"
 _FORMATS = ("text", "json")
+_END = "---"  # stands for --, the end of the options
+_TEST_SETS = ("-l", "--language-pair", "-t", "--test-set")
 
 
 class Parser(argparse.ArgumentParser):
@@ -27,6 +28,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: str, abouts: Sequence[str | None] = (), forms: Sequence[str] = ()):
         super().__init__(prog=prog, usage="", formatter_class=_Unused)
         self._abouts, self._forms = abouts, forms
+        self.add_argument(_END, dest="end", action="store_true", help=argparse.SUPPRESS)
 
     def format_help(self) -> str:
         from nlpkit.score.help_rows import help_of  # no score needs what it imports
@@ -47,6 +49,11 @@ class Parser(argparse.ArgumentParser):
         found, unknown = self.parse_known_intermixed_args(arguments)
         if unknown:
             given = unknown[0].partition("=")[0]
+            if given in _TEST_SETS:
+                self.error(
+                    f"no option {given}: test sets of sacrebleu are not downloaded; give the "
+                    "references as files, and --tokenize zh for Chinese"
+                )
             near = registry.suggest(given, self._option_string_actions)
             self.error(f"no option {given}{near}")
         return found
@@ -57,6 +64,20 @@ class _Unused(argparse.HelpFormatter):
 
     def __init__(self, prog: str):
         super().__init__(prog, width=80)
+
+
+def with_end(arguments: list[str]) -> list[str]:
+    """Return the arguments; what stands after `--` begins as no option does.
+
+    argparse would give `-i HYP -- REF` a second system.
+    """
+    if "--" not in arguments:
+        return arguments
+    at = arguments.index("--")
+    files = [
+        f"./{name}" if name[:1] == "-" and name != "-" else name for name in arguments[at + 1 :]
+    ]
+    return [*arguments[:at], _END, *files] if at else files
 
 
 def metric_names(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -87,17 +108,12 @@ def metric_names(arguments: list[str]) -> tuple[list[str], list[str]]:
     return names, arguments
 
 
-def is_tool(module: ModuleType) -> bool:
-    """Return whether a score reads files of its own kind, with arguments of its own."""
-    return "run" in vars(module)
-
-
-def module_of(name: str) -> ModuleType:
+def module_of(name: str) -> Metric | Tool:
     """Return the score's module; raise `UsageError` with the nearest name for an unknown one."""
     if name not in registry.names(FOLDER) and os.path.isfile(name):
         raise UsageError(f"{name} is a file; METRIC comes first: nlpkit score METRIC HYP REF...")
     try:
-        return registry.load(FOLDER, name)
+        return cast("Metric | Tool", registry.load(FOLDER, name))
     except UsageError as error:
         raise UsageError(f"{error} (nlpkit score METRIC HYP REF...)") from error
 
@@ -107,7 +123,7 @@ def _add_metrics(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("-m", "--metrics", nargs="+", metavar="METRIC", help=text)
 
 
-def for_tool(name: str, module: ModuleType) -> Parser:
+def for_tool(name: str, module: Tool) -> Parser:
     """Return a parser for a tool, which adds arguments of its own."""
     parser = Parser(f"nlpkit score {name}", [module.__doc__])
     module.add_arguments(parser)
@@ -116,7 +132,7 @@ def for_tool(name: str, module: ModuleType) -> Parser:
     return parser
 
 
-def for_metrics(modules: Mapping[str, ModuleType]) -> Parser:
+def for_metrics(modules: Mapping[str, Metric]) -> Parser:
     """Return a parser for these metrics; what it reads for `Option` o of m is called `m:o`."""
     prog = f"nlpkit score {','.join(modules)}"
     forms = ("HYP REF... [OPTIONS]", "REF... -i HYP... [OPTIONS]")
@@ -133,7 +149,7 @@ def for_metrics(modules: Mapping[str, ModuleType]) -> Parser:
     return parser
 
 
-def options_of(name: str, module: ModuleType, found: argparse.Namespace) -> dict[str, Any]:
+def options_of(name: str, module: Metric, found: argparse.Namespace) -> dict[str, Any]:
     """Return the keyword arguments of a metric's `score`."""
     return {option.name: vars(found)[f"{name}:{option.name}"] for option in module.OPTIONS}
 
@@ -200,7 +216,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     switch("-q", "--quiet", "only warnings and errors on stderr")
     _add_limit(group)
     text = "exit code 6 if an error rate (wer, ter, ...) is above X"
-    group.add_argument("--fail-over", type=float, metavar="X", help=text)
+    group.add_argument("--fail-over", type=_limit, metavar="X", help=text)
     # sacrebleu's; nothing here has colour.
     group.add_argument("-nc", "--no-color", action="store_true", help=argparse.SUPPRESS)
 
@@ -208,7 +224,17 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
 def _add_limit(group: argparse._ActionsContainer) -> None:
     """Add the limit that metrics and tools have."""
     text = "exit code 6 if a score is below X, or undefined"
-    group.add_argument("--fail-under", type=float, metavar="X", help=text)
+    group.add_argument("--fail-under", type=_limit, metavar="X", help=text)
+
+
+def _limit(text: str) -> float:
+    value = float(text)
+    if value != value:
+        raise argparse.ArgumentTypeError("nan is no limit; give a number")
+    return value
+
+
+_limit.__name__ = "number"
 
 
 def _add_traceback(parser: Parser) -> None:

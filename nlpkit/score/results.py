@@ -3,18 +3,17 @@
 import argparse
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
 from nlpkit.errors import DataError
 from nlpkit.score import parsing
-from nlpkit.score.contract import BadLine, Score
+from nlpkit.score.contract import BadLine, Metric, SummedMetric, has_sums
 from nlpkit.score.inputs import Inputs
 from nlpkit.score.output import Result
 
 
 def results(
-    modules: Mapping[str, ModuleType], inputs: Inputs, found: argparse.Namespace
+    modules: Mapping[str, Metric], inputs: Inputs, found: argparse.Namespace
 ) -> list[list[Result]]:
     """Return a row for each system, a result in it for each metric."""
     columns = []
@@ -24,22 +23,22 @@ def results(
         column = []
         for index, (system, lines) in enumerate(zip(inputs.names, inputs.systems, strict=True)):
             with named_lines(inputs, index):
-                score: Score = module.score(lines, references, **options)
+                score = module.score(lines, references, **options)
             column.append(Result(name, system, score, score.signature))
-        if found.confidence or found.paired_bs or found.paired_ar:
+        if has_sums(module) and (found.confidence or found.paired_bs or found.paired_ar):
             column = _tested(column, module, options, inputs, found)
         columns.append(column)
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-def references_for(module: ModuleType, inputs: Inputs) -> list[list[str]]:
+def references_for(module: Metric, inputs: Inputs) -> list[list[str]]:
     """Return what the metric is given: nothing, if it takes none."""
     return [] if module.REFERENCES[1] == 0 else inputs.references
 
 
 def _tested(
     column: list[Result],
-    module: ModuleType,
+    module: SummedMetric,
     options: dict[str, Any],
     inputs: Inputs,
     found: argparse.Namespace,

@@ -150,7 +150,7 @@ def _of_text(subject: Subject) -> dict[str, Callable[[], Verdict]]:
     fitting: dict[str, tuple[bool, Callable[[Subject], Verdict]]] = {
         "noise floor": (bool(seen.words), of_objective.noise_floor),
         "no leak": (bool(seen.words), of_objective.no_leak),
-        "no label leak": (bool(seen.labels), of_labels.label_leak),
+        "no label leak": (bool(seen.given_labels), of_labels.label_leak),
         "no neighbour leak": (True, of_objective.no_neighbour_leak),
         "unmasking": (True, of_examples.unmasking),
         "shown targets": (bool(subject.offering("shown")), of_examples.shown_targets),
@@ -177,7 +177,7 @@ def _shrink(resolved: Resolved) -> tuple[Resolved, dict[str, tuple[Any, Any]]]:
     small = type(config).model_validate(config.model_dump() | lower)
     tokenizer = recipe.tokenizer
     if tokenizer is None and fit.reads_text(recipe.objective):
-        tokenizer = sections.Tokenizer(path=recipe.init_from, kind=None)
+        tokenizer = sections.Tokenizer(path=str(part.source), kind=None)
     model = sections.Model(family=part.family, config=small)
     update = {"model": model, "init_from": None, "tokenizer": tokenizer}
     lowered = {k: (known[k], v) for k, v in lower.items() if v != known[k]}

@@ -1,11 +1,16 @@
-"""Rank documents for queries with TF-IDF; with --qrels, score that ranking.
+"""The top words of documents by TF-IDF, or documents ranked for queries.
 
+Without QUERIES: the words of each document with the highest weight, --top of them, as tsv
+(document, rank, word, weight) or JSON. With QUERIES: documents ranked, and scored with --qrels.
 DOCS, QUERIES, what goes where and how ties are told apart: as in `nlpkit score bm25`.
 
 N documents, df of them with the word, tf times in a document of so many words, qtf in the query:
-  plain     Σ qtf * (tf / length) * ln(N / (df + 1))
-  sklearn   cosine of the query and the document as scikit-learn's TfidfVectorizer makes them:
-            tf * (ln((1 + N) / (1 + df)) + 1), divided by its length in the Euclidean norm
+  plain       (tf / length) * ln(N / (df + 1))
+  unsmoothed  (tf / length) * ln(N / df)
+  sublinear   (1 + ln tf) * ln(N / df)
+  sklearn     tf * (ln((1 + N) / (1 + df)) + 1), divided by the Euclidean norm of the document
+A document's score is the sum over the query's words, each qtf times; for sklearn it is the cosine,
+as scikit-learn's TfidfVectorizer makes it.
 
 The idf of plain is 0 for a word that all documents but one hold, negative for one in all of them;
 there, documents that hold a word of the query are ranked whatever their score, else above 0 only.
@@ -22,7 +27,8 @@ import numpy as np
 from nlpkit.score.search import command
 from nlpkit.score.search.inverted_index import Index
 
-VARIANTS = ("plain", "sklearn")
+VARIANTS = ("plain", "unsmoothed", "sublinear", "sklearn")
+_COLUMN = {"plain": "length", "unsmoothed": "length", "sublinear": "tf part", "sklearn": "norm"}
 
 
 class Weighting:
@@ -32,7 +38,7 @@ class Weighting:
         self._index = index
         self._variant = variant
         self.signed = variant == "plain"
-        self.columns = ("idf", "length" if variant == "plain" else "norm")
+        self.columns = ("idf", _COLUMN[variant])
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -47,8 +53,10 @@ class Weighting:
     def impacts(self, term: int) -> np.ndarray:
         """Return the tf-idf of the term in each document that holds it: (df,) float64."""
         span = self._index.postings(term)
-        sizes = self._sizes[self._index.documents[span]]
-        return self._index.counts[span] * float(self._idf[term]) / sizes
+        counts = self._index.counts[span]
+        if self._variant == "sublinear":
+            return (1 + np.log(counts)) * float(self._idf[term])
+        return counts * float(self._idf[term]) / self._sizes[self._index.documents[span]]
 
     def absent(self, term: int) -> float:
         """Return 0: a document is not weighed by what it does not hold."""
@@ -56,15 +64,19 @@ class Weighting:
 
     def weights(self, terms: Sequence[int], counts: Sequence[int]) -> list[float]:
         """Return the query's counts or, in `sklearn`, its normalised tf-idf."""
-        if self._variant == "plain":
+        if self._variant != "sklearn":
             return [float(n) for n in counts]
         values = [n * float(self._idf[term]) for term, n in zip(terms, counts, strict=True)]
         norm = math.sqrt(math.fsum(v * v for v in values))
         return [v / norm for v in values]
 
     def parts(self, term: int, document: int) -> tuple[float, ...]:
-        """Return the idf, and what the document's counts are divided by."""
-        return float(self._idf[term]), float(self._sizes[document])
+        """Return the idf, and what the count is divided by or, in `sublinear`, becomes."""
+        idf = float(self._idf[term])
+        if self._variant != "sublinear":
+            return idf, float(self._sizes[document])
+        count = self._index.count(term, document)
+        return idf, 1 + math.log(count) if count else 0.0
 
     @cached_property
     def _idf(self) -> np.ndarray:
@@ -72,12 +84,14 @@ class Weighting:
         N, df = len(self._index.ids), self._index.frequencies
         if self._variant == "plain":
             return np.log(N / (df + 1))
+        if self._variant in ("unsmoothed", "sublinear"):
+            return np.log(N / df)
         return np.log((1 + N) / (1 + df)) + 1
 
     @cached_property
     def _sizes(self) -> np.ndarray:
         """Return each document's length in words or, in `sklearn`, its norm: (N,) float64."""
-        if self._variant == "plain":
+        if self._variant != "sklearn":
             return self._index.lengths.astype(np.float64)
         values = self._index.counts * np.repeat(self._idf, self._index.frequencies)
         values *= values
@@ -86,11 +100,11 @@ class Weighting:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `nlpkit score tfidf`."""
-    command.add_arguments(parser)
+    command.add_arguments(parser, top_words=True)
     formula = parser.add_argument_group("formula")
     formula.add_argument("--variant", choices=VARIANTS, default="plain", help="default: plain")
 
 
 def run(arguments: argparse.Namespace) -> float | None:
-    """Rank or, with --qrels, score: return the first measure then, else None."""
+    """Print top words or rankings or, with --qrels, measures; return the first measure then."""
     return command.run(arguments, "tfidf", lambda index: Weighting(index, arguments.variant))

@@ -1,7 +1,8 @@
 """Word error rate: edits that turn the reference into the hypothesis, by words of the reference.
 
 Levenshtein distance over words between white space, corpus level: all edits by all reference
-words, so above 1 where much is inserted. As `jiwer.process_words`, the kinds of edit too.
+words, so above 1 where much is inserted. As `jiwer.process_words`, the kinds of edit too, but that
+a tab or U+3000 separates words here; jiwer splits at the space (U+0020) alone.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What `bm25` and `tfidf` share: options, the index new or kept, rankings out, their scores."""
+"""What `bm25` and `tfidf` share: options, rankings out, their scores, the top words."""
 
 import argparse
 import contextlib
@@ -6,13 +6,11 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from nlpkit import __version__
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.score.files import name_of
-from nlpkit.score.search import evaluation, inverted_index, kept_index, run_lines
+from nlpkit.score.search import evaluation, indexing, keywords, run_lines
 from nlpkit.score.search.documents import FORMATS, Records
 from nlpkit.score.search.inverted_index import Index
 from nlpkit.score.search.judgements import Qrels, read_qrels
@@ -28,10 +26,14 @@ _TOP_SCORED = 1000
 _SAMPLE = 1000
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that every way of ranking has."""
+def add_arguments(parser: argparse.ArgumentParser, top_words: bool = False) -> None:
+    """Add the options that every way of ranking has; with `top_words`, QUERIES may be missing."""
     parser.add_argument("docs", metavar="DOCS", help="documents, or the directory of an index")
-    parser.add_argument("queries", metavar="QUERIES", help="queries")
+    if top_words:
+        text = "queries; without them, the top words of each document are printed"
+        parser.add_argument("queries", metavar="QUERIES", nargs="?", help=text)
+    else:
+        parser.add_argument("queries", metavar="QUERIES", help="queries")
     reading = parser.add_argument_group("reading")
     reading.add_argument("--tokenize", choices=TOKENIZERS, help="default: word")
     reading.add_argument(
@@ -51,9 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "keep the index here, use it while DOCS is the same"
     reading.add_argument("--index", metavar="DIR", help=text)
     writing = parser.add_argument_group("writing")
-    text = f"documents a query; default: {_TOP}, with --qrels {_TOP_SCORED}"
+    what = "documents a query, or words a document" if top_words else "documents a query"
+    text = f"{what}; default: {_TOP}, with --qrels {_TOP_SCORED}"
     writing.add_argument("--top", type=int, metavar="N", help=text)
-    writing.add_argument("--format", choices=run_lines.FORMATS, help="default: trec")
+    usual = "trec, or tsv without QUERIES" if top_words else "trec"
+    writing.add_argument("--format", choices=run_lines.FORMATS, help=f"default: {usual}")
     writing.add_argument(
         "--explain", nargs=2, metavar=("QUERY", "DOC"), help="one score, term by term, instead"
     )
@@ -66,15 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "mean over all of --qrels, not those with a hit alone"
     scoring.add_argument("-c", "--complete", action="store_true", help=text)
     scoring.add_argument("--run", metavar="FILE", help="with --qrels: write the ranking here")
-
-
-class Settings(NamedTuple):
-    """What decides an index beside the documents; the format and titles are of the documents."""
-
-    tokenize: str
-    lowercase: bool
-    format: str
-    title: bool
 
 
 class Plan(NamedTuple):
@@ -94,17 +89,22 @@ def run(
     info = _silent if found.quiet else _info
     # A mistake in the judgements is told before the index is made.
     qrels = read_qrels(plan.qrels) if plan.qrels else None
-    index, settings = _index(found, info)
+    index, settings = indexing.index_of(found, info)
     words = tokenizer(settings.tokenize, settings.lowercase)
     weighting = weighting_of(index)
-    signature = _signature(name, weighting, index, settings)
-    ranker = Ranker(index, weighting)
-    records = Records(found.queries, found.query_format, title=settings.title)
+    signature = indexing.signature(name, weighting, index, settings)
     lines = f"{len(index.ids)} documents ({index.empty} without a word)"
     info(f"{lines}, {len(index.terms)} terms, mean length {index.mean_length:.2f}")
     info(signature)
     if look_uncut(islice(index.terms, _SAMPLE)):
         info(f"{settings.tokenize} leaves whole clauses uncut: --tokenize bigram or zh cuts them")
+    if found.queries is None:
+        run_lines.check_identifiers(plan.format, name_of(found.docs), index.ids)
+        for line in keywords.lines(index, weighting, plan.top, plan.format, signature):
+            sys.stdout.write(line)
+        return None
+    ranker = Ranker(index, weighting)
+    records = Records(found.queries, found.query_format, title=settings.title)
     if found.explain:
         _explain(ranker, records, words, found, plan.format)
         return None
@@ -127,6 +127,8 @@ def _plan(found: argparse.Namespace) -> Plan:
         found.qrels == "-" and "-" in (found.docs, found.queries)
     ):
         raise UsageError("stdin (-) can be read once only")
+    if found.queries is None:
+        _check_alone(found)
     if found.top is not None and found.top < 1:
         raise UsageError(f"--top: {found.top} is below 1")
     if found.explain and (found.qrels or found.format == "tsv"):
@@ -138,73 +140,17 @@ def _plan(found: argparse.Namespace) -> Plan:
         raise UsageError("--complete needs --qrels FILE")
     measures = parse_all(found.measures or evaluation.DEFAULT) if found.qrels else []
     top = found.top or (_TOP_SCORED if found.qrels else _TOP)
-    form = found.format or ("text" if found.explain else "trec")
-    return Plan(top, form, found.qrels, measures)
+    usual = "tsv" if found.queries is None else "text" if found.explain else "trec"
+    return Plan(top, found.format or usual, found.qrels, measures)
 
 
-def _index(found: argparse.Namespace, info: Callable[[str], None]) -> tuple[Index, Settings]:
-    """Return the index of the documents, built or kept, and its settings."""
-    if found.docs != "-" and Path(found.docs).is_dir():
-        return _opened(found, info)
-    records = Records(found.docs, found.input_format, title=found.title is not False)
-    lowercase = found.lowercase is not False
-    settings = Settings(found.tokenize or "word", lowercase, records.format, records.title)
-    if not found.index:
-        return _built(records, settings, info), settings
-    directory = Path(found.index)
-    kept = kept_index.read_settings(directory)
-    made_from = settings._asdict() | kept_index.versions(settings.tokenize)
-    if found.docs != "-":
-        made_from["documents"] = kept_index.fingerprint(found.docs)
-        if kept == made_from:
-            info(f"index: {directory}, kept")
-            return kept_index.load(directory)[0], settings
-    index = _built(records, settings, info)
-    kept_index.save(index, made_from, directory)
-    changed = [key for key in made_from if kept is not None and kept.get(key) != made_from[key]]
-    why = f" anew, for these changed: {', '.join(changed)}" if changed else ""
-    info(f"index: {directory}, written{why}")
-    return index, settings
-
-
-def _opened(found: argparse.Namespace, info: Callable[[str], None]) -> tuple[Index, Settings]:
-    """Return the index that DOCS is; raise `UsageError` for options that it was not made with."""
-    if found.index:
-        raise UsageError(f"--index: {found.docs} is an index already")
-    index, kept = kept_index.load(Path(found.docs))
-    try:
-        settings = Settings(**{name: kept[name] for name in Settings._fields})
-        if settings.tokenize not in TOKENIZERS:
-            raise ValueError(f"no {settings.tokenize!r} among the tokenizers")
-    except (KeyError, ValueError) as error:
-        raise FileError(f"{found.docs}: a damaged index ({error}); remove it") from error
-    for name, version in kept_index.versions(settings.tokenize).items():
-        if kept.get(name) != version:
-            other = f"made with {name} {kept.get(name)}, here is {version}"
-            info(f"{found.docs}: {other}; words may be cut otherwise")
-    asked = (found.tokenize, found.lowercase, found.input_format, found.title)
-    for name, value, made in zip(Settings._fields, asked, settings, strict=True):
-        if value is not None and value != made:
-            raise UsageError(f"{found.docs}: made with {name} {made}, not {value}")
-    return index, settings
-
-
-def _built(records: Records, settings: Settings, info: Callable[[str], None]) -> Index:
-    index = inverted_index.build(records, tokenizer(settings.tokenize, settings.lowercase))
-    if not index.ids:
-        raise DataError(f"{name_of(records.path)}: holds no document")
-    if records.blank:
-        info(f"{name_of(records.path)}: {records.blank} blank lines left out")
-    return index
-
-
-def _signature(name: str, weighting: Weighting, index: Index, settings: Settings) -> str:
-    values = {key: "none" if v is None else v for key, v in weighting.parameters.items()}
-    values |= {"tok": settings.tokenize, "case": "lower" if settings.lowercase else "mixed"}
-    if settings.format == "jsonl":
-        values["title"] = "yes" if settings.title else "no"
-    values |= {"docs": len(index.ids), "version": __version__}
-    return "|".join([name, *(f"{key}:{value}" for key, value in values.items())])
+def _check_alone(found: argparse.Namespace) -> None:
+    """Raise `UsageError` for options that need queries."""
+    if found.format == "trec":
+        raise UsageError("--format trec is of rankings, so it needs QUERIES; use tsv or json")
+    for option in ("qrels", "explain", "query_format"):
+        if getattr(found, option):
+            raise UsageError(f"--{option.replace('_', '-')} needs QUERIES")
 
 
 def _rankings(

@@ -1,0 +1,89 @@
+"""The index of the documents: new, or kept by an earlier run; and the signature of its scores."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from nlpkit import __version__
+from nlpkit.errors import DataError, FileError, UsageError
+from nlpkit.score.files import name_of
+from nlpkit.score.search import inverted_index, kept_index
+from nlpkit.score.search.documents import Records
+from nlpkit.score.search.inverted_index import Index
+from nlpkit.score.search.ranking import Weighting
+from nlpkit.score.search.words import TOKENIZERS, tokenizer
+
+
+class Settings(NamedTuple):
+    """What decides an index beside the documents; the format and titles are of the documents."""
+
+    tokenize: str
+    lowercase: bool
+    format: str
+    title: bool
+
+
+def index_of(found: argparse.Namespace, info: Callable[[str], None]) -> tuple[Index, Settings]:
+    """Return the index of the documents, built or kept, and its settings."""
+    if found.docs != "-" and Path(found.docs).is_dir():
+        return _opened(found, info)
+    records = Records(found.docs, found.input_format, title=found.title is not False)
+    lowercase = found.lowercase is not False
+    settings = Settings(found.tokenize or "word", lowercase, records.format, records.title)
+    if not found.index:
+        return _built(records, settings, info), settings
+    directory = Path(found.index)
+    kept = kept_index.read_settings(directory)
+    made_from = settings._asdict() | kept_index.versions(settings.tokenize)
+    if found.docs != "-":
+        made_from["documents"] = kept_index.fingerprint(found.docs)
+        if kept == made_from:
+            info(f"index: {directory}, kept")
+            return kept_index.load(directory)[0], settings
+    index = _built(records, settings, info)
+    kept_index.save(index, made_from, directory)
+    changed = [key for key in made_from if kept is not None and kept.get(key) != made_from[key]]
+    why = f" anew, for these changed: {', '.join(changed)}" if changed else ""
+    info(f"index: {directory}, written{why}")
+    return index, settings
+
+
+def _opened(found: argparse.Namespace, info: Callable[[str], None]) -> tuple[Index, Settings]:
+    """Return the index that DOCS is; raise `UsageError` for options that it was not made with."""
+    if found.index:
+        raise UsageError(f"--index: {found.docs} is an index already")
+    index, kept = kept_index.load(Path(found.docs))
+    try:
+        settings = Settings(**{name: kept[name] for name in Settings._fields})
+        if settings.tokenize not in TOKENIZERS:
+            raise ValueError(f"no {settings.tokenize!r} among the tokenizers")
+    except (KeyError, ValueError) as error:
+        raise FileError(f"{found.docs}: a damaged index ({error}); remove it") from error
+    for name, version in kept_index.versions(settings.tokenize).items():
+        if kept.get(name) != version:
+            other = f"made with {name} {kept.get(name)}, here is {version}"
+            info(f"{found.docs}: {other}; words may be cut otherwise")
+    asked = (found.tokenize, found.lowercase, found.input_format, found.title)
+    for name, value, made in zip(Settings._fields, asked, settings, strict=True):
+        if value is not None and value != made:
+            raise UsageError(f"{found.docs}: made with {name} {made}, not {value}")
+    return index, settings
+
+
+def _built(records: Records, settings: Settings, info: Callable[[str], None]) -> Index:
+    index = inverted_index.build(records, tokenizer(settings.tokenize, settings.lowercase))
+    if not index.ids:
+        raise DataError(f"{name_of(records.path)}: holds no document")
+    if records.blank:
+        info(f"{name_of(records.path)}: {records.blank} blank lines left out")
+    return index
+
+
+def signature(name: str, weighting: Weighting, index: Index, settings: Settings) -> str:
+    values = {key: "none" if v is None else v for key, v in weighting.parameters.items()}
+    values |= {"tok": settings.tokenize, "case": "lower" if settings.lowercase else "mixed"}
+    if settings.format == "jsonl":
+        values["title"] = "yes" if settings.title else "no"
+    values |= {"docs": len(index.ids), "version": __version__}
+    return "|".join([name, *(f"{key}:{value}" for key, value in values.items())])
