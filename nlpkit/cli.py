@@ -18,9 +18,9 @@ from nlpkit.errors import FileError, NlpkitError, OutOfMemory, RecipeError, Usag
 
 _BROKEN_PIPE = 141
 _INTERRUPTED = 130
-_SHOWN_PROBLEMS = 50  # of a recipe
 # What torch and the system say of an allocation that failed.
 _NO_MEMORY = ("can't allocate memory", "not enough memory", os.strerror(errno.ENOMEM))
+_SHOWN_PROBLEMS = 50  # of a recipe
 _OUT_OF_MEMORY = (
     "out of memory: lower train.tokens_per_batch (a step stays the same, only in more parts), then "
     "the objective's max_length or the model's sizes"

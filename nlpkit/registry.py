@@ -93,8 +93,11 @@ def check_named_by(file: str | os.PathLike[str], name: str, remedy: str) -> None
     if "." not in name or name in sys.modules:
         return
     here, home = _working_directory(), os.path.dirname(os.path.realpath(file))
-    if os.path.basename(os.path.dirname(home)) == "checkpoints":
-        home = os.path.dirname(os.path.dirname(home))
+    run = os.path.dirname(home)  # of RUN/tokenizer; of a checkpoint, the directory above
+    if os.path.basename(run) == "checkpoints":
+        home = os.path.dirname(run)
+    elif os.path.basename(home) == "tokenizer" and os.path.isfile(os.path.join(run, "run.json")):
+        home = run
     stem = os.path.join(here, *name.split("."))
     sources = [f"{stem}.py", os.path.join(stem, "__init__.py")]
     source = next((path for path in sources if here and os.path.isfile(path)), None)

@@ -67,6 +67,62 @@ class Objective(Base):
     def example(self, ids, rng):
         return super().example(ids[::-1].copy(), rng)  # right to left
 """
+# Characters as tokens, in a file that no shipped kind has.
+TOKENIZER = '''\
+import hashlib, json
+from pathlib import Path
+
+import numpy as np
+
+from nlpkit.config import FrozenConfig
+from nlpkit.errors import FileError
+
+
+class Config(FrozenConfig):
+    """No settings."""
+
+
+class Tokenizer:
+    files = ("letters.json",)
+    bos_id, eos_id, unk_id, pad_id = 0, 0, 1, None
+
+    def __init__(self, letters):
+        self.letters = letters
+        self.vocab_size = 2 + len(letters)
+
+    @classmethod
+    def train(cls, texts, config):
+        return cls(sorted({letter for text in texts for letter in text}))
+
+    @classmethod
+    def load(cls, path):
+        try:
+            return cls(json.loads((Path(path) / "letters.json").read_text()))
+        except OSError as error:
+            raise FileError(f"{path}: no letters.json") from error
+
+    def save(self, directory):
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        (Path(directory) / "letters.json").write_text(json.dumps(self.letters))
+
+    def encode(self, text):
+        return [2 + self.letters.index(c) if c in self.letters else 1 for c in text]
+
+    def encode_batch(self, texts):
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids):
+        return "".join(self.letters[i - 2] for i in ids if i > 1)
+
+    def token(self, token_id):
+        return ["<s>", "<unk>", *self.letters][token_id]
+
+    def token_characters(self):
+        return np.array([0, 1] + [1] * len(self.letters))
+
+    def fingerprint(self):
+        return hashlib.sha256("".join(self.letters).encode()).hexdigest()
+'''
 RECIPE = """\
 name: tiny
 model: {family: FAMILY, hidden_size: 32, num_layers: 2, num_heads: 4, max_positions: 64}
@@ -87,6 +143,7 @@ def package(folder: Path) -> Path:
         "twin/__init__.py": TWIN_LIGHT,
         "twin/model.py": TWIN_MODEL,
         "backwards.py": OBJECTIVE,
+        "letters.py": TOKENIZER,
     }
     for name, text in sources.items():
         path = folder / "mylab" / name

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from nlpkit import cli
-from nlpkit.checkpoints import any_layout, files, hf_layout
+from nlpkit.checkpoints import any_layout, files, hf_layout, tokenizer_files
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
 from nlpkit.runs.convert import convert
@@ -281,6 +281,67 @@ def test_dotted_objective_of_a_checkpoint_is_imported_from_the_working_directory
     with pytest.raises(FileError) as caught:
         open_checkpoint(place)
     assert str(caught.value) == f"{expected}; run nlpkit where it lies"
+
+
+def test_tokenizer_kind_of_ones_own_opens_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _dotted.package(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    text = _dotted.recipe("gpt").replace(
+        "{kind: cpm_ant, vocab_size: 120, min_frequency: 1}", "{kind: mylab.letters}"
+    )
+    path = _tiny.write(tmp_path, text=text)
+    place = _tiny.pretrain(path, tmp_path / "run", "train.steps=2").resolve()
+    _forget()
+    opened = open_checkpoint(place)
+    assert type(opened.tokenizer).__module__ == "mylab.letters"
+    assert opened.tokenizer.decode(opened.tokenizer.encode("天地人")) == "天地人"
+    for line in (
+        f"pretrain {path} --out run --allow-change",
+        "eval run --json",
+        "tokenizer show run/tokenizer 天地 --json",
+        "convert run made --json",
+        "eval made --data valid.txt --json",
+    ):
+        code, _, err = _dotted.script(tmp_path, *line.split())
+        assert code == 0, err
+    tokens = json.loads(_dotted.script(tmp_path, "tokenizer", "show", "made", "天", "--json")[1])
+    assert tokens["tokens"] == ["天"]
+    # It is named by the checkpoint, so only what lies in the working directory is imported.
+    _forget()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(tmp_path)])
+    expected = f"{place}/nlpkit_tokenizer.json: names 'mylab.letters', which is not in the working "
+    with pytest.raises(FileError) as caught:
+        open_checkpoint(place)
+    assert str(caught.value) == f"{expected}directory; run nlpkit where it lies"
+
+
+@pytest.mark.parametrize("where", ["run/tokenizer", "run/checkpoints/step-00000002", "alone"])
+def test_tokenizer_kind_that_comes_with_a_checkpoint_is_never_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    home = tmp_path / (where.partition("/")[0])
+    directory = tmp_path / where
+    directory.mkdir(parents=True)
+    (home / "run.json").write_text("{}", encoding="utf-8")
+    (directory / "letters.json").write_text("[]", encoding="utf-8")
+    notes = '{"kind": "mylab.letters"}'
+    (directory / "nlpkit_tokenizer.json").write_text(notes, encoding="utf-8")
+    (home / "mylab").mkdir()
+    (home / "mylab/letters.py").write_text("raise SystemExit('run')", encoding="utf-8")
+    monkeypatch.chdir(home)
+    with pytest.raises(FileError, match="code that comes with a checkpoint is not run"):
+        tokenizer_files.load(directory)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"kind": 3}', '{"kind": "cpm_ant"}'])
+def test_damaged_kind_of_a_tokenizer_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "nlpkit_tokenizer.json").write_text(text, encoding="utf-8")
+    with pytest.raises(FileError, match=r"nlpkit_tokenizer\.json: names no kind of tokenizer"):
+        tokenizer_files.load(tmp_path)
 
 
 def test_recipe_beside_a_checkpoint_imports_nothing_from_elsewhere(

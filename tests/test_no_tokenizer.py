@@ -63,7 +63,6 @@ VOCABULARY = ()
 class Config(ModelConfig):
     """Nothing to set."""
 
-    has_vocabulary = False
     inputs = ("pixels",)
 '''
 MODEL = """

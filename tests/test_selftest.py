@@ -6,9 +6,10 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from nlpkit.attention.contract import Request
 from nlpkit.attention.kinds import cpm_ant as kind
 from nlpkit.checkpoints import hf_layout
 from nlpkit.data import loader, pack
-from nlpkit.errors import NlpkitError, UsageError
+from nlpkit.errors import UsageError
 from nlpkit.objectives.contract import IGNORE
 from nlpkit.objectives.cpm_ant import Objective
 from nlpkit.selftest import of_checkpoint, of_examples, of_objective, of_run
@@ -417,5 +418,23 @@ def test_selftest_of_the_packaged_recipe_passes() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_failed_proofs_are_no_bug_with_a_traceback() -> None:
-    assert NlpkitError("a proof failed").exit_code == 1
+def test_failed_proofs_are_no_bug_with_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proofs = [
+        selftest.Proof("round trip", True, "32 of 32", 0.1),
+        selftest.Proof("noise floor", False, "loss 0.1, ln V is 5.3", 0.2),
+    ]
+    bench = SimpleNamespace(
+        run=SimpleNamespace(part=SimpleNamespace(family="cpm_ant")),
+        subject=SimpleNamespace(device="cpu"),
+        **{"precision": "fp32", "attention": "sdpa", "shrunk": {}},
+    )
+    monkeypatch.setattr(selftest, "bench", lambda *_, **__: nullcontext(bench))
+    monkeypatch.setattr(selftest, "prove", lambda _: iter(proofs))
+    assert cli.run(["selftest", str(_tiny.write(tmp_path))]) == 1
+    out, err = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines()] == ["ok", "FAIL"]
+    assert err.endswith("nlpkit: 1 of 2 proofs failed: noise floor\n")
+    assert "Traceback" not in err
+    assert "bug" not in err

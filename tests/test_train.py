@@ -179,28 +179,6 @@ def test_metrics_written_after_the_last_save_are_taken_back(whole, tmp_path: Pat
     assert _tiny.metrics(tmp_path) == _tiny.metrics(run)
 
 
-def test_accumulated_batches_equal_one_batch(tmp_path: Path) -> None:
-    path = _tiny.write(tmp_path)
-    common = ("train.steps=1", "model.dropout=0.0", "train.warmup_steps=1", "train.clip=null")
-    # Bins are planned for the budget, so that a step of one big bin has other sequences; here
-    # both budgets take the whole corpus in one step.
-    _tiny.pretrain(path, tmp_path / "a", *common, "train.tokens_per_step=16384",
-                   "train.tokens_per_batch=16384")  # fmt: skip
-    _tiny.pretrain(path, tmp_path / "b", *common, "train.tokens_per_step=16384",
-                   "train.tokens_per_batch=256")  # fmt: skip
-    one, many = _tiny.metrics(tmp_path / "a")[0], _tiny.metrics(tmp_path / "b")[0]
-    assert one["loss"] == pytest.approx(many["loss"], abs=0.05)
-
-
-def test_early_stopping_ends_the_run(tmp_path: Path) -> None:
-    path = _tiny.write(tmp_path)
-    sets = ("train.lr=1.0e-9", "train.eval_every=1", "train.patience=2", "model.dropout=0.0")
-    _tiny.pretrain(path, tmp_path / "run", *sets, "train.steps=12")
-    steps = [r["step"] for r in _tiny.metrics(tmp_path / "run") if "loss" in r]
-    assert len(steps) < 12
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["finished"] is True
-
-
 def test_diverged_run_stops_at_the_step_and_keeps_the_last_good_state(tmp_path: Path) -> None:
     path = _tiny.write(tmp_path)
     sets = ("train.clip=null", "train.schedule=constant", "train.warmup_steps=0")

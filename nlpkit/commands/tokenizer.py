@@ -67,7 +67,7 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
     directory.parent.mkdir(parents=True, exist_ok=True)
     # It appears whole or not at all.
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".tokenizer-") as draft:
-        tokenizer.save(Path(draft) / "made")
+        tokenizer_files.save(tokenizer, Path(draft) / "made")
         os.replace(Path(draft) / "made", directory)
     if not common.quiet:
         size = f"{tokenizer.vocab_size:,} tokens"

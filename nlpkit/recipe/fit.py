@@ -52,6 +52,7 @@ def of_objectives(
 ) -> Iterator[Misfit]:
     """Yield the objectives that a model cannot have, or that cannot be joined."""
     given = {name for made in classes(objectives) for name in made.inputs}
+    owners: dict[str, str] = {}  # of each loss: the objective before that has it
     for number, section in enumerate(objectives):
         path: Path = ("objective", number, "name") if len(objectives) > 1 else ("objective", "name")
         made = registry.load("objectives", section.name).Objective
@@ -60,6 +61,12 @@ def of_objectives(
                 path,
                 f"{section.name} makes whole examples and cannot follow {objectives[0].name}; "
                 "name it first, or alone",
+            )
+        elif twice := [part for part in made.parts if part in owners]:
+            yield (
+                path,
+                f"{section.name} has a loss called {twice[0]}, as {owners[twice[0]]} before it; "
+                "remove one of them",
             )
         elif lacking := missing(made, config):
             yield path, f"{section.name} needs {_needed(lacking, family, config)}{_suited(made)}"
@@ -80,6 +87,7 @@ def of_objectives(
         elif isinstance(section.config, mixture.Config):
             for of, what in _of_mixture(section.config, family, config):
                 yield (*path[:-1], "of", of, "name"), what
+        owners |= dict.fromkeys(made.parts, section.name)
 
 
 def _of_mixture(

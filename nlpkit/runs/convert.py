@@ -82,7 +82,7 @@ def convert(
     def write(directory: Path) -> None:
         hf_layout.write_folders(directory, folders)
         if tokenizer is not None:
-            tokenizer.save(directory)
+            tokenizer_files.save(tokenizer, directory)
         text = json.dumps(notes, indent=1, ensure_ascii=False)
         (directory / hf_layout.NOTES).write_text(text + "\n", encoding="utf-8")
 

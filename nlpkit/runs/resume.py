@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from nlpkit import __version__
-from nlpkit.checkpoints import files, hf_layout, peft_layout
+from nlpkit.checkpoints import files, hf_layout, peft_layout, tokenizer_files
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.data.pack import Batch
 from nlpkit.disk import name_path_in_errors
@@ -272,7 +272,7 @@ def _keep_tokenizer(run: Run) -> None:
     draft = path.with_name(f".{path.name}")
     with name_path_in_errors(path):
         shutil.rmtree(draft, ignore_errors=True)
-        run.data.tokenizer.save(draft)
+        tokenizer_files.save(run.data.tokenizer, draft)
         draft.rename(path)
 
 
@@ -282,7 +282,7 @@ def _write(
     def write(directory: Path) -> None:
         _write_model(run, directory, weights, state.step / run.settings.steps)
         if run.data.tokenizer is not None:
-            run.data.tokenizer.save(directory)
+            tokenizer_files.save(run.data.tokenizer, directory)
         hf_layout.save_tensors(directory / files.OPTIMIZER_STATE, optimizer_state)
         (directory / files.TRAINING).write_text(_state_text(run, state), encoding="utf-8")
 

@@ -136,7 +136,7 @@ def _trained(
     else:
         tokenizer = grow.grown(old[1], old[0], section.kind, texts, section.config.model_dump())
     with scratch(path.parent) as workdir:
-        tokenizer.save(workdir / "tokenizer")
+        tokenizer_files.save(tokenizer, workdir / "tokenizer")
         publish(workdir / "tokenizer", path, path.is_dir)
     how = (
         f", {tokenizer.vocab_size - old[1].vocab_size:,} of them new, grown" if old else " trained"

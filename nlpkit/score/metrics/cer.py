@@ -5,11 +5,8 @@ reference characters. As `jiwer.process_characters`: white space around a line i
 inside count as characters unless `ignore_spaces`.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
-
-from nlpkit.score.contract import Option, Score
-from nlpkit.score.metrics import _error_rate
+from nlpkit.score.contract import Option
+from nlpkit.score.metrics._error_rate import ErrorRate
 
 REFERENCES = (1, 1)
 LOWER_IS_BETTER = True
@@ -19,60 +16,16 @@ OPTIONS = (
 )
 
 
-def score(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    *,
-    lowercase: bool = False,
-    ignore_spaces: bool = False,
-) -> Score:
-    """Return edits by reference characters; raise `DataError` if the references have none."""
-    pairs = _pairs(hypotheses, references, lowercase, ignore_spaces)
-    return _error_rate.corpus("CER", "characters", pairs, _signature(lowercase, ignore_spaces))
+def _tokens(line: str, *, lowercase: bool = False, ignore_spaces: bool = False) -> str:
+    line = line.lower() if lowercase else line
+    return "".join(line.split()) if ignore_spaces else line.strip()
 
 
-def sentences(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    *,
-    lowercase: bool = False,
-    ignore_spaces: bool = False,
-) -> Iterator[Score]:
-    """Yield each line's edits by its reference characters."""
-    pairs = _pairs(hypotheses, references, lowercase, ignore_spaces)
-    return _error_rate.lines("CER", "characters", pairs, _signature(lowercase, ignore_spaces))
-
-
-def statistics(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    *,
-    lowercase: bool = False,
-    ignore_spaces: bool = False,
-) -> list[tuple[int, int]]:
-    """Return a row a line: edits, reference characters."""
-    return _error_rate.statistics(_pairs(hypotheses, references, lowercase, ignore_spaces))
-
-
-def from_sums(sums: Sequence[int], **_options: Any) -> float:
-    """Return the character error rate."""
-    return _error_rate.rate(int(sums[0]), int(sums[1]))
-
-
-def _pairs(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    lowercase: bool,
-    ignore_spaces: bool,
-) -> Iterator[_error_rate.Pair]:
-    for pair in zip(hypotheses, references[0], strict=True):
-        hypothesis, reference = (line.lower() if lowercase else line for line in pair)
-        if ignore_spaces:
-            yield "".join(hypothesis.split()), "".join(reference.split())
-        else:
-            yield hypothesis.strip(), reference.strip()
-
-
-def _signature(lowercase: bool, ignore_spaces: bool) -> str:
+def _signature(*, lowercase: bool = False, ignore_spaces: bool = False) -> str:
     case, spaces = "lc" if lowercase else "mixed", "no" if ignore_spaces else "yes"
     return f"case:{case}|tok:char|spaces:{spaces}|level:corpus"
+
+
+_RATE = ErrorRate("CER", "characters", _tokens, _signature)
+score, sentences = _RATE.score, _RATE.sentences
+statistics, from_sums = _RATE.statistics, _RATE.from_sums
