@@ -268,7 +268,6 @@ def test_cli_bad_recipe_gives_2_an_empty_stdout_and_each_mistake_on_its_line(fol
         ("pretrain", "r.yaml", "--set", "out=~nosuchuser/x"),
         ("plan", "r.yaml", "--set", "out=~nosuchuser/x"),
         ("tokenizer", "train", "r.yaml", "--out", "~nosuchuser/x"),
-        ("finetune", "r.yaml", "--from", "~nosuchuser/x"),
         ("eval", "~nosuchuser/x"),
         ("generate", "~nosuchuser/x", "r.yaml"),
         ("convert", "~nosuchuser/x", "out"),

@@ -62,6 +62,7 @@ def test_finetune_from_takes_the_best_checkpoint_of_a_run_and_the_latest_without
         server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "two",
                    "--from", tmp_path / "other")
     )  # fmt: skip
+    assert two.stderr.splitlines()[0].endswith(f"run: {tmp_path}/two (new)")
     assert f"{tmp_path}/other: its latest checkpoint, step-00000004" in two.stderr
     assert _tiny.metrics(tmp_path / "one") == _tiny.metrics(tmp_path / "two")
     # A run that began so goes on, although its start is given as a run again, or is gone.
@@ -70,15 +71,17 @@ def test_finetune_from_takes_the_best_checkpoint_of_a_run_and_the_latest_without
                    "--from", tmp_path / "other")
     )  # fmt: skip
     assert "is finished; nothing to do" in again.stderr
-    # Also where that run has been evaluated since.
-    best.symlink_to("step-00000004")
-    for _ in range(2):
-        again = done(
-            server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "two",
-                       "--from", tmp_path / "other")
-        )  # fmt: skip
-        assert "is finished; nothing to do" in again.stderr
-        best.unlink(missing_ok=True)
+    # Also one of an older version, which put the pointer in place of the run.
+    kept = tmp_path / "two/recipe.yaml"
+    text = kept.read_text("utf-8")
+    assert f"init_from: {tmp_path}/other\n" in text
+    text = text.replace(f"{tmp_path}/other\n", f"{tmp_path}/other/checkpoints/latest\n")
+    kept.write_text(text, encoding="utf-8")
+    again = done(
+        server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "two",
+                   "--from", tmp_path / "other")
+    )  # fmt: skip
+    assert "is finished; nothing to do" in again.stderr
     best.symlink_to("step-00000004")
     three = done(
         server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "three", "--dry-run",

@@ -1,7 +1,7 @@
 """Evaluate a checkpoint on held-out data."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -79,7 +79,6 @@ def command(
     from nlpkit.data.store import Callbacks
     from nlpkit.generate.settings import Settings
     from nlpkit.runs.opened import open_checkpoint
-    from nlpkit.runs.seeds import summary, table
     from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
 
@@ -99,14 +98,22 @@ def command(
             run = evaluate.Evaluation(opened, source, tokens_per_batch, callbacks)
             figures, rows = run.figures(names, generation, log, stop, batch=32)
             found.append(figures)
-    if runs:
-        result = summary([seed for seed, _ in runs], [evaluate.values(each) for each in found])
-        result["checkpoints"] = [each["checkpoint"] for each in found]
-        common.result(table(result), **result)
-        return
     if predictions is not None:
         _write(Path(predictions), rows)
-    common.result(evaluate.table(figures), **figures)
+    if runs:
+        _print_summary([seed for seed, _ in runs], found, common)
+    else:
+        common.result(evaluate.table(figures), **figures)
+
+
+def _print_summary(seeds: list[int], found: list[dict[str, Any]], common: Common) -> None:
+    """Print mean, median and deviation of the figures of several seeds."""
+    from nlpkit.evaluate import values
+    from nlpkit.runs.seeds import summary, table
+
+    result = summary(seeds, [values(figures) for figures in found])
+    result["checkpoints"] = [figures["checkpoint"] for figures in found]
+    common.result(table(result), **result)
 
 
 def _write(path: Path, rows: list[dict[str, str]]) -> None:

@@ -22,7 +22,6 @@ from nlpkit.errors import FileError, UsageError
 
 if TYPE_CHECKING:
     from nlpkit.recipe import Resolved
-    from nlpkit.train.log import Log
 
 DEFAULT_RECIPE = "cpm_ant_nlg"
 DEFAULT, COMMAND_LINE = "default", "command line"  # as `recipe.Resolved.origin` says it
@@ -105,27 +104,16 @@ def command(
         common.result(table(found), **found)
 
 
-def _pointer(start: str, out: str, log: "Log") -> str:
-    """Return `start`, or the best or latest checkpoint if it is a run; logs which one.
+def _as_at_first(start: str, out: str) -> str:
+    """Return `start`, or the pointer to its latest checkpoint if the run `out` began with that one.
 
-    If the run `out` began with a pointer of this run, it is that one: a run must resume although
-    the run that it started from has been evaluated since.
+    Older versions of nlpkit put this pointer in place of a run, and such a run must resume.
     """
-    from nlpkit.checkpoints import files
     from nlpkit.checkpoints.run_directory import RECIPE
     from nlpkit.recipe import load
 
-    run, kept = user_path(start), user_path(out) / RECIPE
-    found = None if (run / "config.json").exists() else files.chosen(run)
-    if found is None:
-        return start
-    before = load(str(kept)).recipe.init_from if kept.is_file() else None
-    for name in ("best", "latest"):
-        pointer = str(Path(start) / "checkpoints" / name)
-        if before == pointer:
-            return pointer
-    log.info(f"{start}: its {found[1]} checkpoint, {found[0].name}")
-    return str(Path(start) / "checkpoints" / found[1])
+    pointer, kept = str(Path(start) / "checkpoints/latest"), user_path(out) / RECIPE
+    return pointer if kept.is_file() and load(str(kept)).recipe.init_from == pointer else start
 
 
 def _quoted(text: str) -> str:
@@ -144,7 +132,6 @@ def _loaded(
 ) -> "Resolved":
     """Return the recipe with what the options change; its checkpoint is there."""
     from nlpkit import recipe as recipes
-    from nlpkit.train.log import Log
 
     sets = list(common.overrides or ())
     if start is not None:
@@ -156,8 +143,7 @@ def _loaded(
     sets += more
     resolved = recipes.load(recipe, sets)
     if start is not None:
-        pointer = _pointer(start, resolved.recipe.out, Log(common.verbosity))
-        sets.append(f"init_from={_quoted(pointer)}")
+        sets.append(f"init_from={_quoted(_as_at_first(start, resolved.recipe.out))}")
         resolved = recipes.load(recipe, sets)
     _check_start(resolved)
     if family is not None:

@@ -79,7 +79,7 @@ class Plan:
 def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
     """Return the parts of the run; tokenises the text (into the cache), trains nothing."""
     where = machine.find_device(device)
-    part = model_part(resolved, run_path)
+    part = model_part(resolved, run_path, info=log.info)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
     data = build.build_data(resolved, part, run_path, Callbacks(note=log.detail, warn=log.warn))
