@@ -187,7 +187,7 @@ def _file_rows(
         raise DataError(f"{file.name}: {'no rows' if counts.lines else 'empty file'}")
 
 
-def _plain(array: np.ndarray) -> list[Any]:
+def _plain(array: np.ndarray) -> list[object]:
     """Return what JSON can write of an array, different where a value is."""
     return [array.dtype.str, array.shape, array.tobytes().hex()]
 
