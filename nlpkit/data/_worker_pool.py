@@ -1,8 +1,8 @@
 """Worker processes whose results come back in order.
 
-Each has a pipe of its own: a worker whose parent is killed reads the end of its pipe and ends, and
-a worker that is killed is noticed at once. Started by `spawn`, so that threads (torch's, the
-tokenizer's) in the parent do no harm.
+Each worker has its own pipe. If the parent is killed, the worker reads the end of its pipe and
+ends; if a worker is killed, the parent notices it at once. Workers are started by `spawn`, because
+`fork` is not safe in a parent with threads (torch's, the tokenizer's).
 """
 
 import multiprocessing
@@ -23,7 +23,7 @@ PieceIn = TypeVar("PieceIn", contravariant=True)
 ResultOut = TypeVar("ResultOut", covariant=True)
 
 _POLL_SECONDS = 0.1
-# Finished pieces that may wait, on the disk, for an earlier one that takes long.
+# How many finished pieces may wait, on the disk, for an earlier one that takes longer.
 _AHEAD = 64
 _GROUP_SIGNALS = [n for n in ("SIGINT", "SIGTERM", "SIGHUP") if n in signal.Signals.__members__]
 
@@ -111,7 +111,7 @@ class _WorkerPool(Generic[Piece, Result]):
     def _died(self, pipe: Connection) -> NlpkitError:
         worker = self._workers[pipe]
         worker.join(1)
-        # Whoever ended the worker may have meant the parent too.
+        # The signal that ended the worker may have been sent to the parent, too.
         self._should_stop()
         return FileError(
             f"a worker that tokenises ended by itself (exit status {worker.exitcode}; -9 is "
@@ -128,7 +128,7 @@ class _WorkerPool(Generic[Piece, Result]):
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Let the processes started meanwhile be born deaf to control-C, and hear it afterwards."""
+    """Block SIGINT in this context: processes that are started in it do not get it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -155,11 +155,11 @@ class _Bug:
 
 
 def _serve(pipe: Connection, job: Job[Piece, Result]) -> None:
-    """Do the pieces that come through the pipe until it is closed."""
-    # These reach the whole process group; it is the parent that ends its workers.
+    """Run the job on each piece from the pipe until it is closed."""
+    # These signals reach the whole process group, but only the parent ends its workers.
     for name in _GROUP_SIGNALS:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-    # One process a core already: no thread pool inside each.
+    # There is one process for each core already, so none needs a pool of threads.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     while True:
         answer: object
@@ -171,7 +171,7 @@ def _serve(pipe: Connection, job: Job[Piece, Result]) -> None:
             answer = job.run(piece, lambda: None)
         except NlpkitError as error:
             answer = error
-        except Exception:  # A bug: the parent raises it with this traceback.
+        except Exception:  # a bug, which the parent raises with this traceback
             answer = _Bug(traceback.format_exc())
         try:
             pipe.send(answer)

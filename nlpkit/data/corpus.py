@@ -171,7 +171,7 @@ def _once(path: str, pattern: str, seen: dict[str, str]) -> None:
 
 
 def held_out(encoded: bytes, fraction: float) -> bool:
-    """Return whether a text (as UTF-8) is in the held-out share: depends on the text alone."""
+    """Return whether a text (as UTF-8) is in the held-out share; it depends only on the text."""
     number = int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "big")
     return number < fraction * 2**64
 

@@ -238,7 +238,7 @@ def steps(stream: Stream, count: int, workers: int) -> Iterator[Step]:
     import torch
     from torch.utils.data import DataLoader
 
-    # The workers inherit it; and what is wrong with it is said here, not in a worker's traceback.
+    # The workers inherit the plan, and an error in it is raised here, not in a worker.
     stream.plan(stream.start.epoch)
     loader: DataLoader[Step] = DataLoader(
         stream,  # type: ignore[arg-type]
@@ -246,7 +246,7 @@ def steps(stream: Stream, count: int, workers: int) -> Iterator[Step]:
         sampler=range(count),
         num_workers=workers,
         prefetch_factor=2,
-        # Else it would draw from torch's global generator, and change what is drawn after it.
+        # The default is torch's global generator, whose state it would change.
         generator=torch.Generator(),
     )
     yield from loader

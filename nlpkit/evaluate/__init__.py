@@ -13,6 +13,7 @@ import torch
 from nlpkit import recipe, registry
 from nlpkit.checkpoints.run_directory import RECIPE
 from nlpkit.data import corpus, formats, store
+from nlpkit.data.cache import cache_directory
 from nlpkit.data.items import Items, build_items
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Callbacks
@@ -87,7 +88,7 @@ def find_data(
         settings["train"] = [entry.model_dump() for entry in data.valid or data.train]
         settings["valid_fraction"] = 0.0 if data.valid else data.valid_fraction
     config = corpus.Config.model_validate(settings)
-    cache = store.cache_directory(config.cache, None, callbacks)
+    cache = cache_directory(config.cache, None, callbacks.note)
     inputs, _ = corpus.resolve(config, base, cache, callbacks.should_stop)
     if resolved is None:
         return Source(inputs, config, part, cache, 0)
