@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from nlpkit import registry
 from tests._scores import HYP, REF, make_folder, process, score
 
 
@@ -72,6 +73,23 @@ def test_score_references_between_tabs(folder, capsys):
     assert (code, out) == (3, "")
     assert err == "nlpkit: refs:2: 1 field between tabs, expected 2 (-nr)\n"
     assert score(capsys, "mylab.equal hyp refs ref -nr 2")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("metric", "option"),
+    [
+        (metric, option.name)
+        for metric in registry.names("score/metrics")
+        for option in getattr(registry.load("score/metrics", metric), "OPTIONS", ())
+        if option.choices
+    ],
+)
+def test_score_value_that_is_no_choice_is_refused(folder, capsys, metric, option):
+    dashed = option.replace("_", "-")
+    code, out, err = score(capsys, f"{metric} hyp ref --{dashed} nope")
+    assert (code, out) == (2, "")
+    assert f"--{dashed}" in err
+    assert "invalid choice: 'nope'" in err
 
 
 def test_score_two_dashes_end_the_options(folder, capsys):

@@ -133,10 +133,11 @@ def test_perplexity_of_eval_is_of_the_masked_tokens_alone(
 def _held_out(run: Path, opened: Opened) -> Examples:
     """Return the held-out examples of the run, as a run builds them."""
     from nlpkit.data import corpus, store
+    from nlpkit.data.cache import cache_directory
     from nlpkit.data.store import Callbacks
 
     config = corpus.Config(train=[str(run / "valid.txt")])
-    cache = store.cache_directory(None, run / "cache", Callbacks())
+    cache = cache_directory(None, run / "cache", Callbacks().note)
     inputs, _ = corpus.resolve(config, run, cache, lambda: False)
     made = store.build_corpus(
         inputs, config, opened.tokenizer, drop_unknown=False, cache_dir=cache, part="all",

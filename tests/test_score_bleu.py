@@ -126,9 +126,6 @@ def test_scores_of_a_line_without_reference_name_it(metric: object) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"tokenize": "14a"},
-        {"smooth_method": "add"},
-        {"variant": "best"},
         {"smooth_method": "floor", "smooth_value": -1.0},
         {"smooth_method": "add-k", "smooth_value": math.nan},
     ],

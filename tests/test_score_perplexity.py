@@ -100,8 +100,6 @@ def test_perplexity_without_tokens_or_text_is_an_error() -> None:
         perplexity.score(["-1"], [[""]], per="word")
     with pytest.raises(UsageError, match="per word needs the text, as a second file"):
         perplexity.score(["-1"], per="word")
-    with pytest.raises(UsageError, match="base is '3'; known: e, 2, 10"):
-        perplexity.score(["-1"], base="3")
 
 
 def test_perplexity_all_zero_warns() -> None:

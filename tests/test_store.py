@@ -19,8 +19,9 @@ import numpy as np
 import pytest
 
 from nlpkit.data import cache, store, tokenize
+from nlpkit.data.cache import cache_directory
 from nlpkit.data.corpus import Config, resolve
-from nlpkit.data.store import Callbacks, Corpus, build_corpus, cache_directory
+from nlpkit.data.store import Callbacks, Corpus, build_corpus
 from nlpkit.data.token_store import TokenStore
 from nlpkit.errors import DataError, FileError, OutOfMemory
 from tests._fakes import BrokenTokenizer, CharacterTokenizer, DyingTokenizer
@@ -530,12 +531,12 @@ def test_cache_directory_goes_by_argument_then_environment(tmp_path, monkeypatch
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     monkeypatch.setenv("NLPKIT_CACHE", str(tmp_path / "own"))
-    assert cache_directory(str(tmp_path / "named"), None, Callbacks()) == tmp_path / "named"
-    assert cache_directory(None, None, Callbacks()) == tmp_path / "own"
+    assert cache_directory(str(tmp_path / "named"), None, print) == tmp_path / "named"
+    assert cache_directory(None, None, print) == tmp_path / "own"
     monkeypatch.delenv("NLPKIT_CACHE")
-    assert cache_directory(None, None, Callbacks()) == tmp_path / "xdg/nlpkit"
+    assert cache_directory(None, None, print) == tmp_path / "xdg/nlpkit"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_directory(None, None, Callbacks()) == tmp_path / "home/.cache/nlpkit"
+    assert cache_directory(None, None, print) == tmp_path / "home/.cache/nlpkit"
     assert (tmp_path / "home/.cache/nlpkit").is_dir()
 
 
@@ -545,12 +546,12 @@ def test_cache_directory_unwritable_falls_back_and_says_so(tmp_path, monkeypatch
     monkeypatch.setenv("NLPKIT_CACHE", str(tmp_path / "file/cache"))
     notes = []
     run = tmp_path / "run"
-    assert cache_directory(None, run, Callbacks(note=notes.append)) == run
+    assert cache_directory(None, run, notes.append) == run
     assert notes == [f"data: no cache in {tmp_path}/file/cache: not a directory; using {run}"]
     with pytest.raises(FileError, match=r"not a directory; set data.cache or \$NLPKIT_CACHE"):
-        cache_directory(None, None, Callbacks())
+        cache_directory(None, None, print)
     with pytest.raises(FileError, match=r"file/cache: not a directory; .*file/run: not a dir"):
-        cache_directory(None, tmp_path / "file/run", Callbacks())
+        cache_directory(None, tmp_path / "file/run", print)
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc")
@@ -566,7 +567,7 @@ def test_cache_directory_full_disk_falls_back(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     notes = []
     run = tmp_path / "run"
-    assert cache_directory(None, run, Callbacks(note=notes.append)) == run
+    assert cache_directory(None, run, notes.append) == run
     assert notes[0].endswith(f"full: no space left on device; using {run}")
 
 

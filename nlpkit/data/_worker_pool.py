@@ -1,7 +1,7 @@
 """Worker processes whose results come back in order.
 
-Each has a pipe of its own: a worker whose parent is killed finds its pipe closed and ends, and a
-worker that is killed is noticed at once.
+Each worker has its own pipe. If the parent is killed, the worker reads the end of its pipe and
+ends; if a worker is killed, the parent notices it at once.
 """
 
 import multiprocessing
@@ -24,7 +24,7 @@ PieceIn = TypeVar("PieceIn", contravariant=True)
 ResultOut = TypeVar("ResultOut", covariant=True)
 
 _POLL_SECONDS = 0.1
-# Finished pieces that may wait for an earlier one that takes long.
+# How many finished pieces may wait, on the disk, for an earlier one that takes longer.
 _AHEAD = 64
 _GROUP_SIGNALS = [n for n in ("SIGINT", "SIGTERM", "SIGHUP") if n in signal.Signals.__members__]
 
@@ -150,7 +150,7 @@ class _WorkerPool(Generic[Piece, Result]):
     def _died(self, pipe: Connection) -> NlpkitError:
         worker = self._workers[pipe]
         worker.join(1)
-        # Whoever ended the worker may have meant the parent too.
+        # The signal that ended the worker may have been sent to the parent, too.
         self._should_stop()
         return OutOfMemory(
             f"a worker process ended by itself (exit status {worker.exitcode}; -9 is usually lack "
@@ -167,7 +167,7 @@ class _WorkerPool(Generic[Piece, Result]):
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Let the processes started meanwhile be born deaf to control-C, and hear it afterwards."""
+    """Block SIGINT in this context: processes that are started in it do not get it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -194,13 +194,13 @@ class _Bug:
 
 
 def _serve(pipe: Connection, inherited: list[Connection], job: Job[Piece, Result]) -> None:
-    """Do the pieces that come through the pipe until it is closed."""
+    """Run the job on each piece from the pipe until it is closed."""
     for other in inherited:
         other.close()
-    # These reach the whole process group; it is the parent that ends its workers.
+    # These signals reach the whole process group, but only the parent ends its workers.
     for name in _GROUP_SIGNALS:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-    # One process a core already: no thread pool inside each.
+    # There is one process for each core already, so none needs a pool of threads.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     while True:
         answer: object
@@ -212,7 +212,7 @@ def _serve(pipe: Connection, inherited: list[Connection], job: Job[Piece, Result
             answer = job.run(piece, lambda: None)
         except NlpkitError as error:
             answer = error
-        except Exception:  # A bug: the parent raises it with this traceback.
+        except Exception:  # a bug, which the parent raises with this traceback
             answer = _Bug(traceback.format_exc())
         try:
             pipe.send(answer)

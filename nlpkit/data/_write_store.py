@@ -16,7 +16,7 @@ from nlpkit.data.records import Counts
 from nlpkit.data.tokenize import BuildSpec, Callbacks
 from nlpkit.errors import DataError
 
-# Part of every key: change it when the same text would give another store.
+# Part of every key: change it if the same text gives another store.
 VERSION = 1
 
 
@@ -52,7 +52,7 @@ def write_store(
     total = Counts()
     for counts in built.file_counts:
         total.add(counts)
-    # One source of several may hold nothing out: that is for the mixture to judge.
+    # One source of several may have no document in this part; `build_corpus` checks the mixture.
     if not built.documents and not total.held_out:
         raise DataError(f"{spec.files[0].name}: {nothing_left(spec.config, spec.part, total)}")
     meta = {

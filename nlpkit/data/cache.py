@@ -1,7 +1,8 @@
-"""Where tokenised data are kept, and how they get there: whole or not at all.
+"""The directory of tokenised data, and how a store is put there: completely or not at all.
 
-A store is built in a scratch directory beside its place and renamed. The scratch directory is
-locked by its owner, so that what a killed process left is known, and removed by the next build.
+A store is built in a scratch directory in the same file system, which is then renamed. The process
+that builds it holds a lock on the scratch directory, so the next build finds and removes those
+that a killed process left behind.
 """
 
 import contextlib
@@ -25,8 +26,8 @@ except ImportError:  # Windows: scratch directories of killed processes stay.
     fcntl = None  # type: ignore[assignment]
 
 _BLOCK = 1 << 22
-# A hash is remembered only for a file big enough to be worth it, and not written to just now:
-# a second write within the clock's grain could leave size and time as they are.
+# A hash is remembered only for a big file that was not written within the last two seconds: a
+# second write within the resolution of the clock could leave size and time unchanged.
 _REMEMBERED_BYTES = 1 << 24
 _GRAIN_NS = 2 * 10**9
 _LOCK = "lock"
@@ -36,7 +37,7 @@ def cache_directory(named: str | None, fallback: Path | None, note: Callable[[st
     """Return a directory that can be written, made if need be.
 
     The first of: `named`, `$NLPKIT_CACHE`, `$XDG_CACHE_HOME/nlpkit`, `~/.cache/nlpkit`. If that
-    one cannot be written, `fallback`, which `note` is told. Raise `FileError` if neither can.
+    one cannot be written, it is `fallback`, with a note. Raise `FileError` if neither can.
     """
     first = _chosen(named)
     problems = []
@@ -121,9 +122,9 @@ def content_hash(file: TextFile, memory: Path, should_stop: Callable[[], None]) 
         while block := stream.read(_BLOCK):
             should_stop()
             digest.update(block)
-    settled = time.time_ns() - now[1] > _GRAIN_NS and signature(file) == now
-    if now[0] >= _REMEMBERED_BYTES and settled:
-        # Only a shortcut: where it cannot be kept, the file is read again next time.
+    unchanged = time.time_ns() - now[1] > _GRAIN_NS and signature(file) == now
+    if now[0] >= _REMEMBERED_BYTES and unchanged:
+        # If the note cannot be written, the file is read again next time.
         with contextlib.suppress(OSError):
             memory.mkdir(parents=True, exist_ok=True)
             fresh = note.with_suffix(f".{os.getpid()}")
@@ -134,7 +135,7 @@ def content_hash(file: TextFile, memory: Path, should_stop: Callable[[], None]) 
 
 @contextmanager
 def scratch(parent: Path) -> Iterator[Path]:
-    """Give a directory in `parent` that is gone afterwards, whatever happens but a kill."""
+    """Make a directory in `parent`, which is removed afterwards unless the process is killed."""
     with write_errors(parent):
         parent.mkdir(parents=True, exist_ok=True)
         _sweep(parent)
@@ -142,7 +143,7 @@ def scratch(parent: Path) -> Iterator[Path]:
     lock = None
     try:
         with write_errors(path):
-            lock = open(path / _LOCK, "wb")  # noqa: SIM115 - held until the directory is gone
+            lock = open(path / _LOCK, "wb")  # noqa: SIM115 - open until the directory is removed
             _locked(lock.fileno())
         yield path
     finally:
@@ -152,7 +153,7 @@ def scratch(parent: Path) -> Iterator[Path]:
 
 
 def _locked(handle: int) -> bool:
-    """Return whether this process has the lock now (False also where locks are unknown)."""
+    """Return whether this process has the lock now (False on systems without locks)."""
     if fcntl is None:
         return False
     try:
@@ -163,16 +164,16 @@ def _locked(handle: int) -> bool:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove scratch directories whose owner is dead."""
+    """Remove scratch directories of processes that have ended."""
     for path in parent.glob(".building-*"):
-        # Without a lock file it may have been made this instant: its owner is about to lock it.
+        # A directory without a lock file may be new: its owner has not locked it yet.
         with contextlib.suppress(OSError), open(path / _LOCK, "rb") as lock:
             if _locked(lock.fileno()):
                 shutil.rmtree(path, ignore_errors=True)
 
 
 def publish(built: Path, path: Path, is_sound: Callable[[], bool]) -> None:
-    """Move a finished directory to its place; what is there already wins, if it is sound."""
+    """Rename a finished directory to `path`; a valid one that is already there is kept."""
     with write_errors(path):
         for file in built.iterdir():
             with open(file, "rb") as written:
@@ -186,7 +187,7 @@ def publish(built: Path, path: Path, is_sound: Callable[[], bool]) -> None:
                     raise
             if is_sound():
                 return
-            # Into the scratch directory, which is removed; another process may have been faster.
+            # Move it into the scratch directory, which is removed; another process may be faster.
             with contextlib.suppress(FileNotFoundError):
                 os.rename(path, Path(tempfile.mkdtemp(dir=built.parent)) / "damaged")
         raise FileExistsError(None, "another process keeps putting a damaged store there")

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -26,11 +26,11 @@ from nlpkit.errors import DataError, UsageError
 Part = Literal["all", "train", "valid"]
 
 
-def _as_list(value: Any) -> Any:
+def _as_list(value: object) -> object:
     return [value] if isinstance(value, (str, dict, Source)) else value
 
 
-def _as_source(value: Any) -> Any:
+def _as_source(value: object) -> object:
     """Read a plain string as a source of weight 1; done here, since a union gives two errors."""
     if isinstance(value, str) and value:
         return {"files": [value]}
@@ -39,7 +39,7 @@ def _as_source(value: Any) -> Any:
     raise PydanticCustomError("source", "needs a path, a glob or {files: [...], weight: ...}")
 
 
-def _as_key(value: Any) -> Any:
+def _as_key(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -184,7 +184,7 @@ def _once(path: str, pattern: str, seen: dict[str, str]) -> None:
 
 
 def held_out(encoded: bytes, fraction: float) -> bool:
-    """Return whether a text (as UTF-8) is in the held-out share: depends on the text alone."""
+    """Return whether a text (as UTF-8) is in the held-out share; it depends only on the text."""
     number = int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "big")
     return number < fraction * 2**64
 

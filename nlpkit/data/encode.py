@@ -30,7 +30,7 @@ class Tokenizer(Protocol):
 
 @runtime_checkable
 class AlignedTokenizer(Protocol):
-    """What marks need of it beside: the characters [start, stop) that each token stands for."""
+    """What marks need, too: the characters [start, stop) that each token stands for."""
 
     def encode_with_offsets(
         self, texts: list[str]
@@ -46,7 +46,7 @@ class Encoded(NamedTuple):
 
 
 def batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
-    """Yield the documents, as many at once as are worth a call of the tokenizer."""
+    """Yield the documents in lists, each long enough for one call of the tokenizer."""
     batch: list[Document] = []
     characters = 0
     for document in documents:

@@ -1,8 +1,8 @@
 """Rows of task data -> items, read and tokenised once, in memory; `readers/` has the formats.
 
-A row is a mapping of column names to values; which columns a task reads, and what an item holds, is
-the objective's affair (`objectives/_task.py`). Every item knows its size in tokens, so an epoch of
-items is packed as one of documents is. Nothing is cut without being counted.
+A row is a mapping of column names to values. The objective (`objectives/_task.py`) decides which
+columns are read and what an item holds. An item has its size in tokens, so items are packed like
+documents. What is cut is counted.
 """
 
 import hashlib
@@ -134,7 +134,7 @@ class Items:
         return self.items[index]
 
     def unigram_entropy(self) -> None:
-        """Return nothing: items are no running text."""
+        """Return None: items are no running text."""
 
 
 def read_rows(
@@ -147,8 +147,8 @@ def read_rows(
 ) -> Iterator[Row]:
     """Yield the rows of all files in order.
 
-    A row without a name in `columns` is the task's affair; columns that are all numbers are those
-    of a tsv or csv file without a header, counted from 1.
+    The task checks that a row has the `columns`. If all of them are numbers, they are those of a
+    tsv or csv file without a header, counted from 1.
 
     Raises:
         DataError: `file:line: what` is malformed (counted instead where `on_error` is skip).
@@ -187,8 +187,8 @@ def _file_rows(
         raise DataError(f"{file.name}: {'no rows' if counts.lines else 'empty file'}")
 
 
-def _plain(array: np.ndarray) -> list[Any]:
-    """Return what JSON can write of an array, different where a value is."""
+def _plain(array: np.ndarray) -> list[object]:
+    """Return an array as JSON values, the same only for equal arrays."""
     return [array.dtype.str, array.shape, array.tobytes().hex()]
 
 

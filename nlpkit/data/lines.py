@@ -1,6 +1,6 @@
-"""Lines of a file as bytes: only `\\n` ends a line, gzip is looked through, damage is named.
+"""Lines of a file as bytes, plain or gzip; only `\\n` ends a line.
 
-Also the places where a big file may be cut, so that several workers can read it at once.
+Also where a big file may be cut, so that several workers can read it at the same time.
 """
 
 import gzip

@@ -8,17 +8,19 @@ end of a round of epochs; so an epoch's plan needs no more than those before it 
 
 import math
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 
 from nlpkit.data._worker_pool import by_workers
+from nlpkit.data.items import Item, Items
 from nlpkit.data.marks import Marked
-from nlpkit.data.mates import Mates
-from nlpkit.data.pack import Batch, Bins, collate, plan_bins
+from nlpkit.data.mates import Mates, Spans
+from nlpkit.data.pack import Batch, Bins, PerField, collate, plan_bins
+from nlpkit.data.store import Corpus
 
 TRAIN, HELD_OUT = 0, 1  # second word of the seed, so that the two never share random numbers
 ROUND_BINS = 256  # bins in a round: its one last, half-empty bin is then at most 0.4 % of it
@@ -39,14 +41,31 @@ class Step:
     after: Position
 
 
+class ExampleMaker(Protocol):
+    """What is needed of an objective; `objectives/contract.py` describes it."""
+
+    @property
+    def fields(self) -> Mapping[str, PerField]: ...
+    @property
+    def mates(self) -> int: ...
+    @property
+    def marks(self) -> tuple[str, ...]: ...
+    @property
+    def predicts_text(self) -> bool: ...
+    @property
+    def example(self) -> Callable[..., dict[str, np.ndarray]]: ...
+
+    def spans(self, lengths: np.ndarray) -> Spans: ...
+    def length(self, pieces: np.ndarray) -> np.ndarray: ...
+    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]: ...
+
+
 class Examples:
-    """The pieces of a corpus as finished examples, found by number.
+    """The pieces of a corpus as finished examples, found by number."""
 
-    `corpus` is a `store.Corpus` or `items.Items`; `objective` is bound, see
-    `objectives/contract.py`.
-    """
-
-    def __init__(self, corpus: Any, objective: Any, seed: int, split: int = TRAIN):
+    def __init__(
+        self, corpus: Corpus | Items, objective: ExampleMaker, seed: int, split: int = TRAIN
+    ):
         self.corpus, self.objective, self.seed, self.split = corpus, objective, seed, split
         self.spans = objective.spans(corpus.lengths)
         self.sizes = objective.length(self.spans.stop - self.spans.start)  # (I,) tokens
@@ -92,21 +111,24 @@ class Examples:
         mates = [self.source(mate) for mate in self.mates.draw(piece, self.objective.mates, rng)]
         return self.objective.example(self.source(piece), rng, mates)
 
-    def source(self, piece: int) -> Any:
+    def source(self, piece: int) -> np.ndarray | Item | Marked:
         """Return what an example is made of: a piece's ids, `Marked` where the objective asks."""
         if not self.objective.marks:
             return self.ids(piece)
         pieces = self.spans
         frame = [0] * len(pieces.before), [0] * len(pieces.after)
-        marks = framed(self.corpus.marks, *self._span(piece), *frame)
-        return Marked(self.ids(piece), marks)
+        marks = framed(cast(Corpus, self.corpus).marks, *self._span(piece), *frame)
+        return Marked(cast(np.ndarray, self.ids(piece)), marks)
 
-    def ids(self, piece: int) -> np.ndarray:
-        """Return the tokens (T,) of a piece, with those of the frame that are in its span."""
+    def ids(self, piece: int) -> np.ndarray | Item:
+        """Return the tokens (T,) of a piece, with those of the frame that are in its span.
+
+        For a task, it is an item.
+        """
         pieces = self.spans
         document, start, stop = self._span(piece)
         if pieces.before or pieces.after or stop > self.corpus.lengths[document]:
-            documents = self.corpus.document
+            documents = cast(Corpus, self.corpus).document
             return framed(documents, document, start, stop, pieces.before, pieces.after)
         return self.corpus.content(document, start, stop)
 
@@ -134,7 +156,7 @@ def framed(
     `documents` gives what is kept of one: its ids or its marks. `start` and `stop` count from the
     first token of the frame of `document`.
     """
-    found: list[Any] = []
+    found: list[np.ndarray] = []
     wanted = stop - start
     while wanted > 0:
         text = documents(document)

@@ -1,7 +1,7 @@
 """Marks: a byte beside each token of a store, for what is in the text and not in the ids.
 
-An objective names those that it needs; a bit of the byte is one of them. They are made where the
-text is still there, since no id tells where a sentence ends once white space is gone.
+An objective names the marks that it needs; each is a bit of the byte. They are made from the text,
+since the ids do not tell where a sentence ends if the tokenizer drops white space.
 
 T tokens of a text.
 """

@@ -16,19 +16,29 @@ from nlpkit.errors import UsageError
 _DRAWS = 32  # in vain, before the others are listed: where one document has nearly all pieces
 
 
-class _Spans(Protocol):
+class Spans(Protocol):
     """What is needed of `objectives/contract.Spans`."""
 
-    document: np.ndarray
-    stop: np.ndarray
-    before: tuple[int, ...]
-    after: tuple[int, ...]
+    @property
+    def document(self) -> np.ndarray: ...
+    @property
+    def start(self) -> np.ndarray: ...
+    @property
+    def stop(self) -> np.ndarray: ...
+    @property
+    def before(self) -> tuple[int, ...]: ...
+    @property
+    def after(self) -> tuple[int, ...]: ...
+    @property
+    def dropped(self) -> dict[str, int]: ...
+
+    def __len__(self) -> int: ...
 
 
 class Mates:
     """The pieces of a corpus, to draw from."""
 
-    def __init__(self, pieces: _Spans, lengths: np.ndarray, weights: np.ndarray, what: str):
+    def __init__(self, pieces: Spans, lengths: np.ndarray, weights: np.ndarray, what: str):
         """Take the pieces of documents of `lengths` (D,), each with its weight (I,).
 
         Raises:
@@ -65,7 +75,7 @@ def _pick(total: np.ndarray, rng: np.random.Generator) -> int:
     return min(index, int(np.searchsorted(total, total[-1])))
 
 
-def _last_documents(pieces: _Spans, lengths: np.ndarray) -> np.ndarray:
+def _last_documents(pieces: Spans, lengths: np.ndarray) -> np.ndarray:
     """Return the document (I,) in which each piece ends; it may run on into the next ones."""
     framed = np.asarray(lengths, np.int64) + len(pieces.before) + len(pieces.after)
     ends = np.cumsum(framed)

@@ -4,7 +4,7 @@ An epoch is planned from lengths alone, before any example is made: a seeded ord
 cut into windows, each window is packed by best fit into bins of the token budget, bins that stay
 too empty are carried over to the next window (and, where `data/loader.py` says so, to the next
 epoch), and the bins of a window are shuffled. So a plan is a pure function of (seed, epoch), and
-any position in it can be returned to.
+a run can resume from any position in it.
 
 Best fit in the random order, not in decreasing order: that fills 0.3 % more and makes batches of
 like lengths, whose gradients differ from each other by the kind of their documents.
@@ -20,10 +20,10 @@ import numpy as np
 from nlpkit.errors import UsageError
 
 WINDOW_BINS = 64  # bins' worth of pieces packed together
-FULL_ENOUGH = 0.985  # bins emptier than this are carried over to the next window,
+FULL_ENOUGH = 0.985  # bins emptier than this are carried over to the next window
+MAX_CARRIED = 2  # at most so many: pieces that pack badly in one window do so in the next
 LENGTHS = "lengths"  # in an example of several sequences: the tokens of each
 SOURCE_LENGTHS = "source_lengths"  # in a batch with source sequences: the tokens of each
-MAX_CARRIED = 2  # but no more than so many: what packs badly here packs badly there
 
 
 @dataclass(frozen=True)

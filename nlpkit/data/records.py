@@ -1,6 +1,6 @@
 """From the bytes of a row (a line, or the lines of a paragraph) to its text, or what is wrong.
 
-`Counts` keeps the books: every line that is read ends up in one of its numbers.
+`Counts` counts every line that is read in one of its numbers.
 """
 
 import json
@@ -19,7 +19,7 @@ KEPT_MESSAGES = 20
 
 
 class RowError(Exception):
-    """A row without usable text: `what` is wrong in `line`, which counts from 1 in the row."""
+    """A row without usable text: what is wrong, and in which line of the row, from 1."""
 
     def __init__(self, what: str, line: int = 1):
         super().__init__(what, line)
@@ -77,7 +77,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Rows:
-    """How to find the text in a row; a field that does not matter for the format is None."""
+    """How to find the text in a row; a field that the format does not need is None."""
 
     format: str
     key: str | None = None
@@ -91,7 +91,7 @@ class Rows:
 
 
 def rows_of(file: TextFile, text_key: str, line_break: str | None) -> Rows:
-    """Return how the rows of `file` are read; looks at the header of a tsv file.
+    """Return how the rows of `file` are read; reads the header of a tsv file.
 
     A `text_key` made of digits is a column, counted from 1, of a tsv file without a header.
     """
@@ -210,7 +210,7 @@ def _looks_like_gb18030(line: bytes) -> bool:
         text = line.decode("gb18030")
     except UnicodeDecodeError:
         return False
-    # Latin-1 often decodes too, but has about one high byte a character where Chinese has two.
+    # Latin-1 often decodes, too, but has about one high byte for each character; Chinese has two.
     wide = sum(ord(character) > 0x7F for character in text)
     return sum(byte > 0x7F for byte in line) >= 1.5 * wide
 

@@ -99,15 +99,6 @@ class Corpus:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def cache_directory(named: str | None, fallback: Path | None, callbacks: Callbacks) -> Path:
-    """Return a directory that can be written: `named` (`data.cache`), `$NLPKIT_CACHE`,
-    `$XDG_CACHE_HOME/nlpkit` or `~/.cache/nlpkit`; failing that `fallback`, which is noted.
-
-    Raise `FileError` if there is none.
-    """
-    return cache.cache_directory(named, fallback, callbacks.note)
-
-
 def build_corpus(
     inputs: Sequence[Input],
     config: Config,

@@ -94,7 +94,7 @@ class TokenStore:
 
     @property
     def lengths(self) -> np.ndarray:
-        """The tokens of each document, (D,) int64; made anew at each call."""
+        """The tokens of each document, (D,) int64; computed at each call."""
         return np.diff(np.asarray(self._opened(self._offsets)))
 
     def document(self, index: int) -> np.ndarray:
@@ -137,7 +137,7 @@ class TokenStore:
             raise FileError(f"{self.path}: damaged token store: {changed[0]} has changed")
 
     def close(self) -> None:
-        """Let go of the files; may be called again. Views that were handed out stay valid."""
+        """Close the files; may be called twice. Arrays that were returned stay valid."""
         self._ids = None
         self._marks = None
         self._offsets = None

@@ -1,6 +1,6 @@
-"""Where the words of a text begin: stretches without space or punctuation, and Chinese by jieba.
+"""Where the words of a text begin: runs without space or punctuation, and Chinese by jieba.
 
-Punctuation is a word a character, as in BERT's `BasicTokenizer`. A stretch of BERT's Chinese
+Punctuation is a word a character, as in BERT's `BasicTokenizer`. A run of BERT's Chinese
 characters (CJK ideographs) is cut by jieba (`rjieba`, without its model for unknown words).
 Scripts without spaces that jieba does not know, such as Japanese kana, are not cut.
 """
@@ -15,7 +15,7 @@ _CHINESE = re.compile(
 
 def word_starts(text: str) -> list[int]:
     """Return the index of the first character of each word of `text`."""
-    # Not at the top: few need it, and jieba takes a tenth of a second to load.
+    # Imported here because few objectives need it, and jieba loads in a tenth of a second.
     import rjieba
     from tokenizers.pre_tokenizers import BertPreTokenizer
 

@@ -14,6 +14,7 @@ import torch
 from nlpkit import recipe, registry
 from nlpkit.checkpoints.run_directory import RECIPE
 from nlpkit.data import corpus, formats, store
+from nlpkit.data.cache import cache_directory
 from nlpkit.data.items import Items, build_items
 from nlpkit.data.lines import shown
 from nlpkit.data.loader import HELD_OUT, Examples
@@ -92,7 +93,7 @@ def find_data(
         settings["train"] = _where_they_are(kept.parent, base, entries, data, log, callbacks)
         settings["valid_fraction"] = 0.0 if data.valid else data.valid_fraction
     config = corpus.Config.model_validate(settings)
-    cache = store.cache_directory(config.cache, None, callbacks)
+    cache = cache_directory(config.cache, None, callbacks.note)
     inputs, _ = corpus.resolve(config, base, cache, callbacks.should_stop)
     read = [file.path for entry in inputs for file in entry.files]
     log.info(f"held-out data: {shown(read)}")
@@ -110,7 +111,7 @@ def _where_they_are(
     callbacks: Callbacks,
 ) -> list[dict[str, Any]]:
     """Return the sources with the files that the run read, where they are now."""
-    cache = store.cache_directory(data.cache, None, callbacks)
+    cache = cache_directory(data.cache, None, callbacks.note)
     part = "valid" if data.valid else "train"
     found = data_files.find(run, base, part, cache, callbacks.should_stop)
     if found is None or len(found) != len(entries):  # an older version, or another recipe

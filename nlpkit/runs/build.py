@@ -13,6 +13,7 @@ from torch import nn
 from nlpkit import registry
 from nlpkit.checkpoints import any_layout, hf_layout
 from nlpkit.data import corpus, store
+from nlpkit.data.cache import cache_directory
 from nlpkit.data.items import build_items, read_rows
 from nlpkit.data.lines import shown
 from nlpkit.data.loader import HELD_OUT, Examples
@@ -79,7 +80,7 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
         UsageError: settings do not fit together.
     """
     config = resolved.recipe.data
-    cache = store.cache_directory(config.cache, run_path / "cache", callbacks)
+    cache = cache_directory(config.cache, run_path / "cache", callbacks.note)
     train_inputs, valid_inputs = corpus.resolve(config, resolved.base, cache, callbacks.should_stop)
     if both := data_files.in_both(train_inputs, valid_inputs):
         callbacks.note(

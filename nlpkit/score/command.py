@@ -9,7 +9,6 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from nlpkit import registry
 from nlpkit.errors import ScoreTooLow, UsageError
@@ -191,7 +190,7 @@ def _text(rows: list[list[Result]], inputs: Inputs, found: argparse.Namespace) -
     return "".join(f"{line}\n" for line in output.aligned(lines))
 
 
-def _json(value: Any, indent: int | None) -> str:
+def _json(value: object, indent: int | None) -> str:
     import json
 
     return json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False) + "\n"

@@ -73,7 +73,7 @@ class SummedMetric(Metric, Protocol):
     ) -> Iterable[Sequence[float]]:
         """Return a row of numbers for each line."""
 
-    def from_sums(self, sums: Sequence[Any], **options: Any) -> float:
+    def from_sums(self, sums: Sequence[float], **options: Any) -> float:
         """Return the score that the sums of the rows give."""
 
 

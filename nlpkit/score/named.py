@@ -70,7 +70,7 @@ def resolve(name: str) -> tuple[Metric, dict[str, Any]]:
     return module, options
 
 
-def _value(name: str, option: Option, text: str) -> Any:
+def _value(name: str, option: Option, text: str) -> object:
     """Return the value of an option; raise `WrongScore` if it cannot be."""
     if option.choices and text not in option.choices:
         near = registry.suggest(text, option.choices)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nlpkit.score.contract import Score
 
@@ -68,14 +68,14 @@ def aligned(lines: Sequence[str]) -> list[str]:
     return [" " * (width - line.index("=")) + line for line in lines]
 
 
-def sacrebleu_object(result: Result, width: int | None) -> dict[str, Any]:
+def sacrebleu_object(result: Result, width: int | None) -> dict[str, object]:
     """Return sacrebleu's JSON object of a single system."""
     score = result.score
 
     def round_(value: float) -> float | None:
-        return _plain(float(rounded(score, value, width)))
+        return _finite(float(rounded(score, value, width)))
 
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "name": score.name,
         "score": round_(score.score),
         "signature": result.signature,
@@ -92,11 +92,11 @@ def sacrebleu_object(result: Result, width: int | None) -> dict[str, Any]:
 
 def sacrebleu_systems(
     rows: Sequence[Sequence[Result]], width: int | None, paired: bool
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Return sacrebleu's JSON of several systems: a rounded string each, or a test's numbers."""
     found = []
     for index, row in enumerate(rows):
-        values: dict[str, Any] = {"system": _system(row[0], index, paired)}
+        values: dict[str, object] = {"system": _system(row[0], index, paired)}
         for each in row:
             value = each.score.score
             values[each.score.name] = (
@@ -111,10 +111,10 @@ def sacrebleu_systems(
     return found
 
 
-def full_object(result: Result, sources: Sequence[str], lines: int) -> dict[str, Any]:
+def full_object(result: Result, sources: Sequence[str], lines: int) -> dict[str, object]:
     """Return all that is known, unrounded; what is not finite is null."""
     score = result.score
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "metric": result.metric, "name": score.name, "score": score.score,
         "signature": result.signature, "verbose": score.verbose,
         "hypotheses": result.system, "references": list(sources), "lines": lines,
@@ -160,12 +160,18 @@ def _system(result: Result, index: int, paired: bool) -> str:
     return f"Baseline: {result.system}" if paired and index == 0 else result.system
 
 
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: no NaN, no infinity, mappings and sequences of their own."""
+def _plain(values: Mapping[str, object]) -> dict[str, object]:
+    """Return values as JSON has them: no NaN, no infinity, mappings and sequences of their own."""
+    return {str(key): _plain_value(value) for key, value in values.items()}
+
+
+def _plain_value(value: object) -> object:
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return _plain(value)
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    return float(value) if math.isfinite(value) else None
+        return [_plain_value(each) for each in value]
+    return _finite(value) if isinstance(value, float) else value
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

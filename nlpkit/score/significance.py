@@ -10,7 +10,7 @@ does not grow with samples x lines. Where its figures are not exact, ours are:
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from nlpkit.errors import DataError, UsageError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Rows = Iterable[Sequence[float]]
-FromSums = Callable[[Sequence[Any]], float]
+FromSums = Callable[[Sequence[float]], float]
 
 SEED = 12345
 _CELLS = 1 << 20  # random numbers held at a time
@@ -144,7 +144,7 @@ def _real(tables: "list[np.ndarray]", from_sums: FromSums) -> list[float]:
 
 def _bootstrap(
     tables: "list[np.ndarray]", samples: int, seed: int | None
-) -> Iterator[list[list[Any]]]:
+) -> Iterator[list[list[float]]]:
     """Yield, for each sample of lines, drawn with replacement, the sums of every table."""
     import numpy as np
 

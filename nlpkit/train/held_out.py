@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 
 from nlpkit.data.loader import Examples, held_out_batches
 from nlpkit.errors import DataError, UsageError
+from nlpkit.objectives._task import Task
 from nlpkit.objectives.contract import IGNORE
 from nlpkit.score import named
 from nlpkit.train.loop import to_device
@@ -79,7 +80,7 @@ class HeldOut:
         self.predictions = pairs
         if pairs:
             try:
-                figures["metrics"] = scores(objective.metrics, pairs)
+                figures["metrics"] = scores(cast(Task, objective).metrics, pairs)
             except named.WrongScore as error:
                 raise UsageError(f"eval.metrics: {error.message}") from error
         return figures

@@ -4,9 +4,6 @@ import re
 import string
 from collections.abc import Callable, Iterator, Sequence
 
-from nlpkit.errors import UsageError
-from nlpkit.registry import suggest
-
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
 # What CMRC 2018's script drops: neither the opening single quote nor the ellipsis is in its list.
@@ -26,15 +23,7 @@ def _cmrc(text: str) -> str:
     return text.lower().strip().translate(_CMRC_PUNCTUATION)
 
 
-NORMALIZE: dict[str, Callable[[str], str]] = {"none": str.strip, "squad": _squad, "cmrc": _cmrc}
-
-
-def normalizer(name: str, known: Sequence[str]) -> Callable[[str], str]:
-    """Return the normalisation called `name`; raise `UsageError` with those that there are."""
-    if name not in known:
-        near = suggest(name, known)
-        raise UsageError(f"no normalisation {name!r}{near}; known: {', '.join(known)}")
-    return NORMALIZE[name]
+NORMALIZERS: dict[str, Callable[[str], str]] = {"none": str.strip, "squad": _squad, "cmrc": _cmrc}
 
 
 def cmrc_units(text: str) -> list[str]:

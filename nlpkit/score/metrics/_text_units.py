@@ -7,9 +7,6 @@ Chinese is taken by characters, as LCSTS (Hu et al. 2015) and CMRC 2018 do.
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from nlpkit.errors import UsageError
-from nlpkit.registry import suggest
-
 # Chinese characters (with extensions) and kana: scripts that are written without spaces.
 HAN = (
     "\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
@@ -21,14 +18,12 @@ _WORD = re.compile(r"[^\W_]+")
 _ZH = re.compile(rf"[{HAN}]|[^\W_{HAN}]+")
 _SAMPLE = 1000  # lines that tell how a text is written
 
-Tokenizer = Callable[[str], Sequence[str]]
-
 
 def _characters(text: str) -> str:
     return "".join(text.split())
 
 
-TOKENIZERS: dict[str, Tokenizer] = {
+TOKENIZERS: dict[str, Callable[[str], Sequence[str]]] = {
     # rouge_score's default: what is not a-z or 0-9 separates words and is dropped.
     "word": lambda text: _ASCII_WORD.findall(text.lower()),
     "unicode": lambda text: _WORD.findall(text.lower()),
@@ -36,13 +31,6 @@ TOKENIZERS: dict[str, Tokenizer] = {
     "char": _characters,
     "whitespace": str.split,
 }
-
-
-def tokenizer(name: str, known: Sequence[str]) -> Tokenizer:
-    """Return the tokenizer called `name`; raise `UsageError` with those that there are."""
-    if name not in known:
-        raise UsageError(f"no tokenizer {name!r}{suggest(name, known)}; known: {', '.join(known)}")
-    return TOKENIZERS[name]
 
 
 def ngrams(tokens: Sequence[str], n: int) -> list[tuple[str, ...]]:

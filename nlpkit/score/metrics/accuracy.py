@@ -4,7 +4,6 @@ One label a line, 0...1. As scikit-learn's `accuracy_score`.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from nlpkit.score.contract import Option, Score
 from nlpkit.score.metrics import _labels
@@ -44,7 +43,7 @@ def statistics(
     return [(int(a == b), 1) for a, b in zip(labels.predicted, labels.right, strict=True)]
 
 
-def from_sums(sums: Sequence[int], **_options: Any) -> float:
+def from_sums(sums: Sequence[int], **_options: object) -> float:
     """Return the accuracy."""
     return int(sums[0]) / int(sums[1])
 

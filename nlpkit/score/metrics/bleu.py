@@ -113,10 +113,6 @@ def from_sums(sums: Sequence[int], **options: Any) -> float:
 
 def _settings(options: dict[str, Any]) -> Settings:
     settings = Settings(**options)
-    for option in OPTIONS:
-        value = getattr(settings, option.name)
-        if option.choices and value not in option.choices:
-            raise UsageError(f"{option.name} is {value!r}, must be {', '.join(option.choices)}")
     if settings.k < 0 or not math.isfinite(settings.k):
         raise UsageError(f"smooth_value is {settings.k}, must be a number of 0 or more")
     return settings

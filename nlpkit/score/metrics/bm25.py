@@ -27,7 +27,6 @@ times counts (k3+1) qtf / (k3+qtf), without --k3 qtf times, with --k3 0 once.
 import argparse
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -67,10 +66,17 @@ class Weighting:
         self._factors = 1 - b + b * (index.lengths / (index.mean_length or 1.0))  # (N,)
 
     @property
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> dict[str, str | float | None]:
         """Return all that moves the scores, by name."""
-        found = {"variant": self._variant, "k1": self._k1, "b": self._b, "k3": self._k3}
-        return found | ({"delta": self._delta} if self._variant in _WITH_DELTA else {})
+        found: dict[str, str | float | None] = {
+            "variant": self._variant,
+            "k1": self._k1,
+            "b": self._b,
+            "k3": self._k3,
+        }
+        if self._variant in _WITH_DELTA:
+            found["delta"] = self._delta
+        return found
 
     @property
     def tag(self) -> str:

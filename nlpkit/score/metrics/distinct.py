@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from nlpkit.errors import DataError, UsageError
 from nlpkit.score.contract import Option, Score
 from nlpkit.score.metrics import _means
-from nlpkit.score.metrics._text_units import is_unspaced, ngrams, tokenizer
+from nlpkit.score.metrics._text_units import TOKENIZERS, is_unspaced, ngrams
 
 LEVELS = ("corpus", "sentence")
 TOKENIZE = ("whitespace", "word", "unicode", "zh", "char")
@@ -40,8 +40,6 @@ def score(
     tokenize: str = "whitespace",
 ) -> Score:
     """Return distinct-n; raise `DataError` if no line has n tokens."""
-    if level not in LEVELS:
-        raise UsageError(f"no level {level!r}; known: {', '.join(LEVELS)}")
     seen: set[tuple[str, ...]] = set()
     shares, total, short = array("d"), 0, 0
     for line in _lines(hypotheses, n, tokenize):
@@ -86,7 +84,7 @@ def sentences(
 def _lines(hypotheses: Sequence[str], n: int, tokenize: str) -> Iterator[list[tuple[str, ...]]]:
     if n < 1:
         raise UsageError(f"n is {n}; it must be 1 or more")
-    split = tokenizer(tokenize, TOKENIZE)
+    split = TOKENIZERS[tokenize]
     return (ngrams(split(line), n) for line in hypotheses)
 
 

@@ -5,11 +5,10 @@ script (Rajpurkar et al. 2016), `cmrc` that of CMRC 2018 (both print 100 times t
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from nlpkit.score.contract import Option, Score
 from nlpkit.score.metrics import _means
-from nlpkit.score.metrics._answers import normalizer, with_answers
+from nlpkit.score.metrics._answers import NORMALIZERS, with_answers
 
 NORMALIZE = ("none", "squad", "cmrc")
 REFERENCES = (1, None)
@@ -51,7 +50,7 @@ def statistics(
     return [(match, 1) for match in _matches(hypotheses, references, normalize)]
 
 
-def from_sums(sums: Sequence[int], **_options: Any) -> float:
+def from_sums(sums: Sequence[int], **_options: object) -> float:
     """Return the share of lines that match."""
     return int(sums[0]) / int(sums[1])
 
@@ -59,7 +58,7 @@ def from_sums(sums: Sequence[int], **_options: Any) -> float:
 def _matches(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], normalize: str
 ) -> list[int]:
-    plain = normalizer(normalize, NORMALIZE)
+    plain = NORMALIZERS[normalize]
     return [
         int(plain(hypothesis) in map(plain, answers))
         for hypothesis, answers in with_answers(hypotheses, references)

@@ -7,7 +7,6 @@ side has a single class, which is said.
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from nlpkit.score.contract import Option, Score
 from nlpkit.score.metrics import _labels
@@ -39,7 +38,7 @@ def statistics(
     return _labels.rows(labels, labels.known)
 
 
-def from_sums(sums: Sequence[int], **_options: Any) -> float:
+def from_sums(sums: Sequence[int], **_options: object) -> float:
     """Return the coefficient."""
     return _correlation(_labels.from_row(sums))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from nlpkit.score.contract import Option, Score
 from nlpkit.score.metrics import _means
-from nlpkit.score.metrics._answers import cmrc_units, normalizer, with_answers
+from nlpkit.score.metrics._answers import NORMALIZERS, cmrc_units, with_answers
 from nlpkit.score.metrics._edits import longest_run
 from nlpkit.score.metrics._text_units import is_unspaced
 
@@ -61,7 +61,7 @@ def statistics(
     return _means.statistics_of(list(_values(hypotheses, references, normalize)))
 
 
-def from_sums(sums: Sequence[int], **_options: Any) -> float:
+def from_sums(sums: Sequence[int], **_options: object) -> float:
     """Return the mean F1."""
     return _means.mean_of_sums(sums)
 
@@ -69,7 +69,7 @@ def from_sums(sums: Sequence[int], **_options: Any) -> float:
 def _values(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], normalize: str
 ) -> Iterator[float]:
-    plain = normalizer(normalize, NORMALIZE)
+    plain = NORMALIZERS[normalize]
     for hypothesis, answers in with_answers(hypotheses, references):
         if normalize == "cmrc":
             ours = cmrc_units(hypothesis)

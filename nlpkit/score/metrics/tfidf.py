@@ -20,7 +20,6 @@ import argparse
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -41,7 +40,7 @@ class Weighting:
         self.columns = ("idf", _COLUMN[variant])
 
     @property
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> dict[str, str | float | None]:
         """Return all that moves the scores, by name."""
         return {"variant": self._variant}
 

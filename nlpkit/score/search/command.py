@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.score.files import name_of
@@ -194,7 +194,7 @@ def _explain(
 
 
 @contextlib.contextmanager
-def _output(path: str | None, scored: bool) -> Iterator[Callable[[str], Any]]:
+def _output(path: str | None, scored: bool) -> Iterator[Callable[[str], object]]:
     """Give what writes the ranking: to stdout or, where it is scored, to a file if there is one."""
     if not scored:
         yield sys.stdout.write

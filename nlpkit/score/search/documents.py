@@ -9,7 +9,6 @@
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from nlpkit.errors import DataError
 from nlpkit.score.files import name_of, read_lines
@@ -78,7 +77,7 @@ class Records:
         return _id(found), _string(found, "text")
 
 
-def _id(found: dict[str, Any]) -> str:
+def _id(found: dict[str, object]) -> str:
     for name in _IDS:
         value = found.get(name)
         if value is None:
@@ -89,7 +88,7 @@ def _id(found: dict[str, Any]) -> str:
     raise ValueError(f"no identifier: none of {', '.join(_IDS)}; there are {_keys(found)}")
 
 
-def _string(found: dict[str, Any], name: str) -> str:
+def _string(found: dict[str, object], name: str) -> str:
     value = found.get(name)
     if value is None:
         raise ValueError(f"no text: neither text nor contents; there are {_keys(found)}")
@@ -98,7 +97,7 @@ def _string(found: dict[str, Any], name: str) -> str:
     return value
 
 
-def _keys(found: dict[str, Any]) -> str:
+def _keys(found: dict[str, object]) -> str:
     return ", ".join(map(repr, list(found)[:6])) or "no keys"
 
 

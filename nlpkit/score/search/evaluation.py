@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import fsum
-from typing import Any
 
 from nlpkit.errors import DataError
 from nlpkit.score.search.judgements import Qrels, Rankings
@@ -37,10 +36,10 @@ class Evaluation:
             left = f"; {self.unranked} with judgements are not in the run (-c counts them 0){left}"
         return f"over the {n} queries in both{left}"
 
-    def as_object(self, per_query: bool) -> dict[str, Any]:
+    def as_object(self, per_query: bool) -> dict[str, object]:
         """Return it for JSON, unrounded."""
         over = "all queries with judgements" if self.complete else "queries in both"
-        found: dict[str, Any] = {"run": self.run, "scores": self.means}
+        found: dict[str, object] = {"run": self.run, "scores": self.means}
         found |= {"queries": len(self.values), "averaged_over": over}
         found |= {"unranked": self.unranked, "unjudged": self.unjudged}
         return found | ({"per_query": self.values} if per_query else {})
@@ -87,7 +86,7 @@ def table(evaluations: Sequence[Evaluation], width: int, per_query: bool) -> str
     return "".join(lines)
 
 
-def as_json(evaluations: Sequence[Evaluation], per_query: bool, **more: Any) -> str:
+def as_json(evaluations: Sequence[Evaluation], per_query: bool, **more: object) -> str:
     """Return one object for one run, a list of them for several; a line."""
     found = [more | each.as_object(per_query) for each in evaluations]
     return json.dumps(found[0] if len(found) == 1 else found, ensure_ascii=False) + "\n"

@@ -153,7 +153,7 @@ def _alone(directory: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _write(path: Path, value: Any) -> None:
+def _write(path: Path, value: object) -> None:
     with open(path, "x", encoding="ascii") as file:
         file.write(json.dumps(value))
         file.flush()

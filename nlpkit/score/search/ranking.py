@@ -6,7 +6,7 @@ needs it and kept, so that one query costs little and a thousand cost it once.
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,7 +20,7 @@ class Weighting(Protocol):
     """How terms and documents are weighed: score = Σ weight(term in query) · impact(term, doc)."""
 
     @property
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> dict[str, str | float | None]:
         """Return all that moves the scores, by name."""
 
     @property

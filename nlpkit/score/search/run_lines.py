@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -102,7 +102,7 @@ def explanation(
 
 def explanation_object(
     query: str, document: str, parts: Sequence[Part], columns: Sequence[str], unknown: Sequence[str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the same for JSON."""
     terms = [
         {
