@@ -35,6 +35,7 @@ from nlpkit.objectives.contract import (
     Filling,
     Generative,
     Loss,
+    ModelSettings,
     Spans,
     Term,
     TextObjective,
@@ -103,7 +104,7 @@ class Objective(TextObjective):
     inputs: tuple[str, ...] = ()
     fields: Mapping[str, Field] = {}
 
-    def __init__(self, config: Config, tokenizer: Tokenizer, model_config: Any):
+    def __init__(self, config: Config, tokenizer: Tokenizer, model_config: ModelSettings):
         """Bind the members.
 
         Raises:
@@ -290,7 +291,9 @@ def names(settings: Any) -> Iterator[str]:
         yield from names(member)
 
 
-def _bound(number: int, member: Member, tokenizer: Tokenizer, model_config: Any) -> Contract:
+def _bound(
+    number: int, member: Member, tokenizer: Tokenizer, model_config: ModelSettings
+) -> Contract:
     """Return a member, bound; raise `ValueError` that says which one is wrong."""
     try:
         made: Contract = registry.load(member.FOLDER, member.name).Objective(
