@@ -10,7 +10,7 @@ from nlpkit.attention.layout import Layout
 HEADS, WIDTH = 3, 8
 SETTINGS = {"num_buckets": 16, "max_distance": 40, "segment_types": 4}
 KINDS = registry.names("attention/kinds")
-ON_CPU = ["sdpa", "recompute", "tiled"]
+ON_CPU = ["sdpa", "cpu_flash", "tiled"]
 # Against the reference, which is float32 inside: rounding of inputs to bfloat16 is the same for
 # both, so what is left is bfloat16 products and outputs (2^-8 relative, sums of a few).
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 3e-2}

@@ -155,11 +155,11 @@ def test_attention_reference_two_tokens_equals_hand_arithmetic():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_attention_recompute_and_tiled_pass_gradcheck(kind):
+def test_attention_cpu_flash_and_tiled_pass_gradcheck(kind):
     lengths = [4, 1, 6]
     fields = fields_of(lengths)
     qkv, table, _ = inputs(11, torch.float64)
-    for backend in ("recompute", "tiled"):
+    for backend in ("cpu_flash", "tiled"):
 
         def run(q, k, v, table, backend=backend):
             attend = prepare(kind, backend, lengths, fields, table, torch.float64)
@@ -168,27 +168,27 @@ def test_attention_recompute_and_tiled_pass_gradcheck(kind):
         assert torch.autograd.gradcheck(run, (*qkv, table.detach().double().requires_grad_()))
 
 
-def test_attention_recompute_gradient_of_part_leaves_nothing_behind():
+def test_attention_cpu_flash_gradient_of_part_leaves_nothing_behind():
     # A backward pass that does not reach the table must not add to the next one's gradient.
     lengths = PACKS["ragged"]
     qkv, table, grad = inputs(sum(lengths))
-    attend = prepare("cpm_ant", "recompute", lengths, fields_of(lengths), table, torch.float32)
+    attend = prepare("cpm_ant", "cpu_flash", lengths, fields_of(lengths), table, torch.float32)
     out = attend(*qkv)
     torch.autograd.grad(out, qkv[0], grad, retain_graph=True)
     (after,) = torch.autograd.grad(out, table, grad)
-    fresh = prepare("cpm_ant", "recompute", lengths, fields_of(lengths), table, torch.float32)
+    fresh = prepare("cpm_ant", "cpu_flash", lengths, fields_of(lengths), table, torch.float32)
     assert torch.equal(after, torch.autograd.grad(fresh(*qkv), table, grad)[0])
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_attention_recompute_under_checkpointing_has_same_gradients(reentrant):
+def test_attention_cpu_flash_under_checkpointing_has_same_gradients(reentrant):
     from torch.utils.checkpoint import checkpoint
 
     lengths = PACKS["ragged"]
     found = []
     for wrap in (False, True):
         qkv, table, grad = inputs(sum(lengths))
-        attend = prepare("cpm_ant", "recompute", lengths, fields_of(lengths), table, torch.float32)
+        attend = prepare("cpm_ant", "cpu_flash", lengths, fields_of(lengths), table, torch.float32)
         out = qkv[0]
         for _ in range(3):
             args = (out, qkv[1], qkv[2])
@@ -229,11 +229,11 @@ def test_attention_row_that_sees_nothing_gives_zeros(backend, monkeypatch):
     assert all(x.isfinite().all() for x in found[1])
 
 
-def test_attention_recompute_inside_autocast_keeps_the_precision_of_its_inputs():
+def test_attention_cpu_flash_inside_autocast_keeps_the_precision_of_its_inputs():
     lengths = PACKS["ragged"]
-    expected = _results("cpm_ant", "recompute", lengths)
+    expected = _results("cpm_ant", "cpu_flash", lengths)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        got = _results("cpm_ant", "recompute", lengths)
+        got = _results("cpm_ant", "cpu_flash", lengths)
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 

@@ -6,12 +6,14 @@ from typing import get_args
 import pytest
 import torch
 
-from nlpkit import attention, registry
-from nlpkit.attention.backends import flash, flex, recompute, varlen
+from nlpkit import attention, recipe, registry
+from nlpkit.attention.backends import cpu_flash, flash, flex, varlen
 from nlpkit.attention.contract import Choice, Request, Tokens, Visibility
 from nlpkit.attention.kinds import cpm_ant
 from nlpkit.attention.layout import Layout
+from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import Unsupported, UsageError
+from tests import _tiny
 from tests._attention import HEADS, KINDS, ON_CPU, SETTINGS, WIDTH, fields_of, inputs, prepare
 
 # --- against transformers --------------------------------------------------------------------
@@ -144,36 +146,36 @@ def test_attention_on_ampere_flash_wants_its_package_and_varlen_no_dropout(monke
     assert varlen.refuses(_request(dropout=0.1)) == "dropout on the probabilities"
 
 
-def test_attention_flex_and_recompute_refuse_with_the_reason():
+def test_attention_flex_and_cpu_flash_refuse_with_the_reason():
     cpu = torch.device("cpu")
     assert flex.refuses(_request(device=cpu)) == "no backward pass on CPU"
     assert flex.refuses(_request(device=cpu, training=False)) is None
     assert flex.refuses(_request(head_dim=8)) == "head width below 16"
     assert flex.refuses(_request("cpm_ant")) is None
-    assert recompute.refuses(_request()) == "made for CPUs"
-    assert recompute.refuses(_request(device=cpu, dropout=0.1)) == "dropout on the probabilities"
+    assert cpu_flash.refuses(_request()) == "made for CPUs"
+    assert cpu_flash.refuses(_request(device=cpu, dropout=0.1)) == "dropout on the probabilities"
 
 
 def test_attention_auto_names_its_choice_and_what_refused():
     _, table, _ = inputs(1)
     fields = fields_of([1])
     chosen = prepare("cpm_ant", "auto", [1], fields, table, torch.float32)
-    assert (chosen.backend, chosen.reason) == ("recompute", "recompute")
+    assert (chosen.backend, chosen.reason) == ("cpu_flash", "cpu_flash")
     chosen = prepare("causal", "auto", [1], fields, table, torch.float32)
     assert (chosen.backend, chosen.reason) == ("sdpa", "sdpa")
     chosen = prepare("causal", "auto", [1], fields, table, torch.bfloat16)
-    assert (chosen.backend, chosen.reason) == ("recompute", "recompute")
+    assert (chosen.backend, chosen.reason) == ("cpu_flash", "cpu_flash")
     chosen = prepare("cpm_ant", "auto", [1], fields, table, torch.float32, dropout=0.1)
     assert chosen.backend == "sdpa"
-    assert chosen.reason == "sdpa (recompute refused: dropout on the probabilities)"
+    assert chosen.reason == "sdpa (cpu_flash refused: dropout on the probabilities)"
 
 
 def test_attention_named_backend_that_cannot_is_an_error():
     _, table, _ = inputs(1)
     with pytest.raises(Unsupported, match=r"flex cannot do kind full: no backward pass on CPU"):
         prepare("full", "flex", [1], {}, table, torch.float32)
-    with pytest.raises(UsageError, match=r"no 'recompite', did you mean recompute\?"):
-        prepare("full", "recompite", [1], {}, table, torch.float32)
+    with pytest.raises(UsageError, match=r"no 'cpu_flsh', did you mean cpu_flash\?"):
+        prepare("full", "cpu_flsh", [1], {}, table, torch.float32)
 
 
 def test_attention_wrong_fields_or_table_are_errors():
@@ -251,3 +253,19 @@ def test_attention_every_file_of_the_folders_keeps_the_contract():
         backend = registry.load("attention/backends", name)
         assert callable(backend.refuses)
         assert callable(backend.prepare)
+
+
+def test_backend_by_its_old_name_is_the_same_and_resumes(tmp_path):
+    path = _tiny.write(tmp_path)
+    old = path.read_text(encoding="utf-8") + "attention: {backend: recompute}\n"
+    path.write_text(old, encoding="utf-8")
+    assert recipe.load(str(path)).recipe.attention.backend == "cpu_flash"
+    sets = ("train.steps=4", "model.dropout=0.0")
+    _tiny.pretrain(path, tmp_path / "run", *sets)
+    # As a run of an earlier version has written it.
+    written = tmp_path / "run" / "recipe.yaml"
+    text = written.read_text(encoding="utf-8")
+    assert "cpu_flash" in text
+    written.write_text(text.replace("cpu_flash", "recompute"), encoding="utf-8")
+    resolved = recipe.load(str(path), sets)
+    assert RunDirectory(tmp_path / "run").accept(resolved, False) == []

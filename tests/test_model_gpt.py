@@ -30,7 +30,7 @@ from tests._losses import loss_of, only_term
 SMALL = Config(hidden_size=32, num_layers=3, num_heads=4, max_positions=40)
 VOCAB = 61
 LENGTHS = (9, 30, 1, 17)
-BACKENDS = ["reference", "sdpa", "recompute"]
+BACKENDS = ["reference", "sdpa", "cpu_flash"]
 
 
 class _Tokenizer:
@@ -201,8 +201,8 @@ def test_each_dropout_acts_alone(name) -> None:
 def test_backend_that_cannot_drop_is_refused_by_name_and_passed_over_by_auto(model) -> None:
     ids = _batch()["input_ids"]
     model.train()
-    model.backend = "recompute"
-    with pytest.raises(Unsupported, match="recompute cannot do kind causal: dropout"):
+    model.backend = "cpu_flash"
+    with pytest.raises(Unsupported, match="cpu_flash cannot do kind causal: dropout"):
         model(LENGTHS, ids)
     model.backend = "auto"
     model(LENGTHS, ids)

@@ -137,10 +137,10 @@ def test_cross_attention_sees_its_own_source_alone(backend: str) -> None:
 
 
 def test_cross_attention_of_a_backend_that_cannot_is_refused() -> None:
-    with pytest.raises(Unsupported, match="recompute cannot do kind full: keys of other sequences"):
+    with pytest.raises(Unsupported, match="cpu_flash cannot do kind full: keys of other sequences"):
         attention.prepare(
             Choice.of("full"), Layout.of([2]), keys=Layout.of([3]), heads=1, head_dim=4,
-            dtype=torch.float32, device="cpu", training=True, backend="recompute",
+            dtype=torch.float32, device="cpu", training=True, backend="cpu_flash",
         )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from nlpkit.data.store import Callbacks
 from nlpkit.errors import DataError, DivergedError, UsageError
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
-from nlpkit.objectives import mixture
+from nlpkit.objectives import _members
 from nlpkit.recipe import sections, yaml
 from nlpkit.runs import data_files
 from nlpkit.runs.opened import Opened
@@ -144,7 +144,7 @@ def _recipe_of_run(path: Path) -> recipe.Resolved:
         section = data.get(part.__name__.lower()) if isinstance(data, dict) else None
         for entry in section if isinstance(section, list) else [section]:
             name = entry.get(part.KEY) if isinstance(entry, dict) else None
-            named = mixture.names(entry) if part is sections.Objective else [name]
+            named = _members.names(entry) if part is sections.Objective else [name]
             for each in named:
                 if isinstance(each, str):
                     registry.check_named_by(path, each, "run nlpkit where it lies")

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nlpkit.objectives.contract import Field, Joining, Loss, Objective, Spans, TrainedModel
+from nlpkit.objectives.contract import (
+    Field,
+    Joining,
+    Loss,
+    Objective,
+    Spans,
+    TrainedModel,
+)
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
     from nlpkit.data.pack import Batch
 
@@ -47,10 +55,6 @@ class Combined:
             raise AttributeError(name)
         return getattr(self.first, name)
 
-    def special_tokens(self, model_config: Any) -> tuple[str, ...]:
-        """Return what all objectives want in the vocabulary."""
-        return joined(objective.special_tokens(model_config) for objective in self.objectives)
-
     def spans(self, lengths: np.ndarray) -> Spans:
         """Return the spans of the objective that makes the examples."""
         return self.first.spans(lengths)
@@ -76,7 +80,7 @@ class Combined:
             found |= objective.num_targets(batch)
         return found
 
-    def loss(self, model: TrainedModel, hidden: Any, batch: Batch) -> Loss:
+    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return the terms of all objectives, weighted."""
         terms = {}
         for objective, weight in zip(self.objectives, self.weights, strict=True):
@@ -85,7 +89,7 @@ class Combined:
         return Loss(terms)
 
 
-def combined(objectives: Sequence[Objective], weights: Sequence[float]) -> Any:
+def combined(objectives: Sequence[Objective], weights: Sequence[float]) -> Objective:
     """Return the objectives as one; an only one as it is.
 
     Raises:
@@ -93,9 +97,10 @@ def combined(objectives: Sequence[Objective], weights: Sequence[float]) -> Any:
     """
     if len(objectives) == 1:
         return objectives[0]
-    return Combined(objectives, weights)
+    made: Any = Combined(objectives, weights)  # the rest of the contract is the first's
+    return made
 
 
-def joined(lists: Any) -> tuple[str, ...]:
+def joined(lists: Iterable[Sequence[str]]) -> tuple[str, ...]:
     """Return the names of all lists, each once, in order."""
     return tuple(dict.fromkeys(name for names in lists for name in names))

@@ -18,7 +18,8 @@ class Provable(Protocol):
     def shown(self, example: dict[str, np.ndarray]) -> np.ndarray:
         """Return (T,) bool: rows whose target shows a word by design, its own or a random one.
 
-        They may depend on their own token. By default no target shows one.
+        They may depend on their own token. By default no target shows one, so an objective that
+        masks 80/10/10 must have this method.
         """
 
     def unmask(self, example: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

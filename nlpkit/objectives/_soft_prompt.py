@@ -6,7 +6,7 @@ P tokens of a soft prompt, T tokens in all, M slots.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -14,6 +14,27 @@ from nlpkit.objectives.contract import Prompt
 
 if TYPE_CHECKING:
     from nlpkit.tokenizers.contract import Tokenizer
+
+
+class Blocks(Protocol):
+    """Which block of soft prompts stands in front of which kind of example."""
+
+    @property
+    def infilling(self) -> int: ...
+    @property
+    def generation(self) -> int: ...
+
+
+class PromptSettings(Protocol):
+    """What objectives with a soft prompt ask of the model's `Config`."""
+
+    @property
+    def prompts(self) -> Blocks: ...
+    @property
+    def prompt_length(self) -> int: ...
+    @property
+    def prompt_types(self) -> int: ...
+
 
 PROMPT_SEGMENT, INFILLING_SEGMENT, GENERATION_SEGMENT = 0, 1, 2
 
@@ -32,17 +53,19 @@ def text_frame(tokenizer: Tokenizer) -> tuple[int, int]:
     return tokenizer.bos_id, tokenizer.eos_id
 
 
-def continued(soft: np.ndarray, bos_id: int, ids: Sequence[int], room: int, most: int) -> Prompt:
-    """Return soft prompt, `<s>` and text, all context, and `room` slots behind them.
+def continued(
+    soft: np.ndarray, bos_id: int, ids: Sequence[int], new_tokens: int, max_tokens: int
+) -> Prompt:
+    """Return soft prompt, `<s>` and text, all context, and `new_tokens` slots behind them.
 
-    Of text and slots `most` tokens fit; of a text that is too long the end is kept.
+    Of text and slots `max_tokens` tokens fit; of a text that is too long the end is kept.
     """
-    kept = np.asarray(ids, np.int64)[max(len(ids) + room - most, 0) :]
+    kept = np.asarray(ids, np.int64)[max(len(ids) + new_tokens - max_tokens, 0) :]
     given = _context(soft, np.concatenate([[bos_id], kept]), GENERATION_SEGMENT)
     size = len(given["input_ids"])
-    source = np.full(room, -1)
+    source = np.full(new_tokens, -1)
     source[0] = size - 1
-    slots = _targets(GENERATION_SEGMENT, size + np.arange(room))
+    slots = _targets(GENERATION_SEGMENT, size + np.arange(new_tokens))
     return Prompt(given, slots, source, kept, cut=len(ids) - len(kept))
 
 
@@ -51,23 +74,25 @@ def filled(
     frame: tuple[int, int],
     parts: Sequence[Sequence[int]],
     blanks: Sequence[int],
-    most: int,
+    max_tokens: int,
 ) -> Prompt:
     """Return soft prompt and text in its `frame`, `<s>` and `</s>`, as context, a slot a blank.
 
-    Positions are those of the whole text. Of text and slots `most` tokens fit; a longer one loses
-    its start, up to the first blank, then its end.
+    Positions are those of the whole text. Of text and slots `max_tokens` tokens fit; a longer one
+    loses its start, up to the first blank, then its end.
 
     Raises:
         ValueError: the text from the first blank to the last is too long.
     """
     first, *between, last = (list(part) for part in parts)
     size = sum(map(len, parts)) + sum(blanks)
-    before = min(max(size - most, 0), len(first))
-    after = max(size - before - most, 0)
+    before = min(max(size - max_tokens, 0), len(first))
+    after = max(size - before - max_tokens, 0)
     if after > len(last):
         inside = size - len(first) - len(last)
-        raise ValueError(f"{inside} tokens from the first blank to the last; at most {most} fit")
+        raise ValueError(
+            f"{inside} tokens from the first blank to the last; at most {max_tokens} fit"
+        )
     pieces = [first[before:], *between, last[: len(last) - after]]
     is_blank = [np.zeros(1 + len(pieces[0]), np.bool_)]
     for blank, piece in zip(blanks, pieces[1:], strict=True):
@@ -76,11 +101,11 @@ def filled(
     text = np.concatenate([np.asarray(piece, np.int64) for piece in pieces])
     given = _context(soft, np.concatenate([frame[:1], text, frame[1:]]), INFILLING_SEGMENT)
     given["position"][len(soft) :] = len(soft) + np.flatnonzero(~hole)
-    place = np.flatnonzero(hole)
+    index = np.flatnonzero(hole)
     # What stands before a hole is a hole, too, or a given token: the last of so many.
-    so_many = np.cumsum(~hole)[place - 1]
-    source = np.where(hole[place - 1], -1, len(soft) + so_many - 1)
-    slots = _targets(INFILLING_SEGMENT, len(soft) + place)
+    given_so_far = np.cumsum(~hole)[index - 1]
+    source = np.where(hole[index - 1], -1, len(soft) + given_so_far - 1)
+    slots = _targets(INFILLING_SEGMENT, len(soft) + index)
     return Prompt(given, slots, source, text, open=False, cut=before + after)
 
 

@@ -23,7 +23,14 @@ from nlpkit.data.items import Row
 from nlpkit.data.pack import LENGTHS
 from nlpkit.errors import DataError
 from nlpkit.objectives._task import Item, RowError, Task, counted, kind_of, shorten
-from nlpkit.objectives.contract import Field, Loss, Term, TrainedModel, check_length
+from nlpkit.objectives.contract import (
+    Field,
+    Loss,
+    ModelSettings,
+    Term,
+    TrainedModel,
+    check_length,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -69,7 +76,7 @@ class StateTask(Task):
     }
     needs = ("has_vocabulary", "hidden_size")
 
-    def __init__(self, config: StateConfig, tokenizer: Extendable, model_config: Any):
+    def __init__(self, config: StateConfig, tokenizer: Extendable, model_config: ModelSettings):
         """Bind the settings.
 
         Raises:
@@ -86,7 +93,7 @@ class StateTask(Task):
             self.fields = {k: v for k, v in self.fields.items() if k != "token_type_ids"}
 
     @classmethod
-    def special_tokens(cls, model_config: Any) -> tuple[str, ...]:
+    def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
         """Return what stands before, between and after the texts: the family's."""
         return tuple(dict.fromkeys(model_config.task_tokens))
 

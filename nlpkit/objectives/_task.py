@@ -26,7 +26,7 @@ import numpy as np
 
 from nlpkit.data.pack import LENGTHS
 from nlpkit.data.records import RowError, kind_of
-from nlpkit.objectives.contract import Loss, Spans, TrainedModel
+from nlpkit.objectives.contract import Loss, ModelSettings, Spans, TrainedModel
 
 if TYPE_CHECKING:
     import torch
@@ -64,11 +64,11 @@ class Task(ABC):
     metrics: tuple[str, ...] = ()
     unknown_remark: str = ""  # where unknown tokens are that come with every row
 
-    def __init__(self, config: Any, tokenizer: Tokenizer, model_config: Any):
+    def __init__(self, config: Any, tokenizer: Tokenizer, model_config: ModelSettings):
         self.config, self.tokenizer, self.model_config = config, tokenizer, model_config
 
     @classmethod
-    def special_tokens(cls, model_config: Any) -> tuple[str, ...]:
+    def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
         """Return the tokens that the vocabulary must have."""
         return ()
 
@@ -83,7 +83,7 @@ class Task(ABC):
         return config
 
     def predict(
-        self, model: TrainedModel, hidden: Any, batch: Batch
+        self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
     ) -> tuple[Loss, list[tuple[str, str]]]:
         """Return the loss, and for each row the prediction and its label; none by default."""
         return self.loss(model, hidden, batch), []
@@ -97,7 +97,7 @@ class Task(ABC):
         """Return what is kept of a row, whose texts have these ids."""
 
     @abstractmethod
-    def loss(self, model: TrainedModel, hidden: Any, batch: Batch) -> Loss:
+    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return the loss of a batch."""
 
     def encode(self, texts: list[str]) -> list[list[int]]:
@@ -129,11 +129,11 @@ class Task(ABC):
         return pieces
 
 
-def shorten(ids: Sequence[int], room: int, keep: str) -> tuple[np.ndarray, int]:
-    """Return at most `room` ids, those at the `keep` (start or end), and how many were cut."""
-    room = max(room, 0)
-    cut = max(len(ids) - room, 0)
-    kept = ids if not cut else (ids[cut:] if keep == "end" else ids[:room])
+def shorten(ids: Sequence[int], limit: int, keep: str) -> tuple[np.ndarray, int]:
+    """Return at most `limit` ids, those at the `keep` (start or end), and how many were cut."""
+    limit = max(limit, 0)
+    cut = max(len(ids) - limit, 0)
+    kept = ids if not cut else (ids[cut:] if keep == "end" else ids[:limit])
     return np.asarray(kept, np.int32), cut
 
 
@@ -149,7 +149,9 @@ def last_tokens(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
     return torch.tensor(lengths, device=device).cumsum(0) - 1
 
 
-def group_softmax_loss(scores: torch.Tensor, groups: torch.Tensor, right: torch.Tensor) -> Any:
+def group_softmax_loss(
+    scores: torch.Tensor, groups: torch.Tensor, right: torch.Tensor
+) -> torch.Tensor:
     """Return (G,) cross entropy of groups of scores: -log softmax over each group's own scores.
 
     `scores` (S,) float, `groups` (S,) int64 from 0, ascending, `right` (G,) index into `scores`.

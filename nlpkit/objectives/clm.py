@@ -12,13 +12,22 @@ I pieces, T inputs and as many targets of an example, which is made of T + 1 tok
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives.contract import Field, Loss, Prompt, Spans, Term, TextObjective, TrainedModel
+from nlpkit.objectives.contract import (
+    Field,
+    Loss,
+    ModelSettings,
+    Prompt,
+    Spans,
+    Term,
+    TextObjective,
+    TrainedModel,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +56,7 @@ class Objective(TextObjective):
     predicts_text = True
     needs = ("causal",)
 
-    def __init__(self, config: Config, tokenizer: Tokenizer, model_config: Any):
+    def __init__(self, config: Config, tokenizer: Tokenizer, model_config: ModelSettings):
         """Bind the settings; `model_config` gives `max_positions`, if the family has a longest.
 
         Raises:
@@ -109,8 +118,8 @@ class Objective(TextObjective):
         ids = (self.tokenizer.bos_id, self.tokenizer.pad_id)
         return tuple(i for i in ids if i is not None and i not in self.eos_token_ids)
 
-    def continue_text(self, ids: Sequence[int], room: int) -> Prompt:
-        """Return the text, as documents begin, and `room` slots behind it.
+    def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
+        """Return the text, as documents begin, and `new_tokens` slots behind it.
 
         Of a text that is too long the end is kept. In a stream of documents an empty one is what
         follows an end token.
@@ -119,11 +128,11 @@ class Objective(TextObjective):
             ValueError: the text is empty and the tokenizer has no token to begin with.
         """
         begin = self.before or (() if len(ids) else self.after)
-        most = self.max_length - room - len(begin)
+        most = self.max_length - new_tokens - len(begin)
         kept = np.asarray(ids, np.int64)[max(len(ids) - most, 0) :]
         given = np.concatenate([np.asarray(begin, np.int64), kept])
         if not len(given):
             raise ValueError("the text is empty, and the vocabulary has no token to begin with")
-        source = np.full(room, -1)
+        source = np.full(new_tokens, -1)
         source[0] = len(given) - 1
         return Prompt({"input_ids": given}, {}, source, kept, cut=len(ids) - len(kept))

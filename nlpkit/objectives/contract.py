@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from nlpkit.config import FrozenConfig
+
 if TYPE_CHECKING:
     import torch
 
@@ -114,15 +116,30 @@ class Loss:
         return {name: term.num_targets for name, term in self.terms.items()}
 
 
+class ModelSettings(Protocol):
+    """What objectives ask of the `Config` of any family; see `models/config.ModelConfig`.
+
+    What else an objective reads, it names in `needs`.
+    """
+
+    @property
+    def causal(self) -> bool: ...
+    @property
+    def pairs(self) -> bool: ...
+    @property
+    def task_tokens(self) -> tuple[str, str, str]: ...
+
+
 class TrainedModel(Protocol):
     """What objectives ask of a model; the family's `Model` has it.
 
     Of its own, a family may offer more, such as logits for pairs: then the objective names it.
     """
 
-    head: Any  # the layer that a task puts on a summary: states (S, C) to outputs (S, O)
+    # The layer that a task puts on a summary: states (S, C) to outputs (S, O).
+    head: Callable[[torch.Tensor], torch.Tensor]
 
-    def __call__(self, lengths: Sequence[int], **inputs: Any) -> Any:
+    def __call__(self, lengths: Sequence[int], **inputs: Any) -> torch.Tensor:
         """Return hidden states (N, C) of a pack of sequences of these lengths."""
 
     def token_loss(
@@ -148,7 +165,10 @@ class Objective(Protocol):
     them, or add a term to the loss.
     """
 
-    config: Any  # its settings
+    @property
+    def config(self) -> FrozenConfig:
+        """Its settings."""
+
     # Of the class, all fields that it can have; of an object, those that this model asks for.
     fields: Mapping[str, Field]
     inputs: tuple[str, ...]  # the fields that are arguments of the model's `forward`
@@ -165,7 +185,7 @@ class Objective(Protocol):
     reads_text: bool  # False: a recipe has no tokenizer, and the objective gets None for it
 
     @classmethod
-    def special_tokens(cls, model_config: Any) -> tuple[str, ...]:
+    def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
         """Return the tokens that the vocabulary must have; others are added to it."""
 
     def spans(self, lengths: np.ndarray) -> Spans:
@@ -184,7 +204,7 @@ class Objective(Protocol):
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the targets of each term in a collated batch; the names are always the same."""
 
-    def loss(self, model: TrainedModel, hidden: Any, batch: Batch) -> Loss:
+    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return the loss of a batch of tensors, from what `model.forward` gave for it."""
 
 
@@ -198,7 +218,7 @@ class Joining(Protocol):
         """Return the example with its fields changed, or with more of them."""
 
 
-def forward(objective: Objective, model: Callable[..., Any], batch: Batch) -> Any:
+def forward(objective: Objective, model: Callable[..., torch.Tensor], batch: Batch) -> torch.Tensor:
     """Return what the model makes of the inputs that the objective names: hidden states (N, C).
 
     `progress` among the inputs is the share of the run that is done, from 0 to 1.
@@ -224,7 +244,7 @@ class TextObjective:
     extra = 0
     min_piece = 1
 
-    def __init__(self, config: Any, tokenizer: Tokenizer, model_config: Any):
+    def __init__(self, config: Any, tokenizer: Tokenizer, model_config: ModelSettings):
         """Bind the settings.
 
         Raises:
@@ -234,7 +254,7 @@ class TextObjective:
         check_length(config.max_length, model_config)
 
     @classmethod
-    def special_tokens(cls, model_config: Any) -> tuple[str, ...]:
+    def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
         """Return the tokens that the vocabulary must have."""
         return ()
 
@@ -265,7 +285,7 @@ def cut_documents(lengths: np.ndarray, size: int, min_size: int) -> Spans:
     return Spans(document, start, stop, dropped)
 
 
-def check_length(max_length: int, model_config: Any) -> None:
+def check_length(max_length: int, model_config: object) -> None:
     """Raise `ValueError` if examples of `max_length` are longer than `model.max_positions`.
 
     A family without that setting takes sequences of any length.
@@ -287,8 +307,8 @@ class Generative(Protocol):
     suppress_tokens: tuple[int, ...]  # tokens that were never a target: not to be generated
     drop_unknown: bool
 
-    def continue_text(self, ids: Sequence[int], room: int) -> Prompt:
-        """Return the prompt for a text, with `room` slots, fewer than `max_length`.
+    def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
+        """Return the prompt for a text, with `new_tokens` slots, fewer than `max_length`.
 
         Raises:
             ValueError: nothing can be predicted from this text.

@@ -10,7 +10,7 @@ N tokens of the pack, T = prompt_length + len(piece) + 2 tokens of one example.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field as Setting
@@ -21,6 +21,7 @@ from nlpkit.objectives._soft_prompt import (
     GENERATION_SEGMENT,
     INFILLING_SEGMENT,
     PROMPT_SEGMENT,
+    PromptSettings,
     text_frame,
 )
 from nlpkit.objectives.contract import (
@@ -73,11 +74,11 @@ class Objective(TextObjective):
     drop_unknown = True
     needs = ("prompt_length", "prompts")
 
-    def __init__(self, config: Config, tokenizer: Tokenizer, model_config: Any):
+    def __init__(self, config: Config, tokenizer: Tokenizer, model_config: PromptSettings):
         """Bind the settings; `model_config` gives `prompt_length` and `prompts`.
 
         Raises:
-            ValueError: `max_length` leaves no room for a piece of `min_piece` tokens.
+            ValueError: `max_length` is too short for a piece of `min_piece` tokens.
         """
         self.config = config
         self.prompt_length = model_config.prompt_length
@@ -160,12 +161,12 @@ class Objective(TextObjective):
         ids = (self.bos_id, self.tokenizer.pad_id, self.tokenizer.unk_id)
         return tuple(token_id for token_id in ids if token_id is not None)
 
-    def continue_text(self, ids: Sequence[int], room: int) -> Prompt:
-        """Return soft prompt, `<s>` and text, all context, and `room` target slots behind them.
+    def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
+        """Return soft prompt, `<s>` and text, all context, and `new_tokens` slots behind them.
 
         Of a text that is too long the end is kept.
         """
-        return _soft_prompt.continued(self._soft(1), self.bos_id, ids, room, self.max_length)
+        return _soft_prompt.continued(self._soft(1), self.bos_id, ids, new_tokens, self.max_length)
 
     def fill_blanks(self, parts: Sequence[Sequence[int]], blanks: Sequence[int]) -> Prompt:
         """Return soft prompt, `<s>`, text and `</s>` as context, and a target slot a blank token.

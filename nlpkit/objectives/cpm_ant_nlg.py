@@ -9,7 +9,7 @@ Differs from the original: an input that is too long loses its begin, but never 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from pydantic import Field as Setting
@@ -18,7 +18,15 @@ from nlpkit.config import FrozenConfig
 from nlpkit.data.items import Row
 from nlpkit.objectives import _soft_prompt
 from nlpkit.objectives._task import Item, Task, counted, shorten
-from nlpkit.objectives.contract import IGNORE, Field, Loss, Prompt, Term, TrainedModel
+from nlpkit.objectives.contract import (
+    IGNORE,
+    Field,
+    Loss,
+    ModelSettings,
+    Prompt,
+    Term,
+    TrainedModel,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +35,10 @@ if TYPE_CHECKING:
     from nlpkit.tokenizers.contract import Tokenizer
 
 PROMPT_SEGMENT, TEXT_SEGMENT = 0, 2
+
+
+class TaskSettings(ModelSettings, _soft_prompt.PromptSettings, Protocol):
+    """What a task of CPM-Ant's asks of the model's `Config`."""
 
 
 class Config(FrozenConfig):
@@ -64,23 +76,23 @@ class Objective(Task):
     # Of generated text; Chinese characters count one by one.
     metrics = ("exact_match", "rouge:tokenize=zh", "bleu:tokenize=zh")
 
-    def __init__(self, config: Config, tokenizer: Tokenizer, model_config: Any):
+    def __init__(self, config: Config, tokenizer: Tokenizer, model_config: TaskSettings):
         """Bind the settings.
 
         Raises:
-            ValueError: `max_length` leaves no room for text, or there is no prompt `task_id`.
+            ValueError: `max_length` is too short for text, or there is no prompt `task_id`.
         """
         super().__init__(config, tokenizer, model_config)
         self.prompt = prompt_ids(config.task_id, tokenizer.vocab_size, model_config)
-        self.room = config.max_length - len(self.prompt) - 2
-        if self.room < 1:
+        self.max_text = config.max_length - len(self.prompt) - 2
+        if self.max_text < 1:
             raise ValueError(
                 f"objective.max_length: {config.max_length} leaves no room for text after "
                 f"{len(self.prompt)} prompt tokens, <s> and </s>"
             )
         self.bos_id, self.eos_id = _soft_prompt.text_frame(tokenizer)
         self.columns = (config.input, config.target)
-        self.max_length, self.eos_token_ids = self.room + 1, (self.eos_id,)
+        self.max_length, self.eos_token_ids = self.max_text + 1, (self.eos_id,)
 
     @property
     def suppress_tokens(self) -> tuple[int, ...]:
@@ -88,19 +100,19 @@ class Objective(Task):
         ids = (self.tokenizer.bos_id, self.tokenizer.pad_id, self.tokenizer.unk_id)
         return tuple(token_id for token_id in ids if token_id is not None)
 
-    def continue_text(self, ids: Sequence[int], room: int) -> Prompt:
+    def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
         """Return soft prompt, `<s>` and the input, whose end is kept, and slots for the target."""
-        return _soft_prompt.continued(self.prompt, self.bos_id, ids, room, self.max_length)
+        return _soft_prompt.continued(self.prompt, self.bos_id, ids, new_tokens, self.max_length)
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return input and target; raise `RowError`."""
         return row.text(self.config.input), row.text(self.config.target)
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
-        """Return a row cut to the room: the input's begin first, then the target's end."""
+        """Return a row that fits: the input's begin first, then the target's end."""
         source, target = ids
-        source_ids, source_cut = shorten(source, self.room - len(target), "end")
-        target_ids, target_cut = shorten(target, self.room, "start")
+        source_ids, source_cut = shorten(source, self.max_text - len(target), "end")
+        target_ids, target_cut = shorten(target, self.max_text, "start")
         cut = counted(source_cut, "input") | counted(target_cut, "target")
         size = len(self.prompt) + len(source_ids) + len(target_ids) + 2
         values = row.values
@@ -148,7 +160,9 @@ class Objective(Task):
         return Loss({"nlg": Term(loss_sum, len(index), parts=parts, of_text=True)})
 
 
-def prompt_ids(task_id: int | None, vocab_size: int, model_config: Any) -> np.ndarray:
+def prompt_ids(
+    task_id: int | None, vocab_size: int, model_config: _soft_prompt.PromptSettings
+) -> np.ndarray:
     """Return the ids (P,) of a soft prompt: prompts stand behind the vocabulary.
 
     Raises:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field as Setting
@@ -33,7 +33,7 @@ from nlpkit.objectives._task import (
     shorten,
 )
 from nlpkit.objectives.contract import Field, Loss, Term, TrainedModel
-from nlpkit.objectives.cpm_ant_nlg import PROMPT_SEGMENT, TEXT_SEGMENT, prompt_ids
+from nlpkit.objectives.cpm_ant_nlg import PROMPT_SEGMENT, TEXT_SEGMENT, TaskSettings, prompt_ids
 
 if TYPE_CHECKING:
     import torch
@@ -96,11 +96,11 @@ class Objective(Task):
     needs = ("prompt_length", "prompts", "prompt_types")
     metrics = ("accuracy",)
 
-    def __init__(self, config: Config, tokenizer: Tokenizer, model_config: Any):
+    def __init__(self, config: Config, tokenizer: Tokenizer, model_config: TaskSettings):
         """Bind the settings.
 
         Raises:
-            ValueError: the answer is no token, no such prompt, no room for text.
+            ValueError: the answer is no token, no such prompt, or no text fits.
         """
         super().__init__(config, tokenizer, model_config)
         self.prompt = prompt_ids(config.task_id, tokenizer.vocab_size, model_config)
@@ -116,8 +116,8 @@ class Objective(Task):
                 "choose a word that is"
             )
         self.answer_id = answer[0]
-        self.room = config.max_length - len(self.prompt) - 1 - len(self.cue)
-        if self.room < 1:
+        self.max_text = config.max_length - len(self.prompt) - 1 - len(self.cue)
+        if self.max_text < 1:
             raise ValueError(
                 f"objective.max_length: {config.max_length} leaves no room for text after "
                 f"{len(self.prompt)} prompt tokens, <s> and the cue of {len(self.cue)}"
@@ -170,8 +170,8 @@ class Objective(Task):
         source, *options = ids
         parts, cut = [], dict[str, int]()
         for option in options:
-            source_ids, source_cut = shorten(source, self.room - len(option), "end")
-            option_ids, option_cut = shorten(option, self.room, "start")
+            source_ids, source_cut = shorten(source, self.max_text - len(option), "end")
+            option_ids, option_cut = shorten(option, self.max_text, "start")
             found = counted(source_cut, "input") | counted(option_cut, "option")
             cut = {name: cut.get(name, 0) + found.get(name, 0) for name in cut | found}
             parts.append(np.concatenate([source_ids, option_ids]))

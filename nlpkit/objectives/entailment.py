@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field as Setting
 
@@ -10,6 +10,7 @@ from nlpkit.data.items import Row
 from nlpkit.objectives._states import LabelConfig, LabelTask
 
 if TYPE_CHECKING:
+    from nlpkit.objectives.contract import ModelSettings
     from nlpkit.tokenizers.contract import Extendable
 
 
@@ -25,7 +26,7 @@ class Objective(LabelTask):
 
     metrics = ("accuracy", "f1")
 
-    def __init__(self, config: Config, tokenizer: Extendable, model_config: Any):
+    def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
         self.columns = (config.premise, config.hypothesis, config.label)
 

@@ -14,34 +14,34 @@ N tokens of a pack, S sequences of it, T tokens of an example.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import ConfigDict, field_validator
 from pydantic import Field as Setting
+from pydantic import field_validator
 
-from nlpkit import registry
 from nlpkit.config import FrozenConfig
 from nlpkit.data.marks import Marked
 from nlpkit.data.pack import LENGTHS, SOURCE_LENGTHS, Batch
 from nlpkit.errors import UsageError
 from nlpkit.objectives._combined import joined
+from nlpkit.objectives._members import Member, bound, difference, same_spans
 from nlpkit.objectives.contract import (
     IGNORE,
     Field,
     Filling,
     Generative,
     Loss,
+    ModelSettings,
     Spans,
     Term,
     TextObjective,
     TrainedModel,
 )
 from nlpkit.objectives.contract import Objective as Contract
-from nlpkit.part import Part, name_in
 
 if TYPE_CHECKING:
     import torch
@@ -49,37 +49,6 @@ if TYPE_CHECKING:
     from nlpkit.tokenizers.contract import Tokenizer
 
 MEMBER, TOKENS = "member", "tokens"  # fields of a sequence: who made it, and how long it is
-
-
-def _open_schema(schema: dict[str, Any]) -> None:
-    """Let the JSON schema of a member allow the settings of its objective."""
-    del schema["properties"]["config"]
-    schema["additionalProperties"] = True
-
-
-class Member(Part):
-    """One of the objectives, with its own settings."""
-
-    model_config = ConfigDict(json_schema_extra=_open_schema)
-    FOLDER = "objectives"
-    KEY = "name"
-    name: Annotated[str, name_in("objectives"), Setting(description="training objective")]
-    weight: float = Setting(1.0, gt=0, description="how often it is drawn, beside the others")
-    alias: str | None = Setting(
-        None, min_length=1, description="what its losses are called; default: its name"
-    )
-    config: Any = None
-
-    @property
-    def label(self) -> str:
-        """What its losses are called."""
-        return self.alias or self.name.rpartition(".")[2]
-
-    @property
-    def objective(self) -> type[Contract]:
-        """The class of the objective."""
-        found: type[Contract] = registry.load(self.FOLDER, self.name).Objective
-        return found
 
 
 class Config(FrozenConfig):
@@ -103,7 +72,7 @@ class Objective(TextObjective):
     inputs: tuple[str, ...] = ()
     fields: Mapping[str, Field] = {}
 
-    def __init__(self, config: Config, tokenizer: Tokenizer, model_config: Any):
+    def __init__(self, config: Config, tokenizer: Tokenizer, model_config: ModelSettings):
         """Bind the members.
 
         Raises:
@@ -112,7 +81,7 @@ class Objective(TextObjective):
         self.config = config
         self.labels = tuple(member.label for member in config.of)
         self.members = tuple(
-            _bound(number, member, tokenizer, model_config)
+            bound(number, member, tokenizer, model_config)
             for number, member in enumerate(config.of)
         )
         weights = np.array([member.weight for member in config.of])
@@ -167,7 +136,7 @@ class Objective(TextObjective):
         first, *others = (member.spans(lengths) for member in self.members)
         for number, other in enumerate(others, 1):
             names = f"{self.labels[0]} and {self.labels[number]}"
-            if not _same_spans(first, other):
+            if not same_spans(first, other):
                 raise UsageError(
                     f"objective.of: {names} cut documents differently; give both the same "
                     "max_length, and whatever else decides where a piece ends"
@@ -277,51 +246,6 @@ class Objective(TextObjective):
         return found | {
             name: _rows(fields[name], picked[kind.per]) for name, kind in member.fields.items()
         }
-
-
-def names(settings: Any) -> Iterator[str]:
-    """Yield the names in the plain settings of an objective: its own, and those of its members."""
-    if not isinstance(settings, dict):
-        return
-    if isinstance(name := settings.get(Member.KEY), str):
-        yield name
-    members = settings.get("of")
-    for member in members if isinstance(members, list) else []:
-        yield from names(member)
-
-
-def _bound(number: int, member: Member, tokenizer: Tokenizer, model_config: Any) -> Contract:
-    """Return a member, bound; raise `ValueError` that says which one is wrong."""
-    try:
-        made: Contract = registry.load(member.FOLDER, member.name).Objective(
-            member.config, tokenizer, model_config
-        )
-    except ValueError as error:
-        raise ValueError(f"objective.of.{number}: {error}") from error
-    return made
-
-
-def difference(one: Contract | type[Contract], other: Contract | type[Contract]) -> str:
-    """Return what keeps two objectives, or their classes, from being mixed, or nothing."""
-    if {*one.inputs} != {*other.inputs}:
-        return (
-            f"give the model other inputs: {', '.join(one.inputs)}, and {', '.join(other.inputs)}"
-        )
-    if one.drop_unknown != other.drop_unknown:
-        return "do not both leave out unknown tokens"
-    shared = one.fields.keys() & other.fields.keys()
-    differing = sorted(name for name in shared if one.fields[name] != other.fields[name])
-    of_source = {n for n, k in ({**one.fields, **other.fields}).items() if k.per == "source"}
-    if differing := differing or sorted(of_source - shared):
-        return f"have other fields {differing[0]}"
-    return ""
-
-
-def _same_spans(one: Spans, other: Spans) -> bool:
-    return (one.before, one.after) == (other.before, other.after) and all(
-        np.array_equal(getattr(one, name), getattr(other, name))
-        for name in ("document", "start", "stop")
-    )
 
 
 def _rows(values: Any, chosen: np.ndarray) -> Any:

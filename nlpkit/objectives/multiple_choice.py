@@ -7,7 +7,7 @@ Rows may have different numbers of answers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field as Setting
 
@@ -18,6 +18,7 @@ from nlpkit.objectives._task import RowError, group_softmax_loss, kind_of, predi
 if TYPE_CHECKING:
     import torch
 
+    from nlpkit.objectives.contract import ModelSettings
     from nlpkit.tokenizers.contract import Extendable
 
 
@@ -42,7 +43,7 @@ class Objective(StateTask):
     outputs = 1
     metrics = ("accuracy",)
 
-    def __init__(self, config: Config, tokenizer: Extendable, model_config: Any):
+    def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
         options = [config.options] if isinstance(config.options, str) else config.options
         asked = [config.context] + ([config.question] if config.question else [])

@@ -18,6 +18,7 @@ from nlpkit.objectives._task import RowError, kind_of
 if TYPE_CHECKING:
     import torch
 
+    from nlpkit.objectives.contract import ModelSettings
     from nlpkit.tokenizers.contract import Extendable
 
 
@@ -32,7 +33,7 @@ class Config(LabelConfig):
 class Objective(LabelTask):
     """Examples and loss of similarity."""
 
-    def __init__(self, config: Config, tokenizer: Extendable, model_config: Any):
+    def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
         self.columns = (config.text_a, config.text_b, config.label)
         self.metrics = ("pearson", "spearman") if config.regression else ("accuracy", "f1")

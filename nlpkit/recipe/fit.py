@@ -9,7 +9,7 @@ from typing import Any
 from nlpkit import registry
 from nlpkit.attention.contract import Choice
 from nlpkit.models.config import CAPABILITIES, ModelConfig
-from nlpkit.objectives import mixture
+from nlpkit.objectives import _members, mixture
 from nlpkit.objectives._task import Task
 from nlpkit.recipe.places import Document, Path, Problem
 from nlpkit.recipe.sections import Attention, Objective
@@ -106,7 +106,7 @@ def _of_mixture(
             )
         elif lacking := missing(made, config):
             yield number, f"{member.name} needs {_needed(lacking, family, config)}{_suited(made)}"
-        elif what := mixture.difference(first.objective, made):
+        elif what := _members.difference(first.objective, made):
             yield number, f"{first.label} and {member.label} {what}"
 
 

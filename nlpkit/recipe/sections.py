@@ -30,6 +30,7 @@ FIXED = {
     "eval": "nlpkit.score.settings",
 }
 BACKENDS = "attention/backends"
+OLD_BACKENDS = {"recompute": "cpu_flash"}  # names in recipes of earlier versions
 
 
 def fixed_config(section: str) -> type[FrozenConfig]:
@@ -138,6 +139,7 @@ class Attention(Part):
     @field_validator("backend")
     @classmethod
     def _known(cls, backend: str) -> str:
+        backend = OLD_BACKENDS.get(backend, backend)
         names = ["auto", *registry.names(BACKENDS)]
         if backend not in names:
             near = registry.suggest(backend, names)

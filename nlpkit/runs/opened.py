@@ -20,7 +20,7 @@ from nlpkit.errors import DivergedError, FileError, UsageError
 from nlpkit.models import families
 from nlpkit.models.head import Head, taken_head
 from nlpkit.models.rows import vocabulary_size
-from nlpkit.objectives import mixture
+from nlpkit.objectives import _members
 from nlpkit.objectives._combined import combined
 from nlpkit.recipe.fit import missing
 from nlpkit.runs.parts import ModelPart
@@ -179,7 +179,7 @@ def _bound(
     """Return one objective, bound to the model."""
     settings = {key: value for key, value in named.items() if key != "weight"}
     name = settings.pop("name")
-    for each in mixture.names(named):
+    for each in _members.names(named):
         registry.check_named_by(directory / hf_layout.NOTES, each, "run nlpkit where it lies")
     module = registry.load("objectives", name)
     if is_default:

@@ -62,9 +62,9 @@ def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Itera
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("selftest runs in one process; start it without a launcher")
     with tempfile.TemporaryDirectory(prefix="nlpkit-selftest-") as name:
-        room = Path(name)
+        workdir = Path(name)
         small, shrunk = _shrink(resolved)
-        directory = RunDirectory(room / "saved")
+        directory = RunDirectory(workdir / "saved")
         directory.path.mkdir()
         quiet = Log(QUIET if log.verbosity < 2 else log.verbosity)
         accelerator = pretrain.make_accelerator(small, directory, device, quiet)
@@ -92,7 +92,7 @@ def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Itera
             check=lambda: check(stop),
         )
         yield Bench(
-            made, subject, small, shrunk, room, device, precision, _attention(subject), stop
+            made, subject, small, shrunk, workdir, device, precision, _attention(subject), stop
         )
 
 

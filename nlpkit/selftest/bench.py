@@ -20,7 +20,7 @@ class Bench:
     subject: Subject
     small: Resolved  # the recipe with the shrunk model
     shrunk: dict[str, tuple[Any, Any]]  # setting -> (the recipe's, the one used)
-    room: Path
+    workdir: Path
     device: str
     precision: str
     attention: str

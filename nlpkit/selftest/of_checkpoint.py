@@ -33,8 +33,8 @@ def reopened(bench: Bench) -> Verdict:
     subject, made = bench.subject, bench.run
     made.unwrapped.model.load_state_dict(subject.model.state_dict())
     save(made, State(step=1), False)
-    place = files.checkpoint_path(made.directory.path, 1)
-    loaded = hf_layout.converted(made.part.family, place, *hf_layout.read(place))
+    path = files.checkpoint_path(made.directory.path, 1)
+    loaded = hf_layout.converted(made.part.family, path, *hf_layout.read(path))
     weights = loaded.state
     kept = subject.model.state_dict()
     wrong = [name for name in kept if not _same(kept[name], weights.get(name))]
@@ -50,7 +50,7 @@ def reopened(bench: Bench) -> Verdict:
     if not torch.equal(before, after):
         return False, f"logits differ by {float((before - after).abs().max()):.1g}"
     figure = f"{len(kept)} tensors, {before.numel():,} logits: same bits"
-    theirs, wrong = _in_transformers(place)
+    theirs, wrong = _in_transformers(path)
     if wrong:
         return False, f"{figure}; transformers' {theirs} has other {', '.join(wrong[:3])}"
     return True, f"{figure}, also in transformers' {theirs}" if theirs else figure
@@ -67,16 +67,16 @@ def _logits(subject: Subject, model: Any, batch: Batch) -> Tensor:
     return torch.cat([logits.flatten().float() for logits in found])
 
 
-def _in_transformers(place: Path) -> tuple[str, list[str]]:
+def _in_transformers(path: Path) -> tuple[str, list[str]]:
     """Return transformers' class of the checkpoint, if it has one, and the tensors that differ."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
-    settings, tensors = hf_layout.read(place)
+    settings, tensors = hf_layout.read(path)
     name = next(iter(settings.get("architectures", [])), "")
     if not name or not hasattr(transformers, name):
         return "", []
-    opened: Any = getattr(transformers, name).from_pretrained(place, dtype=torch.float32)
+    opened: Any = getattr(transformers, name).from_pretrained(path, dtype=torch.float32)
     found = opened.state_dict()
     names = sorted(found.keys() | tensors.keys())
     return name, [n for n in names if not _same(tensors.get(n), found.get(n))]
@@ -116,7 +116,7 @@ class _Interruption(StopFlag):
 
 def resumed(bench: Bench) -> Verdict:
     """Run the recipe a few steps, uninterrupted and killed and stopped: same metrics and bits."""
-    whole, broken = bench.room / "whole", bench.room / "interrupted"
+    whole, broken = bench.workdir / "whole", bench.workdir / "interrupted"
     _run(bench, whole, bench.stop)
     killed = _Interruption(bench.stop, 2 * STEPS - 3, kill=True)
     with suppress(_Killed):
@@ -142,14 +142,14 @@ def resumed(bench: Bench) -> Verdict:
     return True, f"{figure}: metrics and {len(one)} tensors same bits"
 
 
-def _run(bench: Bench, place: Path, stop: StopFlag) -> None:
-    place.mkdir(exist_ok=True)
-    recipe = bench.small.recipe.model_copy(update={"out": str(place)})
+def _run(bench: Bench, path: Path, stop: StopFlag) -> None:
+    path.mkdir(exist_ok=True)
+    recipe = bench.small.recipe.model_copy(update={"out": str(path)})
     resolved = replace(bench.small, recipe=recipe)
     try:
         pretrain.pretrain(
             resolved,
-            RunDirectory(place),
+            RunDirectory(path),
             device=bench.device,
             resume="auto",
             log=Log(QUIET),
@@ -160,12 +160,12 @@ def _run(bench: Bench, place: Path, stop: StopFlag) -> None:
         raise
 
 
-def _metrics(place: Path) -> list[dict[str, Any]]:
-    lines = (place / METRICS).read_text(encoding="utf-8").splitlines()
+def _metrics(path: Path) -> list[dict[str, Any]]:
+    lines = (path / METRICS).read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
     return [{k: v for k, v in record.items() if k not in TIME_KEYS} for record in records]
 
 
-def _tensors(place: Path) -> dict[str, Tensor]:
-    final = files.checkpoint_path(place, STEPS)
+def _tensors(path: Path) -> dict[str, Tensor]:
+    final = files.checkpoint_path(path, STEPS)
     return load_file(final / hf_layout.WEIGHTS) | load_file(final / files.OPTIMIZER_STATE)

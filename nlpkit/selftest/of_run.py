@@ -60,7 +60,7 @@ def _same_step(one: Step, two: Step) -> bool:
 
 def _epochs(bench: Bench, stream: Stream) -> Verdict:
     """Check that every item of an epoch is in one batch of its round, as long as promised."""
-    examples, used, room = bench.subject.examples, 0.0, 0
+    examples, used, bin_count = bench.subject.examples, 0.0, 0
     # A large corpus has one epoch a round; a small one is planned in no time.
     rest = np.empty(0, np.int64)
     for epoch in range(stream.round):
@@ -70,7 +70,7 @@ def _epochs(bench: Bench, stream: Stream) -> Verdict:
             return False, f"epoch {epoch} does not have every piece exactly once"
         rest = bins.leftover
         share = packing_efficiency(bins, examples.sizes, stream.budget)
-        used, room = used + share * len(bins), room + len(bins)
+        used, bin_count = used + share * len(bins), bin_count + len(bins)
     if len(rest):
         return False, f"{len(rest)} examples are left over at the end of a round"
     for number in bench.subject.rng(8).integers(0, len(examples), 50).tolist():
@@ -78,7 +78,7 @@ def _epochs(bench: Bench, stream: Stream) -> Verdict:
         if made != examples.sizes[number]:
             return False, f"an example of {made} tokens was planned as {examples.sizes[number]}"
     figure = f"{len(examples):,} examples once in each of {stream.round} epochs"
-    return True, f"{figure}, {used / room:.2%} full, same with 2 workers"
+    return True, f"{figure}, {used / bin_count:.2%} full, same with 2 workers"
 
 
 class _Gradients(torch.optim.SGD):

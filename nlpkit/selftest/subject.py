@@ -16,7 +16,9 @@ from torch import nn
 from nlpkit.data.loader import Examples
 from nlpkit.data.marks import Marked, bit
 from nlpkit.data.pack import Batch, collate
+from nlpkit.objectives._provable import Provable
 from nlpkit.objectives._task import Item
+from nlpkit.objectives.contract import Objective
 
 # So few words because a leak must be learned before it shows: with 64 words it takes twice as long.
 ALPHABET = 16
@@ -65,7 +67,7 @@ class Subject:
 
     model: nn.Module
     fresh: Callable[[], nn.Module]  # the same model with new weights
-    objective: Any
+    objective: Objective
     tokenizer: Any
     examples: Examples
     device: torch.device
@@ -74,13 +76,14 @@ class Subject:
     check: Callable[[], None]  # raises when the proofs are to stop
 
     @property
-    def objectives(self) -> tuple[Any, ...]:
+    def objectives(self) -> tuple[Objective, ...]:
         """The objectives of a list; the only one."""
         return getattr(self.objective, "objectives", None) or (self.objective,)
 
-    def offering(self, name: str) -> list[Any]:
+    def offering(self, name: str) -> list[Provable]:
         """Return the objectives that offer a part of `Provable`, in the order of the list."""
-        return [objective for objective in self.objectives if hasattr(objective, name)]
+        found: list[Any] = [each for each in self.objectives if hasattr(each, name)]
+        return found
 
     def rng(self, *key: int) -> np.random.Generator:
         """Return random numbers that depend on the seed and `key` alone."""
@@ -89,8 +92,7 @@ class Subject:
     def example(self, source: Source, rng: np.random.Generator) -> Example:
         """Return the example that the objective makes of a source, called as the loader does."""
         mates = [source.mates] if self.objective.mates else []
-        made: Example = self.objective.example(source.piece, rng, *mates)
-        return made
+        return self.objective.example(source.piece, rng, *mates)
 
     def pack(self, examples: Sequence[Example]) -> Batch:
         """Return the pack of these examples."""

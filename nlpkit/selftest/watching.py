@@ -93,11 +93,11 @@ class Watched:
         return getattr(self.model, name)
 
     def token_loss(
-        self, hidden: Tensor, index: Tensor, targets: Tensor, *weights: Tensor
+        self, hidden: Tensor, index: Tensor, targets: Tensor, loss_weights: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return what the model does."""
         self.inside = True
-        total, each = self.model.token_loss(hidden, index, targets, *weights)  # type: ignore[operator]
+        total, each = self.model.token_loss(hidden, index, targets, loss_weights)  # type: ignore[operator]
         self.inside = False
         self.note(TOKENS, Head(hidden.detach()[index], targets, each, index, "token", True))
         return total, each

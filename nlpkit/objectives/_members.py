@@ -1,0 +1,96 @@
+"""The members of a mixture of objectives: how a recipe names them, and what they must share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from pydantic import ConfigDict
+from pydantic import Field as Setting
+
+from nlpkit import registry
+from nlpkit.objectives.contract import ModelSettings, Objective, Spans
+from nlpkit.part import Part, name_in
+
+if TYPE_CHECKING:
+    from nlpkit.tokenizers.contract import Tokenizer
+
+
+def _open_schema(schema: dict[str, Any]) -> None:
+    """Let the JSON schema of a member allow the settings of its objective."""
+    del schema["properties"]["config"]
+    schema["additionalProperties"] = True
+
+
+class Member(Part):
+    """One of the objectives, with its own settings."""
+
+    model_config = ConfigDict(json_schema_extra=_open_schema)
+    FOLDER = "objectives"
+    KEY = "name"
+    name: Annotated[str, name_in("objectives"), Setting(description="training objective")]
+    weight: float = Setting(1.0, gt=0, description="how often it is drawn, beside the others")
+    alias: str | None = Setting(
+        None, min_length=1, description="what its losses are called; default: its name"
+    )
+    config: Any = None
+
+    @property
+    def label(self) -> str:
+        """What its losses are called."""
+        return self.alias or self.name.rpartition(".")[2]
+
+    @property
+    def objective(self) -> type[Objective]:
+        """The class of the objective."""
+        found: type[Objective] = registry.load(self.FOLDER, self.name).Objective
+        return found
+
+
+def names(settings: Any) -> Iterator[str]:
+    """Yield the names in the plain settings of an objective: its own, and those of its members."""
+    if not isinstance(settings, dict):
+        return
+    if isinstance(name := settings.get(Member.KEY), str):
+        yield name
+    members = settings.get("of")
+    for member in members if isinstance(members, list) else []:
+        yield from names(member)
+
+
+def bound(
+    number: int, member: Member, tokenizer: Tokenizer, model_config: ModelSettings
+) -> Objective:
+    """Return a member, bound; raise `ValueError` that says which one is wrong."""
+    try:
+        made: Objective = registry.load(member.FOLDER, member.name).Objective(
+            member.config, tokenizer, model_config
+        )
+    except ValueError as error:
+        raise ValueError(f"objective.of.{number}: {error}") from error
+    return made
+
+
+def difference(one: Objective | type[Objective], other: Objective | type[Objective]) -> str:
+    """Return what keeps two objectives, or their classes, from being mixed, or nothing."""
+    if {*one.inputs} != {*other.inputs}:
+        return (
+            f"give the model other inputs: {', '.join(one.inputs)}, and {', '.join(other.inputs)}"
+        )
+    if one.drop_unknown != other.drop_unknown:
+        return "do not both leave out unknown tokens"
+    shared = one.fields.keys() & other.fields.keys()
+    differing = sorted(name for name in shared if one.fields[name] != other.fields[name])
+    of_source = {n for n, k in ({**one.fields, **other.fields}).items() if k.per == "source"}
+    if differing := differing or sorted(of_source - shared):
+        return f"have other fields {differing[0]}"
+    return ""
+
+
+def same_spans(one: Spans, other: Spans) -> bool:
+    """Return whether two objectives cut documents alike."""
+    return (one.before, one.after) == (other.before, other.after) and all(
+        np.array_equal(getattr(one, name), getattr(other, name))
+        for name in ("document", "start", "stop")
+    )
