@@ -49,7 +49,7 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: object) -> None:
     """Write a small file whole or not at all. No other process writes it at the same time."""
     draft = path.with_name(f".{path.name}")
     with name_path_in_errors(path):

@@ -56,6 +56,18 @@ class StopAfter(StopFlag):
         return self.reads < 0
 
 
+class StopAtStep(StopFlag):
+    """Asks to stop once `metrics.jsonl` of a run has a record of a step."""
+
+    def __init__(self, run: Path, step: int):
+        super().__init__()
+        self.file, self.record = run / "metrics.jsonl", f'{{"step": {step},'
+
+    @property
+    def raised(self) -> bool:
+        return self.file.exists() and self.record in self.file.read_text(encoding="utf-8")
+
+
 def pretrain(
     path: Path,
     out: Path,

@@ -119,10 +119,10 @@ def test_stop_saves_the_last_whole_step_and_says_so(whole, tmp_path: Path) -> No
 def test_run_of_an_older_version_keeps_its_schedule(tmp_path: Path) -> None:
     path, run = _tiny.write(tmp_path), tmp_path / "run"
     sets = ("train.schedule=linear", "train.steps=6", "train.warmup_steps=2")
-    for reads in (20, 5):  # stopped twice, so that its own checkpoints go on with it
+    for step in (3, 4):  # stopped twice, so that its own checkpoints go on with it
         with pytest.raises(NlpkitError, match="saved at step"):
-            _tiny.pretrain(path, run, *sets, stop=_tiny.StopAfter(reads))
-        if reads == 20:
+            _tiny.pretrain(path, run, *sets, stop=_tiny.StopAtStep(run, step))
+        if step == 3:
             start = files.list_checkpoints(run)[0].path
             state = json.loads((start / "training.json").read_text())
             assert state.pop("zero_at_last_step") is False
@@ -400,6 +400,19 @@ def test_init_from_starts_with_those_weights(whole, tmp_path: Path) -> None:
     place = _tiny.pretrain(other, tmp_path / "run", *_STILL)
     name = "cpmant.input_embedding.weight"
     assert torch.equal(_tensors(start)[name], _tensors(place)[name])
+    # Its dropout is 0.1; the resumed run keeps the other rate, too.
+    sets = ("model.dropout=0.0", "train.eval_every=null")
+    _tiny.pretrain(other, tmp_path / "none", *sets, "train.steps=4")
+    _tiny.pretrain(other, tmp_path / "none", *sets, "train.steps=5", allow_change=True)
+    saved = files.read_pointer(tmp_path / "none", "latest")
+    assert saved is not None
+    assert start is not None
+    rates = [json.loads((p / "config.json").read_text())["dropout_p"] for p in (start, saved)]
+    assert rates == [0.1, 0.0]
+    with pytest.raises(UsageError, match=r"^model\.hidden_dropout: .* no such setting.*dropout"):
+        _tiny.pretrain(other, tmp_path / "x", "model.hidden_dropout=0.0")
+    with pytest.raises(UsageError, match=r"^model\.dropout: .*less than 1"):
+        _tiny.pretrain(other, tmp_path / "x", "model.dropout=1.5")
 
 
 def test_init_from_a_run_takes_its_best_checkpoint_or_its_latest_and_says_so(
@@ -433,19 +446,6 @@ def test_init_from_with_a_flipped_bit_is_refused(whole, tmp_path: Path, name: st
     assert str(error.value) == (
         f"{start / name}: has changed since it was written (its hash differs)"
     )
-    # Its dropout is 0.1; the resumed run keeps the other rate, too.
-    sets = ("model.dropout=0.0", "train.eval_every=null")
-    _tiny.pretrain(other, tmp_path / "none", *sets, "train.steps=4")
-    _tiny.pretrain(other, tmp_path / "none", *sets, "train.steps=5", allow_change=True)
-    saved = files.read_pointer(tmp_path / "none", "latest")
-    assert saved is not None
-    assert start is not None
-    rates = [json.loads((p / "config.json").read_text())["dropout_p"] for p in (start, saved)]
-    assert rates == [0.1, 0.0]
-    with pytest.raises(UsageError, match=r"^model\.hidden_dropout: .* no such setting.*dropout"):
-        _tiny.pretrain(other, tmp_path / "x", "model.hidden_dropout=0.0")
-    with pytest.raises(UsageError, match=r"^model\.dropout: .*less than 1"):
-        _tiny.pretrain(other, tmp_path / "x", "model.dropout=1.5")
 
 
 def test_stop_error_is_named_after_its_signal() -> None:

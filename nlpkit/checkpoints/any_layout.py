@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from nlpkit import registry
 from nlpkit.checkpoints import hf_layout, peft_layout, tokenizer_files
@@ -33,13 +32,13 @@ class Original:
     weights: Path
     settings: Path
 
-    def read(self, dtype: torch.dtype = torch.float32) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def read(self, dtype: torch.dtype = torch.float32) -> hf_layout.Content:
         """Return settings and tensors in the layout of `transformers`.
 
         Raises:
             FileError: a file is missing or damaged, or its tensors do not fit the model.
         """
-        content: tuple[dict[str, Any], dict[str, Tensor]]
+        content: hf_layout.Content
         content = self.module.read(self.weights, self.settings, dtype)
         return content
 
@@ -94,7 +93,7 @@ def _settings_beside(weights: Path, module: Any) -> Path:
     return found[0]
 
 
-def read(path: Path, family: str | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read(path: Path, family: str | None = None) -> hf_layout.Content:
     """Return `config.json` and tensors of a checkpoint, with adapters merged.
 
     Args:

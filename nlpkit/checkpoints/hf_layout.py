@@ -22,8 +22,9 @@ OWN_TYPE = "nlpkit-"  # prefix of the model_type of models that transformers can
 NOTES = "nlpkit.json"  # what transformers does not need: the objective with its settings
 NAMED = 3  # at most so many tensors are named in a message
 
-# `config.json` and tensors of each directory of a checkpoint: "" is the checkpoint itself.
-Folders = dict[str, tuple[dict[str, Any], dict[str, Tensor]]]
+# `config.json` and tensors of a directory; of each directory of a checkpoint, "" is itself.
+Content = tuple[dict[str, Any], dict[str, Tensor]]
+Folders = dict[str, Content]
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def layout(
     return folders
 
 
-def read(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read(directory: Path) -> Content:
     """Return the settings and all tensors of a checkpoint directory, also if it has shards.
 
     A tensor in a folder that the settings name is called `FOLDER/NAME`.

@@ -105,8 +105,11 @@ def read_state(
 
 
 def read(
-    directory: Path, adapter: Mapping[str, Any], family: str, base: tuple[dict[str, Any], Any]
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    directory: Path,
+    adapter: Mapping[str, Any],
+    family: str,
+    base: hf_layout.Content,
+) -> hf_layout.Content:
     """Return settings and tensors of the base with the adapters merged.
 
     Args:

@@ -96,7 +96,7 @@ class RunDirectory:
             raise FileError(f"{path}: is not a JSON object; remove it to continue")
         return status
 
-    def set_status(self, **values: Any) -> None:
+    def set_status(self, **values: object) -> None:
         """Add `values` to `run.json`."""
         write_json(self.path / STATUS, self.status() | values)
 

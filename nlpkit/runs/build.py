@@ -14,7 +14,7 @@ from nlpkit import registry
 from nlpkit.checkpoints import any_layout, hf_layout
 from nlpkit.data import corpus, store
 from nlpkit.data.cache import cache_directory
-from nlpkit.data.items import build_items, read_rows
+from nlpkit.data.items import Items, build_items, read_rows
 from nlpkit.data.lines import shown
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Callbacks
@@ -28,6 +28,7 @@ from nlpkit.recipe import Resolved
 from nlpkit.runs import checks, data_files
 from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.runs.vocabulary import build_tokenizer
+from nlpkit.tokenizers.contract import Tokenizer
 
 
 def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
@@ -88,7 +89,7 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
             "has learned by heart"
         )
     held_out_share = bool(config.valid_fraction)
-    train_part: Any = "train" if held_out_share else "all"
+    train_part: corpus.Part = "train" if held_out_share else "all"
     # Must come before the tokenizer, which needs the objective's special tokens.
     checks.validated_objective(resolved, part)
     tokenizer = build_tokenizer(
@@ -96,11 +97,12 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
     )
     objective = bind_objective(resolved, tokenizer, part, train_inputs, train_part)
 
-    def build(inputs: Any, which: Any) -> Any:
+    def build(inputs: list[corpus.Input], which: corpus.Part) -> store.Corpus | Items:
         if isinstance(objective, Task):
             return build_items(
                 inputs, config, objective, cache_dir=cache, part=which, callbacks=callbacks
             )
+        assert tokenizer is not None  # an objective without one is a task
         return store.build_corpus(
             inputs,
             config,
@@ -131,7 +133,7 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
 
 def bind_objective(
     resolved: Resolved,
-    tokenizer: Any,
+    tokenizer: Tokenizer | None,
     part: ModelPart,
     inputs: Sequence[corpus.Input] = (),
     which: corpus.Part = "all",

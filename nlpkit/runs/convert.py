@@ -19,6 +19,7 @@ from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
 from nlpkit.models.rows import vocabulary_size
 from nlpkit.runs.opened import find_checkpoint, verify
+from nlpkit.tokenizers.contract import Tokenizer
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -133,7 +134,9 @@ def _read(
     return _Weights(path, settings, tensors, stored)
 
 
-def _tokenizer(path: Path, loaded: hf_layout.Loaded, family: str, vocabulary: Path | None) -> Any:
+def _tokenizer(
+    path: Path, loaded: hf_layout.Loaded, family: str, vocabulary: Path | None
+) -> Tokenizer | None:
     """Return the tokenizer of a checkpoint, or None where its family has no vocabulary.
 
     Raises:

@@ -4,17 +4,18 @@ from collections.abc import Iterable
 from typing import Any
 
 from nlpkit.errors import UsageError
+from nlpkit.tokenizers.contract import Growing, Tokenizer
 
 
 def grown(
-    old: Any, old_kind: str, kind: str, texts: Iterable[str], settings: dict[str, Any]
-) -> Any:
+    old: Tokenizer, old_kind: str, kind: str, texts: Iterable[str], settings: dict[str, Any]
+) -> Tokenizer:
     """Return `old` with new tokens from `texts`, at most `settings["vocab_size"]` in total.
 
     Raises:
         UsageError: the kind is different or cannot grow, or `vocab_size` is too small.
     """
-    if kind != old_kind or not hasattr(old, "grow"):
+    if kind != old_kind or not isinstance(old, Growing):
         why = f"has a tokenizer of kind {old_kind}" if kind != old_kind else "cannot be grown"
         raise UsageError(
             f"tokenizer.kind: {kind}, and init_from {why}; remove the section tokenizer, or name "
@@ -30,7 +31,7 @@ def grown(
     return old.grow(texts, **settings)
 
 
-def check(old: Any, new: Any, path: str) -> None:
+def check(old: Tokenizer, new: Tokenizer, path: str) -> None:
     """Raise `UsageError` unless `new` starts with all tokens of `old`, the one in `path`."""
     sizes = f"({new.vocab_size} tokens; {old.vocab_size} in {path})"
     for number in range(old.vocab_size):

@@ -145,7 +145,9 @@ def _loaded(
         raise FileError(f"{error}; {remedy}") from error
 
 
-def _own_checkpoint(run_path: Path) -> tuple[Path, tuple[dict[str, Any], dict[str, Any]]] | None:
+def _own_checkpoint(
+    run_path: Path,
+) -> tuple[Path, hf_layout.Content] | None:
     """Return the run's newest readable checkpoint; if there is none, `resume` reports it."""
     for found in files.list_checkpoints(run_path):
         with contextlib.suppress(FileError):

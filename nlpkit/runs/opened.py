@@ -24,6 +24,7 @@ from nlpkit.objectives import _members
 from nlpkit.objectives._combined import combined
 from nlpkit.recipe.fit import missing
 from nlpkit.runs.parts import ModelPart
+from nlpkit.tokenizers.contract import Tokenizer
 from nlpkit.train import machine
 
 # Files in the manifest that are not needed here, and not checked.
@@ -149,7 +150,7 @@ def _check_finite(directory: Path, state: Mapping[str, torch.Tensor]) -> None:
 def _objective(
     directory: Path,
     notes: Mapping[str, Any],
-    tokenizer: Any,
+    tokenizer: Tokenizer | None,
     part: ModelPart,
 ) -> Any:
     """Return the objective that the notes name, bound to the model, or the family's default."""
@@ -174,7 +175,11 @@ def _objective(
 
 
 def _bound(
-    directory: Path, named: Mapping[str, Any], is_default: bool, tokenizer: Any, part: ModelPart
+    directory: Path,
+    named: Mapping[str, Any],
+    is_default: bool,
+    tokenizer: Tokenizer | None,
+    part: ModelPart,
 ) -> Any:
     """Return one objective, bound to the model."""
     settings = {key: value for key, value in named.items() if key != "weight"}

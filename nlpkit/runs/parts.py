@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from nlpkit.data.corpus import Input
 from nlpkit.data.items import Items
@@ -15,6 +16,7 @@ from nlpkit.data.store import Corpus
 from nlpkit.models import families
 from nlpkit.models.contract import FamilyModel
 from nlpkit.models.head import BIAS, Head, classifier_names
+from nlpkit.models.lora_config import Config as LoraConfig
 from nlpkit.objectives.contract import Objective
 from nlpkit.tokenizers.contract import Tokenizer
 
@@ -58,14 +60,14 @@ class ModelPart:
 
     family: str
     config: Any  # a `ModelConfig`: the family's own
-    start: dict[str, Any] | None  # weights of `init_from`, until `build_model` takes them
+    start: dict[str, Tensor] | None  # weights of `init_from`, until `build_model` takes them
     source: Path | None = None  # the checkpoint whose sizes and tokenizer these are
     rows: int | None = None  # its number of tokens; None: no checkpoint, or no vocabulary
     warnings: Sequence[str] = ()  # missing and unexpected tensors
     outputs: int = 0  # of the task's output layer; 0: there is none
     head_dropout: float = 0.0
     same_task: bool = False  # whether the output layer of `init_from` is of the same task
-    lora: Any = None  # settings of LoRA, or None
+    lora: LoraConfig | None = None
     # Layers with adapters: our names and those of transformers.
     targets: Mapping[str, str] = field(default_factory=dict)
     base_hash: str | None = None  # of the base of the adapters

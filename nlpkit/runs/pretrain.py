@@ -9,7 +9,6 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,13 +23,13 @@ from nlpkit.recipe import Resolved, flatten
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import value_at
 from nlpkit.runs import build, data_files
+from nlpkit.runs.announce import announce, conclude
 from nlpkit.runs.model_part import model_part
-from nlpkit.runs.parts import Data, token_characters
+from nlpkit.runs.parts import token_characters
 from nlpkit.runs.resume import named_checkpoint, restore, save
 from nlpkit.runs.run import Run, Training, from_first
 from nlpkit.train import machine
-from nlpkit.train.best_evaluation import LOSS
-from nlpkit.train.duration import long_warmup, resolve_steps
+from nlpkit.train.duration import resolve_steps
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, train
@@ -224,83 +223,3 @@ def prepare(
     return Run(
         resolved, training_settings, directory, part, data, accelerator, training, optimizer, log
     )
-
-
-def announce(run: Run, state: State) -> None:
-    """Log the model and the data of the run."""
-    data, log = run.data, run.log
-    parameters = list(run.unwrapped.model.parameters())
-    number, trained = (sum(p.numel() for p in ps) for ps in (parameters, _trained(run)))
-    log.info(
-        f"model: {run.part.family}, {number:,} parameters"
-        + (f", vocabulary {data.vocab_size:,}" if data.vocab_size else "")
-        + (f"; {trained:,} of the parameters are trained" if trained != number else "")
-    )
-    counts = data.train.counts
-    left_out = ", ".join(f"{n:,} {name}" for name, n in _left_out(data).items() if n) or "nothing"
-    log.info(f"text: {_size(data.train)}, {len(data.examples):,} examples; left out: {left_out}")
-    for bad in counts.first_bad:
-        log.warn(f"skipped {bad}")
-    if data.valid is not None:
-        entropy = data.valid.unigram_entropy()
-        known = "" if entropy is None else f", unigram entropy {entropy:.4f} nats"
-        log.info(f"held out: {_size(data.valid)}{known}")
-    for name, corpus in (("training", data.train), ("held-out", data.valid)):
-        if corpus is not None and corpus.cut:
-            cut = ", ".join(f"{n:,} {what}" for what, n in corpus.cut.items())
-            log.warn(f"too long in the {name} data: {cut}")
-    written = run.resolved.recipe.train
-    if written.epochs or written.warmup_ratio:
-        log.info(
-            f"training: {run.settings.steps:,} steps"
-            + (f" for {written.epochs:g} epochs" if written.epochs else "")
-            + f", warm-up {run.settings.warmup_steps:,}"
-        )
-    if note := long_warmup(run.settings):
-        log.warn(note)
-    if run.accelerator.num_processes > 1:
-        log.info(f"processes: {run.accelerator.num_processes}")
-
-
-def _trained(run: Run) -> Iterator[torch.Tensor]:
-    """Yield the trained parameters; of the soft prompts, only the rows of the task."""
-    for parameter in run.unwrapped.model.parameters():
-        if parameter.requires_grad:
-            rows = run.part.prompt_rows
-            yield parameter if rows is None else parameter[rows[0] : rows[1]]
-
-
-def _size(corpus: Any) -> str:
-    return f"{len(corpus):,} {corpus.NOUN}, {corpus.tokens:,} tokens"
-
-
-def _left_out(data: Data) -> dict[str, int]:
-    """Return the numbers of rows, texts and tokens that are not trained on, by reason."""
-    counts, spans = data.train.counts, data.examples.spans
-    return {
-        "malformed rows": counts.bad,
-        "empty texts": counts.empty,
-        "documents held out": counts.held_out,
-        "unknown tokens": counts.unknown if data.objective.drop_unknown else 0,
-        "unknown tokens of targets": counts.unlearned,
-        "documents without known tokens": counts.tokenless,
-    } | {name.replace("_", " "): number for name, number in spans.dropped.items()}
-
-
-def conclude(run: Run, state: State, held_out: HeldOut | None) -> None:
-    """Log the number of steps and the best evaluation."""
-    run.log.info(f"finished {state.step} steps, {state.tokens:,} tokens")
-    if held_out is None or run.data.valid is None:
-        return
-    best_by = run.resolved.recipe.train.best_by
-    if state.best_value is None:
-        run.log.info(f"no best held-out {best_by}: it is undefined in every evaluation")
-        return
-    where = f"at step {state.best_step}"
-    if best_by != LOSS:
-        run.log.info(f"best held-out {best_by} {state.best_value:.4f} {where}")
-        return
-    entropy = run.data.valid.unigram_entropy()
-    unit = "nats/token" if run.data.objective.predicts_text else "nats/row"
-    known = "" if entropy is None else f" (unigram entropy of the held-out text: {entropy:.4f})"
-    run.log.info(f"best held-out loss {state.best_value:.4f} {unit} {where}{known}")

@@ -11,6 +11,7 @@ import torch
 from accelerate import PartialState
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor
 
 from nlpkit import __version__
 from nlpkit.checkpoints import files, hf_layout, peft_layout, tokenizer_files
@@ -64,7 +65,7 @@ def restore(run: Run, resume: str) -> State:
     return state
 
 
-def _weights(run: Run, path: Path) -> dict[str, Any]:
+def _weights(run: Run, path: Path) -> dict[str, Tensor]:
     """Return the state dict of a checkpoint of this run; with LoRA, only the trained part."""
     part = run.part
     if part.lora is None:
@@ -135,7 +136,7 @@ def _numbers(state: State) -> list[Any]:
     return [*values.pop("position"), *values.values()]
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
 
 
@@ -191,7 +192,7 @@ def save(run: Run, state: State, best: bool) -> None:
     run.accelerator.wait_for_everyone()
 
 
-def _check_finite(step: int, weights: Mapping[str, torch.Tensor]) -> None:
+def _check_finite(step: int, weights: Mapping[str, Tensor]) -> None:
     def first_wrong() -> str | None:
         return next((name for name, each in weights.items() if not each.isfinite().all()), None)
 
@@ -218,7 +219,7 @@ def _keep_tokenizer(run: Run) -> None:
 
 
 def _write(
-    run: Run, state: State, weights: dict[str, Any], optimizer_state: dict[str, Any]
+    run: Run, state: State, weights: dict[str, Tensor], optimizer_state: dict[str, Tensor]
 ) -> None:
     def write(directory: Path) -> None:
         _write_model(run, directory, weights, state.step / run.settings.steps)
@@ -232,7 +233,7 @@ def _write(
     run.log.detail(f"saved {path}")
 
 
-def _write_model(run: Run, directory: Path, weights: dict[str, Any], progress: float) -> None:
+def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress: float) -> None:
     """Write the model, or only its adapters, and `nlpkit.json`.
 
     `progress` is the share of the run that is done, for losses that follow it.

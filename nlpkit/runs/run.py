@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list
 from torch import nn
+from torch.optim import Optimizer
 
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.data.pack import Batch
@@ -50,7 +51,7 @@ class Run:
     data: Data
     accelerator: Accelerator
     training: nn.Module
-    optimizer: Any
+    optimizer: Optimizer
     log: Log
 
     @property

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 from nlpkit import registry
 from nlpkit.checkpoints import any_layout, tokenizer_files
@@ -29,7 +28,7 @@ def build_tokenizer(
     run_path: Path,
     cache: Path,
     callbacks: Callbacks,
-) -> Any:
+) -> Tokenizer | None:
     """Return the tokenizer saved in the run if there is one, else that of the recipe.
 
     The latter is loaded or trained. With `init_from` it is not trained: the tokenizer of the
@@ -105,7 +104,7 @@ def _trained(
     which: corpus.Part,
     cache: Path,
     callbacks: Callbacks,
-) -> Any:
+) -> Tokenizer:
     """Return a tokenizer trained on the text, or `old` (kind, tokenizer) extended from it."""
     section = resolved.recipe.tokenizer
     assert section is not None

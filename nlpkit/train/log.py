@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from nlpkit.disk import name_path_in_errors, sync
 
@@ -64,7 +64,7 @@ class Log:
         patient: Any = _Patient(stream or sys.stderr)
         self.console = Console(file=patient, highlight=False, soft_wrap=True)
         self._progress: Progress | None = None
-        self._task: Any = None
+        self._task = TaskID(0)  # of `_progress`
         self._last_line = 0.0
 
     def info(self, text: str) -> None:
@@ -133,7 +133,7 @@ class Metrics:
         path: Path,
         last_step: int,
         evaluated_step: int,
-        also: Callable[[Mapping[str, Any]], None] = lambda record: None,
+        also: Callable[[Mapping[str, object]], None] = lambda record: None,
     ):
         """Open for appending after `last_step`; later lines, of a killed run, are removed.
 
@@ -149,7 +149,7 @@ class Metrics:
             # Unbuffered: after a failed write, `close` must not try again.
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115
 
-    def write(self, record: Mapping[str, Any]) -> None:
+    def write(self, record: Mapping[str, object]) -> None:
         """Append one record."""
         with name_path_in_errors(self.path):
             line = json.dumps(record, ensure_ascii=False).encode() + b"\n"

@@ -41,7 +41,7 @@ class Job:
 
     accelerator: Accelerator
     training: nn.Module
-    optimizer: Any
+    optimizer: torch.optim.Optimizer
     settings: ResolvedTraining
     seed: int
     steps: Callable[[State], Iterator[Step]]
@@ -77,7 +77,9 @@ def train(job: Job, state: State) -> State:
             if record is None:
                 _save_and_stop(job, state)
             else:
-                _count(state, record, step, speed)
+                speed.add(record["tokens"] - state.tokens)
+                state.step, state.tokens = record["step"], record["tokens"]
+                state.position = step.after
                 _report(job, state, record, speed)
                 _finish_step(job, state)
                 speed.start()  # without the time for evaluating and saving
@@ -93,11 +95,6 @@ def _prepared(job: Job, state: State) -> Generator[Step, None, None]:
             raise
         job.save(state, False)
         raise OutOfMemory(f"{error}; {_saved_at(state)}") from error
-
-
-def _count(state: State, record: dict[str, Any], step: Step, speed: "_Speed") -> None:
-    speed.add(record["tokens"] - state.tokens)
-    state.step, state.tokens, state.position = record["step"], record["tokens"], step.after
 
 
 def _finish_step(job: Job, state: State) -> None:

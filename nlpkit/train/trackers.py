@@ -43,11 +43,11 @@ def check_installed(names: Sequence[str]) -> None:
             )
 
 
-def flatten(record: Mapping[str, Any]) -> dict[str, float]:
+def flatten(record: Mapping[str, object]) -> dict[str, float]:
     """Return the numbers of a line of metrics.jsonl as `train/loss`, `held_out/losses/NAME`, ..."""
     found: dict[str, float] = {}
 
-    def add(name: str, value: Any) -> None:
+    def add(name: str, value: object) -> None:
         if isinstance(value, Mapping):
             for key, inner in value.items():
                 add(f"{name}/{key}", inner)
@@ -85,7 +85,7 @@ class Trackers:
         for name in dict.fromkeys(names):
             self._try(name, partial(self._start, name, run))
 
-    def log(self, record: Mapping[str, Any]) -> None:
+    def log(self, record: Mapping[str, object]) -> None:
         """Send a line of metrics.jsonl."""
         values, step = flatten(record), record["step"]
         for name, tracker in list(self._active.items()):
