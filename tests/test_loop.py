@@ -20,7 +20,7 @@ from nlpkit.data.loader import Step
 from nlpkit.data.pack import Batch
 from nlpkit.errors import NlpkitError
 from nlpkit.runs import pretrain
-from nlpkit.runs.resume import Training
+from nlpkit.runs.run import Training
 from nlpkit.train import loop, machine
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import NORMAL

@@ -28,8 +28,8 @@ from nlpkit.selftest import of_checkpoint, of_examples, of_objective, of_run
 from nlpkit.selftest.bench import STEPS, Bench
 from nlpkit.train import snapshot
 from nlpkit.train.log import QUIET, Log
-from nlpkit.train.loop import State
 from nlpkit.train.signals import StopFlag
+from nlpkit.train.state import State
 from tests import _processes, _tiny
 
 NAMES = [
@@ -282,7 +282,9 @@ def test_selftest_of_a_checkpoint_with_another_weight_is_found(
 
     def save_file(tensors, *arguments, **options):
         name = "cpmant.encoder.output_layernorm.weight"
-        right(tensors | {name: tensors[name] * (1 + 2**-23)}, *arguments, **options)
+        if name in tensors:  # not in the file of the optimizer
+            tensors |= {name: tensors[name] * (1 + 2**-23)}
+        right(tensors, *arguments, **options)
 
     monkeypatch.setattr(hf_layout, "save_file", save_file)
     passed, figure = of_checkpoint.reopened(bench)

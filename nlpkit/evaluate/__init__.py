@@ -26,7 +26,7 @@ from nlpkit.recipe import sections, yaml
 from nlpkit.runs import data_files
 from nlpkit.runs.opened import Opened
 from nlpkit.runs.parts import token_characters
-from nlpkit.runs.resume import Training
+from nlpkit.runs.run import Training
 from nlpkit.score.named import WrongScore
 from nlpkit.train.held_out import HeldOut, scores
 from nlpkit.train.log import Log

@@ -20,6 +20,7 @@ from nlpkit.errors import UsageError
 from nlpkit.objectives.contract import IGNORE
 from nlpkit.recipe import Resolved
 from nlpkit.runs import build
+from nlpkit.runs.model_part import model_part
 from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.train import machine
 from nlpkit.train.duration import batches_per_epoch, long_warmup, resolve_steps
@@ -78,7 +79,7 @@ class Plan:
 def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
     """Return the parts of the run; tokenises the text (into the cache), trains nothing."""
     where = machine.find_device(device)
-    part = build.model_part(resolved, run_path, info=log.info)
+    part = model_part(resolved, run_path, info=log.info)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
     data = build.build_data(resolved, part, run_path, Callbacks(note=log.detail, warn=log.warn))

@@ -13,6 +13,7 @@ from torch import nn
 
 from nlpkit import registry
 from nlpkit.checkpoints import any_layout, files, hf_layout, tokenizer_files
+from nlpkit.checkpoints.family import family_of
 from nlpkit.checkpoints.run_directory import seed_runs
 from nlpkit.disk import file_sha256, user_path
 from nlpkit.errors import DivergedError, FileError, UsageError
@@ -71,7 +72,7 @@ def open_checkpoint(
     directory = find_checkpoint(user_path(path), info)
     verify(directory)
     settings, tensors = any_layout.read(directory, family)
-    family, _ = hf_layout.family_of(settings, directory, family)
+    family, _ = family_of(settings, directory, family)
     part = ModelPart(family, None, None, directory)
     loaded = hf_layout.converted(family, directory, settings, tensors)
     for line in loaded.warnings("and taken as 0"):

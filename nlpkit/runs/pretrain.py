@@ -24,17 +24,20 @@ from nlpkit.recipe import Resolved, flatten
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import value_at
 from nlpkit.runs import build, data_files
+from nlpkit.runs.model_part import model_part
 from nlpkit.runs.parts import Data, token_characters
-from nlpkit.runs.resume import Run, Training, from_first, named_checkpoint, restore, save
+from nlpkit.runs.resume import named_checkpoint, restore, save
+from nlpkit.runs.run import Run, Training, from_first
 from nlpkit.train import machine
 from nlpkit.train.best_evaluation import LOSS
 from nlpkit.train.duration import long_warmup, resolve_steps
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
-from nlpkit.train.loop import Job, State, train
+from nlpkit.train.loop import Job, train
 from nlpkit.train.optim import adamw
 from nlpkit.train.processes import expect_unused
 from nlpkit.train.signals import StopFlag
+from nlpkit.train.state import State
 from nlpkit.train.trackers import TrackedRun, Trackers
 
 
@@ -205,7 +208,7 @@ def prepare(
             "train.tokens_per_batch"
         )
     callbacks = Callbacks(note=log.info, warn=log.warn, should_stop=stop.check)
-    part = build.model_part(resolved, directory.path, resumed, log.info)
+    part = model_part(resolved, directory.path, resumed, log.info)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
     with accelerator.main_process_first():  # the other ranks read it from the cache

@@ -3,83 +3,24 @@
 import json
 import platform
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from accelerate import Accelerator, PartialState
-from accelerate.utils import broadcast_object_list
+from accelerate import PartialState
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
 
 from nlpkit import __version__
 from nlpkit.checkpoints import files, hf_layout, peft_layout, tokenizer_files
-from nlpkit.checkpoints.run_directory import RunDirectory
-from nlpkit.data.pack import Batch
 from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import DivergedError, FileError, UsageError
 from nlpkit.models.hf_format import table_names
-from nlpkit.objectives._task import Task
-from nlpkit.objectives.contract import Objective, forward
-from nlpkit.recipe import Resolved
 from nlpkit.runs import build, vocabulary
-from nlpkit.runs.parts import Data, ModelPart
+from nlpkit.runs.run import Run, from_first
 from nlpkit.train import snapshot
-from nlpkit.train.log import Log
-from nlpkit.train.loop import State
-from nlpkit.train.settings import ResolvedTraining
-
-T = TypeVar("T")
-
-
-class Training(nn.Module):
-    """Model and objective as one module: DDP, FSDP and autocast must also wrap the loss."""
-
-    model: Any  # a family's `Model`, which `nn.Module` hides
-
-    def __init__(self, model: nn.Module, objective: Objective):
-        super().__init__()
-        self.model = model
-        self.objective = objective
-
-    def forward(self, batch: Batch, predict: bool = False) -> Any:
-        """Return the loss; with `predict` also a task's (prediction, label) pairs."""
-        hidden = forward(self.objective, self.model, batch)
-        if predict and isinstance(self.objective, Task):
-            return self.objective.predict(self.model, hidden, batch)
-        loss = self.objective.loss(self.model, hidden, batch)
-        return (loss, []) if predict else loss
-
-
-@dataclass
-class Run:
-    """A run with its parts, ready to train."""
-
-    resolved: Resolved
-    settings: ResolvedTraining  # the section `train`, with its length in steps
-    directory: RunDirectory
-    part: ModelPart
-    data: Data
-    accelerator: Accelerator
-    training: nn.Module
-    optimizer: Any
-    log: Log
-
-    @property
-    def unwrapped(self) -> Training:
-        """The training module without the wrappers of accelerate."""
-        return self.accelerator.unwrap_model(self.training)
-
-
-def from_first(processes: PartialState, answer: Callable[[], T]) -> T:
-    """Call `answer` on rank 0 only; return its result on all ranks."""
-    found = [answer() if processes.is_main_process else None]
-    if processes.num_processes > 1:
-        broadcast_object_list(found)
-    return found[0]  # type: ignore[return-value]
+from nlpkit.train.state import State
 
 
 def restore(run: Run, resume: str) -> State:

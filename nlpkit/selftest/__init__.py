@@ -27,6 +27,7 @@ from nlpkit.objectives import mixture
 from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved, fit, sections
 from nlpkit.runs import build, pretrain
+from nlpkit.runs.model_part import model_part
 from nlpkit.selftest import of_checkpoint, of_examples, of_labels, of_objective, of_run
 from nlpkit.selftest.bench import EVAL_EVERY, SAVE_EVERY, STEPS, Bench, check
 from nlpkit.selftest.of_objective import Verdict
@@ -167,7 +168,7 @@ def _of_text(subject: Subject) -> dict[str, Callable[[], Verdict]]:
 def _shrink(resolved: Resolved) -> tuple[Resolved, dict[str, tuple[Any, Any]]]:
     """Return the recipe with a small model with fresh weights, and what was lowered."""
     recipe = resolved.recipe
-    part = build.model_part(resolved)
+    part = model_part(resolved)
     config = part.config
     known = {k: v for k, v in config if k in SMALL and v is not None}
     lower = {k: min(v, SMALL[k]) for k, v in known.items()}

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from nlpkit.data.loader import Position, Step
+from nlpkit.data.loader import Step
 from nlpkit.data.pack import Batch
 from nlpkit.errors import DataError, DivergedError, OutOfMemory
 from nlpkit.train import best_evaluation
@@ -26,38 +26,9 @@ from nlpkit.train.memory import used
 from nlpkit.train.optim import lr_factor
 from nlpkit.train.settings import ResolvedTraining
 from nlpkit.train.signals import StopFlag
+from nlpkit.train.state import State
 
 _DROPOUT = 2  # first word of the seed of dropout masks (0 and 1: see data/loader.py)
-
-
-@dataclass
-class State:
-    """The state of a run besides weights and optimizer; it is saved in checkpoints."""
-
-    step: int = 0
-    tokens: int = 0
-    position: Position = field(default_factory=Position)
-    best_value: float | None = None  # of the figure that `train.best_by` names
-    best_step: int = 0
-    evaluations_without_gain: int = 0
-    evaluated_step: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the state as plain values."""
-        return asdict(self) | {"position": list(self.position)}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any], best_by: str) -> "State":
-        """Return the state from the values of `to_json`, also of older versions.
-
-        These had `best_loss` instead of `best_value`: the loss, or minus the score of `best_by`.
-        """
-        values = values | {"position": Position(*values["position"])}
-        if "best_loss" in values:
-            old = values.pop("best_loss")
-            is_score = old is not None and best_by != best_evaluation.LOSS
-            values["best_value"] = -old if is_score else old
-        return cls(**values)
 
 
 @dataclass
