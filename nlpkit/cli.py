@@ -92,7 +92,7 @@ def exit_now(error: NlpkitError) -> NoReturn:
 def _say(message: str, code: int, shown: bool) -> int:
     """Print `nlpkit: message` on stderr, with the traceback if asked for; return `code`."""
     rank = os.environ.get("RANK", "0")
-    # Where it cannot be written, the code still says it.
+    # If the message cannot be written, the exit code still tells the kind of error.
     with contextlib.suppress(OSError):
         if shown:
             _print_traceback()

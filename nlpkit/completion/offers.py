@@ -1,4 +1,4 @@
-"""What can stand at a place of the command line, found in the options that the verbs declare."""
+"""Finds what can be typed at the cursor, from the options that the verbs declare."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ class Offer(NamedTuple):
 
 
 def offers(words: list[str], typed: str) -> Iterator[Offer]:
-    """Yield what `typed` can become after `words`; some of it may begin otherwise."""
+    """Yield what can stand after `words`; the caller keeps what begins with `typed`."""
     if words[:1] == ["score"]:
         from nlpkit.completion import scores
 
@@ -39,7 +39,7 @@ def offers(words: list[str], typed: str) -> Iterator[Offer]:
 
 
 class _Line:
-    """What the words before the cursor are: the verb, its options and arguments so far."""
+    """The words before the cursor: the verb, and its options and arguments so far."""
 
     def __init__(self, words: list[str]):
         import typer
@@ -98,7 +98,7 @@ class _Line:
 
     @property
     def recipe(self) -> str | None:
-        """Return the recipe on the line, or the one that the verb takes without."""
+        """Return the recipe on the line, or the verb's default."""
         for each in self._command.params:
             if each.metavar == "RECIPE":
                 return self.given.get("RECIPE", [each.default])[0]

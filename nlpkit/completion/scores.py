@@ -1,4 +1,4 @@
-"""What can stand on a command line of `nlpkit score`, found in its parsers."""
+"""Finds what can be typed on a command line of `nlpkit score`, from its parsers."""
 
 import argparse
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def offers(words: list[str], typed: str) -> Iterator[tuple[str, str]]:
 
 
 def names(typed: str, *, tools: bool) -> Iterator[tuple[str, str]]:
-    """Yield the scores, after those that are typed already with commas between."""
+    """Yield the scores; those that are typed already, with commas between, stand before each."""
     before = typed.rpartition(",")[0]
     for name in registry.names(parsing.FOLDER):
         if name in before.split(",") or ((before or not tools) and _is_tool(name)):
@@ -59,6 +59,6 @@ def _options(parser: parsing.Parser) -> Iterator[tuple[str, str]]:
 
 
 def _choices(parser: parsing.Parser, words: list[str]) -> list[str]:
-    """Return what can follow the option in `words`, if these are one and it has choices."""
+    """Return the choices of the option in `words`, if there is one."""
     action = parser._option_string_actions.get(words[0]) if words else None
     return [str(choice) for choice in (action.choices or ())] if action is not None else []

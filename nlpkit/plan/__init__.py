@@ -1,4 +1,4 @@
-"""A run before it costs anything: what would be trained on what, how long, in how much memory."""
+"""Plans a run before it costs anything: its data, packing, model, time and memory."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

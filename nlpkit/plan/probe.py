@@ -1,4 +1,4 @@
-"""What a run would cost, measured: a few real batches, the longest among them, and the disk."""
+"""Measures what a run would cost: a few of its batches, also the longest, and the disk."""
 
 import hashlib
 import os
@@ -14,6 +14,7 @@ import torch
 
 from nlpkit.data.loader import held_out_batches
 from nlpkit.data.pack import Batch
+from nlpkit.disk import user_path
 from nlpkit.objectives.contract import Loss, forward
 from nlpkit.plan import Plan
 from nlpkit.runs import build
@@ -28,7 +29,7 @@ _SAMPLE_BYTES = 1 << 25
 
 @dataclass
 class Memory:
-    """What was learned about memory, as far as the probe came; bytes, a batch's in `per_token`."""
+    """What was measured of memory, in bytes; `per_token` is that of a batch."""
 
     limit: int
     state: int  # weights, gradients, moments, and the program itself
@@ -39,7 +40,7 @@ class Memory:
 
 @dataclass
 class Times:
-    """Seconds of a batch (made here if no worker does it), an update, and a token held out."""
+    """Seconds of a batch (with making it, unless workers do), an update, a held-out token."""
 
     batches: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -48,7 +49,7 @@ class Times:
 
 
 class _Trial:
-    """The run's model and optimizer, to be thrown away."""
+    """A model and an optimizer as the run has them."""
 
     def __init__(self, plan: Plan, precision: str):
         self.plan, self.device = plan, plan.device
@@ -76,9 +77,11 @@ class _Trial:
         """Return the seconds of a forward and backward pass."""
         self.model.train()
         moved = to_device(batch, self.device)
+        # A batch without targets is timed, too.
+        num_targets = {name: max(1, number) for name, number in moved.num_targets.items()}
 
         def work() -> None:
-            self._loss(moved).mean(_at_least_one(moved.num_targets)).backward()
+            self._loss(moved).mean(num_targets).backward()
 
         return self._timed(work)
 
@@ -102,11 +105,11 @@ class _Trial:
 
 
 def probe(plan: Plan) -> dict[str, Any]:
-    """Return the estimate of time and memory; `fits` is False, with advice, where memory ends.
+    """Return the estimate of time and memory; if memory is too small, `fits` is False.
 
-    The batch with the most attention and the one with the most tokens are trained on: forward,
-    backward, optimizer step. Because a system out of memory may kill the process, parts of one are
-    tried first, and what these say would not fit is not tried.
+    It trains on the batch with the most attention and on the one with the most tokens. A system
+    without memory may kill the process, so parts of a batch are tried first; a batch that would
+    not fit by their figures is not tried.
     """
     settings = plan.settings
     machine.configure_allocator()
@@ -145,13 +148,12 @@ def probe(plan: Plan) -> dict[str, Any]:
 
 
 def _peak_of_run(longest_peak: int, last_peak: int, device: torch.device) -> int:
-    """Return the most that a run takes, from the peaks after the longest and the timed batches.
+    """Return the peak of a run, from the peaks after the longest and the timed batches.
 
-    A CPU's heap grows with the variety of its batches, ever more slowly: what the few timed ones
-    added is counted once more. A GPU's figure is of what is in use, whatever lies between.
+    A CPU's heap grows with the variety of batches, ever more slowly: the growth during the timed
+    batches is counted twice. On a GPU it does not count.
     """
-    growth = last_peak - longest_peak if device.type == "cpu" else 0
-    return last_peak + growth
+    return last_peak + (last_peak - longest_peak if device.type == "cpu" else 0)
 
 
 def longest(plan: Plan) -> list[int]:
@@ -169,11 +171,11 @@ def longest_tokens(plan: Plan) -> int:
 
 
 def _measure_memory(trial: _Trial, found: Memory) -> None:
-    """Train on ever more of a longest batch, then on the longest ones, each if it should fit."""
+    """Train on growing parts of a longest batch, then on the longest batches, while they fit."""
     plan, device = trial.plan, trial.device
     bins, examples = plan.stream.plan(0), plan.data.examples
     heavy = [bins[index] for index in longest(plan)]
-    # One example makes the moments, and whatever is allocated at the first use.
+    # The first example allocates the moments and the buffers of the backends.
     before = memory.used(device)[0]
     first = examples.batch(heavy[0][:1], 0)
     trial.train(first)
@@ -214,7 +216,7 @@ def _measure_time(trial: _Trial, times: Times) -> None:
 
 
 def _time_figures(plan: Plan, times: Times) -> dict[str, Any]:
-    """Return the seconds of the whole run; None where nothing was timed."""
+    """Return the seconds of the whole run; None if nothing was timed."""
     names = (
         *("seconds_per_batch", "seconds_per_update", "seconds_per_step", "tokens_per_second"),
         *("training_seconds", "evaluation_seconds", "saving_seconds", "total_seconds"),
@@ -238,9 +240,8 @@ def _time_figures(plan: Plan, times: Times) -> dict[str, Any]:
 
 
 def _occasions(plan: Plan) -> tuple[int, int]:
-    """Return the evaluations and the checkpoints, these if every evaluation is the best so far."""
-    settings = plan.settings
-    last = settings.steps
+    """Return the number of evaluations, and of checkpoints if every evaluation is the best."""
+    settings, last = plan.settings, plan.settings.steps
     evaluated = set()
     if plan.data.held_out is not None:
         evaluated = {*range(settings.eval_every or last, last, settings.eval_every or last), last}
@@ -249,8 +250,8 @@ def _occasions(plan: Plan) -> tuple[int, int]:
 
 
 def _saving_seconds(directory: Path, size: int) -> float:
-    """Return how long `size` bytes take to be written, synced and hashed near `directory`."""
-    directory = directory.expanduser().absolute()
+    """Return the seconds to write, sync and hash `size` bytes in or above `directory`."""
+    directory = user_path(directory).absolute()
     while not directory.is_dir():
         directory = directory.parent
     sample = os.urandom(min(size, _SAMPLE_BYTES))
@@ -277,9 +278,8 @@ def _memory_figures(plan: Plan, found: Memory) -> dict[str, Any]:
 
 
 def advice(plan: Plan, found: Memory) -> str:
-    """Return one line: what there is, what is needed, and the setting that would fit."""
-    settings = plan.settings
-    gib = 2**30
+    """Return one line: the memory that is needed, what there is, and the setting that would fit."""
+    settings, gib = plan.settings, 2**30
     needed = f"about {found.peak / gib:.1f} GiB" if found.peak else "more memory"
     head = f"the longest batch needs {needed} and there are {found.limit / gib:.1f} GiB; "
     free = FULL * found.limit - found.state
@@ -298,8 +298,3 @@ def advice(plan: Plan, found: Memory) -> str:
         f"weights, gradients and Adam's moments take {found.state / gib:.1f} GiB and there are "
         f"{found.limit / gib:.1f} GiB: take a smaller model or a machine with more memory"
     )
-
-
-def _at_least_one(num_targets: dict[str, int]) -> dict[str, int]:
-    """Return the numbers of targets; a batch without any is timed all the same."""
-    return {name: max(1, number) for name, number in num_targets.items()}

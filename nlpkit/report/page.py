@@ -98,8 +98,8 @@ def _facts_of(history: History) -> dict[str, str]:
     finished = status.pop("finished", None)
     # If the length is in epochs, the recipe has null; older runs have it only in the recipe.
     planned = status.pop("steps", None) or history.settings.get("train.steps", "?")
-    for told_elsewhere in ("step", "data"):
-        status.pop(told_elsewhere, None)
+    for shown_elsewhere in ("step", "data"):
+        status.pop(shown_elsewhere, None)
     entropy = status.pop("held_out_unigram_entropy", None)
     facts = {
         "directory": str(history.path),
@@ -161,7 +161,7 @@ def _drawing(chart: Chart) -> str:
 
 
 def _data(charts: Sequence[Chart]) -> str:
-    """Return the curves as JSON for the script, safe inside a script element."""
+    """Return the curves as JSON, escaped for a script element."""
 
     def plain(values: np.ndarray) -> list[float | None]:
         return [float(f"{v:.6g}") if math.isfinite(v) else None for v in values.tolist()]
@@ -217,12 +217,11 @@ def differing(histories: Sequence[History]) -> list[str]:
 
 def _differences(histories: Sequence[History]) -> str:
     keys = differing(histories)
-    if not keys:
-        return _section("Differences of the recipes", "<p>None: every setting is the same.</p>")
     rows = [[key, *[h.settings.get(key, "not set") for h in histories]] for key in keys]
     caption = f"{len(keys)} settings differ (name and out change no result)"
     table = _table(caption, ["setting", *[h.label for h in histories]], rows)
-    return _section("Differences of the recipes", table)
+    none = "<p>None: every setting is the same.</p>"
+    return _section("Differences of the recipes", table if keys else none)
 
 
 def _partings(histories: Sequence[History]) -> str:
@@ -287,17 +286,9 @@ def _row(name: str, hashes: list[str]) -> list[Cell]:
 def _recipe(histories: Sequence[History]) -> str:
     keys = dict.fromkeys(key for history in histories for key in history.settings)
     other = set(differing(histories))
-    rows: list[list[Cell]] = [
-        [
-            key,
-            *[
-                (h.settings.get(key, "not set"), "differs" if key in other else "")
-                for h in histories
-            ],
-        ]
-        for key in keys
-    ]
-    table = _table(
-        "Every setting, defaults written out", ["setting", *[h.label for h in histories]], rows
-    )
-    return _section("Recipe", table)
+    rows: list[list[Cell]] = []
+    for key in keys:
+        kind = "differs" if key in other else ""
+        rows.append([key, *[(h.settings.get(key, "not set"), kind) for h in histories]])
+    head = ["setting", *[h.label for h in histories]]
+    return _section("Recipe", _table("Every setting, defaults written out", head, rows))
