@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from nlpkit.errors import UsageError
+from nlpkit.tokenizers.contract import Growing
 
 
 def grown(
@@ -14,7 +15,7 @@ def grown(
     Raises:
         UsageError: the kind is different or cannot grow, or `vocab_size` is too small.
     """
-    if kind != old_kind or not hasattr(old, "grow"):
+    if kind != old_kind or not isinstance(old, Growing):
         why = f"has a tokenizer of kind {old_kind}" if kind != old_kind else "cannot be grown"
         raise UsageError(
             f"tokenizer.kind: {kind}, and init_from {why}; remove the section tokenizer, or name "
