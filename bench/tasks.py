@@ -1,11 +1,16 @@
 """Fine-tune on real tasks and print a table: what pretraining, the auxiliary loss and adapters do.
 
-    python bench/tasks.py OUT [--data ../shared/data] [--seeds 3] [--jobs 2] [--only sst2,cola]
+    python bench/tasks.py OUT [--data ../shared/data] [--seeds 3] [--jobs 2] [--only sst-2,cola]
+    python bench/tasks.py OUT --tune [...]
 
 Pretrains a small GPT-1 on English and a small CPM-Ant on Chinese text into OUT (a few minutes
 each), then trains every task under every condition with `nlpkit finetune`, one thread a process,
 and scores the last checkpoint on the task's dev file with `nlpkit eval`. Nothing is chosen by a dev
-file: no early stopping, no best checkpoint. The same command goes on where it was stopped.
+file: no early stopping, no best checkpoint. The same command resumes where it was stopped.
+
+With --tune, pretrained and scratch are compared each at its own learning rate: one run for each of
+RATES holds out a tenth of the training rows, and the rate with the best score on these is taken for
+runs on all training rows with several seeds, which are scored on the dev file.
 """
 
 import argparse
@@ -50,6 +55,11 @@ CONDITIONS: dict[str, dict[str, list[str]]] = {
         "pretrained, λ = 0.5, LoRA": [LORA],
     },
     "chinese": {"pretrained": [], "scratch": [SCRATCH], "pretrained, LoRA": [LORA]},
+}
+RATES = ("1.25e-4", "2.5e-4", "5e-4", "1e-3", "2e-3")
+TUNED = {
+    "english": {"pretrained": [PLAIN], "scratch": [SCRATCH, PLAIN]},
+    "chinese": {"pretrained": [], "scratch": [SCRATCH]},
 }
 
 
@@ -165,15 +175,35 @@ class Bench:
     def cell(self, task: Task, condition: str) -> list[dict[str, Any]]:
         """Return the figures of each seed."""
         place = self.out / _plain(task.name) / _plain(condition)
+        valid = [f"data.valid=[{self._file(task, 'dev')}]"]
+        return self._trained(task, place, CONDITIONS[task.base][condition], valid, self.seeds)
+
+    def tuned(self, task: Task, condition: str) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """Return the score of each rate on held-out training rows; figures of each seed."""
+        place = self.out / "tuned" / _plain(task.name) / _plain(condition)
+        special = TUNED[task.base][condition]
+        held_out = ["data.valid=[]", "data.valid_fraction=0.1"]
+        scores = {}
+        for rate in RATES:
+            more = [*special, f"train.lr={rate}"]
+            (found,) = self._trained(task, place / rate, more, held_out, 1)
+            scores[rate] = -found["loss"] if task.shown else found[task.score]
+        best = max(scores, key=scores.__getitem__)
+        valid = [f"data.valid=[{self._file(task, 'dev')}]"]
+        more = [*special, f"train.lr={best}"]
+        return scores, self._trained(task, place / "best", more, valid, self.seeds)
+
+    def _file(self, task: Task, split: str) -> str:
+        return json.dumps(str(self.data / f"{task.files}.{split}.jsonl"))
+
+    def _trained(
+        self, task: Task, place: Path, special: list[str], valid: list[str], seeds: int
+    ) -> list[dict[str, Any]]:
+        """Return the figures of each seed of runs in `place`."""
         kept = place / "figures.json"
         if kept.exists():
             return json.loads(kept.read_text())
-        special = CONDITIONS[task.base][condition]
-        files = {
-            part: json.dumps(str(self.data / f"{task.files}.{split}.jsonl"))
-            for part, split in (("train", "train"), ("valid", "dev"))
-        }
-        sets = [f"data.{part}=[{file}]" for part, file in files.items()]
+        sets = [f"data.train=[{self._file(task, 'train')}]", *valid]
         sets += [*task.sets, f"train.epochs={task.epochs}", "train.steps=null"]
         sets += ["train.best_by=loss", "train.eval_every=null"]
         sets += [each for each in special if "=" in each]
@@ -182,8 +212,8 @@ class Bench:
             tokenizer = json.dumps(str(self.out / task.base / "tokenizer"))
             model = json.dumps(recipe.load(BASES[task.base][0]).dump()["model"])
             start = _set(["init_from=null", f"tokenizer.path={tokenizer}", f"model={model}"])
-        options = ["--lora"] * (LORA in special) + ["--seeds", str(self.seeds)]
-        log = f"{_plain(task.name)}-{_plain(condition)}"
+        options = ["--lora"] * (LORA in special) + ["--seeds", str(seeds)]
+        log = "-".join(place.relative_to(self.out).parts)
         trained = self.nlpkit(
             *("finetune", task.recipe, *start, *_set(sets), *options),
             *("--out", str(place), "--json"),
@@ -223,6 +253,26 @@ def _shown(figures: list[dict[str, Any]], name: str) -> str:
     return f"{statistics.fmean(values):.3f} ± {statistics.stdev(values):.3f}"
 
 
+def _print_tuned(bench: Bench, tasks: list[Task], pool: ThreadPoolExecutor) -> None:
+    """Print pretrained and scratch, each at its own learning rate."""
+    jobs = {
+        (task.name, condition): pool.submit(bench.tuned, task, condition)
+        for task in tasks
+        for condition in TUNED[task.base]
+    }
+    for (name, condition), job in jobs.items():
+        print(f"{name}: {condition}: {job.result()}", file=sys.stderr, flush=True)
+    print("| task | score | pretrained | its rate | scratch | its rate |")
+    print("|---" * 6 + "|")
+    for task in tasks:
+        cells = [task.name, task.score.partition(":")[0] if not task.shown else "loss"]
+        for condition in ("pretrained", "scratch"):
+            scores, figures = jobs[task.name, condition].result()
+            cells.append(_shown(figures, "loss" if task.shown else task.score))
+            cells.append(max(scores, key=scores.__getitem__))
+        print("|", " | ".join(cells), "|")
+
+
 def main() -> None:
     """Train what is missing and print a table for each base."""
     parser = argparse.ArgumentParser(
@@ -234,6 +284,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", help="tasks, by name, with commas")
+    parser.add_argument("--tune", action="store_true", help="a learning rate for each condition")
     options = parser.parse_args()
     if not options.data.is_dir():
         raise SystemExit(f"{options.data}: no such folder; name it: --data DIR")
@@ -242,6 +293,9 @@ def main() -> None:
     bench = Bench(options.out, options.data.resolve(), options.seeds)
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(bench.pretrain, dict.fromkeys(task.base for task in tasks)))
+        if options.tune:
+            _print_tuned(bench, tasks, pool)
+            return
         jobs = {
             (task.name, condition): pool.submit(bench.cell, task, condition)
             for task in tasks

@@ -14,10 +14,13 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, TextIO
 
 from nlpkit import registry
-from nlpkit.errors import FileError, NlpkitError, RecipeError, UsageError
+from nlpkit.errors import FileError, NlpkitError, OutOfMemory, RecipeError, UsageError
 
 _BROKEN_PIPE = 141
 _INTERRUPTED = 130
+# What torch and the system say of an allocation that failed.
+_NO_MEMORY = ("can't allocate memory", "not enough memory", os.strerror(errno.ENOMEM))
+_SHOWN_PROBLEMS = 50  # of a recipe
 _OUT_OF_MEMORY = (
     "out of memory: lower train.tokens_per_batch (a step stays the same, only in more parts), then "
     "the objective's max_length or the model's sizes"
@@ -34,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
     except NlpkitError as error:
         return _user_error(error, shown)
     except MemoryError:
-        return _say(_OUT_OF_MEMORY, UsageError.exit_code, shown)
+        return _say(_OUT_OF_MEMORY, OutOfMemory.exit_code, shown)
     except OSError as error:
         return _system_error(error, shown)
     except Exception as error:
@@ -42,6 +45,15 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run_verb(arguments: list[str]) -> int:
+    try:
+        return _dispatch(arguments)
+    except ImportError as error:
+        if "failed to map segment" in str(error):  # a library is larger than `ulimit -v` allows
+            raise MemoryError from error
+        raise
+
+
+def _dispatch(arguments: list[str]) -> int:
     name = arguments[0] if arguments else ""
     if name in registry.names("commands"):
         verb = registry.load("commands", name)
@@ -97,13 +109,17 @@ def _user_error(error: NlpkitError, shown: bool) -> int:
     with contextlib.suppress(OSError):
         if shown:
             _print_traceback()
-        print(*error.problems, sep="\n", file=sys.stderr)
+        print(*error.problems[:_SHOWN_PROBLEMS], sep="\n", file=sys.stderr)
+        if more := len(error.problems[_SHOWN_PROBLEMS:]):
+            print(f"nlpkit: and {more:,} more mistakes", file=sys.stderr)
     return error.exit_code
 
 
 def _system_error(error: OSError, shown: bool) -> int:
     if isinstance(error, BrokenPipeError):
         return _BROKEN_PIPE
+    if error.errno == errno.ENOMEM:
+        return _say(_OUT_OF_MEMORY, OutOfMemory.exit_code, False)
     what = (error.strerror or str(error)).lower()
     where = f"{error.filename}: " if error.filename is not None else ""
     return _say(f"{where}{what}", FileError.exit_code, shown)
@@ -112,8 +128,8 @@ def _system_error(error: OSError, shown: bool) -> int:
 def _other_error(error: Exception, shown: bool) -> int:
     text = str(error)
     # torch and safetensors have their own classes, which are not worth importing torch for.
-    if "OutOfMemoryError" in type(error).__name__ or "can't allocate memory" in text:
-        return _say(_OUT_OF_MEMORY, UsageError.exit_code, shown)
+    if "OutOfMemoryError" in type(error).__name__ or any(each in text for each in _NO_MEMORY):
+        return _say(_OUT_OF_MEMORY, OutOfMemory.exit_code, shown)
     if os.strerror(errno.ENOSPC) in text:
         return _say(text, FileError.exit_code, shown)
     _print_traceback()

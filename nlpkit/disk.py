@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nlpkit.errors import FileError
+from nlpkit.errors import FileError, UsageError
 
 
 @contextmanager
@@ -32,6 +32,14 @@ def _cause(error: OSError) -> str:
     return error.strerror or str(error)
 
 
+def user_path(name: str | Path) -> Path:
+    """Return the path that a user named, with `~` replaced; raise `UsageError` if there is none."""
+    path = os.path.expanduser(name)
+    if str(path).startswith("~"):
+        raise UsageError(f"{name}: no such user; for a directory of this name, write ./{name}")
+    return Path(path)
+
+
 def sync(path: Path) -> None:
     """Make sure that a file, or a directory's entries, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
@@ -42,8 +50,8 @@ def sync(path: Path) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a small file whole or not at all."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write a small file whole or not at all. No other process writes it at the same time."""
+    draft = path.with_name(f".{path.name}")
     with name_path_in_errors(path):
         draft.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         sync(draft)

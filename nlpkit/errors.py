@@ -52,6 +52,12 @@ class ScoreTooLow(NlpkitError):
     exit_code = 6
 
 
+class OutOfMemory(NlpkitError):
+    """There is not enough memory, on this machine or its GPU."""
+
+    exit_code = 7
+
+
 class TryAgain(NlpkitError):
     """Nothing is wrong, but not now: the run directory is in use, or the time limit is reached."""
 

@@ -22,6 +22,7 @@ Results are on stdout, everything else on stderr. Exit codes:
     4  files and disk: missing, no permission, no space
     5  the training diverged
     6  a score is below --fail-under, or above --fail-over
+    7  not enough memory
    75  try again: the run directory is in use, or the time limit is reached
   129, 130, 143  stopped by a signal, after saving
   141  the reader of stdout has gone

@@ -1,9 +1,10 @@
 """Families of one's own in a folder, and the command line as the script `nlpkit` starts it."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
+
+from tests import _processes
 
 # GPT-1 with a scale of its last states and a bias of its logits, under a name of its own.
 OWN_LIGHT = """\
@@ -161,15 +162,13 @@ def script(folder: Path, *arguments: str | Path, **environment: str) -> tuple[in
 
     Python puts the script's directory in front of the path, not the working directory.
     """
-    program = "import sys; sys.path.remove(''); from nlpkit.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
-        timeout=120,
-        check=False,
-    )
+    done = _processes.command(*arguments, cwd=folder, env=environment, script=True)
     return done.returncode, done.stdout, done.stderr
+
+
+def installed_script(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the installed script itself in `folder`."""
+    program = Path(sys.executable).with_name("nlpkit")
+    return subprocess.run(
+        [program, *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )

@@ -1,28 +1,23 @@
-"""Faults on demand: the N-th operation on a disk fails or kills; and processes that start at once.
-
-`python -m tests._faults` imports torch once and forks a child for each command line on its stdin,
-so that a real process running `nlpkit.cli.run` costs a fraction of a second.
-"""
+"""Faults on demand: the N-th operation on a disk fails or kills, signals come at chosen moments."""
 
 import builtins
 import contextlib
 import errno
 import io
 import itertools
-import json
 import os
 import signal
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+from tests._processes import Process
 
 ENOSPC, EIO, KILL = "ENOSPC", "EIO", "KILL"
 TERM, TWICE = "TERM", "TWICE"  # a signal comes at the operation, which then succeeds
@@ -69,7 +64,6 @@ class Disk:
         from safetensors import torch as safetensors
 
         from nlpkit.checkpoints import hf_layout
-        from nlpkit.runs import resume
 
         with contextlib.ExitStack() as stack:
             for name in ("fsync", "rename", "replace", "mkdir", "symlink", "unlink", "rmdir"):
@@ -81,9 +75,8 @@ class Disk:
                 stack.enter_context(mock.patch.object(os, name, wrapped))
             for module in (builtins, io):
                 stack.enter_context(mock.patch.object(module, "open", self._open(module.open)))
-            for module in (resume, hf_layout):
-                save_file = self._save_file(safetensors.save_file)
-                stack.enter_context(mock.patch.object(module, "save_file", save_file))
+            save_file = self._save_file(safetensors.save_file)
+            stack.enter_context(mock.patch.object(hf_layout, "save_file", save_file))
             yield self
 
     def _before(self, name: str, real: Any, which: int) -> Any:
@@ -197,24 +190,13 @@ def done(ended: Ended) -> Ended:
 
 
 class Server:
-    """Starts processes of the command line by forking one that has imported everything."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests._faults"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[1],
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
+    """Runs command lines in processes of their own."""
 
     def __enter__(self) -> "Server":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.stdin.close()  # type: ignore[union-attr]
-        self._process.wait()
+        pass
 
     def run(
         self,
@@ -231,95 +213,33 @@ class Server:
         text), after the file holds that text. `disk` = (root, at, how) arms a `Disk`, `evaluation`
         and `learning` are the arguments of `signal_in_evaluation` and `signals_in_learning`.
         """
-        order = {
-            "arguments": [str(a) for a in arguments],
-            "signals": sorted((signals or {}).items()),
-            "when": when and [str(when[0]), when[1]],
-            "disk": disk and [str(disk[0]), *disk[1:]],
-            "evaluation": evaluation,
-            "learning": learning,
-            "cache": os.environ["NLPKIT_CACHE"],
-        }
-        self._process.stdin.write(json.dumps(order) + "\n")  # type: ignore[union-attr]
-        self._process.stdin.flush()  # type: ignore[union-attr]
-        answer = self._process.stdout.readline()  # type: ignore[union-attr]
-        assert answer, "the server of processes has died"
-        return Ended(**json.loads(answer))
-
-
-def _child(order: dict[str, Any], stdout: int, stderr: int) -> None:
-    """Be the command line, its streams in two files."""
-    from nlpkit import cli
-
-    os.setpgid(0, 0)
-    os.environ["NLPKIT_CACHE"] = order["cache"]
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(stdout, 1)
-    os.dup2(stderr, 2)
-    sys.argv = ["nlpkit", *order["arguments"]]
-    try:
-        with contextlib.ExitStack() as stack:
-            if order["disk"]:
-                root, at, how = order["disk"]
-                stack.enter_context(Disk(Path(root), at, how).armed())
-            if order["evaluation"]:
-                stack.enter_context(signal_in_evaluation(*order["evaluation"]))
-            if order["learning"]:
-                stack.enter_context(signals_in_learning(*order["learning"]))
-            cli.main()
-    except SystemExit as ended:
-        sys.stdout.flush()
-        os._exit(ended.code or 0)  # type: ignore[arg-type]
-
-
-def _has_ended(child: int) -> bool:
-    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def _serve(order: dict[str, Any]) -> Ended:
-    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         began = time.monotonic()
-        child = os.fork()
-        if child == 0:
-            try:
-                _child(order, stdout.fileno(), stderr.fileno())
-            finally:
-                os._exit(99)
-        if order["when"]:
-            path, text = Path(order["when"][0]), order["when"][1]
-            if text == "":
-                stderr_has = path.exists
-            else:
+        process = Process(*arguments, around=partial(_armed, disk, evaluation, learning))
+        if when is not None:
+            path, text = when
 
-                def stderr_has() -> bool:
-                    return path.exists() and text in path.read_text(errors="replace")
+            def is_there() -> bool:
+                return path.exists() and text in path.read_text(errors="replace")
 
-            while not stderr_has() and not _has_ended(child):
+            while not is_there() and process.poll() is None:
                 time.sleep(0.002)
         reference = time.monotonic()
-        for seconds, number in order["signals"]:
-            while time.monotonic() < reference + seconds and not _has_ended(child):
+        for seconds, number in sorted((signals or {}).items()):
+            while time.monotonic() < reference + seconds and process.poll() is None:
                 time.sleep(min(0.01, max(0.0, reference + seconds - time.monotonic())))
-            os.kill(child, number)  # an ended child is not reaped yet: this is no other process
-        status = os.waitpid(child, 0)[1]
+            process.send_signal(number)
+        code = process.wait()
         seconds = time.monotonic() - began
-        texts = []
-        for file in (stdout, stderr):
-            file.seek(0)
-            texts.append(file.read().decode("utf-8", "replace"))
-        return Ended(os.waitstatus_to_exitcode(status), *texts, seconds)
+        return Ended(code, *process.communicate(), seconds)
 
 
-def _main() -> None:
-    import nlpkit.runs.pretrain
-    from nlpkit import verbs
-    from tests import _tiny  # noqa: F401 - so that a child imports nothing
-
-    assert nlpkit.runs.pretrain
-    assert verbs.build()  # imports every verb
-    for line in sys.stdin:
-        print(json.dumps(vars(_serve(json.loads(line)))), flush=True)
-
-
-if __name__ == "__main__":
-    _main()
+@contextmanager
+def _armed(disk: Any, evaluation: Any, learning: Any) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        if disk:
+            stack.enter_context(Disk(*disk).armed())
+        if evaluation:
+            stack.enter_context(signal_in_evaluation(*evaluation))
+        if learning:
+            stack.enter_context(signals_in_learning(*learning))
+        yield

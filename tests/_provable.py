@@ -16,8 +16,7 @@ from tests import _tiny
 PARTS = "tests.parts.proofs_"
 RECIPE = """\
 name: provable
-model: {family: tests.parts.proofs_encoder, hidden_size: 32, num_layers: 2, num_heads: 4,
-  max_positions: 64}
+model: MODEL
 tokenizer: {kind: bpe, vocab_size: 400}
 data: {train: [TRAIN], valid: [VALID]}
 objective: [OBJECTIVES]
@@ -26,10 +25,22 @@ train: {steps: 12, tokens_per_step: 512, tokens_per_batch: 256, lr: 1.0e-2, warm
 """
 
 
+# Of objectives that need another family than an encoder.
+MODELS = {
+    "plm": "{family: tests.parts.proofs_two_stream}",
+    "span": "{family: tests.parts.encoder_decoder}",
+}
+ENCODER = (
+    "{family: tests.parts.proofs_encoder, hidden_size: 32, num_layers: 2, num_heads: 4,"
+    " max_positions: 64}"
+)
+
+
 def write(folder: Path, *names: str) -> Path:
     """Write a recipe with these objectives, and its corpus; return its path."""
     listed = ", ".join(f"{{name: {PARTS}{name}}}" for name in names)
-    return _tiny.write(folder, documents=60, text=RECIPE.replace("OBJECTIVES", listed))
+    text = RECIPE.replace("OBJECTIVES", listed).replace("MODEL", MODELS.get(names[0], ENCODER))
+    return _tiny.write(folder, documents=60, text=text)
 
 
 @contextmanager

@@ -1,18 +1,20 @@
 """A recipe and a corpus so small that a whole run takes a second."""
 
+import hashlib
 import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from nlpkit import recipe
+from nlpkit.checkpoints import files
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import NlpkitError
 from nlpkit.train.log import QUIET, TIME_KEYS, Log
 from nlpkit.train.signals import StopFlag
+from tests import _processes
+
+command = _processes.command
 
 RECIPE = """\
 name: tiny
@@ -55,7 +57,12 @@ class StopAfter(StopFlag):
 
 
 def pretrain(
-    path: Path, out: Path, *sets: str, stop: StopFlag | None = None, allow_change: bool = False
+    path: Path,
+    out: Path,
+    *sets: str,
+    stop: StopFlag | None = None,
+    allow_change: bool = False,
+    verbosity: int = QUIET,
 ) -> Path:
     """Run the recipe in this process; return the final checkpoint."""
     from accelerate.state import AcceleratorState
@@ -72,7 +79,7 @@ def pretrain(
             directory,
             device="cpu",
             resume="auto",
-            log=Log(QUIET),
+            log=Log(verbosity),
             stop=stop or StopFlag(),
         )
 
@@ -87,23 +94,17 @@ def pretrain_with_stops(path: Path, out: Path, reads: list[int], *sets: str) -> 
     return pretrain(path, out, *sets)
 
 
+def reseal(checkpoint: Path, name: str, text: str) -> None:
+    """Put `text` into a file of a checkpoint, with its size and hash in the manifest."""
+    (checkpoint / name).write_text(text, encoding="utf-8")
+    manifest = json.loads((checkpoint / files.MANIFEST).read_text("utf-8"))
+    raw = text.encode()
+    manifest["files"][name] = {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+    (checkpoint / files.MANIFEST).write_text(json.dumps(manifest))
+
+
 def metrics(out: Path) -> list[dict[str, Any]]:
     """Return the records of `metrics.jsonl` without what differs from run to run."""
     lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
     return [{k: v for k, v in record.items() if k not in TIME_KEYS} for record in records]
-
-
-def command(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a process of its own."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | options.pop("env", {})
-    return subprocess.run(
-        [sys.executable, "-m", "nlpkit", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        env=environment,
-        timeout=120,
-        check=False,
-        **options,
-    )

@@ -1,6 +1,5 @@
 """Which evaluation is the best: the run, its report and the summary of seeds say the same."""
 
-import hashlib
 import json
 import random
 from pathlib import Path
@@ -86,22 +85,13 @@ def test_run_report_and_seeds_choose_the_same_evaluation(tmp_path: Path, best_by
     assert (other > 0) == (best_by != "loss")  # the two figures do not agree by chance
 
 
-def _reseal(checkpoint: Path, name: str, text: str) -> None:
-    """Put `text` into a file of a checkpoint, with its size and hash in the manifest."""
-    (checkpoint / name).write_text(text, encoding="utf-8")
-    manifest = json.loads((checkpoint / files.MANIFEST).read_text("utf-8"))
-    raw = text.encode()
-    manifest["files"][name] = {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
-    (checkpoint / files.MANIFEST).write_text(json.dumps(manifest))
-
-
 def _as_before(checkpoint: Path, best_by: str) -> float:
     """Write the state of a checkpoint as nlpkit did before it had `best_value`; return that."""
     name = files.training_file(checkpoint).name
     now = json.loads((checkpoint / name).read_text("utf-8"))["state"]
     data = json.loads((checkpoint / name).read_text("utf-8"))["data"]
     sign = 1 if best_by == "loss" else -1
-    _reseal(checkpoint, name, f"""{{
+    _tiny.reseal(checkpoint, name, f"""{{
  "state": {{
   "step": {now["step"]},
   "tokens": {now["tokens"]},
@@ -156,10 +146,10 @@ def test_best_figure_is_forgotten_where_another_one_decides(tmp_path: Path) -> N
     checkpoint = _tiny.pretrain(path, tmp_path / "run", "train.steps=5")
     name = files.training_file(checkpoint).name
     text = (checkpoint / name).read_text("utf-8").replace('"best_by": "loss"', '"best_by": "mcc"')
-    _reseal(checkpoint, name, text)
+    _tiny.reseal(checkpoint, name, text)
     # No loss is below 0, and the mcc of 0 is no loss that could be beaten.
     text = json.dumps(json.loads(text) | {"state": json.loads(text)["state"] | {"best_value": 0}})
-    _reseal(checkpoint, name, text)
+    _tiny.reseal(checkpoint, name, text)
     last = _tiny.pretrain(path, tmp_path / "run", "train.steps=10", allow_change=True)
     state = json.loads(files.training_file(last).read_text("utf-8"))["state"]
     assert state["best_step"] == 10

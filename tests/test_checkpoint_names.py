@@ -17,6 +17,7 @@ from nlpkit.models.hf_format import matches
 from nlpkit.models.rows import resize_embeddings, vocabulary_size
 from nlpkit.runs import build
 from nlpkit.runs.convert import convert
+from nlpkit.runs.model_part import model_part
 from nlpkit.runs.opened import open_checkpoint, verify
 from nlpkit.runs.parts import ModelPart
 from tests import _adapters, _tiny
@@ -69,7 +70,7 @@ def _part(start: Path, *sets: str) -> ModelPart:
         f"name: x\ninit_from: {json.dumps(str(start))}\ndata: {{train: [x]}}\n"
         "objective: {name: cpm_ant}\ntrain: {steps: 1, warmup_steps: 1}\n"
     )
-    return build.model_part(recipe.parse(text.encode(), "x.yaml", start, sets))
+    return model_part(recipe.parse(text.encode(), "x.yaml", start, sets))
 
 
 @both
@@ -163,7 +164,7 @@ def test_adapters_on_a_model_without_what_it_need_not_have_are_trained_as_they_o
 def test_init_missing_without_init_from_is_refused(tmp_path: Path) -> None:
     path = _tiny.write(tmp_path)
     with pytest.raises(UsageError, match=r"init_missing: needs init_from; remove it"):
-        build.model_part(recipe.load(str(path), ["init_missing=[pooler]"]))
+        model_part(recipe.load(str(path), ["init_missing=[pooler]"]))
 
 
 @both

@@ -137,8 +137,8 @@ def test_eval_reads_data_from_a_file_compressed_or_stdin(
     packed.write_bytes(gzip.compress(source.read_bytes()))
     own = _figures(server.run("eval", run, "--json"))
     assert _figures(server.run("eval", run, "--json", "--data", packed)) == own
-    with open(source, "rb") as rows:
-        piped = _tiny.command("eval", run, "--json", "--data", "-", stdin=rows)
+    rows = source.read_text(encoding="utf-8")
+    piped = _tiny.command("eval", run, "--json", "--data", "-", stdin=rows)
     assert piped.returncode == 0, piped.stderr
     assert json.loads(piped.stdout) == own
 

@@ -2,13 +2,10 @@
 
 import gzip
 import json
-import os
 import re
 import shutil
 import signal
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +13,7 @@ import pytest
 
 from nlpkit import recipe
 from nlpkit.commands.finetune import _adapters
-from tests import _tiny, _tiny_tasks
+from tests import _processes, _tiny, _tiny_tasks
 from tests._faults import Ended, Server, done
 
 
@@ -51,17 +48,21 @@ def test_finetune_without_a_checkpoint_says_in_one_line_what_makes_one(tmp_path:
     assert not list(tmp_path.iterdir())
 
 
-def test_finetune_from_prints_the_checkpoint_and_takes_a_run_as_its_latest(
+def test_finetune_from_takes_the_best_checkpoint_of_a_run_and_the_latest_without_one(
     server: Server, folder: Path, tmp_path: Path
 ) -> None:
     run = folder / "cpm_ant-run"
     shutil.copytree(run, tmp_path / "other", symlinks=True)
+    best = tmp_path / "other/checkpoints/best"
+    assert best.resolve().name == "step-00000004"
+    best.unlink()
     one = done(server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "one"))
     assert one.stdout == f"{tmp_path}/one/checkpoints/step-00000008\n"
     two = done(
         server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "two",
                    "--from", tmp_path / "other")
     )  # fmt: skip
+    assert two.stderr.splitlines()[0].endswith(f"run: {tmp_path}/two (new)")
     assert f"{tmp_path}/other: its latest checkpoint, step-00000004" in two.stderr
     assert _tiny.metrics(tmp_path / "one") == _tiny.metrics(tmp_path / "two")
     # A run that began so goes on, although its start is given as a run again, or is gone.
@@ -70,6 +71,23 @@ def test_finetune_from_prints_the_checkpoint_and_takes_a_run_as_its_latest(
                    "--from", tmp_path / "other")
     )  # fmt: skip
     assert "is finished; nothing to do" in again.stderr
+    # Also one of an older version, which put the pointer in place of the run.
+    kept = tmp_path / "two/recipe.yaml"
+    text = kept.read_text("utf-8")
+    assert f"init_from: {tmp_path}/other\n" in text
+    text = text.replace(f"{tmp_path}/other\n", f"{tmp_path}/other/checkpoints/latest\n")
+    kept.write_text(text, encoding="utf-8")
+    again = done(
+        server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "two",
+                   "--from", tmp_path / "other")
+    )  # fmt: skip
+    assert "is finished; nothing to do" in again.stderr
+    best.symlink_to("step-00000004")
+    three = done(
+        server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "three", "--dry-run",
+                   "--from", tmp_path / "other")
+    )  # fmt: skip
+    assert f"{tmp_path}/other: its best checkpoint, step-00000004" in three.stderr
     gone = server.run("finetune", folder / "nlg.yaml", "--from", tmp_path / "nothing")
     _refused(gone, 4, f"{tmp_path}/nothing: no such checkpoint to start from")
 
@@ -142,6 +160,23 @@ def test_finetune_seeds_give_mean_median_and_deviation_and_go_on(
     told = json.loads(done(server.run(*arguments, "--json")).stdout)
     assert told["seeds"] == [1, 2]
     assert told["figures"]["accuracy"]["values"] == best
+    # The directory stands for its runs.
+    evaluated = json.loads(done(server.run("eval", tmp_path / "s", "--json")).stdout)
+    assert evaluated["seeds"] == [1, 2]
+    # As the training evaluated them, by nlpkit's own code; batches differ, and so rounding.
+    for name, row in told["figures"].items():
+        assert evaluated["figures"][name]["values"] == pytest.approx(row["values"], rel=1e-5)
+        assert evaluated["figures"][name]["std"] == pytest.approx(row["std"], rel=1e-3, abs=1e-6)
+    table = done(server.run("eval", tmp_path / "s")).stdout.splitlines()
+    assert table[0].split("\t") == head
+    page = Path(done(server.run("report", tmp_path / "s")).stdout.strip())
+    assert page == tmp_path / "s/report.html"
+    assert {"seed-1", "seed-2"} <= set(re.findall(r"seed-\d", page.read_text("utf-8")))
+    written = server.run("eval", tmp_path / "s", "--predictions", tmp_path / "p")
+    _refused(written, 2, f"--predictions: {tmp_path}/s holds 2 runs; name one of them")
+    several = server.run("generate", tmp_path / "s")
+    what = f"{tmp_path}/s: holds 2 runs with different seeds; give one: {tmp_path}/s/seed-1, "
+    _refused(several, 4, what)
 
 
 def test_best_checkpoint_is_that_of_the_highest_score_and_patience_ends_the_run(
@@ -154,14 +189,26 @@ def test_best_checkpoint_is_that_of_the_highest_score_and_patience_ends_the_run(
     ended = done(server.run("finetune", folder / "nlu.yaml", "--out", out, *arguments))
     # At such a rate nothing changes: the first evaluation is the best, two more are no better.
     assert "no improvement in 2 evaluations: stopping early at step 6" in ended.stderr
-    assert (out / "checkpoints/best").resolve().name == "step-00000002"
+    # That is the checkpoint of the run for every command, also when nothing is left to train.
+    best = f"{out}/checkpoints/step-00000002"
+    assert ended.stdout == f"{best}\n"
+    assert ended.stderr.splitlines()[0].endswith(f"run: {out} (new)")
+    said = "checkpoint of the run: the best, by held-out accuracy: step-00000002"
+    assert said in ended.stderr
+    again = done(server.run("finetune", folder / "nlu.yaml", "--out", out, *arguments, "--json"))
+    assert json.loads(again.stdout) == {"checkpoint": best}
+    assert said in again.stderr
+    assert json.loads(done(server.run("eval", out, "--json")).stdout)["checkpoint"] == best
     learned = tmp_path / "learned"
     sets = ("train.best_by=accuracy", "train.eval_every=2", "train.steps=16")
     arguments = [word for each in sets for word in ("--set", each)]
     command = ("finetune", folder / "nlu.yaml", "--out", learned, *arguments)
     # Killed after the first evaluation: a run whose best figure is a score goes on, too.
     server.run(*command, when=(learned / "metrics.jsonl", '"step": 5'), signals={0: signal.SIGKILL})
-    done(server.run(*command))
+    resumed = done(server.run(*command)).stderr.splitlines()[0]
+    newest = re.search(r"run: (.*) \(resumes from step [34]\)$", resumed)
+    assert newest, resumed
+    assert newest[1] == str(learned)
     accuracy = {
         r["step"]: r["held_out"]["metrics"]["accuracy"]
         for r in _tiny.metrics(learned)
@@ -171,6 +218,37 @@ def test_best_checkpoint_is_that_of_the_highest_score_and_patience_ends_the_run(
     assert (learned / "checkpoints/best").resolve().name == f"step-{first_highest:08d}"
     wrong = server.run("finetune", folder / "nlg.yaml", "--set", "train.best_by=exact_match")
     _refused(wrong, 2, "train.best_by: objective cpm_ant_nlg has no exact_match", "it has loss")
+
+
+def test_log_names_the_data_files_and_what_is_too_long_in_each(
+    server: Server, folder: Path, tmp_path: Path
+) -> None:
+    sets = ("objective.max_length=16", "train.steps=2", "data.workers=1")
+    arguments = [word for each in sets for word in ("--set", each)]
+    trained = done(server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "run",
+                              *arguments))  # fmt: skip
+    found = re.findall(r"too long in the (\S+) data: (.*)", trained.stderr)
+    assert [part for part, _ in found] == ["training", "held-out"]
+    assert all(re.search(r"\d+ inputs cut", cut) for _, cut in found)
+    for name, rows in (("train", 60), ("valid", 13)):
+        assert f"data: {folder}/nlg.{name}.jsonl: {rows} rows, " in trained.stderr
+    evaluated = done(server.run("eval", tmp_path / "run"))
+    assert f"too long in the held-out data: {found[1][1]}" in evaluated.stderr
+
+
+def test_same_file_may_be_train_and_valid_for_a_test_of_overfitting(
+    server: Server, folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "link.jsonl").symlink_to(folder / "nlu.train.jsonl")
+    sets = ("train.steps=2", f"data.valid={tmp_path}/link.jsonl")
+    arguments = [word for each in sets for word in ("--set", each)]
+    ended = done(server.run("finetune", folder / "nlu.yaml", "--out", tmp_path / "run",
+                            *arguments))  # fmt: skip
+    assert f"data.valid: {tmp_path}/link.jsonl: also in data.train; held-out" in ended.stderr
+    assert _tiny.metrics(tmp_path / "run")[-1]["held_out"]["metrics"]["accuracy"] >= 0
+    other = done(server.run("finetune", folder / "nlu.yaml", "--out", tmp_path / "other",
+                            "--dry-run"))  # fmt: skip
+    assert "also in data.train" not in other.stderr
 
 
 @pytest.mark.parametrize("task", ["nlg", "nlu", "classes"])
@@ -275,13 +353,8 @@ def test_two_processes_give_the_losses_and_scores_of_one(tmp_path: Path, task: s
     path = _tiny_tasks.task(tmp_path, task, getattr(_tiny_tasks, task.upper()), run)
     one = _tiny.command("finetune", path, "--out", tmp_path / "one")
     assert one.returncode == 0, one.stderr
-    launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
-    two = subprocess.run(
-        [*launch, "2", "-m", "nlpkit", "finetune", str(path), "--out", str(tmp_path / "two"),
-         "--device", "cpu"],
-        capture_output=True, text=True, check=False, timeout=180,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    verb = ("finetune", path, "--out", tmp_path / "two", "--device", "cpu")
+    two = _processes.launched(2, *verb)
     assert two.returncode == 0, two.stderr
     assert two.stdout == f"{tmp_path}/two/checkpoints/step-00000008\n"
     first, second = _tiny.metrics(tmp_path / "one"), _tiny.metrics(tmp_path / "two")

@@ -225,7 +225,7 @@ def _started(run: Path, *arguments: str, **streams) -> subprocess.Popen:
     )
 
 
-def _line(stream, seconds: float = 60) -> bytes:
+def _line(stream, seconds: float = 300) -> bytes:
     """Return the next line of an unbuffered stream, or what there is of it in time."""
     found = b""
     end = time.monotonic() + seconds

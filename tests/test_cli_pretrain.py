@@ -2,19 +2,16 @@
 
 import itertools
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from nlpkit.checkpoints import files
 from tests import _tiny
-
-_ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
+from tests._processes import Process, launched, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -27,25 +24,11 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
     return path, folder / "run", result.stdout
 
 
-def _start(*arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "nlpkit", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | _ENVIRONMENT,
-    )
-
-
-def _wait_for_step(run: Path, step: int, seconds: float = 60) -> None:
+def _wait_for_step(run: Path, step: int, process: Process) -> None:
     """Wait until `metrics.jsonl` has the record of `step`."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        path = run / "metrics.jsonl"
-        if path.exists() and f'{{"step": {step},' in path.read_text(encoding="utf-8"):
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"step {step} did not come")
+    path = run / "metrics.jsonl"
+    record = f'{{"step": {step},'
+    wait_until(lambda: path.exists() and record in path.read_text(encoding="utf-8"), process)
 
 
 def test_stdout_is_the_checkpoint_alone(done) -> None:
@@ -87,10 +70,10 @@ def test_signal_saves_leaves_and_the_same_command_goes_on(
     path, _, _ = done
     run = tmp_path / "run"
     # long enough for the signal to arrive in the middle
-    process = _start("pretrain", path, "--out", run, "--set", "train.steps=100000")
-    _wait_for_step(run, 6)
+    process = Process("pretrain", path, "--out", run, "--set", "train.steps=100000")
+    _wait_for_step(run, 6, process)
     process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate()
     assert process.returncode == code, stderr
     assert stdout == ""
     name = signal.Signals(number).name
@@ -105,7 +88,7 @@ def test_time_limit_saves_and_is_exit_75_and_the_same_command_goes_on(done, tmp_
     path, _, _ = done
     command = ("pretrain", path, "--out", tmp_path, "--set", "train.steps=100000")
     for start in ("step 1/", "resuming from"):
-        result = _tiny.command(*command, "--max-time", "8s")
+        result = _tiny.command(*command, "--max-time", "4s")
         assert result.returncode == 75, result.stderr
         assert start in result.stderr
         assert "nlpkit: the time limit is reached; saved at step" in result.stderr
@@ -115,8 +98,8 @@ def test_time_limit_saves_and_is_exit_75_and_the_same_command_goes_on(done, tmp_
 def test_killed_run_goes_on_with_the_metrics_of_an_uninterrupted_one(done, tmp_path: Path) -> None:
     path, whole, _ = done
     for step in (2, 9):  # before the first save, and between two
-        process = _start("pretrain", path, "--out", tmp_path)
-        _wait_for_step(tmp_path, step)
+        process = Process("pretrain", path, "--out", tmp_path)
+        _wait_for_step(tmp_path, step, process)
         process.kill()
         process.communicate()
     result = _tiny.command("pretrain", path, "--out", tmp_path)
@@ -126,8 +109,8 @@ def test_killed_run_goes_on_with_the_metrics_of_an_uninterrupted_one(done, tmp_p
 
 def test_second_process_on_a_run_leaves_at_once_naming_the_first(done, tmp_path: Path) -> None:
     path, _, _ = done
-    process = _start("pretrain", path, "--out", tmp_path, "--set", "train.steps=100000")
-    _wait_for_step(tmp_path, 1)
+    process = Process("pretrain", path, "--out", tmp_path, "--set", "train.steps=100000")
+    _wait_for_step(tmp_path, 1, process)
     result = _tiny.command("pretrain", path, "--out", tmp_path)
     process.kill()
     process.communicate()
@@ -254,26 +237,55 @@ _LAUNCHERS = {
     ),
     "torchrun": ("torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
 }
+# What `accelerate launch` with the options above puts into the environment.
+_FSDP = {
+    "ACCELERATE_USE_FSDP": "true",
+    "ACCELERATE_MIXED_PRECISION": "no",
+    "FSDP_VERSION": "2",
+    "FSDP_AUTO_WRAP_POLICY": "NO_WRAP",
+    "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
+}
+_SETS = ("--set", "model.dropout=0.0")
 
 
-@pytest.mark.parametrize("launcher", _LAUNCHERS)
-def test_two_processes_give_the_losses_of_one(done, tmp_path: Path, launcher: str) -> None:
-    path, _, _ = done
-    sets = ["--set", "model.dropout=0.0"]
-    one = _tiny.command("pretrain", path, "--out", tmp_path / "one", *sets)
-    assert one.returncode == 0, one.stderr
-    start = [sys.executable, "-m", *_LAUNCHERS[launcher], "-m", "nlpkit"]
-    verb = ["pretrain", str(path), "--out", str(tmp_path / "two"), *sets]
-    two = subprocess.run(
-        [*start, *verb],
-        capture_output=True, text=True, check=False, timeout=180, env=os.environ | _ENVIRONMENT,
-    )  # fmt: skip
-    assert two.returncode == 0, two.stderr
-    assert two.stdout == f"{tmp_path}/two/checkpoints/step-00000012\n"
-    assert "processes: 2" in two.stderr
-    first, second = _tiny.metrics(tmp_path / "one"), _tiny.metrics(tmp_path / "two")
+@pytest.fixture(scope="module")
+def one(done, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of one process."""
+    run = tmp_path_factory.mktemp("one")
+    result = _tiny.command("pretrain", done[0], "--out", run, *_SETS)
+    assert result.returncode == 0, result.stderr
+    return run
+
+
+def _is_run_of_two(result: subprocess.CompletedProcess[str], run: Path, one: Path) -> None:
+    """Fail unless two processes gave the losses of one."""
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == f"{run}/checkpoints/step-00000012\n"
+    assert "processes: 2" in result.stderr
+    first, second = _tiny.metrics(one), _tiny.metrics(run)
     assert len(first) == len(second)
     for ours, theirs in zip(first, second, strict=True):
         ours, theirs = ours.get("held_out", ours), theirs.get("held_out", theirs)
         assert theirs["loss"] == pytest.approx(ours["loss"], abs=1e-4)
         assert theirs["targets"] == ours["targets"]
+
+
+@pytest.mark.parametrize("environment", [{}, _FSDP], ids=["ddp", "fsdp"])
+def test_two_processes_give_the_losses_of_one(
+    done, one: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    two = launched(2, "pretrain", done[0], "--out", tmp_path, *_SETS, **environment)
+    _is_run_of_two(two, tmp_path, one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", _LAUNCHERS)
+def test_every_launcher_gives_the_losses_of_one(
+    done, one: Path, tmp_path: Path, launcher: str
+) -> None:
+    verb = ["nlpkit", "pretrain", str(done[0]), "--out", str(tmp_path), *_SETS]
+    two = subprocess.run(
+        [sys.executable, "-m", *_LAUNCHERS[launcher], "-m", *verb],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    _is_run_of_two(two, tmp_path, one)

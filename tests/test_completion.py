@@ -169,21 +169,13 @@ def test_completion_tells_zsh_and_fish_what_an_offer_is():
         ("nlpkit", "score", "bleu", "--"),
     ],
 )
-def test_completion_is_quick_and_does_not_import_torch(words):
-    # The least of a few: of processor time, which others on the machine only lengthen.
-    times = []
-    for _ in range(3):
-        before = os.times()
-        done = process(*words)
-        after = os.times()
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout
-        used = after.children_user + after.children_system
-        times.append(used - before.children_user - before.children_system)
-    assert min(times) < 0.4
+def test_completion_does_not_import_torch(words):
+    done = process(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
     program = (
-        "import os, sys\nfrom nlpkit import cli\n"
-        "cli._complete()\nprint({'torch', 'transformers'} & set(sys.modules))"
+        "import os, sys\nfrom nlpkit import cli\ncli._complete()\n"
+        "print({'torch', 'transformers'} & set(sys.modules))"
     )
     asked = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
     done = subprocess.run(

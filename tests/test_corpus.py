@@ -191,11 +191,12 @@ def test_resolve_name_with_glob_characters_is_taken_literally_first(tmp_path, he
 @pytest.mark.parametrize("second", ["a.txt", "*.txt", "link.txt", "./a.txt"])
 def test_resolve_same_file_twice_is_an_error(tmp_path, here, second):
     write(here / "a.txt", "a")
+    write(here / "b.txt", "b")
     (here / "link.txt").symlink_to("a.txt")
     with pytest.raises(UsageError, match=r"a.txt is named twice.*give it a weight"):
         resolve(Config(train=["a.txt", second]), None, tmp_path)
     with pytest.raises(UsageError, match=r"is named twice"):
-        resolve(Config(train=["a.txt"], valid=[second]), None, tmp_path)
+        resolve(Config(train=["b.txt"], valid=["a.txt", second]), None, tmp_path)
 
 
 def test_resolve_unknown_ending_names_the_formats(tmp_path, here):
@@ -273,8 +274,10 @@ def test_stdin_terminal_or_closed_or_twice_is_an_error(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="stdin is closed"):
         resolve(Config(train="-"), None, tmp_path)
     stdin_of(monkeypatch, b"one\n")
-    with pytest.raises(UsageError, match="named twice"):
-        resolve(Config(train=["-", "-"]), None, tmp_path)
+    for both in ({"train": ["-", "-"]}, {"train": "-", "valid": "-"}):
+        with pytest.raises(UsageError, match="stdin is named twice, and can be read only once"):
+            resolve(Config(**both), None, tmp_path)
+        stdin_of(monkeypatch, b"one\n")
 
 
 def test_stdin_stopped_or_unkept_leaves_nothing(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ def _cron(folder: Path, command: Path, *arguments: object) -> subprocess.Complet
     environment = os.environ | {"NLPKIT": str(command), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         ["sh", str(SCRIPT), *map(str, arguments)],
-        capture_output=True, text=True, check=False, cwd=folder, env=environment, timeout=120,
+        capture_output=True, text=True, check=False, cwd=folder, env=environment, timeout=600,
     )  # fmt: skip
 
 

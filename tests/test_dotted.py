@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from nlpkit import cli
 from nlpkit.checkpoints import any_layout, files, hf_layout, tokenizer_files
+from nlpkit.checkpoints.family import family_of
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
 from nlpkit.runs.convert import convert
@@ -67,8 +68,8 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the package and a run of its family, stopped and gone on with."""
     folder = _dotted.package(tmp_path_factory.mktemp("own"))
     _tiny.write(folder, text=_dotted.recipe("mylab.own"))
-    code, _, err = _dotted.script(folder, "pretrain", "tiny.yaml", "--out", "run")
-    assert code == 0, err
+    first = _dotted.installed_script(folder, "pretrain", "tiny.yaml", "--out", "run")
+    assert first.returncode == 0, first.stderr
     longer = ("--set", "train.steps=6", "--allow-change")
     code, _, err = _dotted.script(folder, "pretrain", "tiny.yaml", "--out", "run", *longer)
     assert code == 0, err
@@ -240,6 +241,29 @@ def test_recipe_names_the_family_that_reads_a_checkpoint_without_notes(
         _tiny.pretrain(_tiny.write(tmp_path, text="\n".join(other)), tmp_path / "other")
 
 
+def test_finetune_takes_the_family_that_reads_a_checkpoint_without_notes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _dotted.package(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    path = _tiny.write(tmp_path, text=_dotted.recipe("gpt"))
+    _tiny.pretrain(path, tmp_path / "shipped")
+    lines = path.read_text("utf-8").splitlines()
+    text = [line for line in lines if not line.startswith(("tokenizer", "model"))]
+    assert len(text) == len(lines) - 2
+    Path("tune.yaml").write_text("\n".join(text), encoding="utf-8")
+    arguments = ["finetune", "tune.yaml", "--from", "shipped", "--out", "twin", "--device", "cpu"]
+    for _ in range(2):  # the second time, it is finished
+        assert cli.run([*arguments, "--family", "mylab.twin"]) == 0, capsys.readouterr().err
+        made = Path(capsys.readouterr().out.strip())
+    assert json.loads((made / "config.json").read_text())["nlpkit"] == {"family": "mylab.twin"}
+    assert cli.run([*arguments, "--out", "other", "--family", "mylab.own"]) == 2
+    said = "has model_type openai-gpt, and family mylab.own of the section model"
+    assert said in capsys.readouterr().err
+    assert cli.run([*arguments, "--out", "other", "--family", "nothing"]) == 2
+    assert "nothing" in capsys.readouterr().err
+
+
 def test_dotted_objective_of_a_checkpoint_is_imported_from_the_working_directory_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,5 +377,5 @@ def test_name_of_a_family_that_is_neither_shipped_nor_dotted_is_refused(tmp_path
     for named, said in (("bert", "made by family 'bert'"), ("cpm_ant", "made by family 'cpm_ant'")):
         settings = {"model_type": "openai-gpt", "nlpkit": {"family": named}}
         with pytest.raises(FileError, match=f"{said}, and model_type openai-gpt is of gpt"):
-            hf_layout.family_of(settings, tmp_path)
+            family_of(settings, tmp_path)
     assert any_layout.read_notes(tmp_path) == {}

@@ -78,7 +78,7 @@ def test_warmup_ratio_is_steps_rounded_up(ratio: float | None, steps: int, warmu
     resolved = resolve_steps(given, SimpleNamespace(plan=_no_plan))  # type: ignore[arg-type]
     assert (resolved.steps, resolved.warmup_steps, resolved.warmup_ratio) == (steps, warmup, None)
     assert resolved.model_dump() == given.model_dump() | {
-        "warmup_steps": warmup, "warmup_ratio": None,
+        "warmup_steps": warmup, "warmup_ratio": None, "zero_at_last_step": False,
     }  # fmt: skip
 
 
@@ -169,8 +169,8 @@ def test_run_of_epochs_sees_each_row_so_often_and_keeps_what_was_written(whole: 
     records = [r for r in _tiny.metrics(whole) if "loss" in r]
     assert [r["step"] for r in records] == list(range(1, 9))
     assert records[-1]["tokens"] == 16 * 90  # 15 batches, and one to fill the last step
-    # linear from 0.01 at step 2, the end of the warm-up, to 0 at step 8
-    rates = [0.005, 0.01, *(0.01 * (8 - step) / 6 for step in range(3, 9))]
+    # linear from 0.01 at step 2, the end of the warm-up, to 0 after step 8
+    rates = [0.005, 0.01, *(0.01 * (9 - step) / 7 for step in range(3, 9))]
     assert [r["lr"] for r in records] == pytest.approx(rates)
     train = recipe.load(str(whole / "recipe.yaml")).recipe.train
     assert (train.steps, train.epochs, train.warmup_ratio) == (None, 3, 0.2)

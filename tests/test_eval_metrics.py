@@ -183,7 +183,9 @@ def test_seeds_judged_by_different_scores_are_summarised_where_all_have_them(
         (tmp_path / name).mkdir()
         record = {"step": 1, "held_out": {"loss": 2.0, "metrics": scores}}
         (tmp_path / name / "metrics.jsonl").write_text(json.dumps(record) + "\n")
-    found = seeds.summary([(1, tmp_path / "one"), (2, tmp_path / "two")], "mcc")["figures"]
+    found = seeds.summary(
+        (1, 2), [seeds.best_evaluation(tmp_path / name, "mcc") for name in ("one", "two")]
+    )["figures"]
     assert found["accuracy"]["mean"] == 0.75
     assert found["mcc"] == {"mean": None, "median": None, "std": None, "values": [None, 0.25]}
     assert "undefined" in seeds.table({"seeds": [1, 2], "figures": found})

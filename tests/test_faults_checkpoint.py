@@ -99,6 +99,7 @@ def test_start_with_something_that_is_no_file_is_exit_4_and_named(
 ) -> None:
     start = tmp_path / "start"
     shutil.copytree(files.checkpoint_path(base / "run", 2), start)
+    (start / "manifest.json").unlink()  # it would tell
     (start / name).unlink()
     _ODD[odd](start / name)
     recipe = _begin_at(base, start, tmp_path / "r.yaml")

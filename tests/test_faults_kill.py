@@ -5,15 +5,19 @@ and ends with the metrics of an undisturbed run.
 """
 
 import json
+import multiprocessing
+import os
 import random
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from nlpkit.checkpoints import files
+from nlpkit.checkpoints.run_directory import RunDirectory
 from tests import _tiny
 from tests._faults import KILL, Disk, Ended, Server
 
@@ -123,6 +127,49 @@ def test_kill_inside_a_save_loses_nothing(server, whole, tmp_path: Path) -> None
 
 def test_kill_at_any_moment_loses_nothing(server, whole, tmp_path: Path) -> None:
     assert _kill_at_random(server, whole, tmp_path, 6) >= 6
+
+
+def test_killed_run_with_workers_leaves_neither_lock_nor_workers(server, tmp_path: Path) -> None:
+    path, run = _tiny.write(tmp_path, documents=60), tmp_path / "run"
+    # A step of 4096 tokens is more than a pipe holds: a worker waits until somebody reads it.
+    words = [path, "--out", run]
+    for each in ("train.workers=2", "train.tokens_per_step=4096", "train.tokens_per_batch=4096"):
+        words += ["--set", each]
+    begun = (run / "metrics.jsonl", '"step": 2')
+    ended = server.run("pretrain", *words, when=begun, signals={0: signal.SIGKILL})
+    assert ended.code == -signal.SIGKILL, ended
+    killed = int((run / "lock").read_text().split()[1])
+    # The process was the leader of a group that only its workers share.
+    until = time.monotonic() + 30
+    while _is_group(killed) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not _is_group(killed)
+    ended = server.run("pretrain", *words)
+    assert ended.code == 0, ended.stderr
+
+
+def test_lock_is_free_while_a_worker_of_the_killed_run_still_lives(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    with RunDirectory(tmp_path).locked():
+        worker = context.Process(target=lambda: (theirs.send("started"), time.sleep(60)))
+        worker.start()
+        assert ours.recv() == "started"
+    try:
+        with RunDirectory(tmp_path).locked():
+            pass
+    finally:
+        worker.kill()
+        worker.join()
+
+
+def _is_group(number: int) -> bool:
+    """Return whether a process of this group is alive."""
+    try:
+        os.killpg(number, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @pytest.mark.slow

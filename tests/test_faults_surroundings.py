@@ -39,7 +39,7 @@ def _shell(line: str, **variables: str | None) -> subprocess.CompletedProcess[st
         if value is not None:
             environment[name] = value
     return subprocess.run(
-        ["bash", "-c", line], capture_output=True, text=True, timeout=100, check=False,
+        ["bash", "-c", line], capture_output=True, text=True, timeout=600, check=False,
         encoding="utf-8", env=environment,
     )  # fmt: skip
 
@@ -100,7 +100,7 @@ def test_surroundings_terminal_is_closed_saves_and_goes_on(recipe: Path, tmp_pat
         arguments = ["pretrain", str(recipe), "--out", str(tmp_path)]
         more = ["--set", "train.steps=100000"]
         os.execv(sys.executable, [sys.executable, "-m", "nlpkit", *arguments, *more])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     metrics = tmp_path / "metrics.jsonl"
     while not (metrics.exists() and '"step": 6,' in metrics.read_text()):
         assert time.monotonic() < deadline
@@ -236,12 +236,12 @@ def test_diverged_run_is_exit_5_and_says_what_is_kept(recipe: Path, tmp_path: Pa
     assert "try a lower train.lr or train.clip" in line
 
 
-def test_model_beyond_the_memory_is_exit_2_and_says_what_to_lower(
+def test_model_beyond_the_memory_is_exit_7_and_says_what_to_lower(
     recipe: Path, tmp_path: Path
 ) -> None:
     sizes = "--set model.hidden_size=1048576 --set model.intermediate_size=1048576"
     result = _shell(f"ulimit -v 16000000; {_train(recipe, tmp_path)} {sizes}")
-    assert result.returncode == 2, result.stderr
+    assert result.returncode == 7, result.stderr
     assert result.stderr.splitlines()[-1].startswith(
         "nlpkit: out of memory: lower train.tokens_per_batch"
     )

@@ -1,10 +1,7 @@
 """Low-rank adapters against peft: forward, gradients, files in both directions."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,7 +19,7 @@ from nlpkit.models.lora_config import Config
 from nlpkit.runs.convert import convert
 from nlpkit.runs.opened import open_checkpoint
 from nlpkit.tokenizers import bpe
-from tests import _adapters, _tiny, _tiny_tasks
+from tests import _adapters, _processes, _tiny, _tiny_tasks
 
 FAMILIES = ("cpm_ant", "gpt")
 both = pytest.mark.parametrize("family", FAMILIES)
@@ -533,12 +530,7 @@ def test_lora_two_processes_give_the_losses_of_one(start, tmp_path: Path) -> Non
     path = _adapters.tuning_recipe(folder, base, "lora: {rank: 4}")
     one = _tiny.command("finetune", path, "--out", tmp_path / "one")
     assert one.returncode == 0, one.stderr
-    launch = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "nlpkit")
-    two = subprocess.run(
-        [sys.executable, "-m", *launch, "finetune", str(path), "--out", str(tmp_path / "two")],
-        capture_output=True, text=True, check=False, timeout=180,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    two = _processes.launched(2, "finetune", path, "--out", tmp_path / "two")
     assert two.returncode == 0, two.stderr
     assert "processes: 2" in two.stderr
     first, second = _tiny.metrics(tmp_path / "one"), _tiny.metrics(tmp_path / "two")

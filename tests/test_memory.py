@@ -45,7 +45,7 @@ def test_peak_of_a_child_is_not_that_of_its_parent() -> None:
     assert 0 < peak < 1000 * MIB
 
 
-# Growth of the memory in use over products of 600 shapes that the caches have not seen. Not of the
+# Growth of the memory in use over products of 200 shapes that the caches have not seen. Not of the
 # resident memory: some kernels leave the heap in fragments, which later shapes use again.
 _PRODUCTS = f"""
 import ctypes, torch
@@ -60,10 +60,10 @@ mallinfo2.restype = Heap
 def used():
     heap = mallinfo2()
     return heap.e + heap.h  # bytes in blocks of mapped files and of the heap
-for rows in range(64, 264):
+for rows in range(64, 164):
     torch.ones(rows, 256, dtype=torch.bfloat16) @ right
 before = used()
-for rows in range(264, 864):
+for rows in range(164, 364):
     torch.ones(rows, 256, dtype=torch.bfloat16) @ right
 print((used() - before) // {MIB})
 """
@@ -74,10 +74,10 @@ def test_products_of_ever_new_shapes_keep_no_memory() -> None:
     # Measured with torch 2.13, 600 shapes: 411 MiB untold, 282 with the first cache told, 353 with
     # the second, 0 with both.
     [untold] = _printed(f"TUNED = False\n{_PRODUCTS}")
-    if untold < 100:
+    if untold < 30:
         pytest.skip("bf16 products keep no kernels on this CPU: nothing to be proved")
     [growth] = _printed(f"TUNED = True\n{_PRODUCTS}")
-    assert growth < 30
+    assert growth < 10
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="resident memory is read from /proc")

@@ -12,6 +12,7 @@ from nlpkit.data.store import Callbacks
 from nlpkit.errors import RecipeError, UsageError
 from nlpkit.plan import make, table_of_batch
 from nlpkit.runs import build
+from nlpkit.runs.model_part import model_part
 from nlpkit.train.log import QUIET, Log
 from tests import _tiny
 
@@ -63,7 +64,6 @@ VOCABULARY = ()
 class Config(ModelConfig):
     """Nothing to set."""
 
-    has_vocabulary = False
     inputs = ("pixels",)
 '''
 MODEL = """
@@ -147,7 +147,7 @@ def test_recipe_with_text_still_needs_one(path: Path) -> None:
 
 def test_data_without_text_has_no_tokenizer(path: Path, tmp_path: Path) -> None:
     resolved = recipe.load(str(path))
-    part = build.model_part(resolved)
+    part = model_part(resolved)
     data = build.build_data(resolved, part, tmp_path / "run", Callbacks())
     assert data.tokenizer is None
     assert data.vocab_size == 0

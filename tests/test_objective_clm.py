@@ -13,7 +13,8 @@ from nlpkit.data.loader import Examples, Stream, framed
 from nlpkit.errors import RecipeError, UsageError
 from nlpkit.objectives.clm import Config, Objective
 from nlpkit.recipe.fit import missing
-from nlpkit.runs.build import bind_objective, model_part
+from nlpkit.runs.build import bind_objective
+from nlpkit.runs.model_part import model_part
 from tests import _tiny
 from tests._losses import loss_of, only_term
 from tests.test_model_gpt import RECIPE

@@ -5,16 +5,17 @@ import math
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
 from nlpkit.train.optim import adamw, lr_factor
-from nlpkit.train.settings import Config
+from nlpkit.train.settings import ResolvedTraining
 
 SCHEDULES = ["constant", "linear", "cosine", "noam"]
 
 
-def _config(**settings) -> Config:
-    return Config(**({"steps": 100, "warmup_steps": 20, "schedule": "linear"} | settings))
+def _config(**settings) -> ResolvedTraining:
+    return ResolvedTraining(**({"steps": 100, "warmup_steps": 20, "schedule": "linear"} | settings))
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -36,22 +37,36 @@ def test_lr_factor_rises_linearly_to_one_at_the_end_of_the_warmup(schedule: str)
     ("schedule", "expected"),
     [
         # (40 - 20) / 80 = 1/4 of the way: linear 1 - 1/4, cosine (1 + cos 45°) / 2.
-        ("constant", {40: 1.0, 60: 1.0, 100: 1.0}),
-        ("linear", {40: 0.75, 60: 0.5, 80: 0.25, 100: 0.0}),
-        ("cosine", {40: (1 + math.sqrt(0.5)) / 2, 60: 0.5, 80: (1 - math.sqrt(0.5)) / 2, 100: 0.0}),
+        ("constant", {40: 1.0, 60: 1.0, 99: 1.0}),
+        ("linear", {40: 0.75, 60: 0.5, 80: 0.25, 99: 1 / 80}),
+        ("cosine", {40: (1 + math.sqrt(0.5)) / 2, 60: 0.5, 80: (1 - math.sqrt(0.5)) / 2}),
         ("noam", {80: 0.5, 45: 2 / 3, 20: 1.0}),
     ],
 )
 def test_lr_factor_by_hand(schedule: str, expected: dict[int, float]) -> None:
-    config = _config(schedule=schedule)
+    config = _config(schedule=schedule, steps=99)
+    assert {s: lr_factor(s, config) for s in expected} == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("linear", {40: 0.75, 60: 0.5, 80: 0.25, 100: 0.0}),
+        ("cosine", {40: (1 + math.sqrt(0.5)) / 2, 60: 0.5, 80: (1 - math.sqrt(0.5)) / 2, 100: 0.0}),
+    ],
+)
+def test_lr_factor_of_older_versions_is_zero_in_the_last_step(
+    schedule: str, expected: dict[int, float]
+) -> None:
+    config = _config(schedule=schedule, zero_at_last_step=True)
     assert {s: lr_factor(s, config) for s in expected} == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_lr_factor_ends_at_the_smallest_ratio(schedule: str) -> None:
-    config = _config(schedule=schedule, min_lr_ratio=0.1)
-    assert lr_factor(100, config) == pytest.approx(0.1, abs=1e-15)
-    assert lr_factor(99, config) > 0.1
+    config = _config(schedule=schedule, min_lr_ratio=0.1, steps=99)
+    # It would be reached one step after the last: 1 / 80 of the way before, and less by cosine.
+    assert 0.1 < lr_factor(99, config) <= 0.1 + 0.9 / 80 + 1e-12
     assert lr_factor(60, config) == pytest.approx(0.55)  # 0.1 + 0.9 / 2
 
 
@@ -59,7 +74,7 @@ def test_lr_factor_ends_at_the_smallest_ratio(schedule: str) -> None:
 def test_lr_factor_noam_is_vaswanis_up_to_a_constant(d_model: int) -> None:
     # Vaswani et al. 2017, eq. 3: d_model^-0.5 * min(step^-0.5, step * warmup^-1.5)
     warmup = 4000
-    config = Config(steps=100_000, warmup_steps=warmup, schedule="noam")
+    config = ResolvedTraining(steps=100_000, warmup_steps=warmup, schedule="noam")
     ratios = {
         d_model**-0.5 * min(step**-0.5, step * warmup**-1.5) / lr_factor(step, config)
         for step in (1, 2, 777, 3999, 4000, 4001, 20_000, 100_000)
@@ -73,11 +88,21 @@ def test_lr_factor_warmup_of_one_step_starts_at_the_peak(schedule: str) -> None:
     assert lr_factor(1, _config(schedule=schedule, warmup_steps=1)) == 1.0
 
 
-@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
-def test_lr_factor_without_warmup_starts_below_the_peak_by_one_step(schedule: str) -> None:
-    config = _config(schedule=schedule, warmup_steps=0, steps=4)
-    first = {"constant": 1.0, "linear": 0.75, "cosine": (1 + math.sqrt(0.5)) / 2}[schedule]
-    assert lr_factor(1, config) == pytest.approx(first)
+@pytest.mark.parametrize("warmup", [0, 1, 4])
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_lr_factor_falls_as_that_of_transformers(schedule: str, warmup: int) -> None:
+    make = getattr(transformers, f"get_{schedule}_schedule_with_warmup")
+    # Its steps count from 0, and so does its peak.
+    peak = max(0, warmup - 1)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    theirs = make(optimizer, peak, 10)
+    config = _config(schedule=schedule, warmup_steps=warmup, steps=10)
+    for step in range(1, 11):
+        if step > peak:
+            assert lr_factor(step, config) == pytest.approx(theirs.get_last_lr()[0], abs=1e-12)
+            assert lr_factor(step, config) > 0
+        optimizer.step()
+        theirs.step()
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -5,9 +5,6 @@ Oracles: the terms by hand, transformers' sequence classifier, runs without a st
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +22,7 @@ from nlpkit.objectives.contract import IGNORE, Loss, forward
 from nlpkit.runs.opened import Opened, open_checkpoint
 from nlpkit.train.loop import to_device
 from nlpkit.train.losses import LossSums
-from tests import _tiny
+from tests import _processes, _tiny
 from tests._tiny_tasks import rows_of, write_rows
 
 WEIGHT = 0.5
@@ -185,13 +182,8 @@ def test_two_processes_give_the_losses_of_one(tmp_path: Path, alone: bool) -> No
     text = RECIPE.replace(f"[{NSP}, {MLM}]", MLM) if alone else RECIPE
     path = _tiny.write(tmp_path, text=text)
     _tiny.pretrain(path, tmp_path / "one", *sets)
-    launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    verb = ["pretrain", str(path), "--out", str(tmp_path / "two"), "--set", *sets]
-    done = subprocess.run(
-        [sys.executable, "-m", *launcher, "-m", "nlpkit", *verb, "--device", "cpu"],
-        capture_output=True, text=True, check=False, timeout=180,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    verb = ("pretrain", path, "--out", tmp_path / "two", "--set", *sets)
+    done = _processes.launched(2, *verb, "--device", "cpu")
     assert done.returncode == 0, done.stderr
     for ours, theirs in zip(*map(_tiny.metrics, (tmp_path / "one", tmp_path / "two")), strict=True):
         ours, theirs = ours.get("held_out", ours), theirs.get("held_out", theirs)
@@ -218,8 +210,10 @@ GPT = "model: {family: gpt, hidden_size: 32, num_layers: 1, num_heads: 4, max_po
         (None, f"[{MLM}, {NSP}]",
          r"6:\d+: objective\.1\.name: tests\.parts\.nsp makes whole examples and cannot follow"),
         (None, "{name: clm, max_length: 48}", r"6:19: objective\.name: clm needs causal"),
+        (None, f"[{NSP}, {MLM}, {MLM}]",
+         r"6:\d+: objective\.2\.name: tests\.parts\.mlm has a loss called mlm, as .*mlm before it"),
     ],
-    ids=["masked on gpt", "pairs second", "causal on the encoder"],
+    ids=["masked on gpt", "pairs second", "causal on the encoder", "one loss twice"],
 )  # fmt: skip
 def test_objectives_that_do_not_fit_are_named_with_their_line(
     tmp_path: Path, model: str | None, objective: str, said: str
@@ -230,15 +224,6 @@ def test_objectives_that_do_not_fit_are_named_with_their_line(
         lines[1:3] = [model]
     with pytest.raises(RecipeError, match=said):
         recipe.load(str(_tiny.write(tmp_path, text="".join(lines))))
-
-
-def test_two_masked_losses_in_a_list_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = RECIPE.replace(NSP, NSP + ", " + MLM)
-    path = _tiny.write(tmp_path, text=text)
-    assert cli.run(["pretrain", str(path), "--out", str(tmp_path / "run"), "-q"]) == 2
-    assert "two of the list have a loss called mlm" in capsys.readouterr().err
 
 
 def _task(run: Path, name: str, *sets: str) -> Path:

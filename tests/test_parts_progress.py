@@ -80,7 +80,7 @@ def test_eval_of_a_checkpoint_is_that_of_its_run(run: Path) -> None:
     assert sorted(checkpoint.step for checkpoint in saved) == [2, 4, 6]
     for checkpoint in saved:
         opened = open_checkpoint(checkpoint.path, device="cpu")
-        source = evaluate.find_data(opened, (), None, Callbacks())
+        source = evaluate.find_data(opened, (), None, Log(QUIET), Callbacks())
         judged = evaluate.Evaluation(opened, source, 4096, Callbacks())
         figures, _ = judged.figures(None, Settings(), Log(QUIET), StopFlag(), batch=4)
         assert figures["loss"] == pytest.approx(found[checkpoint.step]["loss"], abs=1e-5)

@@ -201,7 +201,7 @@ def test_beams_have_the_log_probabilities_of_their_tokens(run: Path) -> None:
 
 def test_command_line_translates_lines_of_stdin(run: Path) -> None:
     options = ("--max-new-tokens", "6", "--min-new-tokens", "6")
-    done = _tiny.command("generate", run / "whole", "-", *options, input="cat\na be\n")
+    done = _tiny.command("generate", run / "whole", "-", *options, stdin="cat\na be\n")
     assert done.returncode == 0, done.stderr
     opened = open_checkpoint(run / "whole", device="cpu")
     right = [opened.tokenizer.decode(_greedy(opened, text, 6)) for text in ("cat", "a be")]

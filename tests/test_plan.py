@@ -5,7 +5,10 @@ import re
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -237,8 +240,10 @@ def test_used_memory_rises_with_a_tensor_and_its_peak_stays() -> None:
     assert done[2] == "True"
 
 
-def _limited(gib: float):
-    return lambda: resource.setrlimit(resource.RLIMIT_AS, (int(gib * 2**30),) * 2)
+@contextmanager
+def _limited(gib: float) -> Iterator[None]:
+    resource.setrlimit(resource.RLIMIT_AS, (int(gib * 2**30),) * 2)
+    yield
 
 
 @pytest.mark.slow
@@ -247,12 +252,12 @@ def test_plan_under_a_limit_advises_what_then_fits(tmp_path: Path) -> None:
     sets = ("train.tokens_per_step=65536", "model.hidden_size=512", "model.intermediate_size=1024")
     command = ["plan", path, *(x for setting in sets for x in ("--set", setting))]
     batch = "train.tokens_per_batch=65536"
-    refused = _tiny.command(*command, "--set", batch, preexec_fn=_limited(3))
+    refused = _tiny.command(*command, "--set", batch, around=partial(_limited, 3))
     assert refused.returncode == 2, refused.stderr
     assert "estimate.fits                  no" in refused.stdout
     assert "train.tokens_per_step" in refused.stdout  # the rest is there all the same
     [advised] = re.findall(r"set (train\.tokens_per_batch=\d+)$", refused.stderr.strip())
-    accepted = _tiny.command(*command, "--set", advised, preexec_fn=_limited(3))
+    accepted = _tiny.command(*command, "--set", advised, around=partial(_limited, 3))
     assert accepted.returncode == 0, accepted.stderr
     assert re.search(r"estimate\.fits +yes", accepted.stdout)
 

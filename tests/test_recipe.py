@@ -138,11 +138,11 @@ def bombs():
 
 
 @pytest.mark.parametrize(("text", "said"), list(bombs()))
-def test_yaml_bomb_is_refused_at_once(text, said):
-    start = time.perf_counter()
+def test_yaml_bomb_is_refused_before_it_is_unfolded(text, said):
+    start = time.process_time()  # which others on the machine hardly lengthen
     with pytest.raises(RecipeError, match=said):
         parse(text.encode(), "r.yaml", Path("."))
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 10
 
 
 # YAML 1.2.2, section 10.3 (core schema), without octal and hexadecimal numbers.
@@ -314,6 +314,23 @@ def test_override_changes_the_setting_and_its_origin(overrides, path, value):
 )
 def test_override_with_a_mistake_says_which(override, said):
     assert problems(GOOD, override)[0].removesuffix(", did you mean hidden_size?") == said
+
+
+def test_dropout_of_a_checkpoint_is_set_without_its_family():
+    given = GOOD.replace(SECTIONS["model"], "init_from: base")
+    found = resolve(given, "model.dropout=0.2")
+    assert found.recipe.model.family is None
+    assert found.dump()["model"] == {"dropout": 0.2}
+    assert found.origin["model.dropout"] == "command line"
+    assert resolve(found.to_yaml()).recipe == found.recipe
+    jsonschema.validate(found.dump(), schema())
+    assert problems(given, "model.hidden_size=8") == [
+        "--set model.hidden_size: with init_from the family and sizes are the checkpoint's; "
+        "only dropout rates can be set"
+    ]
+    assert problems(given.replace("init_from: base", ""), "model.dropout=0.2") == [
+        "--set model.dropout: model.family: missing (model family: cpm_ant, gpt)"
+    ]
 
 
 def test_override_of_a_hyphen_is_a_name_and_no_list():

@@ -496,7 +496,7 @@ def browser(tmp_path: Path) -> Iterator[Any]:
             [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
              "--hide-scrollbars", f"--user-data-dir={tmp_path / 'profile'}",
              "--window-size=1000,1600", *options, page.as_uri()],
-            capture_output=True, text=True, timeout=60, check=True,
+            capture_output=True, text=True, timeout=600, check=True,
         )  # fmt: skip
 
     return look

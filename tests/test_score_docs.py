@@ -76,7 +76,7 @@ def test_score_docs_command_runs(tmp_path: Path, line: str) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         ["bash", "-c", shell],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=60,
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr

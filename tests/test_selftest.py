@@ -4,14 +4,12 @@ import getpass
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,16 +21,16 @@ from nlpkit.attention.contract import Request
 from nlpkit.attention.kinds import cpm_ant as kind
 from nlpkit.checkpoints import hf_layout
 from nlpkit.data import loader, pack
-from nlpkit.errors import NlpkitError, UsageError
+from nlpkit.errors import UsageError
 from nlpkit.objectives.contract import IGNORE
 from nlpkit.objectives.cpm_ant import Objective
 from nlpkit.selftest import of_checkpoint, of_examples, of_objective, of_run
 from nlpkit.selftest.bench import STEPS, Bench
 from nlpkit.train import snapshot
 from nlpkit.train.log import QUIET, Log
-from nlpkit.train.loop import State
 from nlpkit.train.signals import StopFlag
-from tests import _tiny
+from nlpkit.train.state import State
+from tests import _processes, _tiny
 
 NAMES = [
     "noise floor", "no leak", "no neighbour leak", "unmasking", "packed = alone", "batches",
@@ -284,7 +282,9 @@ def test_selftest_of_a_checkpoint_with_another_weight_is_found(
 
     def save_file(tensors, *arguments, **options):
         name = "cpmant.encoder.output_layernorm.weight"
-        right(tensors | {name: tensors[name] * (1 + 2**-23)}, *arguments, **options)
+        if name in tensors:  # not in the file of the optimizer
+            tensors |= {name: tensors[name] * (1 + 2**-23)}
+        right(tensors, *arguments, **options)
 
     monkeypatch.setattr(hf_layout, "save_file", save_file)
     passed, figure = of_checkpoint.reopened(bench)
@@ -404,28 +404,39 @@ def test_selftest_that_fails_exits_with_1_and_says_what_in_json(tmp_path: Path) 
 def test_selftest_stopped_by_a_signal_leaves_nothing(tmp_path: Path) -> None:
     room = tmp_path / "room"
     room.mkdir()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "nlpkit", "selftest", str(_tiny.write(tmp_path, documents=60))],
-        env=os.environ | {"TMPDIR": str(room), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8",
-    )  # fmt: skip
-    deadline = time.monotonic() + 60
-    while not any(room.glob("nlpkit-selftest-*")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    recipe = _tiny.write(tmp_path, documents=60)
+    process = _processes.Process("selftest", recipe, env={"TMPDIR": str(room)})
+    _processes.wait_until(lambda: any(room.glob("nlpkit-selftest-*")), process)
     process.send_signal(signal.SIGTERM)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate()
     assert process.returncode == 143
     assert "stopped by SIGTERM" in told
     assert [p.name for p in room.iterdir() if p.name != TORCHS] == []
 
 
 @pytest.mark.slow
-def test_selftest_of_the_packaged_recipe_takes_less_than_a_minute() -> None:
-    start = time.monotonic()
+def test_selftest_of_the_packaged_recipe_passes() -> None:
     done = _tiny.command("selftest")
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - start < 60
 
 
-def test_failed_proofs_are_no_bug_with_a_traceback() -> None:
-    assert NlpkitError("a proof failed").exit_code == 1
+def test_failed_proofs_are_no_bug_with_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proofs = [
+        selftest.Proof("round trip", True, "32 of 32", 0.1),
+        selftest.Proof("noise floor", False, "loss 0.1, ln V is 5.3", 0.2),
+    ]
+    bench = SimpleNamespace(
+        run=SimpleNamespace(part=SimpleNamespace(family="cpm_ant")),
+        subject=SimpleNamespace(device="cpu"),
+        **{"precision": "fp32", "attention": "sdpa", "shrunk": {}},
+    )
+    monkeypatch.setattr(selftest, "bench", lambda *_, **__: nullcontext(bench))
+    monkeypatch.setattr(selftest, "prove", lambda _: iter(proofs))
+    assert cli.run(["selftest", str(_tiny.write(tmp_path))]) == 1
+    out, err = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines()] == ["ok", "FAIL"]
+    assert err.endswith("nlpkit: 1 of 2 proofs failed: noise floor\n")
+    assert "Traceback" not in err
+    assert "bug" not in err

@@ -15,8 +15,18 @@ from nlpkit.selftest import of_examples, of_labels, of_objective, of_run
 from nlpkit.selftest.subject import _cut
 from nlpkit.selftest.watching import look
 from tests import _provable
-from tests.parts import proofs_mlm, proofs_nsp, proofs_reorder, proofs_rtd
+from tests.parts import (
+    proofs_electra,
+    proofs_mlm,
+    proofs_nsp,
+    proofs_plm,
+    proofs_reorder,
+    proofs_rtd,
+    proofs_span,
+)
+from tests.parts.proofs_two_stream import model as two_stream
 
+HIDING = ["noise floor", "no leak", "no neighbour leak", "unmasking"]
 RUNS = ["packed = alone", "batches", "accumulated = one", "saved = reopened", "resumed = whole"]
 
 
@@ -32,8 +42,11 @@ RUNS = ["packed = alone", "batches", "accumulated = one", "saved = reopened", "r
         ),
         (("rtd",), ["no label leak", "no neighbour leak", "unmasking", "detection"]),
         (("reorder",), ["no label leak", "no neighbour leak", "unmasking"]),
+        (("electra",), [*HIDING, "detection"]),
+        (("plm",), HIDING),
+        (("span",), HIDING),
     ],
-    ids=["nsp+mlm", "rtd", "reorder"],
+    ids=["nsp+mlm", "rtd", "reorder", "electra", "plm", "span"],
 )  # fmt: skip
 def test_selftest_of_a_sound_objective_proves_what_fits_it(
     tmp_path: Path, objectives: tuple[str, ...], proofs: list[str]
@@ -84,6 +97,15 @@ class Special(proofs_mlm.Objective):
         self.words = np.array([self.start, self.end])
 
 
+class Withheld(proofs_mlm.Objective):
+    """Shows a fifth of its targets, as it should, and does not say which."""
+
+    def __getattribute__(self, name):
+        if name in ("shown", "shown_rate"):
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
 class Often(proofs_mlm.Objective):
     """Shows as many as others, and says that it should be a tenth."""
 
@@ -132,6 +154,65 @@ class Silent(proofs_rtd.Objective):
         return np.zeros(len(whole))
 
 
+# Detecting samples that the loss draws
+
+
+class Uncovered(proofs_electra.Objective):
+    """Its generator sees what it predicts."""
+
+    def hidden(self, whole, chosen):
+        return whole
+
+
+class Sampled(proofs_electra.Objective):
+    """Calls a sample replaced also where it is the original one."""
+
+    def replaced(self, sampled, original, labels):
+        return labels >= 0
+
+
+class Unread(proofs_electra.Objective):
+    """Its discriminator reads the original text."""
+
+    def judged(self, sampled, original):
+        return original
+
+
+class Chance(proofs_electra.Objective):
+    """Draws its samples by torch's generator."""
+
+    def numbers(self, batch):
+        return torch.rand(len(batch.fields["labels"]))
+
+
+# Permuted
+
+
+class Unordered(proofs_plm.Objective):
+    """Its labels are of the next place."""
+
+    def example(self, ids, rng):
+        made = super().example(ids, rng)
+        return made | {"labels": np.where(made["labels"] < 0, IGNORE, np.roll(ids, 7))}
+
+
+# Spans
+
+
+class Intact(proofs_span.Objective):
+    """Its source keeps what is to be predicted."""
+
+    def kept(self, span):
+        return span
+
+
+class Cut(proofs_span.Objective):
+    """Its target lacks the first token of each span; the length is what it should be."""
+
+    def written(self, span):
+        return np.append(span[1:], span[-1:])
+
+
 # Reordering
 
 
@@ -164,6 +245,16 @@ class Inverse(proofs_reorder.Objective):
         (Same, of_examples.unmasking, None),
         (Told, of_labels.label_leak, "something else than the text tells it"),
         (Guessed, of_examples.mates, "no label tells them"),
+        (Withheld, of_objective.no_leak, "give the objective a method `shown(example)` that"),
+        (Withheld, of_objective.noise_floor, "returns (T,) bool, True for these targets"),
+        (Uncovered, of_objective.no_leak, "move with their own token"),
+        (Uncovered, of_objective.noise_floor, "below what can be known"),
+        (Sampled, of_examples.detection, "with the wrong label"),
+        (Unread, of_examples.detection, "0 replaced"),
+        (Chance, of_objective.packed_is_alone, "max |Δ| / loss"),
+        (Unordered, of_examples.unmasking, "`restore(example)`, which returns"),
+        (Intact, of_objective.no_leak, "move with their own token"),
+        (Cut, of_examples.unmasking, "`unmask(example)`, which returns the example"),
         (Drawn, of_examples.detection, "with the wrong label"),
         (Silent, of_examples.detection, "with the wrong label"),
         (Kept, of_labels.label_leak, "something else than the text tells it"),
@@ -182,7 +273,40 @@ def test_selftest_of_a_broken_objective_fails(tmp_path: Path, broken, proof, sai
         assert said in figure
 
 
-@pytest.mark.parametrize("objectives", [("nsp",), ("rtd",), ("reorder",)])
+def _seeing_themselves(rank: torch.Tensor, same: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return masks with which a query sees its own token."""
+    seen = same & (rank[None] <= rank[:, None])
+    return seen, seen
+
+
+def _seeing_all(rank: torch.Tensor, same: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return masks with which contents see all of their sequence, and tell it to the queries."""
+    return same, same & (rank[None] < rank[:, None])
+
+
+@pytest.mark.parametrize("masks", [_seeing_themselves, _seeing_all])
+def test_selftest_of_streams_that_see_too_much_is_a_leak(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, masks
+) -> None:
+    with _provable.bench(tmp_path, "plm") as bench:
+        monkeypatch.setattr(two_stream, "masks", masks)
+        passed, figure = of_objective.no_leak(bench.subject)
+    assert not passed, figure
+
+
+def test_selftest_of_streams_that_see_the_next_document_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _provable.bench(tmp_path, "plm") as bench:
+        right = two_stream.masks
+        monkeypatch.setattr(
+            two_stream, "masks", lambda rank, same: right(rank, torch.ones_like(same))
+        )
+        assert not of_objective.no_neighbour_leak(bench.subject)[0]
+        assert not of_objective.packed_is_alone(bench.subject)[0]
+
+
+@pytest.mark.parametrize("objectives", [("nsp",), ("rtd",), ("reorder",), ("electra",), ("span",)])
 def test_selftest_of_a_mask_that_forgets_documents_is_found_by_every_head(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objectives: tuple[str, ...]
 ) -> None:

@@ -388,7 +388,7 @@ def test_items_count_unknown_tokens_and_those_that_are_no_target(tmp_path: Path)
     assert items.tokens == 11 + 10
     assert items.counts.unknown == 3
     assert items.counts.unlearned == 1
-    assert notes == ["data: 2 items, 21 tokens, 3 of them unknown"]
+    assert notes == [f"data: {path}: 2 rows, 21 tokens, 3 of them unknown"]
     assert warnings == [
         f"{path}: 3 of 21 tokens (14.3 %) are unknown; a larger vocabulary knows their "
         "characters: set tokenizer.kind and tokenizer.vocab_size (with init_from, kind cpm_ant "
@@ -400,9 +400,10 @@ def test_items_count_unknown_tokens_and_those_that_are_no_target(tmp_path: Path)
 def test_items_with_few_unknown_tokens_are_no_warning(tmp_path: Path) -> None:
     rows = [{"input": "ab", "target": "d"}] * 11 + [{"input": "ab", "target": "dx"}]
     # 11 items of 9 tokens, one of 10
-    items, notes, warnings = _built(tmp_path / "rows.jsonl", _nlg(), rows)
+    path = tmp_path / "rows.jsonl"
+    items, notes, warnings = _built(path, _nlg(), rows)
     assert (items.counts.unknown, items.tokens, warnings) == (1, 109, [])
-    assert notes == ["data: 12 items, 109 tokens, 1 of them unknown"]
+    assert notes == [f"data: {path}: 12 rows, 109 tokens, 1 of them unknown"]
 
 
 def test_items_name_a_cue_with_unknown_tokens(tmp_path: Path) -> None:

@@ -2,6 +2,11 @@
 
 import json
 import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,8 +15,18 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nlpkit.checkpoints import files
-from nlpkit.errors import DivergedError, NlpkitError, Stopped, UsageError
+from nlpkit.data.loader import Step, Stream
+from nlpkit.errors import (
+    DivergedError,
+    FileError,
+    NlpkitError,
+    OutOfMemory,
+    Stopped,
+    UsageError,
+)
 from nlpkit.models.cpm_ant.model import Model
+from nlpkit.train import held_out, loop
+from nlpkit.train.log import NORMAL
 from tests import _tiny
 from tests._formats import from_hf
 
@@ -101,9 +116,55 @@ def test_stop_saves_the_last_whole_step_and_says_so(whole, tmp_path: Path) -> No
     assert latest.name == f"step-{last:08d}"
 
 
+def test_run_of_an_older_version_keeps_its_schedule(tmp_path: Path) -> None:
+    path, run = _tiny.write(tmp_path), tmp_path / "run"
+    sets = ("train.schedule=linear", "train.steps=6", "train.warmup_steps=2")
+    for reads in (20, 5):  # stopped twice, so that its own checkpoints go on with it
+        with pytest.raises(NlpkitError, match="saved at step"):
+            _tiny.pretrain(path, run, *sets, stop=_tiny.StopAfter(reads))
+        if reads == 20:
+            start = files.list_checkpoints(run)[0].path
+            state = json.loads((start / "training.json").read_text())
+            assert state.pop("zero_at_last_step") is False
+            _tiny.reseal(start, "training.json", json.dumps(state))
+    _tiny.pretrain(path, run, *sets)
+    rates = {r["step"]: r["lr"] for r in _tiny.metrics(run) if "loss" in r}
+    # By hand: after the peak at step 2 the rate falls by 1/5 a step, and by 1/4 in the old run.
+    assert rates[6] == 0.0
+    assert rates[5] == pytest.approx(0.01 / 4)
+    _tiny.pretrain(path, tmp_path / "new", *sets)
+    rates = {r["step"]: r["lr"] for r in _tiny.metrics(tmp_path / "new") if "loss" in r}
+    assert [rates[5], rates[6]] == pytest.approx([0.01 * 2 / 5, 0.01 / 5])
+
+
 def test_workers_do_not_change_the_run(whole, tmp_path: Path) -> None:
     path, run = whole
     place = _tiny.pretrain(path, tmp_path, "train.workers=2")
+    assert _tiny.metrics(tmp_path) == _tiny.metrics(run)
+    assert _same_bits(place, files.read_pointer(run, "latest"))
+
+
+def test_killed_worker_is_one_line_and_the_last_whole_step_is_saved(
+    whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, run = whole
+    parent, make = os.getpid(), Stream.__getitem__
+
+    def dies(stream: Stream, step: int) -> Step:
+        if step == 5 and os.getpid() != parent:  # the sixth step, as the kernel kills
+            os.kill(os.getpid(), signal.SIGKILL)
+        return make(stream, step)
+
+    monkeypatch.setattr(Stream, "__getitem__", dies)
+    with pytest.raises(OutOfMemory) as error:
+        _tiny.pretrain(path, tmp_path, "train.workers=2")
+    assert str(error.value) == (
+        "a worker process ended by itself (exit status -9; -9 is usually lack of memory); fewer "
+        "workers need less: train.workers: 0; saved at step 5; the same command resumes the run"
+    )
+    monkeypatch.undo()
+    assert files.list_checkpoints(tmp_path)[0].step == 5
+    place = _tiny.pretrain(path, tmp_path)
     assert _tiny.metrics(tmp_path) == _tiny.metrics(run)
     assert _same_bits(place, files.read_pointer(run, "latest"))
 
@@ -118,28 +179,6 @@ def test_metrics_written_after_the_last_save_are_taken_back(whole, tmp_path: Pat
     assert _tiny.metrics(tmp_path) == _tiny.metrics(run)
 
 
-def test_accumulated_batches_equal_one_batch(tmp_path: Path) -> None:
-    path = _tiny.write(tmp_path)
-    common = ("train.steps=1", "model.dropout=0.0", "train.warmup_steps=1", "train.clip=null")
-    # Bins are planned for the budget, so that a step of one big bin has other sequences; here
-    # both budgets take the whole corpus in one step.
-    _tiny.pretrain(path, tmp_path / "a", *common, "train.tokens_per_step=16384",
-                   "train.tokens_per_batch=16384")  # fmt: skip
-    _tiny.pretrain(path, tmp_path / "b", *common, "train.tokens_per_step=16384",
-                   "train.tokens_per_batch=256")  # fmt: skip
-    one, many = _tiny.metrics(tmp_path / "a")[0], _tiny.metrics(tmp_path / "b")[0]
-    assert one["loss"] == pytest.approx(many["loss"], abs=0.05)
-
-
-def test_early_stopping_ends_the_run(tmp_path: Path) -> None:
-    path = _tiny.write(tmp_path)
-    sets = ("train.lr=1.0e-9", "train.eval_every=1", "train.patience=2", "model.dropout=0.0")
-    _tiny.pretrain(path, tmp_path / "run", *sets, "train.steps=12")
-    steps = [r["step"] for r in _tiny.metrics(tmp_path / "run") if "loss" in r]
-    assert len(steps) < 12
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["finished"] is True
-
-
 def test_diverged_run_stops_at_the_step_and_keeps_the_last_good_state(tmp_path: Path) -> None:
     path = _tiny.write(tmp_path)
     sets = ("train.clip=null", "train.schedule=constant", "train.warmup_steps=0")
@@ -148,6 +187,43 @@ def test_diverged_run_stops_at_the_step_and_keeps_the_last_good_state(tmp_path: 
     for found in files.list_checkpoints(tmp_path / "run"):
         tensors = load_file(found.path / "model.safetensors")
         assert all(t.isfinite().all() for t in tensors.values())
+
+
+_NO_WARMUP = ("train.schedule=constant", "train.warmup_steps=0")
+
+
+def test_weights_that_are_not_finite_are_neither_saved_nor_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, run = _tiny.write(tmp_path), tmp_path / "run"
+    sets = (*_NO_WARMUP, "data.valid=[]", "train.eval_every=null", "train.steps=3")
+    sets = (*sets, "train.save_every=1")
+    # 1e45 is infinite in float32: the last update is applied to weights of a finite loss.
+    monkeypatch.setattr(loop, "lr_factor", lambda step, _: 1e45 if step == 3 else 1.0)
+    with pytest.raises(DivergedError) as error:
+        _tiny.pretrain(path, run, *sets)
+    last = files.checkpoint_path(run, 2)
+    assert str(error.value) == (
+        "step 3: the weights are not finite (token_embedding is one); they "
+        f"are not saved; the last checkpoint is {last}; try a lower train.lr or train.clip"
+    )
+    assert [c.step for c in files.list_checkpoints(run)] == [2, 1]
+    assert json.loads((run / "run.json").read_text())["finished"] is False
+    monkeypatch.undo()
+    place = _tiny.pretrain(path, run, *sets)
+    assert all(t.isfinite().all() for t in _tensors(place).values())
+
+
+def test_held_out_loss_that_is_not_finite_is_no_finished_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, run = _tiny.write(tmp_path), tmp_path / "run"
+    figures = {"loss": math.inf, "losses": {}, "perplexity": None, "bits_per_character": None}
+    monkeypatch.setattr(held_out, "_figures", lambda *_: figures)
+    with pytest.raises(DivergedError, match="step 5: held-out loss inf is not finite; it is not"):
+        _tiny.pretrain(path, run)
+    assert [c.step for c in files.list_checkpoints(run)] == [4]
+    assert json.loads((run / "run.json").read_text())["finished"] is False
 
 
 def test_changed_recipe_is_refused_with_each_key_and_both_values(whole, tmp_path: Path) -> None:
@@ -168,6 +244,43 @@ def test_start_that_failed_before_a_checkpoint_binds_nobody(tmp_path: Path) -> N
     assert not (tmp_path / "run" / "tokenizer").exists()
     place = _tiny.pretrain(path, tmp_path / "run", "tokenizer.vocab_size=50")
     assert len((place / "vocab.txt").read_text(encoding="utf-8").splitlines()) == 50
+
+
+def test_start_that_fails_leaves_no_run_directory_and_loads_no_torch(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path)
+    (tmp_path / "train.txt").unlink()
+    code = (
+        "import sys; from nlpkit import cli; code = cli.run(sys.argv[1:]); "
+        "sys.exit(99 if 'torch' in sys.modules else code)"
+    )
+    out = tmp_path / "runs" / "tiny"
+    words = [sys.executable, "-c", code, "pretrain", path, "--out", out]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.returncode == 4, ended.stderr
+    assert f"no such file: {tmp_path}/train.txt" in ended.stderr
+    assert not out.exists()
+
+
+def test_start_that_fails_later_leaves_no_run_directory_either(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path)
+    with pytest.raises(UsageError, match="does not fit in a batch"):
+        _tiny.pretrain(path, tmp_path / "run", "train.tokens_per_batch=32")
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "run").mkdir()  # a directory of the user's stays
+    with pytest.raises(UsageError, match="does not fit in a batch"):
+        _tiny.pretrain(path, tmp_path / "run", "train.tokens_per_batch=32")
+    assert (tmp_path / "run").is_dir()
+
+
+def test_files_of_a_checkpoint_follow_the_umask(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path)
+    before = os.umask(0o027)
+    try:
+        place = _tiny.pretrain(path, tmp_path / "run", "train.steps=1", "train.warmup_steps=1")
+    finally:
+        os.umask(before)
+    modes = {file.name: oct(file.stat().st_mode & 0o777) for file in place.iterdir()}
+    assert set(modes.values()) == {"0o640"}, modes
 
 
 def test_allowed_change_is_kept_for_the_next_time(tmp_path: Path) -> None:
@@ -215,23 +328,124 @@ def test_all_damaged_is_an_error_and_never_a_fresh_start(whole, tmp_path: Path) 
         _tiny.pretrain(path, tmp_path)
 
 
+def test_checkpoint_without_a_manifest_is_put_aside_and_named(whole, tmp_path: Path) -> None:
+    path, run = whole
+    with pytest.raises(NlpkitError):
+        _tiny.pretrain(path, tmp_path, stop=_tiny.StopAfter(40))
+    newest, before = files.list_checkpoints(tmp_path)[:2]
+    (newest.path / "manifest.json").unlink()
+    content = (newest.path / "model.safetensors").read_bytes()
+    old = files.checkpoint_path(tmp_path, before.step - 1)  # of the user, older than the others
+    shutil.copytree(newest.path, old)
+    aside = newest.path.with_name(f"damaged-{newest.path.name}")
+    shutil.copytree(newest.path, aside)  # that name is taken already
+    warnings: list[str] = []
+    assert files.newest_valid(tmp_path, warnings.append) == before
+    (line,) = warnings
+    assert line == (
+        f"{newest.path} is damaged (manifest.json is missing); put aside as "
+        f"{aside.name}.2; {before.path.name} is taken"
+    )
+    place = _tiny.pretrain(path, tmp_path)
+    assert _same_bits(place, files.read_pointer(run, "latest"))
+    assert (old / "model.safetensors").read_bytes() == content
+    kept = aside.with_name(f"{aside.name}.2")
+    assert (kept / "model.safetensors").read_bytes() == content
+
+
+def test_all_without_a_manifest_is_an_error_and_nothing_is_removed(whole, tmp_path: Path) -> None:
+    path, _ = whole
+    mine = files.checkpoint_path(tmp_path, 5)
+    mine.mkdir(parents=True)
+    (mine / "model.safetensors").write_bytes(b"weights of mine")
+    with pytest.raises(FileError, match="all 1 checkpoints are damaged"):
+        _tiny.pretrain(path, tmp_path)
+    assert (mine / "model.safetensors").read_bytes() == b"weights of mine"
+
+
+def test_removal_that_was_killed_is_finished_at_the_next_start(
+    whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = whole
+    _tiny.pretrain(path, tmp_path, "train.steps=8")
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed before the files go
+    files.prune(tmp_path, 1)
+    monkeypatch.undo()
+    assert [c.step for c in files.list_checkpoints(tmp_path)] == [8]
+    directory = tmp_path / "checkpoints"
+    assert list(directory.glob(".step-*"))
+    (tmp_path / ".run.json").write_text("{")  # as a killed write leaves it
+    _tiny.pretrain(path, tmp_path, "train.steps=8")
+    assert not list(directory.glob(".*"))
+    assert not list(tmp_path.glob(".*"))
+
+
+# A step so small that nothing moves: the run ends with the weights that it starts with.
+_STILL = ("train.lr=1.0e-30", "train.weight_decay=0.0", "train.steps=1", "train.warmup_steps=1")
+
+
+def _starting_from(start: Path, path: Path, other: Path) -> Path:
+    """Write the recipe in `path` with `init_from: start` as `other`; return it."""
+    head, _, tail = path.read_text(encoding="utf-8").partition("model: {")
+    text = head + f"init_from: {start}\n" + tail[tail.index("}\n") + 2 :]
+    tokenizer = "tokenizer: {kind: cpm_ant, vocab_size: 200, min_frequency: 1}\n"
+    other.write_text(text.replace(tokenizer, ""), encoding="utf-8")
+    return other
+
+
 def test_init_from_starts_with_those_weights(whole, tmp_path: Path) -> None:
     path, run = whole
     start = files.read_pointer(run, "latest")
-    text = path.read_text(encoding="utf-8")
-    head, _, tail = text.partition("model: {")
-    without_model = head + f"init_from: {start}\n" + tail[tail.index("}\n") + 2 :]
-    without_model = without_model.replace(
-        "tokenizer: {kind: cpm_ant, vocab_size: 200, min_frequency: 1}\n", ""
+    other = _starting_from(start, path, tmp_path / "more.yaml")
+    place = _tiny.pretrain(other, tmp_path / "run", *_STILL)
+    name = "cpmant.input_embedding.weight"
+    assert torch.equal(_tensors(start)[name], _tensors(place)[name])
+
+
+def test_init_from_a_run_takes_its_best_checkpoint_or_its_latest_and_says_so(
+    whole, tmp_path: Path, capsys
+) -> None:
+    path, run = whole
+    run = Path(shutil.copytree(run, tmp_path / "start", symlinks=True))
+    other = _starting_from(run, path, tmp_path / "more.yaml")
+    files.set_pointer(run, "best", files.list_checkpoints(run)[-1].path)
+    for number, which in enumerate(("best", "latest")):
+        start = files.read_pointer(run, which)
+        place = _tiny.pretrain(other, tmp_path / f"run{number}", *_STILL, verbosity=NORMAL)
+        name = "cpmant.input_embedding.weight"
+        assert torch.equal(_tensors(start)[name], _tensors(place)[name])
+        assert (
+            f"init_from: {run}: its {which} checkpoint, {start.name}\n" in capsys.readouterr().err
+        )
+        (run / "checkpoints" / "best").unlink(missing_ok=True)  # as without an evaluation
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "vocab.txt", "nlpkit.json"])
+def test_init_from_with_a_flipped_bit_is_refused(whole, tmp_path: Path, name: str) -> None:
+    path, run = whole
+    start = Path(shutil.copytree(files.read_pointer(run, "latest"), tmp_path / "start"))
+    content = bytearray((start / name).read_bytes())
+    content[-3] ^= 1
+    (start / name).write_bytes(content)
+    other = _starting_from(start, path, tmp_path / "more.yaml")
+    with pytest.raises(FileError) as error:
+        _tiny.pretrain(other, tmp_path / "run", *_STILL)
+    assert str(error.value) == (
+        f"{start / name}: has changed since it was written (its hash differs)"
     )
-    other = tmp_path / "more.yaml"
-    other.write_text(without_model, encoding="utf-8")
-    # a step so small that nothing moves: what comes out is what went in
-    _tiny.pretrain(other, tmp_path / "run", "train.lr=1.0e-30", "train.weight_decay=0.0")
-    first, last = _tensors(start), _tensors(files.read_pointer(tmp_path / "run", "latest"))
-    assert torch.equal(
-        first["cpmant.input_embedding.weight"], last["cpmant.input_embedding.weight"]
-    )
+    # Its dropout is 0.1; the resumed run keeps the other rate, too.
+    sets = ("model.dropout=0.0", "train.eval_every=null")
+    _tiny.pretrain(other, tmp_path / "none", *sets, "train.steps=4")
+    _tiny.pretrain(other, tmp_path / "none", *sets, "train.steps=5", allow_change=True)
+    saved = files.read_pointer(tmp_path / "none", "latest")
+    assert saved is not None
+    assert start is not None
+    rates = [json.loads((p / "config.json").read_text())["dropout_p"] for p in (start, saved)]
+    assert rates == [0.1, 0.0]
+    with pytest.raises(UsageError, match=r"^model\.hidden_dropout: .* no such setting.*dropout"):
+        _tiny.pretrain(other, tmp_path / "x", "model.hidden_dropout=0.0")
+    with pytest.raises(UsageError, match=r"^model\.dropout: .*less than 1"):
+        _tiny.pretrain(other, tmp_path / "x", "model.dropout=1.5")
 
 
 def test_stop_error_is_named_after_its_signal() -> None:

@@ -220,7 +220,8 @@ def test_growth_that_cannot_be_is_refused(
 
 def test_checkpoint_without_tokenizer_cannot_grow(old: Path, tmp_path: Path) -> None:
     shutil.copytree(old, tmp_path / "bare")
-    (tmp_path / "bare" / "vocab.txt").unlink()
+    for name in ("vocab.txt", "manifest.json"):
+        (tmp_path / "bare" / name).unlink()
     path = _recipe(tmp_path, tmp_path / "bare", "{kind: cpm_ant, vocab_size: 90}")
     with pytest.raises(UsageError, match="has no tokenizer to grow; give a path"):
         _tiny.pretrain(path, tmp_path / "run", *STILL)
@@ -228,12 +229,6 @@ def test_checkpoint_without_tokenizer_cannot_grow(old: Path, tmp_path: Path) -> 
     path = _recipe(tmp_path, tmp_path / "bare", f"{{path: {longer}}}")
     with pytest.raises(UsageError, match=f"has {OLD} tokens and the recipe's tokenizer 61"):
         _tiny.pretrain(path, tmp_path / "run", *STILL)
-
-
-def test_run_directory_as_init_from_names_its_checkpoint(old: Path, tmp_path: Path) -> None:
-    run = old.parent.parent
-    with pytest.raises(UsageError, match=f"is a run; name its checkpoint: {run}/checkpoints/lat"):
-        _tiny.pretrain(_recipe(tmp_path, run, None), tmp_path / "run", *STILL)
 
 
 def test_resumed_run_does_not_need_init_from_again(old: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nlpkit import registry
 from nlpkit.checkpoints import hf_layout, peft_layout, tokenizer_files
+from nlpkit.checkpoints.family import family_of
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError, UsageError
 
@@ -110,7 +111,7 @@ def read(path: Path, family: str | None = None) -> tuple[dict[str, Any], dict[st
         return hf_layout.read(path)
     base_path = peft_layout.base_of(path, adapter)
     base_content = hf_layout.read(base_path)
-    name, _ = hf_layout.family_of(base_content[0], base_path, family)
+    name, _ = family_of(base_content[0], base_path, family)
     return peft_layout.read(path, adapter, name, base_content)
 
 

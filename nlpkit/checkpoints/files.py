@@ -1,8 +1,9 @@
 """Writes and finds the checkpoints of a run, atomically: a checkpoint is complete or not there.
 
 All files and then a manifest with sizes and hashes are written to a hidden directory in
-`checkpoints/`, which is synced and then renamed. A directory without a manifest is no checkpoint.
-Older checkpoints are removed after that, but never the best one and never the only valid one.
+`checkpoints/`, which is synced and then renamed. Older checkpoints are removed after that, but
+never the best one and never the only valid one. They get a hidden name first, so that after a kill
+the rest is no checkpoint. A directory without a manifest is a damaged checkpoint, and stays.
 """
 
 import json
@@ -42,9 +43,13 @@ def checkpoint_path(run: Path, step: int) -> Path:
 
 def list_checkpoints(run: Path) -> list[Checkpoint]:
     """Return the run's complete checkpoints, newest step first."""
-    paths = [p for p in _directory(run).glob("step-*") if (p / MANIFEST).is_file()]
-    steps = [Checkpoint(p, int(p.name[5:])) for p in paths if p.name[5:].isdecimal()]
-    return sorted(steps, key=lambda c: -c.step)
+    return [c for c in list_directories(run) if (c.path / MANIFEST).is_file()]
+
+
+def list_directories(run: Path) -> list[Checkpoint]:
+    """Return everything with the name of a checkpoint, complete or not, newest step first."""
+    paths = [p for p in _directory(run).glob("step-*") if p.name[5:].isdecimal()]
+    return sorted((Checkpoint(p, int(p.name[5:])) for p in paths), key=lambda c: -c.step)
 
 
 def find_corruption(path: Path) -> str | None:
@@ -86,23 +91,36 @@ def newest_valid(run: Path, info: Callable[[str], None]) -> Checkpoint | None:
     Raises:
         FileError: there are checkpoints and all are damaged.
     """
-    checkpoints = list_checkpoints(run)
-    damaged: list[Path] = []
-    for checkpoint in checkpoints:
+    found = list_directories(run)
+    problems: list[tuple[Path, str]] = []
+    for checkpoint in found:
         problem = find_corruption(checkpoint.path)
         if problem is None:
-            for path in damaged:
-                with name_path_in_errors(path):
-                    path.rename(path.with_name(f"damaged-{path.name}"))
+            for path, what in problems:
+                info(
+                    f"{path} is damaged ({what}); put aside as {_put_aside(path)}; "
+                    f"{checkpoint.path.name} is taken"
+                )
             return checkpoint
-        info(f"{checkpoint.path} is damaged ({problem}); trying the one before it")
-        damaged.append(checkpoint.path)
-    if checkpoints:
+        problems.append((checkpoint.path, problem))
+    if found:
         raise FileError(
-            f"{_directory(run)}: all {len(checkpoints)} checkpoints are damaged; "
-            "restore one, or start a new run with --resume never and another --out"
+            f"{_directory(run)}: all {len(found)} checkpoints are damaged: "
+            + "; ".join(f"{path.name}: {what}" for path, what in problems)
+            + "; restore one, or start a new run with another --out"
         )
     return None
+
+
+def _put_aside(path: Path) -> str:
+    """Rename a damaged checkpoint, so that its step can be saved again; return the new name."""
+    name, number = f"damaged-{path.name}", 1
+    while os.path.lexists(path.with_name(name)):
+        number += 1
+        name = f"damaged-{path.name}.{number}"
+    with name_path_in_errors(path):
+        path.rename(path.with_name(name))
+    return name
 
 
 def save(run: Path, step: int, write: Callable[[Path], None]) -> Path:
@@ -112,7 +130,7 @@ def save(run: Path, step: int, write: Callable[[Path], None]) -> Path:
         FileError: no space or no permission; what was there before is unchanged.
     """
     target = checkpoint_path(run, step)
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    draft = target.with_name(f".{target.name}")
     with name_path_in_errors(target):
         remove_drafts(run)
         draft.mkdir(parents=True)
@@ -162,24 +180,21 @@ def prune(run: Path, keep: int) -> None:
             with name_path_in_errors(checkpoint.path):
                 checkpoint.path.unlink()
         else:
-            # The manifest goes first: after a kill in between, the rest is no checkpoint.
+            removed = checkpoint.path.with_name(f".{checkpoint.path.name}")
             with name_path_in_errors(checkpoint.path):
-                (checkpoint.path / MANIFEST).unlink()
-            shutil.rmtree(checkpoint.path, ignore_errors=True)
+                checkpoint.path.rename(removed)
+            shutil.rmtree(removed, ignore_errors=True)
 
 
 def remove_drafts(run: Path) -> None:
     """Remove what a killed save or prune left; only for the owner of the run directory."""
     for path in _directory(run).glob(".step-*"):
         shutil.rmtree(path, ignore_errors=True)
-    for path in _directory(run).glob("step-*"):
-        if path.name[5:].isdecimal() and not (path / MANIFEST).exists():
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def set_pointer(run: Path, name: str, target: Path) -> None:
     """Make the link `checkpoints/NAME` point to `target`, in one rename."""
-    link, draft = _directory(run) / name, _directory(run) / f".{name}.{os.getpid()}"
+    link, draft = _directory(run) / name, _directory(run) / f".{name}"
     with name_path_in_errors(link):
         draft.unlink(missing_ok=True)
         draft.symlink_to(target.name)
@@ -191,6 +206,17 @@ def read_pointer(run: Path, name: str) -> Path | None:
     """Return the checkpoint that the link `checkpoints/NAME` points to, or None."""
     link = _directory(run) / name
     return link.resolve() if link.is_dir() else None
+
+
+def chosen(run: Path) -> tuple[Path, str] | None:
+    """Return the checkpoint that is meant where a run is named, and which it is.
+
+    It is the best if the run was evaluated, else the latest. None if `run` has no checkpoint.
+    """
+    for name in ("best", "latest"):
+        if path := read_pointer(run, name):
+            return path, name
+    return None
 
 
 def _entry(path: Path) -> dict[str, Any]:

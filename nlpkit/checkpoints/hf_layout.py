@@ -10,12 +10,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from nlpkit import registry
 from nlpkit.attention.contract import Choice
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families, hf_format
-from nlpkit.models.contract import Family
 from nlpkit.models.head import BIAS, HEAD, classifier_names
 from nlpkit.models.rows import vocabulary_size
 
@@ -69,8 +67,18 @@ def write_folders(directory: Path, folders: Folders) -> None:
 def write(directory: Path, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Write `config.json` and `model.safetensors`."""
     write_settings(directory, settings)
+    save_tensors(directory / WEIGHTS, tensors, {"format": "pt"})
+
+
+def save_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
+) -> None:
+    """Write a safetensors file with the permissions of a new file; safetensors makes it private."""
+    path.touch()
+    permissions = path.stat().st_mode
     whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    save_file(whole, directory / WEIGHTS, metadata={"format": "pt"})
+    save_file(whole, path, metadata=metadata)
+    path.chmod(permissions)
 
 
 def write_settings(directory: Path, settings: Mapping[str, Any]) -> None:
@@ -272,47 +280,3 @@ def _missing(
         message = f"{directory}: {what}: {listed(wrong)}"
         raise MissingTensors(message, wrong[0].removesuffix(".weight").rpartition(".")[2])
     return tuple(found[0] for found in theirs.values())
-
-
-def model_type_of(settings: Mapping[str, Any]) -> Any:
-    """Return the `model_type` of `config.json`, as transformers calls the family."""
-    named = settings.get("model_type")
-    return named.removeprefix(OWN_TYPE) if isinstance(named, str) else named
-
-
-def family_of(
-    settings: Mapping[str, Any], directory: Path, asked: str | None = None
-) -> tuple[str, Family]:
-    """Return the family that reads a checkpoint, and its light module.
-
-    It is `asked` if given, else the family in the checkpoint's notes, else the shipped family with
-    its `model_type`. For families that are not shipped, see `registry.check_named_by`.
-
-    Raises:
-        FileError: there is no such family, or it cannot be imported.
-    """
-    if asked is not None:
-        return asked, families.load(asked)
-    file, notes = directory / "config.json", settings.get("nlpkit")
-    named = notes.get("family") if isinstance(notes, dict) else None
-    if isinstance(named, str) and "." in named:
-        how = f"--family {named}, or the section model of a recipe"
-        remedy = f"run nlpkit where it lies, or, if you trust it, name it: {how}"
-        registry.check_named_by(file, named, remedy)
-        try:
-            families.load_model(named)
-            return named, families.load(named)
-        except UsageError as error:
-            raise FileError(f"{file}: made by family {named}: {error}") from error
-    known = {name: families.load(name) for name in registry.names("models")}
-    model_type = model_type_of(settings)
-    fitting = [name for name, light in known.items() if model_type == light.MODEL_TYPE]
-    if not fitting:
-        types = ", ".join(sorted(light.MODEL_TYPE for light in known.values()))
-        raise FileError(f"{file}: model_type {model_type!r} is none of {types}")
-    if isinstance(named, str) and named not in fitting:
-        raise FileError(
-            f"{file}: made by family {named!r}, and model_type {model_type} is of {fitting[0]}"
-        )
-    name = named if isinstance(named, str) else fitting[0]
-    return name, known[name]

@@ -6,6 +6,7 @@ Imports no torch, so that a finished or locked run is recognized without delay.
 import fcntl
 import json
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,12 @@ def process_rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
+def seed_runs(directory: Path) -> list[tuple[int, Path]]:
+    """Return the seed and the directory of each run that `finetune --seeds` made in `directory`."""
+    found = [path for path in directory.glob("seed-*") if (path / RECIPE).is_file()]
+    return sorted((int(path.name[5:]), path) for path in found if path.name[5:].isdecimal())
+
+
 class RunDirectory:
     """`runs/NAME`: recipe.yaml, run.json, metrics.jsonl, tokenizer/, checkpoints/."""
 
@@ -36,6 +43,8 @@ class RunDirectory:
     def locked(self) -> Iterator[None]:
         """Lock the directory in this context; the kernel releases the lock if the process dies.
 
+        A directory that is made here is removed after an error if nothing was trained.
+
         Raises:
             TryAgain: another process has the lock.
             FileError: the directory cannot be made or written.
@@ -44,8 +53,11 @@ class RunDirectory:
             yield
             return
         with name_path_in_errors(self.path):
+            is_new = not self.path.exists()
             self.path.mkdir(parents=True, exist_ok=True)
             file = open(self.path / LOCK, "a+b", buffering=0)  # noqa: SIM115
+        # A forked worker would keep the lock after this process is killed.
+        os.register_at_fork(after_in_child=file.close)
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,7 +68,20 @@ class RunDirectory:
             with name_path_in_errors(self.path / LOCK):
                 file.truncate(0)
                 file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-            yield
+            files.remove_drafts(self.path)
+            try:
+                yield
+            except BaseException:
+                if is_new:
+                    self._remove_unused()
+                raise
+
+    def _remove_unused(self) -> None:
+        """Remove the directory if there was no step; tokenized text in it (`cache/`) is kept."""
+        metrics = self.path / METRICS
+        trained = metrics.exists() and metrics.stat().st_size > 0
+        if not trained and not any(path.is_dir() for path in self.path.iterdir()):
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def status(self) -> dict[str, Any]:
         """Return `run.json`, or an empty dict before the first step."""

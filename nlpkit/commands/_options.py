@@ -29,7 +29,7 @@ def _device(name: str) -> str:
 
 
 def seconds(duration: str) -> float:
-    """Return the seconds in `90s`, `50m`, `1h30m`, `2d` (a bare number is seconds)."""
+    """Return the seconds in `90s`, `50m`, `1h30m` or `2d`; a number without a unit is seconds."""
     parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", duration)
     total = sum(float(number) * _UNITS[unit] for number, unit in parts)
     if re.fullmatch(r"\d+", duration):
@@ -66,7 +66,7 @@ Resume = Annotated[
     typer.Option(
         "--resume",
         metavar="WHAT",
-        help="auto (go on where it stopped), never, or the path of a checkpoint",
+        help="auto (from the newest checkpoint, if there is one), never, or a checkpoint's path",
     ),
 ]
 DryRun = Annotated[
@@ -75,7 +75,7 @@ DryRun = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="print the result as one JSON object")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="only warnings and errors on stderr")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="more on stderr")]
-# Read by cli.main, which prints errors; here so that every verb takes it.
+# `cli.run` reads it; it is declared here so that every verb accepts it.
 Traceback = Annotated[bool, typer.Option("--traceback", help="show where an error was raised")]
 MaxTime = Annotated[
     str | None,
@@ -84,7 +84,7 @@ MaxTime = Annotated[
         metavar="TIME",
         callback=_time,
         help="save and stop after TIME (90s, 50m, 1h30m), with exit code 75; the same command "
-        "goes on",
+        "resumes the run",
     ),
 ]
 Family = Annotated[
@@ -95,8 +95,15 @@ Family = Annotated[
         help="the model family that reads CKPT, such as mylab.bert; default: the one it names",
     ),
 ]
+SmokeTest = Annotated[
+    bool,
+    typer.Option(
+        "--smoke-test",
+        help="train, save, evaluate and generate in seconds, on a few rows; keeps nothing",
+    ),
+]
 AllowChange = Annotated[
-    bool, typer.Option("--allow-change", help="go on although the recipe has changed")
+    bool, typer.Option("--allow-change", help="resume the run although the recipe has changed")
 ]
 
 # Name in `Common` -> type and default of the parameter.
@@ -114,7 +121,7 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
 
 @dataclass(frozen=True)
 class Common:
-    """The shared options of one call; those that a verb does not take have their defaults."""
+    """The shared options of one call; an option that the verb does not have is at its default."""
 
     overrides: list[str] | None = None
     out: str | None = None

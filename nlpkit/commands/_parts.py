@@ -12,12 +12,16 @@ _LISTS = {
 
 
 def trained() -> dict[str, list[str]]:
-    """Return the families that each objective trains, with their default settings."""
+    """Return the families that each objective trains, with their default settings.
+
+    What a mixture trains depends on its members, so it is not in the table.
+    """
     from nlpkit.recipe.fit import families_for
 
     return {
         name: families_for(registry.load("objectives", name).Objective)
         for name in registry.names("objectives")
+        if name != "mixture"
     }
 
 

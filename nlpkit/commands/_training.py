@@ -1,9 +1,9 @@
 """One run from a checked recipe, as `pretrain` and `finetune` start it."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nlpkit.commands._options import Common, seconds
+from nlpkit.disk import user_path
 from nlpkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -13,14 +13,15 @@ if TYPE_CHECKING:
 
 
 def train(resolved: "Resolved", common: Common, max_time: str | None, allow_change: bool) -> None:
-    """Train the recipe, or go on with it, and print the final checkpoint's directory."""
+    """Train the recipe, or resume its run, and print the directory of the run's checkpoint."""
+    from nlpkit.checkpoints import files
     from nlpkit.checkpoints.run_directory import RunDirectory, process_rank
     from nlpkit.cli import exit_now
     from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
 
     log = Log(common.verbosity)
-    directory = RunDirectory(Path(resolved.recipe.out).expanduser())
+    directory = RunDirectory(user_path(resolved.recipe.out))
     if common.dry_run:
         _check(resolved, common)
         from nlpkit.plan import dry_run
@@ -31,31 +32,49 @@ def train(resolved: "Resolved", common: Common, max_time: str | None, allow_chan
         return
     limit = None if max_time is None else seconds(max_time)
     with catch_signals(exit_now, limit) as stop:
-        done = one_run(resolved, common, allow_change, log, stop)
-    if process_rank() == 0:
-        common.result(str(done), checkpoint=str(done))
+        one_run(resolved, common, allow_change, log, stop)
+    if process_rank() != 0:
+        return
+    found = files.chosen(directory.path)
+    assert found is not None  # the run is finished
+    checkpoint, which = found
+    best_by = resolved.recipe.train.best_by
+    why = f"by held-out {best_by}" if which == "best" else "as no evaluation chose a best one"
+    log.info(f"checkpoint of the run: the {which}, {why}: {checkpoint.name}")
+    common.result(str(checkpoint), checkpoint=str(checkpoint))
 
 
 def one_run(
     resolved: "Resolved", common: Common, allow_change: bool, log: "Log", stop: "StopFlag"
-) -> Path:
-    """Return the final checkpoint's directory; says so if there is nothing left to train."""
-    from nlpkit.checkpoints.run_directory import RunDirectory
+) -> None:
+    """Train the recipe, or resume its run; logs that there is nothing to do if it is finished."""
+    from nlpkit.checkpoints import files
+    from nlpkit.checkpoints.run_directory import RunDirectory, process_rank
+    from nlpkit.data import corpus
 
     _check(resolved, common)
-    directory = RunDirectory(Path(resolved.recipe.out).expanduser())
+    directory = RunDirectory(user_path(resolved.recipe.out))
     with directory.locked():
         resolved = directory.as_begun(resolved)
         changed = directory.accept(resolved, allow_change)
-        done = None if changed else directory.finished()
-        if done is not None and common.resume == "never":
+        finished = not changed and directory.finished() is not None
+        if finished and common.resume == "never":
             raise UsageError(f"{directory.path} holds a finished run; give --out another directory")
-        if done is not None:
+        if finished:
             log.info(f"{directory.path} is finished; nothing to do")
-            return done
+            return
+        if process_rank() == 0:
+            saved = files.list_checkpoints(directory.path)
+            newest = f"step {saved[0].step}" if saved else ""
+            where = {"auto": newest, "never": ""}.get(common.resume, common.resume)
+            log.info(
+                f"run: {directory.path.absolute()} "
+                + (f"(resumes from {where})" if where else "(new)")
+            )
+        corpus.check_files(resolved.recipe.data, resolved.base)  # before torch is loaded
         from nlpkit.runs.pretrain import pretrain
 
-        return pretrain(
+        pretrain(
             resolved,
             directory,
             device=common.device,

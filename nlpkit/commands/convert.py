@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from nlpkit.commands._options import Common, Family, shared
+from nlpkit.disk import user_path
 
 Source = Annotated[
     str,
@@ -48,8 +49,8 @@ def command(
 
     log = Log(common.verbosity)
     made = convert(
-        Path(checkpoint).expanduser(),
-        Path(out).expanduser(),
+        user_path(checkpoint),
+        user_path(out),
         precision=precision,
         config=_path(config),
         vocabulary=_path(vocab),
@@ -62,4 +63,4 @@ def command(
 
 
 def _path(name: str | None) -> Path | None:
-    return None if name is None else Path(name).expanduser()
+    return None if name is None else user_path(name)

@@ -1,14 +1,19 @@
 """Evaluate a checkpoint on held-out data."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from nlpkit.commands._options import Common, Family, shared
+from nlpkit.disk import user_path
+from nlpkit.errors import UsageError
 
 Checkpoint = Annotated[
-    str, typer.Argument(metavar="CKPT", help="a checkpoint, or a run such as runs/cpm_ant")
+    str,
+    typer.Argument(
+        metavar="CKPT", help="a checkpoint, a run such as runs/cpm_ant, or the runs of --seeds"
+    ),
 ]
 Data = Annotated[
     list[str] | None,
@@ -62,12 +67,14 @@ def command(
 
     Prints the loss (in nats per target), perplexity and bits per character if text is predicted,
     and the scores of the task, computed by the code of `nlpkit score`. If the task is to write
-    text, the scores are those of what the checkpoint generates.
+    text, the scores are those of what the checkpoint generates. For the runs that `nlpkit finetune
+    --seeds` made in a directory, it prints mean, median and deviation.
     """
     from nlpkit.score.named import split
 
     names = None if not metrics else split(metrics)
     from nlpkit import evaluate
+    from nlpkit.checkpoints.run_directory import seed_runs
     from nlpkit.cli import exit_now
     from nlpkit.data.store import Callbacks
     from nlpkit.generate.settings import Settings
@@ -76,18 +83,37 @@ def command(
     from nlpkit.train.signals import catch_signals
 
     log = Log(common.verbosity)
+    generation = Settings(max_new_tokens=max_new_tokens, beam=beam)
+    runs = seed_runs(user_path(checkpoint))
+    if runs and predictions is not None:
+        raise UsageError(f"--predictions: {checkpoint} holds {len(runs)} runs; name one of them")
+    found = []
     with catch_signals(exit_now) as stop:
         callbacks = Callbacks(note=log.detail, warn=log.warn, should_stop=stop.check)
-        opened = open_checkpoint(
-            checkpoint, device=common.device, family=family, info=log.info, warn=log.warn
-        )
-        source = evaluate.find_data(opened, data or (), text_key, callbacks)
-        run = evaluate.Evaluation(opened, source, tokens_per_batch, callbacks)
-        generation = Settings(max_new_tokens=max_new_tokens, beam=beam)
-        figures, rows = run.figures(names, generation, log, stop, batch=32)
+        for path in [path for _, path in runs] or [Path(checkpoint)]:
+            opened = open_checkpoint(
+                path, device=common.device, family=family, info=log.info, warn=log.warn
+            )
+            source = evaluate.find_data(opened, data or (), text_key, log, callbacks)
+            run = evaluate.Evaluation(opened, source, tokens_per_batch, callbacks)
+            figures, rows = run.figures(names, generation, log, stop, batch=32)
+            found.append(figures)
     if predictions is not None:
         _write(Path(predictions), rows)
-    common.result(evaluate.table(figures), **figures)
+    if runs:
+        _print_summary([seed for seed, _ in runs], found, common)
+    else:
+        common.result(evaluate.table(figures), **figures)
+
+
+def _print_summary(seeds: list[int], found: list[dict[str, Any]], common: Common) -> None:
+    """Print mean, median and deviation of the figures of several seeds."""
+    from nlpkit.evaluate import values
+    from nlpkit.runs.seeds import summary, table
+
+    result = summary(seeds, [values(figures) for figures in found])
+    result["checkpoints"] = [figures["checkpoint"] for figures in found]
+    common.result(table(result), **result)
 
 
 def _write(path: Path, rows: list[dict[str, str]]) -> None:

@@ -1,13 +1,24 @@
 """Adapt a checkpoint to a task."""
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nlpkit.commands import _training
-from nlpkit.commands._options import AllowChange, Common, MaxTime, seconds, shared
+from nlpkit.commands import _smoke_test, _training
+from nlpkit.commands._options import (
+    AllowChange,
+    Common,
+    Family,
+    MaxTime,
+    SmokeTest,
+    seconds,
+    shared,
+)
+from nlpkit.disk import user_path
+from nlpkit.errors import FileError, UsageError
 
 if TYPE_CHECKING:
     from nlpkit.recipe import Resolved
@@ -48,11 +59,14 @@ def command(
     seeds: Seeds = None,
     max_time: MaxTime = None,
     allow_change: AllowChange = False,
+    family: Family = None,
+    smoke_test: SmokeTest = False,
 ) -> None:
     """Adapt a checkpoint to a task.
 
     Without RECIPE, the recipe is cpm_ant_nlg, which starts from the newest checkpoint of
-    runs/cpm_ant. Prints the directory of the final checkpoint.
+    runs/cpm_ant. Prints the directory of the best checkpoint, or of the latest if the run was not
+    evaluated.
 
     With --lora the run is runs/NAME-lora. Its learning rate is ten times that of the recipe, unless
     the recipe has a section lora or --set gives a rate. Its checkpoints hold adapters only: peft
@@ -61,42 +75,45 @@ def command(
     With --seeds N there are N runs, with the seed of the recipe and the seeds after it. Each has a
     directory of its own inside that of the run.
     """
-    start = None if start is None else _checkpoint_of(start, common)
-    resolved = _loaded(common, recipe, start, lora)
+    resolved = _loaded(common, recipe, start, lora, family)
+    if smoke_test:
+        _smoke_test.smoke_test(resolved, common)
+        return
     if seeds is None or common.dry_run:
         _training.train(resolved, common, max_time, allow_change)
         return
     from nlpkit.checkpoints.run_directory import process_rank
     from nlpkit.cli import exit_now
-    from nlpkit.runs.seeds import summary, table
+    from nlpkit.runs.seeds import best_evaluation, summary, table
     from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
 
     log = Log(common.verbosity)
-    runs = []
+    numbers, runs = range(resolved.recipe.seed, resolved.recipe.seed + seeds), []
     with catch_signals(exit_now, None if max_time is None else seconds(max_time)) as stop:
-        for number in range(resolved.recipe.seed, resolved.recipe.seed + seeds):
+        for number in numbers:
             out = str(Path(resolved.recipe.out) / f"seed-{number}")
-            one = _loaded(common, recipe, start, lora, [f"seed={number}", f"out={_quoted(out)}"])
+            more = [f"seed={number}", f"out={_quoted(out)}"]
+            one = _loaded(common, recipe, start, lora, family, more)
             log.info(f"seed {number}: {out}")
             _training.one_run(one, common, allow_change, log, stop)
-            runs.append((number, Path(one.recipe.out).expanduser()))
+            runs.append(user_path(one.recipe.out))
     if process_rank() == 0:
-        found = summary(runs, resolved.recipe.train.best_by)
+        best_by = resolved.recipe.train.best_by
+        found = summary(numbers, [best_evaluation(run, best_by) for run in runs])
         common.result(table(found), **found)
 
 
-def _checkpoint_of(start: str, common: Common) -> str:
-    """Return `start`, or the latest checkpoint of the run that it is; says which."""
-    from nlpkit.checkpoints import files
-    from nlpkit.train.log import Log
+def _as_at_first(start: str, out: str) -> str:
+    """Return `start`, or the pointer to its latest checkpoint if the run `out` began with that one.
 
-    run = Path(start).expanduser()
-    found = None if (run / "config.json").exists() else files.read_pointer(run, "latest")
-    if found is None:
-        return start
-    Log(common.verbosity).info(f"{start}: its latest checkpoint, {found.name}")
-    return str(Path(start) / "checkpoints/latest")
+    Older versions of nlpkit put this pointer in place of a run, and such a run must resume.
+    """
+    from nlpkit.checkpoints.run_directory import RECIPE
+    from nlpkit.recipe import load
+
+    pointer, kept = str(Path(start) / "checkpoints/latest"), user_path(out) / RECIPE
+    return pointer if kept.is_file() and load(str(kept)).recipe.init_from == pointer else start
 
 
 def _quoted(text: str) -> str:
@@ -106,7 +123,12 @@ def _quoted(text: str) -> str:
 
 
 def _loaded(
-    common: Common, recipe: str, start: str | None, lora: bool, more: list[str] | None = None
+    common: Common,
+    recipe: str,
+    start: str | None,
+    lora: bool,
+    family: str | None,
+    more: Sequence[str] = (),
 ) -> "Resolved":
     """Return the recipe with what the options change; its checkpoint is there."""
     from nlpkit import recipe as recipes
@@ -118,9 +140,37 @@ def _loaded(
         sets += _adapters(recipes.load(recipe, sets))
     if common.out is not None:
         sets.append(f"out={_quoted(common.out)}")
-    resolved = recipes.load(recipe, [*sets, *(more or ())])
+    sets += more
+    resolved = recipes.load(recipe, sets)
+    if start is not None:
+        sets.append(f"init_from={_quoted(_as_at_first(start, resolved.recipe.out))}")
+        resolved = recipes.load(recipe, sets)
     _check_start(resolved)
+    if family is not None:
+        resolved = recipes.load(recipe, [*sets, f"model={_section(resolved, family)}"])
     return resolved
+
+
+def _section(resolved: "Resolved", family: str) -> str:
+    """Return the section `model`: the family, with the sizes in the checkpoint's `config.json`."""
+    import json
+
+    from nlpkit.checkpoints import files, hf_layout
+    from nlpkit.models import families, hf_format
+
+    named = resolved.recipe.init_from
+    if named is None:
+        raise UsageError("--family: the recipe has no init_from; give --from CKPT")
+    directory, light = resolved.path(named), families.load(family)
+    if found := files.chosen(directory):
+        directory = found[0]
+    settings = hf_layout.read_settings(directory)
+    try:
+        config = hf_format.read_config(families.load_model(family).FORMAT, light.Config, settings)
+    except (KeyError, ValueError, TypeError) as error:
+        what = " ".join(str(error).split("\n")[:3])
+        raise FileError(f"{directory}/config.json: not of family {family}: {what}") from error
+    return json.dumps({"family": family} | config.model_dump(mode="json", exclude={"attention"}))
 
 
 def _adapters(resolved: "Resolved") -> list[str]:
@@ -138,7 +188,6 @@ def _adapters(resolved: "Resolved") -> list[str]:
 def _check_start(resolved: "Resolved") -> None:
     """Raise `FileError` if the checkpoint to start from is not there, saying what makes it."""
     from nlpkit import recipe as recipes
-    from nlpkit.errors import FileError
 
     named = resolved.recipe.init_from
     if named is None or resolved.path(named).exists():

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from nlpkit.commands._options import Common, RecipeName, shared
+from nlpkit.disk import user_path
 from nlpkit.errors import UsageError
 
 BatchOption = Annotated[
@@ -47,7 +48,7 @@ def command(
     from nlpkit import plan as planning
 
     log = Log(common.verbosity)
-    plan = planning.make(resolved, Path(resolved.recipe.out).expanduser(), common.device, log)
+    plan = planning.make(resolved, user_path(resolved.recipe.out), common.device, log)
     if mask is not None:
         planning.draw_mask(plan, Path(mask))
         log.info(f"drawn: {mask}")

@@ -1,7 +1,7 @@
-"""Train RECIPE from scratch, or go on where it stopped."""
+"""Train RECIPE from scratch, or resume its run."""
 
-from nlpkit.commands import _training
-from nlpkit.commands._options import AllowChange, Common, MaxTime, RecipeName, shared
+from nlpkit.commands import _smoke_test, _training
+from nlpkit.commands._options import AllowChange, Common, MaxTime, RecipeName, SmokeTest, shared
 
 
 @shared()
@@ -10,10 +10,16 @@ def command(
     common: Common,
     max_time: MaxTime = None,
     allow_change: AllowChange = False,
+    smoke_test: SmokeTest = False,
 ) -> None:
-    """Train RECIPE from scratch, or go on where it stopped.
+    """Train RECIPE from scratch, or resume its run.
 
-    Prints the directory of the final checkpoint, which transformers can open. The same command
-    again goes on from the newest checkpoint, or says that the run is finished.
+    Prints the directory of the best checkpoint, or of the latest if the run was not evaluated;
+    transformers can open it. The same command again resumes the run from the newest checkpoint, or
+    reports that it is finished.
     """
-    _training.train(common.load(recipe), common, max_time, allow_change)
+    resolved = common.load(recipe)
+    if smoke_test:
+        _smoke_test.smoke_test(resolved, common)
+    else:
+        _training.train(resolved, common, max_time, allow_change)

@@ -7,7 +7,10 @@ import typer
 
 from nlpkit.commands._options import Common, shared
 
-Runs = Annotated[list[str], typer.Argument(metavar="RUN...", help="run directories")]
+Runs = Annotated[
+    list[str],
+    typer.Argument(metavar="RUN...", help="run directories, also one that holds those of --seeds"),
+]
 Output = Annotated[
     str | None,
     typer.Option(

@@ -23,8 +23,8 @@ def command(common: Common, recipe: RecipeName = "cpm_ant") -> None:
     trained is kept. Prints a line for each proof, with its figure. The exit code is 1 if one fails.
 
     It finds targets that leak, sequences of a pack that see each other, text that is lost, batches
-    that are unequal, gradients that depend on how a step is divided, runs that do not go on bit for
-    bit, and checkpoints that are different when they are opened again.
+    that are unequal, gradients that depend on how a step is divided, runs that do not resume bit
+    for bit, and checkpoints that are different when they are opened again.
     """
     resolved = common.load(recipe)
     from nlpkit import selftest

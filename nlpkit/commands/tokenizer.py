@@ -11,6 +11,7 @@ import typer
 
 from nlpkit.commands._command import Verb
 from nlpkit.commands._options import Common, RecipeName, shared
+from nlpkit.disk import user_path
 from nlpkit.errors import DataError, FileError, UsageError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
     tokenizer of that checkpoint, with more tokens.
     """
     from nlpkit import registry
-    from nlpkit.checkpoints import tokenizer_files
+    from nlpkit.checkpoints import files, tokenizer_files
     from nlpkit.cli import exit_now
     from nlpkit.runs import grow
     from nlpkit.train.signals import catch_signals
@@ -49,7 +50,7 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
     section = resolved.recipe.tokenizer
     if section is None or section.kind is None:
         raise UsageError("tokenizer: only one with a kind can be trained, this recipe names a path")
-    directory = Path(out).expanduser() if out else resolved.path(resolved.recipe.out) / "tokenizer"
+    directory = user_path(out) if out else resolved.path(resolved.recipe.out) / "tokenizer"
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileError(f"{directory}: is there already; remove it, or give --out another name")
     start = resolved.recipe.init_from
@@ -59,7 +60,8 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
             module = registry.load("tokenizers", section.kind)
             tokenizer = module.Tokenizer.train(texts, section.config)
         else:
-            old_kind, old = tokenizer_files.load(resolved.path(start))
+            home = resolved.path(start)
+            old_kind, old = tokenizer_files.load((files.chosen(home) or [home])[0])
             settings = section.config.model_dump()
             tokenizer = grow.grown(old, old_kind, section.kind, texts, settings)
     directory.parent.mkdir(parents=True, exist_ok=True)

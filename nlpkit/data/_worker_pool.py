@@ -1,8 +1,7 @@
 """Worker processes whose results come back in order.
 
-Each worker has its own pipe. If the parent is killed, the worker reads the end of its pipe and
-ends; if a worker is killed, the parent notices it at once. Workers are started by `spawn`, because
-`fork` is not safe in a parent with threads (torch's, the tokenizer's).
+Each worker has its own pipe. If the parent is killed, the worker finds its pipe closed and ends; if
+a worker is killed, the parent notices it at once.
 """
 
 import multiprocessing
@@ -13,9 +12,11 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from typing import Generic, Protocol, TypeVar, cast
 
-from nlpkit.errors import FileError, NlpkitError
+from nlpkit.errors import NlpkitError, OutOfMemory
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
@@ -23,13 +24,13 @@ PieceIn = TypeVar("PieceIn", contravariant=True)
 ResultOut = TypeVar("ResultOut", covariant=True)
 
 _POLL_SECONDS = 0.1
-# How many finished pieces may wait, on the disk, for an earlier one that takes longer.
+# How many finished pieces may wait for an earlier one that takes longer.
 _AHEAD = 64
 _GROUP_SIGNALS = [n for n in ("SIGINT", "SIGTERM", "SIGHUP") if n in signal.Signals.__members__]
 
 
 class Job(Protocol[PieceIn, ResultOut]):
-    """Something picklable that turns a piece of work into a result."""
+    """Turns a piece of work into a result; it can be pickled unless its workers are forked."""
 
     def run(self, piece: PieceIn, should_stop: Callable[[], None]) -> ResultOut: ...
 
@@ -42,34 +43,72 @@ def in_order(
 ) -> Generator[tuple[Piece, Result], None, None]:
     """Yield every piece with its result, in the order of `pieces`; one process is this one.
 
-    An error in a worker is raised at its piece's turn. Close the iterator to end the workers.
+    An error in a worker is raised at its piece's turn. Close the iterator to end the workers. They
+    are started by `spawn`, because the parent has threads (torch's, the tokenizer's).
     """
     if processes == 1:
         for piece in pieces:
             should_stop()
             yield piece, job.run(piece, should_stop)
         return
-    pool = _WorkerPool(job, processes, should_stop)
+    yield from by_workers(
+        *(pieces, job, processes, should_stop),
+        setting="data.workers: 1",
+        context=multiprocessing.get_context("spawn"),
+    )
+
+
+def by_workers(
+    pieces: Iterator[Piece],
+    job: Job[Piece, Result],
+    processes: int,
+    should_stop: Callable[[], None],
+    *,
+    setting: str,
+    context: BaseContext,
+    ahead: int = _AHEAD,
+) -> Generator[tuple[Piece, Result], None, None]:
+    """Yield every piece with its result, in the order of `pieces`, from worker processes.
+
+    Args:
+        setting: what a user can set so that less memory is needed.
+        ahead: how many results may wait for an earlier one.
+
+    Raises:
+        OutOfMemory: a worker was killed.
+    """
+    pool = _WorkerPool(job, processes, should_stop, setting, context)
     try:
-        yield from pool.results(pieces)
+        yield from pool.results(pieces, ahead)
     finally:
         pool.end()
 
 
 class _WorkerPool(Generic[Piece, Result]):
-    def __init__(self, job: Job[Piece, Result], size: int, should_stop: Callable[[], None]):
-        context = multiprocessing.get_context("spawn")
-        self._should_stop = should_stop
-        self._workers = {}
+    def __init__(
+        self,
+        job: Job[Piece, Result],
+        size: int,
+        should_stop: Callable[[], None],
+        setting: str,
+        context: BaseContext,
+    ):
+        self._should_stop, self._setting = should_stop, setting
+        self._workers: dict[Connection, BaseProcess] = {}
         with _interrupts_held():
             for _ in range(size):
                 ours, theirs = context.Pipe()
-                worker = context.Process(target=_serve, args=(theirs, job), daemon=True)
+                # A forked worker has the parent's ends of all pipes: none would be closed when the
+                # parent is killed.
+                inherited = [*self._workers, ours] if context.get_start_method() == "fork" else []
+                worker = context.Process(  # type: ignore[attr-defined]
+                    target=_serve, args=(theirs, inherited, job), daemon=True
+                )
                 worker.start()
                 theirs.close()
                 self._workers[ours] = worker
 
-    def results(self, pieces: Iterator[Piece]) -> Iterator[tuple[Piece, Result]]:
+    def results(self, pieces: Iterator[Piece], ahead: int) -> Iterator[tuple[Piece, Result]]:
         idle = list(self._workers)
         busy: dict[Connection, int] = {}
         waiting: deque[tuple[int, Piece]] = deque()
@@ -77,7 +116,7 @@ class _WorkerPool(Generic[Piece, Result]):
         number = 0
         more = True
         while more or waiting:
-            while more and idle and len(waiting) < _AHEAD + len(self._workers):
+            while more and idle and len(waiting) < ahead + len(self._workers):
                 try:
                     piece = next(pieces)
                 except StopIteration:
@@ -113,9 +152,9 @@ class _WorkerPool(Generic[Piece, Result]):
         worker.join(1)
         # The signal that ended the worker may have been sent to the parent, too.
         self._should_stop()
-        return FileError(
-            f"a worker that tokenises ended by itself (exit status {worker.exitcode}; -9 is "
-            f"usually lack of memory); fewer workers need less: data.workers: 1"
+        return OutOfMemory(
+            f"a worker process ended by itself (exit status {worker.exitcode}; -9 is usually lack "
+            f"of memory); fewer workers need less: {self._setting}"
         )
 
     def end(self) -> None:
@@ -154,8 +193,10 @@ class _Bug:
         self.trace = trace
 
 
-def _serve(pipe: Connection, job: Job[Piece, Result]) -> None:
+def _serve(pipe: Connection, inherited: list[Connection], job: Job[Piece, Result]) -> None:
     """Run the job on each piece from the pipe until it is closed."""
+    for other in inherited:
+        other.close()
     # These signals reach the whole process group, but only the parent ends its workers.
     for name in _GROUP_SIGNALS:
         signal.signal(getattr(signal, name), signal.SIG_IGN)

@@ -135,11 +135,14 @@ def resolve(
 
     Relative names are looked for in the working directory, in `base` (the recipe's folder), in the
     data that come with nlpkit. What can be read only once (stdin, a pipe) is copied into `spool`.
-    Raise `FileError` for a name that matches nothing, `UsageError` for a file named twice.
+    Raise `FileError` for a name that matches nothing, `UsageError` for a file that `train` or
+    `valid` names twice, or for stdin in both.
     """
     seen: dict[str, str] = {}
     found = []
     for sources in (config.train, config.valid):
+        # Both may have the same file: a test of whether a model can learn it by heart.
+        seen = {"-": "-"} if "-" in seen else {}
         inputs = []
         for source in sources:
             form = source.format or config.format
@@ -163,7 +166,17 @@ def resolve(
     return found[0], found[1]
 
 
+def check_files(config: Config, base: Path | None) -> None:
+    """Raise `FileError` for a name that matches no file; reads none."""
+    for source in (*config.train, *config.valid):
+        for pattern in source.files:
+            if pattern != "-":
+                _paths.find(pattern, base, formats.inside(source.format or config.format))
+
+
 def _once(path: str, pattern: str, seen: dict[str, str]) -> None:
+    if path in seen and path == "-":
+        raise UsageError("data: -: stdin is named twice, and can be read only once")
     if path in seen:
         by = f" (by {seen[path]!r} and {pattern!r})" if seen[path] != pattern else ""
         raise UsageError(f"data: {path} is named twice{by}; to use it more often, give it a weight")

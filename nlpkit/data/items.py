@@ -19,7 +19,7 @@ from nlpkit.data import formats
 from nlpkit.data import unknown as unknown_tokens
 from nlpkit.data.cache import content_hash
 from nlpkit.data.corpus import Config, Input, Part, held_out
-from nlpkit.data.lines import TextFile
+from nlpkit.data.lines import TextFile, shown
 from nlpkit.data.records import Bad, Counts, RowError, kind_of, no_such, wrong_character
 from nlpkit.data.tokenize import Callbacks
 from nlpkit.errors import DataError
@@ -227,8 +227,9 @@ def build_items(
             f"{name}: no items; {counts.bad} malformed rows, {counts.blank} blank lines, "
             f"{counts.held_out} rows in the other part"
         )
+    names = shown([file.name for entry in inputs for file in entry.files])
     said = f", {counts.unknown:,} of them unknown" if counts.unknown else ""
-    callbacks.note(f"data: {len(items):,} items, {items.tokens:,} tokens{said}")
+    callbacks.note(f"data: {names}: {len(items):,} rows, {items.tokens:,} tokens{said}")
     remark = objective.unknown_remark
     if warning := unknown_tokens.warning(inputs, counts.unknown, items.tokens, remark):
         callbacks.warn(warning)

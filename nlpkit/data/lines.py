@@ -6,7 +6,7 @@ Also where a big file may be cut, so that several workers can read it at the sam
 import gzip
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import IO, cast
 from nlpkit.errors import DataError, FileError
 
 _UTF8_MARK = b"\xef\xbb\xbf"
+_SHOWN = 3  # names in a message
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -27,6 +28,12 @@ class TextFile:
     format: str
     gzip: bool = False
     second: "TextFile | None" = None  # the file that belongs to it: translations, labels
+
+
+def shown(names: Sequence[str]) -> str:
+    """Return up to three names, and how many more there are."""
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 
 
 @contextmanager

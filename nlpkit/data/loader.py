@@ -7,12 +7,15 @@ end of a round of epochs; so an epoch's plan needs no more than those before it 
 """
 
 import math
+import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 
+from nlpkit.data._worker_pool import by_workers
 from nlpkit.data.items import Item, Items
 from nlpkit.data.marks import Marked
 from nlpkit.data.mates import Mates, Spans
@@ -229,27 +232,37 @@ class Stream:
         return Step(batches, self.locate(first + self.batches_per_step))
 
 
-def steps(stream: Stream, count: int, workers: int) -> Iterator[Step]:
-    """Yield the first `count` steps of a stream, prepared by `workers` processes (0: by this)."""
-    if workers == 0:
-        for step in range(count):
-            yield stream[step]
-        return
-    import torch
-    from torch.utils.data import DataLoader
+@dataclass(frozen=True)
+class _Preparation:
+    """The job of a worker: to make the step of this number."""
 
-    # The workers inherit the plan, and an error in it is raised here, not in a worker.
+    stream: Stream
+
+    def run(self, piece: int, should_stop: Callable[[], None]) -> Step:
+        return self.stream[piece]
+
+
+def steps(stream: Stream, count: int, workers: int) -> Iterator[Step]:
+    """Yield the first `count` steps of a stream, prepared by `workers` processes (0: by this).
+
+    Raises:
+        OutOfMemory: a worker was killed.
+    """
+    if workers == 0:
+        for number in range(count):
+            yield stream[number]
+        return
+    # The workers inherit the plan, and an error in it is raised here.
     stream.plan(stream.start.epoch)
-    loader: DataLoader[Step] = DataLoader(
-        stream,  # type: ignore[arg-type]
-        batch_size=None,
-        sampler=range(count),
-        num_workers=workers,
-        prefetch_factor=2,
-        # The default is torch's global generator, whose state it would change.
-        generator=torch.Generator(),
+    prepared = by_workers(
+        *(iter(range(count)), _Preparation(stream), workers, lambda: None),
+        setting="train.workers: 0",
+        context=multiprocessing.get_context(),
+        ahead=workers,
     )
-    yield from loader
+    with closing(prepared):
+        for _, step in prepared:
+            yield step
 
 
 def held_out_batches(examples: Examples, budget: int) -> tuple[Bins, Callable[[int], Batch]]:

@@ -19,12 +19,18 @@ _DRAWS = 32  # in vain, before the others are listed: where one document has nea
 class Spans(Protocol):
     """What is needed of `objectives/contract.Spans`."""
 
-    document: np.ndarray
-    start: np.ndarray
-    stop: np.ndarray
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-    dropped: dict[str, int]
+    @property
+    def document(self) -> np.ndarray: ...
+    @property
+    def start(self) -> np.ndarray: ...
+    @property
+    def stop(self) -> np.ndarray: ...
+    @property
+    def before(self) -> tuple[int, ...]: ...
+    @property
+    def after(self) -> tuple[int, ...]: ...
+    @property
+    def dropped(self) -> dict[str, int]: ...
 
     def __len__(self) -> int: ...
 

@@ -20,7 +20,7 @@ from nlpkit.data import marks as marking
 from nlpkit.data import unknown as unknown_tokens
 from nlpkit.data.corpus import Config, Input, Part
 from nlpkit.data.encode import AlignedTokenizer, Tokenizer
-from nlpkit.data.lines import TextFile
+from nlpkit.data.lines import TextFile, shown
 from nlpkit.data.records import Counts, rows_of
 from nlpkit.data.token_store import TokenStore
 from nlpkit.data.tokenize import BuildSpec, Callbacks
@@ -184,7 +184,7 @@ def build(
         except FileError as error:
             callbacks.note(f"data: {error}; building it again")
         else:
-            callbacks.note(f"data: {_summary(store, drop_unknown)}, from the cache: {path}")
+            callbacks.note(f"data: {shown(names)}: {_summary(store, drop_unknown)}, from the cache")
             return store
     with cache.scratch(stores) as workdir:
         built = workdir / "store"
@@ -196,7 +196,7 @@ def build(
                 raise FileError(f"{file.name}: changed while it was being read; start again")
         cache.publish(built, path, lambda: _is_sound(path))
     store = TokenStore(path, names)
-    callbacks.note(f"data: {_summary(store, drop_unknown)}, tokenised into {path}")
+    callbacks.note(f"data: {shown(names)}: {_summary(store, drop_unknown)}, tokenised")
     return store
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from nlpkit.data.corpus import Input
+from nlpkit.data.lines import shown
 
 _WARN_SHARE = 0.01
 
@@ -14,7 +15,7 @@ def warning(inputs: Iterable[Input], unknown: int, tokens: int, remark: str = ""
     """
     if unknown == 0 or unknown < _WARN_SHARE * tokens:
         return None
-    names = ", ".join(file.name for entry in inputs for file in entry.files)
+    names = shown([file.name for entry in inputs for file in entry.files])
     return (
         f"{names}: {unknown:,} of {tokens:,} tokens ({100 * unknown / tokens:.1f} %) are unknown"
         f"{remark}; a larger vocabulary knows their characters: set tokenizer.kind and "

@@ -1,9 +1,10 @@
-"""A checkpoint on held-out data: loss, perplexity and bits per character, a task's scores.
+"""Evaluates a checkpoint on held-out data: loss, perplexity, bits per character, a task's scores.
 
-The scores of answers and of generated texts are those of `nlpkit score`, by the same code.
+The code of `nlpkit score` computes the scores of answers and of generated texts.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,27 +16,29 @@ from nlpkit.checkpoints.run_directory import RECIPE
 from nlpkit.data import corpus, formats, store
 from nlpkit.data.cache import cache_directory
 from nlpkit.data.items import Items, build_items
+from nlpkit.data.lines import shown
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Callbacks
-from nlpkit.errors import DataError, UsageError
+from nlpkit.errors import DataError, DivergedError, UsageError
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
+from nlpkit.objectives import mixture
 from nlpkit.recipe import sections, yaml
+from nlpkit.runs import data_files
 from nlpkit.runs.opened import Opened
 from nlpkit.runs.parts import token_characters
-from nlpkit.runs.resume import Training
+from nlpkit.runs.run import Training
 from nlpkit.score.named import WrongScore
 from nlpkit.train.held_out import HeldOut, scores
 from nlpkit.train.log import Log
 from nlpkit.train.signals import StopFlag
 
-_UNSAID = (None, "auto")
 LOSS_FIGURES = ("loss", "perplexity", "bits_per_character")
 
 
 @dataclass(frozen=True)
 class Alone:
-    """What `HeldOut` asks of accelerate where one process does everything."""
+    """What `HeldOut` reads of an accelerator, for a single process."""
 
     device: torch.device
     num_processes: int = 1
@@ -44,7 +47,7 @@ class Alone:
 
 @dataclass(frozen=True)
 class Source:
-    """Which held-out text, and how it is read."""
+    """The held-out text, and how it is read."""
 
     inputs: list[corpus.Input]
     config: corpus.Config
@@ -55,11 +58,11 @@ class Source:
 
 
 def find_data(
-    opened: Opened, files: Sequence[str], text_key: str | None, callbacks: Callbacks
+    opened: Opened, files: Sequence[str], text_key: str | None, log: Log, callbacks: Callbacks
 ) -> Source:
-    """Return the held-out data: `files`, or else those of the recipe of the checkpoint's run.
+    """Return the held-out data: `files`, or else those of the checkpoint's run.
 
-    The scores by which that recipe judges come along.
+    The result also has the `eval.metrics` of the run's recipe.
 
     Raises:
         UsageError: the checkpoint belongs to no run, or its recipe names no held-out data.
@@ -71,8 +74,9 @@ def find_data(
     if resolved is not None:
         settings = resolved.recipe.data.model_dump(exclude={"train", "valid", "valid_fraction"})
     settings["train"] = _sources(files, settings.get("format", "auto"))
-    if "-" in files and hasattr(opened.objective, "texts") and settings.get("format") in _UNSAID:
-        # A pipe has no ending that would tell; rows are jsonl by default.
+    is_task = hasattr(opened.objective, "texts")
+    if "-" in files and is_task and settings.get("format", "auto") == "auto":
+        # stdin has no ending that tells the format; rows are jsonl by default.
         rows = [{"files": [name], "format": "jsonl"} if name == "-" else name for name in files]
         settings["train"] = rows
     if text_key is not None:
@@ -85,20 +89,44 @@ def find_data(
         if not data.valid and not data.valid_fraction:
             raise UsageError(f"{kept} names no held-out data; name them: --data FILE")
         part = "all" if data.valid else "valid"
-        settings["train"] = [entry.model_dump() for entry in data.valid or data.train]
+        entries = [entry.model_dump() for entry in data.valid or data.train]
+        settings["train"] = _where_they_are(kept.parent, base, entries, data, log, callbacks)
         settings["valid_fraction"] = 0.0 if data.valid else data.valid_fraction
     config = corpus.Config.model_validate(settings)
     cache = cache_directory(config.cache, None, callbacks.note)
     inputs, _ = corpus.resolve(config, base, cache, callbacks.should_stop)
+    read = [file.path for entry in inputs for file in entry.files]
+    log.info(f"held-out data: {shown(read)}")
     if resolved is None:
         return Source(inputs, config, part, cache, 0)
     return Source(inputs, config, part, cache, resolved.recipe.seed, resolved.recipe.eval.metrics)
 
 
-def _sources(files: Sequence[str], form: str) -> list[Any]:
-    """Return a source a file; files that belong together, as source and target do, are one.
+def _where_they_are(
+    run: Path,
+    base: Path,
+    entries: list[dict[str, Any]],
+    data: corpus.Config,
+    log: Log,
+    callbacks: Callbacks,
+) -> list[dict[str, Any]]:
+    """Return the sources with the files that the run read, where they are now."""
+    cache = cache_directory(data.cache, None, callbacks.note)
+    part = "valid" if data.valid else "train"
+    found = data_files.find(run, base, part, cache, callbacks.should_stop)
+    if found is None or len(found) != len(entries):  # an older version, or another recipe
+        log.warn(
+            f"{run} has no record of the files that its {RECIPE} names; they are looked up by "
+            "name, and may have changed"
+        )
+        return entries
+    return [entry | files for entry, files in zip(entries, found, strict=True)]
 
-    With `auto` the format is what a name's ending tells.
+
+def _sources(files: Sequence[str], form: str) -> list[Any]:
+    """Return a source for each file; files that belong together (source and target) are one.
+
+    With `auto` the ending of the name tells the format.
     """
     left, found = list(files), list[Any]()
     while left:
@@ -110,19 +138,21 @@ def _sources(files: Sequence[str], form: str) -> list[Any]:
 
 
 def _recipe_of_run(path: Path) -> recipe.Resolved:
-    """Return the recipe that lies beside a checkpoint; it may be as foreign as the checkpoint."""
+    """Return the recipe beside a checkpoint; the parts that it names are checked before import."""
     data = yaml.read(yaml.decode(path.read_bytes(), str(path)), str(path)).data
     for part in (sections.Model, sections.Objective, sections.Tokenizer):
         section = data.get(part.__name__.lower()) if isinstance(data, dict) else None
         for entry in section if isinstance(section, list) else [section]:
             name = entry.get(part.KEY) if isinstance(entry, dict) else None
-            if isinstance(name, str):
-                registry.check_named_by(path, name, "run nlpkit where it lies")
+            named = mixture.names(entry) if part is sections.Objective else [name]
+            for each in named:
+                if isinstance(each, str):
+                    registry.check_named_by(path, each, "run nlpkit where it lies")
     return recipe.load(str(path))
 
 
 class Evaluation:
-    """The held-out examples of a checkpoint's objective, and what its model makes of them."""
+    """Evaluates a checkpoint on the held-out examples of its objective."""
 
     def __init__(self, opened: Opened, source: Source, budget: int, callbacks: Callbacks):
         self.opened, self.source = opened, source
@@ -165,24 +195,33 @@ class Evaluation:
         stop: StopFlag,
         batch: int,
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Return the figures, and for each row of a task the answer beside what is right.
+        """Return the figures, and for each row of a task its prediction and its target.
 
-        `metrics` are names of `nlpkit score`, by default those of the recipe, else of the task.
+        `metrics` are names of `nlpkit score`; the default is those of the recipe, else of the task.
 
         Raises:
-            UsageError: a metric is asked for that this checkpoint gives no answers for.
+            UsageError: this checkpoint gives no answers for a metric.
+            DivergedError: the loss is not finite.
             Stopped: a signal came.
         """
         opened, objective = self.opened, self.opened.objective
+        if self.corpus.cut:
+            cut = ", ".join(f"{n:,} {what}" for what, n in self.corpus.cut.items())
+            log.warn(f"too long in the held-out data: {cut}")
         training = Training(opened.model, objective)
         device = next(opened.model.parameters()).device
-        # As the run's own evaluation of this checkpoint; a model from elsewhere is finished.
+        # A checkpoint without notes counts as the end of its run.
         progress = float(opened.notes.get("progress", 1.0))
         found = self.held_out.evaluate(training, Alone(device), stop, log.evaluating, progress)
         if found is None:
             raise stop.ending("nothing was evaluated")
+        if not math.isfinite(found["loss"]):
+            raise DivergedError(
+                f"{opened.path}: the held-out loss is {found['loss']}: the weights are finite, but "
+                "too large for this model; use an earlier checkpoint"
+            )
         wanted = tuple(metrics or self.source.metrics or getattr(objective, "metrics", []))
-        answers, right = self._answers(wanted, generation, log, stop, batch)
+        answers, labels = self._answers(wanted, generation, log, stop, batch)
         found.pop("metrics", None)
         unknown = self.corpus.counts.unknown
         result = {
@@ -195,22 +234,22 @@ class Evaluation:
         if len(found["losses"]) > 1:
             result["losses"] = found["losses"]
         if wanted:
-            pairs = list(zip(answers, right, strict=True))
+            pairs = list(zip(answers, labels, strict=True))
             try:
                 result["metrics"] = scores(wanted, pairs, log.warn)
             except WrongScore as error:
                 raise error if metrics else UsageError(f"eval.metrics: {error.message}") from error
-        rows = [{"prediction": a, "target": b} for a, b in zip(answers, right, strict=True)]
+        rows = [{"prediction": a, "target": b} for a, b in zip(answers, labels, strict=True)]
         return result, rows
 
     def _answers(
         self, wanted: Sequence[str], generation: Settings, log: Log, stop: StopFlag, batch: int
     ) -> tuple[list[str], list[str]]:
-        """Return the model's answers and what is right, in the order of the rows."""
-        judged = self.held_out.predictions
-        if judged:
+        """Return the model's answers and the labels, in the order of the rows."""
+        predictions = self.held_out.predictions
+        if predictions:
             order = self.held_out.bins.items.tolist()
-            in_order = [pair for _, pair in sorted(zip(order, judged, strict=True))]
+            in_order = [pair for _, pair in sorted(zip(order, predictions, strict=True))]
             return [a for a, _ in in_order], [b for _, b in in_order]
         if not self.is_task or not isinstance(self.corpus, Items):
             if wanted:
@@ -222,7 +261,7 @@ class Evaluation:
         opened = self.opened
         writer = Writer(opened.model, opened.tokenizer, opened.objective, generation)
         texts = [item.text for item in self.corpus.items]
-        right = [item.label for item in self.corpus.items]
+        labels = [item.label for item in self.corpus.items]
         answers: list[str] = []
         for written in writer.write(texts, batch=batch, scores=False):
             stop.check()
@@ -230,7 +269,13 @@ class Evaluation:
             answers.append(written.outputs[0].text if written.outputs else "")
         if cut := writer.counts["cut inputs"]:
             log.warn(f"{cut} inputs were cut by {writer.counts['cut tokens']} tokens in all")
-        return answers, right
+        return answers, labels
+
+
+def values(figures: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the losses and the scores among the figures, by name."""
+    losses = {name: figures[name] for name in LOSS_FIGURES if name in figures}
+    return losses | figures.get("losses", {}) | figures.get("metrics", {})
 
 
 def table(figures: dict[str, Any]) -> str:

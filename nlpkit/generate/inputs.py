@@ -1,4 +1,4 @@
-"""Texts to go on with, a line each, from a file or stdin, without waiting where that can be had."""
+"""Reads the inputs of generation, one a line, from a file or stdin, each as soon as it is there."""
 
 import os
 import select
@@ -15,9 +15,9 @@ _UTF8_MARK = b"\xef\xbb\xbf"
 
 
 class Inputs:
-    """The texts of `path` (`-`: stdin); with `key` lines are JSON objects that hold them.
+    """The texts of `path` (`-`: stdin); with `key`, each line is a JSON object with the text there.
 
-    Malformed lines end the texts: `error` then says which, so that those before are answered.
+    A malformed line ends the texts and is reported in `error`: those before it are answered.
     """
 
     def __init__(self, path: str, key: str | None):
@@ -30,11 +30,11 @@ class Inputs:
 
     @property
     def is_terminal(self) -> bool:
-        """Return whether someone types the texts."""
+        """Return whether the texts are typed at a terminal."""
         return self._pipe is not None and os.isatty(_STDIN)
 
     def ready(self) -> bool:
-        """Return whether the next line, or the end, is there already."""
+        """Return whether the next line, or the end, can be read without waiting."""
         return self._pipe is None or self._pipe.ready()
 
     def __iter__(self) -> Iterator[str]:
@@ -56,7 +56,7 @@ class Inputs:
 class _Pipe:
     """The lines of a file descriptor, without their `\\n` or `\\r\\n` and a byte order mark.
 
-    Not Python's own buffer, which cannot say whether there is a line in it.
+    Python's own buffer cannot tell whether it holds a whole line.
     """
 
     def __init__(self, descriptor: int):

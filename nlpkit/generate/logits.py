@@ -1,4 +1,4 @@
-"""From logits to tokens: penalties, and draws from what top-k and top-p leave.
+"""Chooses tokens from logits: repetition penalty, and sampling with top-k and top-p.
 
 R rows, V vocabulary.
 """
@@ -6,7 +6,7 @@ R rows, V vocabulary.
 import torch
 from torch import Tensor
 
-_FIRST_LOOK = 256  # tokens sorted at first for top-p; the whole vocabulary only where needed
+_SORTED_FIRST = 256  # tokens for top-p; the whole vocabulary is sorted only if they are too few
 
 
 def penalize(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
@@ -35,7 +35,7 @@ def draw(
     # In float64: a float32 sum over a vocabulary would never reach its last tokens.
     edges = values.double().softmax(-1).cumsum(-1)
     indices = torch.searchsorted(edges, (uniform.double() * edges[:, -1])[:, None], right=True)
-    # Nothing that was left out may be drawn, should the number fall on the last edge.
+    # If the number falls on the last edge, no token that was left out may be drawn.
     last = (values > -torch.inf).sum(-1, keepdim=True) - 1
     return tokens.gather(1, indices.minimum(last)).squeeze(1)
 
@@ -49,7 +49,7 @@ def candidates(logits: Tensor, top_k: int | None, top_p: float | None) -> tuple[
         values, tokens = logits.topk(min(top_k, size))
         return _nucleus(values, values.logsumexp(-1, keepdim=True), top_p), tokens
     total = logits.logsumexp(-1, keepdim=True)
-    values, tokens = logits.topk(min(_FIRST_LOOK, size))
+    values, tokens = logits.topk(min(_SORTED_FIRST, size))
     if bool(((values - total).exp().sum(-1) < top_p).any()):
         values, tokens = logits.sort(descending=True)
     return _nucleus(values, total, top_p), tokens

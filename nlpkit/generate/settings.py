@@ -1,4 +1,4 @@
-"""How to decode; needs no torch, so that a recipe or a command line is checked at once."""
+"""The settings of decoding. Imports no torch, so that a command line is checked at once."""
 
 from pydantic import Field, model_validator
 

@@ -1,4 +1,4 @@
-"""From texts to prompts, and from generated tokens to texts; blanks are filled where they stand."""
+"""Turns texts into prompts, and generated tokens into texts, also those that fill blanks."""
 
 import re
 from collections import Counter, deque
@@ -20,12 +20,12 @@ _BEFORE = 8
 
 @dataclass(frozen=True)
 class Output:
-    """A text that was generated: what follows the input, or the `whole` of it, blanks filled."""
+    """A generated text: what follows the input or, if `whole`, the input with its blanks filled."""
 
     text: str
     score: float
     tokens: int
-    ended: bool  # by an end token or a stop text; else there was no more room
+    ended: bool  # by an end token or a stop text; else at the limit of tokens
     whole: bool = False
 
 
@@ -40,7 +40,7 @@ class Written:
 
 @dataclass(frozen=True)
 class _Job:
-    """An input on its way: the texts around its blanks (one: there are none) and the prompt."""
+    """An input that is being answered: the texts around its blanks, and the prompt."""
 
     text: str
     parts: list[str]
@@ -50,7 +50,7 @@ class _Job:
 
 
 class Writer:
-    """Generates text with a model; `counts` says what was done, and what was left out of inputs."""
+    """Generates text with a model; `counts` has the numbers of what was done and left out."""
 
     def __init__(self, model: Any, tokenizer: Any, objective: Any, settings: Settings):
         """Bind the parts of an opened checkpoint.
@@ -133,7 +133,7 @@ class Writer:
         return _Job(text, parts, blanks, prompt)
 
     def _known(self, ids: list[int]) -> list[int]:
-        """Return `ids` as the model was trained on them: with unknown tokens, or without."""
+        """Return `ids`, without unknown tokens if the model was trained without them."""
         if not self.objective.drop_unknown:
             return ids
         known = [token_id for token_id in ids if token_id != self.tokenizer.unk_id]
@@ -154,7 +154,7 @@ class Writer:
         return Output(text, answer.score, len(answer.ids), answer.ended, bool(job.blanks))
 
     def _continuation(self, before: list[int], ids: list[int]) -> str:
-        """Return the text of `ids`, with the space before it that belongs behind `before`."""
+        """Return the text of `ids` after the tokens `before`, with a space between if needed."""
         start, whole = self.tokenizer.decode(before), self.tokenizer.decode(before + ids)
         return whole[len(start) :] if whole.startswith(start) else self.tokenizer.decode(ids)
 
@@ -164,7 +164,7 @@ class Writer:
 
 
 def _blank_pattern(marker: str) -> re.Pattern[str]:
-    """Return what matches `marker`; one that ends in a bracket may hold a number, `<blank:5>`."""
+    """Return a pattern of `marker`; if it ends in a bracket, also with a number: `<blank:5>`."""
     number = r"(?::([1-9]\d{0,3}))?"
     if marker[-1] in ">])}":
         return re.compile(re.escape(marker[:-1]) + number + re.escape(marker[-1]))

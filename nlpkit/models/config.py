@@ -4,6 +4,7 @@ An objective names what it needs of a model (`needs`): settings of the family's 
 words of `CAPABILITIES`, which are properties of it.
 """
 
+import sys
 from typing import ClassVar
 
 from pydantic import Field
@@ -21,6 +22,15 @@ CAPABILITIES = {
     "has_vocabulary": "tokens are read and predicted",
 }
 
+# What a family has that does not say it: all did before there were such lines.
+_USUAL_VOCABULARY = ("token_embedding",)
+
+
+def vocabulary(family: object) -> tuple[str, ...]:
+    """Return the parameters of a family (its module) whose first dimension is the vocabulary."""
+    found: tuple[str, ...] = vars(family).get("VOCABULARY", _USUAL_VOCABULARY)
+    return found
+
 
 class ModelConfig(FrozenConfig):
     """The base of every family's `Config`; a family overrides what differs."""
@@ -30,7 +40,6 @@ class ModelConfig(FrozenConfig):
     inputs: ClassVar[tuple[str, ...]] = ("input_ids",)  # what `forward` cannot do without
     pairs: ClassVar[bool] = False
     encodes_source: ClassVar[bool] = False
-    has_vocabulary: ClassVar[bool] = True
     # What a state depends on in a family without attention, such as a recurrent one.
     visibility: ClassVar[Visibility | None] = None
     # What stands before, between and after the texts of a task (Radford et al. 2018, sec. 3.3).
@@ -39,6 +48,11 @@ class ModelConfig(FrozenConfig):
     attention: SkipJsonSchema[tuple[Choice, ...]] = Field(
         (), exclude=True, description="kinds, repeated over the layers; the recipe's section"
     )
+
+    @property
+    def has_vocabulary(self) -> bool:
+        """Whether tokens are read and predicted: the family names its tables of the vocabulary."""
+        return bool(vocabulary(sys.modules[type(self).__module__]))
 
     @property
     def default_attention(self) -> tuple[Choice, ...]:

@@ -8,17 +8,15 @@ from typing import cast
 from nlpkit import registry
 from nlpkit.config import FrozenConfig
 from nlpkit.errors import UsageError
+from nlpkit.models import config
 from nlpkit.models.contract import Family, FamilyModel
-
-# What a family has that does not say it: all did before there were such lines.
-_USUAL_VOCABULARY = ("token_embedding",)
 
 
 def load(name: str) -> Family:
     """Return the light module of a family; raise `UsageError` if it is none."""
     module = registry.load("models", name)
-    config = vars(module).get("Config")
-    if not (isinstance(config, type) and issubclass(config, FrozenConfig)):
+    found = vars(module).get("Config")
+    if not (isinstance(found, type) and issubclass(found, FrozenConfig)):
         raise UsageError(f"the module {name!r} has no `class Config(FrozenConfig)`")
     if not isinstance(vars(module).get("MODEL_TYPE"), str):
         raise UsageError(f"the module {name!r} has no MODEL_TYPE: a name for its config.json")
@@ -40,8 +38,7 @@ def load_model(name: str) -> FamilyModel:
 
 def vocabulary(name: str) -> tuple[str, ...]:
     """Return the names of a family's parameters whose first dimension is the vocabulary."""
-    found: tuple[str, ...] = vars(load(name)).get("VOCABULARY", _USUAL_VOCABULARY)
-    return found
+    return config.vocabulary(load(name))
 
 
 def default_objective(name: str) -> str | None:

@@ -33,12 +33,12 @@ class Combined:
         self.fields: dict[str, Field] = {}
         for objective in objectives:
             self.fields |= objective.fields
-        self.inputs = _joined(objective.inputs for objective in objectives)
-        self.needs = _joined(objective.needs for objective in objectives)
+        self.inputs = joined(objective.inputs for objective in objectives)
+        self.needs = joined(objective.needs for objective in objectives)
         self.parts = tuple(name for objective in objectives for name in objective.parts)
         if twice := [name for name in self.parts if self.parts.count(name) > 1]:
             raise ValueError(f"objective: two of the list have a loss called {twice[0]}")
-        self.marks = _joined(objective.marks for objective in objectives)
+        self.marks = joined(objective.marks for objective in objectives)
         self.mates = self.first.mates
         self.predicts_text = any(objective.predicts_text for objective in objectives)
 
@@ -49,7 +49,7 @@ class Combined:
 
     def special_tokens(self, model_config: Any) -> tuple[str, ...]:
         """Return what all objectives want in the vocabulary."""
-        return _joined(objective.special_tokens(model_config) for objective in self.objectives)
+        return joined(objective.special_tokens(model_config) for objective in self.objectives)
 
     def spans(self, lengths: np.ndarray) -> Spans:
         """Return the spans of the objective that makes the examples."""
@@ -96,6 +96,6 @@ def combined(objectives: Sequence[Objective], weights: Sequence[float]) -> Any:
     return Combined(objectives, weights)
 
 
-def _joined(lists: Any) -> tuple[str, ...]:
+def joined(lists: Any) -> tuple[str, ...]:
     """Return the names of all lists, each once, in order."""
     return tuple(dict.fromkeys(name for names in lists for name in names))

@@ -27,6 +27,7 @@ class Field:
 
     dtype: type
     per: Literal["token", "sequence", "source"] = "token"
+    names: tuple[str, ...] = ()  # what its numbers stand for, from 0
 
 
 @dataclass(frozen=True)
@@ -97,11 +98,13 @@ class Loss:
         return found
 
     def mean(self, num_targets: Mapping[str, float], scale: float = 1.0) -> torch.Tensor:
-        """Return `scale` times what this batch adds to the loss of a step with so many targets."""
+        """Return `scale` times what this batch adds to the loss of a step with so many targets.
+
+        A term without targets in the whole step adds 0, so that its parameters have gradients.
+        """
         shares = [
-            term.loss_sum * term.weight * (scale / num_targets[name])
+            term.loss_sum * term.weight * (scale / num_targets[name] if num_targets[name] else 0.0)
             for name, term in self.terms.items()
-            if num_targets[name]
         ]
         return sum(shares[1:], start=shares[0])
 

@@ -20,6 +20,7 @@ from nlpkit.errors import UsageError
 from nlpkit.objectives.contract import IGNORE
 from nlpkit.recipe import Resolved
 from nlpkit.runs import build
+from nlpkit.runs.model_part import model_part
 from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.train import machine
 from nlpkit.train.duration import batches_per_epoch, long_warmup, resolve_steps
@@ -78,7 +79,7 @@ class Plan:
 def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
     """Return the parts of the run; tokenises the text (into the cache), trains nothing."""
     where = machine.find_device(device)
-    part = build.model_part(resolved, run_path)
+    part = model_part(resolved, run_path, info=log.info)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
     data = build.build_data(resolved, part, run_path, Callbacks(note=log.detail, warn=log.warn))
@@ -187,13 +188,20 @@ def table_of_batch(plan: Plan) -> Iterator[str]:
         for row in range(start, start + length):
             values = [str(batch.fields[name][row].item()) for name in names]
             ends = row == start + length - 1
-            values += [f"{batch.fields[n][number].item():g}" if ends else "" for n in others]
+            values += [_of_sequence(plan, n, number) if ends else "" for n in others]
             if labels is not None:
                 values.append("" if labels[row] == IGNORE else _shown(tokenizer, labels[row]))
             token = _shown(tokenizer, batch.fields["input_ids"][row])
             yield "\t".join([str(number), token, *values])
         yield ""
         start += length
+
+
+def _of_sequence(plan: Plan, name: str, number: int) -> str:
+    """Return the value of a field of a sequence, or what the value stands for."""
+    value = plan.first.fields[name][number].item()
+    meanings = plan.data.objective.fields[name].names
+    return meanings[value] if meanings else f"{value:g}"
 
 
 def _tokenizer(plan: Plan) -> Any:

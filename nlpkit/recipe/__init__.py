@@ -26,7 +26,7 @@ from nlpkit.config import FrozenConfig
 from nlpkit.errors import FileError, RecipeError
 from nlpkit.recipe import fit, problems, sections, yaml
 from nlpkit.recipe.overrides import apply, replace_alternatives
-from nlpkit.recipe.places import Document, dotted
+from nlpkit.recipe.places import Document, Problem, dotted
 from nlpkit.recipe.places import Path as KeyPath
 from nlpkit.recipe.sections import Attention, Model, Objective, Tokenizer
 
@@ -37,7 +37,7 @@ DEFAULT = "default"
 
 
 class Recipe(FrozenConfig):
-    """The resolved recipe. `data`, `train`, `lora`, `eval`: see `_sections.FIXED`."""
+    """The resolved recipe. `data`, `train`, `lora`, `eval`: see `sections.FIXED`."""
 
     name: str = Field(description="name of the run, and of its directory", json_schema_extra=_FREE)
     seed: int = Field(1, ge=0, lt=2**32, description="of everything that is drawn at random")
@@ -52,7 +52,9 @@ class Recipe(FrozenConfig):
         [], description="tensors that init_from may lack, as parts of names (pooler): drawn afresh"
     )
     model: Model | None = Field(
-        None, validate_default=True, description="family and sizes; not needed with init_from"
+        None,
+        validate_default=True,
+        description="family and sizes; with init_from, dropout rates alone",
     )
     # Before the tokenizer, which is not needed where no objective reads text.
     objective: tuple[Objective, ...] = Field(
@@ -93,8 +95,11 @@ class Recipe(FrozenConfig):
                 names = ", ".join(objective.name for objective in objectives)
                 raise ValueError(f"objective {names} reads no text: remove the section tokenizer")
             return value
-        if value is None and info.data.get("init_from", "not checked") is None:
-            raise PydanticCustomError("missing", "missing")
+        if info.data.get("init_from", "not checked") is None:
+            if value is None:
+                raise PydanticCustomError("missing", "missing")
+        elif info.field_name == "model" and isinstance(value, dict) and value:
+            return {"family": None, **value}
         return value
 
     @field_validator("data", "train", "eval", mode="plain")
@@ -186,6 +191,11 @@ def parse(raw: bytes, source: str, base: Path, overrides: Sequence[str] = ()) ->
     for order, override in enumerate(overrides, 1):
         mistakes += apply(document, override, order)
     replace_alternatives(document)
+    mistakes += [
+        Problem.at(document.place(path), path, "holds a NUL character, which no setting can have")
+        for path in flatten(document.data)
+        if isinstance(value := problems.value_at(document.data, path), str) and "\0" in value
+    ]
     recipe = None
     try:
         recipe = Recipe.model_validate(document.data)

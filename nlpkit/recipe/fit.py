@@ -9,6 +9,8 @@ from typing import Any
 from nlpkit import registry
 from nlpkit.attention.contract import Choice
 from nlpkit.models.config import CAPABILITIES, ModelConfig
+from nlpkit.objectives import mixture
+from nlpkit.objectives._task import Task
 from nlpkit.recipe.places import Document, Path, Problem
 from nlpkit.recipe.sections import Attention, Objective
 
@@ -17,7 +19,7 @@ Misfit = tuple[Path, str]  # the setting, and what is wrong with it
 
 def problems(recipe: Any, document: Document) -> list[Problem]:
     """Return what does not fit, each with its place; nothing where `init_from` has the sizes."""
-    if recipe.model is None:
+    if recipe.model is None or recipe.model.family is None:
         return []
     config = recipe.model.config
     if not isinstance(config, ModelConfig):
@@ -49,11 +51,8 @@ def of_objectives(
     objectives: Sequence[Objective], family: str, config: ModelConfig
 ) -> Iterator[Misfit]:
     """Yield the objectives that a model cannot have, or that cannot be joined."""
-    given = {
-        name
-        for section in objectives
-        for name in registry.load("objectives", section.name).Objective.inputs
-    }
+    given = {name for made in classes(objectives) for name in made.inputs}
+    owners: dict[str, str] = {}  # of each loss: the objective before that has it
     for number, section in enumerate(objectives):
         path: Path = ("objective", number, "name") if len(objectives) > 1 else ("objective", "name")
         made = registry.load("objectives", section.name).Objective
@@ -62,6 +61,12 @@ def of_objectives(
                 path,
                 f"{section.name} makes whole examples and cannot follow {objectives[0].name}; "
                 "name it first, or alone",
+            )
+        elif twice := [part for part in made.parts if part in owners]:
+            yield (
+                path,
+                f"{section.name} has a loss called {twice[0]}, as {owners[twice[0]]} before it; "
+                "remove one of them",
             )
         elif lacking := missing(made, config):
             yield path, f"{section.name} needs {_needed(lacking, family, config)}{_suited(made)}"
@@ -79,11 +84,44 @@ def of_objectives(
                 f"{section.name} does not give {', '.join(unread)}, which family {family} reads"
                 f"{_suited(made)}",
             )
+        elif isinstance(section.config, mixture.Config):
+            for of, what in _of_mixture(section.config, family, config):
+                yield (*path[:-1], "of", of, "name"), what
+        owners |= dict.fromkeys(made.parts, section.name)
+
+
+def _of_mixture(
+    mixed: mixture.Config, family: str, config: ModelConfig
+) -> Iterator[tuple[int, str]]:
+    """Yield the members that cannot be mixed, or that a model cannot have."""
+    first = mixed.of[0]
+    for number, member in enumerate(mixed.of):
+        made = member.objective
+        if isinstance(member.config, mixture.Config):
+            yield number, f"{member.name} is a mixture itself; name its members here"
+        elif issubclass(made, Task) or not made.reads_text:
+            yield (
+                number,
+                f"{member.name} does not learn from running text, as the members of a mixture do",
+            )
+        elif lacking := missing(made, config):
+            yield number, f"{member.name} needs {_needed(lacking, family, config)}{_suited(made)}"
+        elif what := mixture.difference(first.objective, made):
+            yield number, f"{first.label} and {member.label} {what}"
+
+
+def classes(objectives: Sequence[Objective]) -> list[Any]:
+    """Return the classes of the objectives, those of the members in the place of a mixture."""
+    return [
+        registry.load(part.FOLDER, part.name).Objective
+        for section in objectives
+        for part in (section.config.of if isinstance(section.config, mixture.Config) else [section])
+    ]
 
 
 def reads_text(objectives: Sequence[Objective]) -> bool:
     """Return whether an objective reads text, so that a tokenizer is needed."""
-    return any(registry.load(o.FOLDER, o.name).Objective.reads_text for o in objectives)
+    return any(made.reads_text for made in classes(objectives))
 
 
 def missing(objective: Any, config: Any) -> list[str]:

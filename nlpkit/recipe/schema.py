@@ -9,8 +9,9 @@ from pydantic.json_schema import models_json_schema
 
 from nlpkit import registry
 from nlpkit.config import FrozenConfig
+from nlpkit.part import Part
 from nlpkit.recipe import Recipe, sections
-from nlpkit.recipe.sections import Attention, AttentionLayer, Model, Objective, Part, Tokenizer
+from nlpkit.recipe.sections import Attention, AttentionLayer, Model, Objective, Tokenizer
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
@@ -102,4 +103,8 @@ def _part(part: type[Part], configs: dict[str, Schema]) -> Schema:
         finished = {"required": ["path"], "maxProperties": 1}
         trained = {"required": [part.KEY], "not": {"required": ["path"]}}
         return section | {"oneOf": [trained, finished]}
+    if part is Model:  # beside init_from, a rate of dropout alone
+        rates = {"patternProperties": {"dropout$": {"type": "number"}}}
+        alone = rates | {"properties": {part.KEY: own[part.KEY]}, "additionalProperties": False}
+        return section | {"allOf": [*rules, {"if": {"required": [part.KEY]}, "else": alone}]}
     return section | {"required": [part.KEY]}

@@ -5,19 +5,13 @@ comparison of two recipes ask it.
 """
 
 import importlib
-import re
 from copy import copy
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
+from typing import Annotated, Any, get_args
 
 from pydantic import (
-    AfterValidator,
-    BaseModel,
     Field,
-    SerializationInfo,
     ValidationInfo,
     field_validator,
-    model_serializer,
-    model_validator,
 )
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
@@ -25,7 +19,7 @@ from pydantic_core import PydanticCustomError
 from nlpkit import registry
 from nlpkit.attention.contract import Choice
 from nlpkit.config import FrozenConfig
-from nlpkit.errors import UsageError
+from nlpkit.part import Part, name_in
 from nlpkit.recipe.places import Path
 
 # Sections whose settings are declared by one module, whatever the recipe says.
@@ -43,80 +37,29 @@ def fixed_config(section: str) -> type[FrozenConfig]:
     return importlib.import_module(FIXED[section]).Config
 
 
-def part_config(folder: str, name: str) -> type[FrozenConfig]:
-    """Return the `Config` of the part `name` of `folder`; raise `UsageError`."""
-    if not re.fullmatch(r"\w+(\.\w+)*", name):
-        raise UsageError(f"no {name!r}; known: {', '.join(registry.names(folder))}")
-    config = getattr(registry.load(folder, name), "Config", None)
-    if not (isinstance(config, type) and issubclass(config, FrozenConfig)):
-        raise UsageError(f"the module {name!r} has no `class Config(FrozenConfig)`")
-    return config
-
-
-def _name_in(folder: str) -> AfterValidator:
-    def check(name: str) -> str:
-        try:
-            part_config(folder, name)
-        except UsageError as error:
-            raise ValueError(str(error)) from error
-        return name
-
-    return AfterValidator(check)
-
-
-class Part(FrozenConfig):
-    """A part chosen by name: what the recipe says about it itself, and `config`, its `Config`."""
-
-    FOLDER: ClassVar[str]
-    KEY: ClassVar[str]
-    if TYPE_CHECKING:
-        # Each part declares it after its own settings, because fields are checked in order.
-        config: Any
-
-    @classmethod
-    def own(cls) -> dict[str, FieldInfo]:
-        """Return the settings that belong to the recipe, not to the part."""
-        return {name: field for name, field in cls.model_fields.items() if name != "config"}
-
-    @classmethod
-    def config_of(cls, value: Any) -> type[FrozenConfig] | None:
-        """Return the `Config` of the part that the section `value` names, if there is one."""
-        name = value.get(cls.KEY)
-        try:
-            return part_config(cls.FOLDER, name) if isinstance(name, str) else None
-        except UsageError:
-            return None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _apart(cls, value: Any) -> Any:
-        if not isinstance(value, dict) or isinstance(value.get("config"), BaseModel):
-            return value
-        own = {key: value[key] for key in cls.own() if key in value}
-        return {**own, "config": {key: value[key] for key in value if key not in own}}
-
-    @field_validator("config", mode="plain", check_fields=False)
-    @classmethod
-    def _checked(cls, value: Any, info: ValidationInfo) -> Any:
-        name = info.data.get(cls.KEY)
-        if name is None or isinstance(value, BaseModel):
-            return value
-        return part_config(cls.FOLDER, name).model_validate(value)
-
-    @model_serializer(mode="plain")
-    def _flat(self, info: SerializationInfo) -> dict[str, Any]:
-        own = {key: getattr(self, key) for key in type(self).own()}
-        settings = self.config.model_dump(mode=info.mode) if self.config else {}
-        return {key: value for key, value in own.items() if value is not None} | settings
-
-
 class Model(Part):
-    """The model family and its sizes."""
+    """The model family and its sizes.
+
+    With `init_from`, whose family and sizes count, `family` may be None; `config` then has the
+    dropout rates that replace those of the checkpoint.
+    """
 
     FOLDER = "models"
     KEY = "family"
-    family: Annotated[str, _name_in("models"), Field(description="model family")]
+    family: Annotated[str, name_in("models")] | None = Field(description="model family")
     config: Any = None
+
+    @field_validator("config", mode="before")
+    @classmethod
+    def _dropout_alone(cls, value: Any, info: ValidationInfo) -> Any:
+        if info.data.get("family", "not checked") is None:
+            other = [name for name in value if not str(name).endswith("dropout")]
+            if other:
+                raise ValueError(
+                    f"{', '.join(other)}: with init_from the family and sizes are the "
+                    "checkpoint's; only dropout rates can be set"
+                )
+        return value
 
 
 class Objective(Part):
@@ -124,7 +67,7 @@ class Objective(Part):
 
     FOLDER = "objectives"
     KEY = "name"
-    name: Annotated[str, _name_in("objectives"), Field(description="training objective")]
+    name: Annotated[str, name_in("objectives"), Field(description="training objective")]
     weight: float = Field(1.0, gt=0, description="of its loss, beside other objectives")
     config: Any = None
 
@@ -139,7 +82,7 @@ class Tokenizer(Part):
     FOLDER = "tokenizers"
     KEY = "kind"
     path: str | None = Field(None, min_length=1, description="directory of a finished tokenizer")
-    kind: Annotated[str, _name_in("tokenizers")] | None = Field(
+    kind: Annotated[str, name_in("tokenizers")] | None = Field(
         None, validate_default=True, description="tokenizer to train on data.train"
     )
     config: Any = None
@@ -167,7 +110,7 @@ class AttentionLayer(Part):
 
     FOLDER = "attention/kinds"
     KEY = "kind"
-    kind: Annotated[str, _name_in("attention/kinds"), Field(description="who sees whom")]
+    kind: Annotated[str, name_in("attention/kinds"), Field(description="who sees whom")]
     config: Any = None
 
     @property
@@ -187,7 +130,7 @@ class Attention(Part):
         min_length=1,
         description="a kind for each layer, repeated over the layers, instead of kind",
     )
-    kind: Annotated[str, _name_in("attention/kinds")] | None = Field(
+    kind: Annotated[str, name_in("attention/kinds")] | None = Field(
         None, description="who sees whom, in every layer; default: the family's own"
     )
     config: Any = Field(None, validate_default=True)

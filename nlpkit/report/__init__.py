@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from nlpkit.checkpoints.run_directory import seed_runs
 from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import UsageError
 from nlpkit.report import page, svg
@@ -41,6 +42,7 @@ def write(runs: Sequence[Path], out: Path | None = None) -> Path:
     ending = out.suffix.lower()
     if ending not in ENDINGS:
         raise UsageError(f"{out}: a report ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
+    runs = [each for run in runs for each in ([path for _, path in seed_runs(run)] or [run])]
     histories = [read_history(run, label) for run, label in zip(runs, _labels(runs), strict=True)]
     charts = make_charts(histories)
     labels = [history.label for history in histories]

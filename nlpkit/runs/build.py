@@ -3,8 +3,7 @@
 Used by `pretrain` and by `nlpkit plan`.
 """
 
-import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,140 +11,23 @@ import torch
 from torch import nn
 
 from nlpkit import registry
-from nlpkit.checkpoints import any_layout, files, hf_layout
+from nlpkit.checkpoints import any_layout, hf_layout
 from nlpkit.data import corpus, store
 from nlpkit.data.cache import cache_directory
 from nlpkit.data.items import build_items, read_rows
+from nlpkit.data.lines import shown
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Callbacks
-from nlpkit.errors import DataError, FileError, UsageError
-from nlpkit.models import families, lora
-from nlpkit.models.config import ModelConfig
+from nlpkit.errors import DataError, UsageError
+from nlpkit.models import lora
 from nlpkit.models.head import taken_head
-from nlpkit.models.rows import resize_embeddings, vocabulary_size
+from nlpkit.models.rows import resize_embeddings
 from nlpkit.objectives._combined import combined
 from nlpkit.objectives._task import Task
-from nlpkit.recipe import Recipe, Resolved, fit
-from nlpkit.recipe.places import dotted
-from nlpkit.runs import checks
+from nlpkit.recipe import Resolved
+from nlpkit.runs import checks, data_files
 from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.runs.vocabulary import build_tokenizer
-
-
-def model_part(
-    resolved: Resolved, run_path: Path | None = None, resumed: Path | None = None
-) -> ModelPart:
-    """Return the family and sizes of the model, from the section `model` or from `init_from`.
-
-    The weights of `init_from` are not read if the run has checkpoints, or is resumed from the
-    checkpoint `resumed`: these have all sizes and weights.
-    """
-    recipe = resolved.recipe
-    if recipe.init_from is None:
-        if recipe.init_missing:
-            raise UsageError("init_missing: needs init_from; remove it, or set init_from")
-        assert recipe.model is not None  # the recipe's own check
-        config = fit.with_attention(recipe.model.config, recipe.attention.choices)
-        return ModelPart(recipe.model.family, config, None)
-    own = base = None
-    if recipe.lora is not None:  # a checkpoint of adapters names its base
-        saved = [c.path for c in files.list_checkpoints(run_path)] if run_path else []
-        newest = resumed or (saved[0] if saved else None)
-        base = any_layout.base(newest) if newest else None
-    elif resumed is not None:
-        own = resumed, hf_layout.read(resumed)
-    elif run_path is not None:
-        own = _own_checkpoint(run_path)
-    directory = own[0] if own else base or _start(resolved.path(recipe.init_from))
-    asked = _family_of_recipe(recipe, directory)
-    settings, tensors = own[1] if own else any_layout.read(directory, asked)
-    family, _ = hf_layout.family_of(settings, directory, asked)
-    part = ModelPart(family, None, None, directory)
-    loaded = _loaded(resolved, family, directory, settings, tensors)
-    part.config, part.warnings = (
-        loaded.config,
-        loaded.warnings("and drawn afresh" if recipe.lora is None else "and taken as 0"),
-    )
-    part.start = None if own else loaded.state
-    part.rows = vocabulary_size(loaded.state, part.vocabulary) or None
-    if recipe.model is not None and recipe.model.config != _plain(part.config):
-        differ = [k for k, v in part.config if getattr(recipe.model.config, k, None) != v]
-        raise UsageError(
-            f"init_from: {directory} has other {', '.join(differ)} than the section model; "
-            "remove the section"
-        )
-    for path, what in fit.of_attention(recipe.attention, part.config):
-        raise UsageError(f"{dotted(path)}: {what}")
-    part.config = fit.with_attention(part.config, recipe.attention.choices)
-    if recipe.lora is not None:
-        part.lora = recipe.lora
-        targets = lora.targeted(recipe.lora, part.module(), part.config)
-        part.targets = {k: v for k, v in targets.items() if f"{k}.weight" in loaded.state}
-        part.base_hash = any_layout.base_hash(directory)
-    return part
-
-
-def _plain(config: ModelConfig) -> ModelConfig:
-    """Return the config without attention settings, as in the section `model`."""
-    return config.model_copy(update={"attention": ()})
-
-
-def _family_of_recipe(recipe: Recipe, directory: Path) -> str | None:
-    """Return the family in the section `model`, or None if there is no such section.
-
-    Raises:
-        UsageError: the `model_type` of the checkpoint is that of another family.
-    """
-    if recipe.model is None:
-        return None
-    family = recipe.model.family
-    if (directory / "config.json").is_file():
-        ours, theirs = (
-            families.load(family).MODEL_TYPE,
-            hf_layout.model_type_of(hf_layout.read_settings(directory)),
-        )
-        if ours != theirs:
-            raise UsageError(
-                f"init_from: {directory} has model_type {theirs}, and family {family} of the "
-                f"section model {ours}; remove the section"
-            )
-    return family
-
-
-def _loaded(
-    resolved: Resolved,
-    family: str,
-    directory: Path,
-    settings: Mapping[str, Any],
-    tensors: Mapping[str, torch.Tensor],
-) -> hf_layout.Loaded:
-    """Return the weights of `init_from`; those that `init_missing` names may be missing."""
-    recipe = resolved.recipe
-    allowed = recipe.init_missing if recipe.lora is None else ()
-    try:
-        return hf_layout.converted(family, directory, settings, tensors, allow_missing=allowed)
-    except hf_layout.MissingTensors as error:
-        remedy = f"to initialize such tensors, name them: init_missing: [{error.example}]"
-        if recipe.lora is not None:
-            remedy = "adapters are saved without such tensors; train the whole model first"
-        raise FileError(f"{error}; {remedy}") from error
-
-
-def _own_checkpoint(run_path: Path) -> tuple[Path, tuple[dict[str, Any], dict[str, Any]]] | None:
-    """Return the run's newest readable checkpoint; if there is none, `resume` reports it."""
-    for found in files.list_checkpoints(run_path):
-        with contextlib.suppress(FileError):
-            return found.path, hf_layout.read(found.path)
-    return None
-
-
-def _start(directory: Path) -> Path:
-    """Return the checkpoint of `init_from`, resolved: `latest` may change while it is read."""
-    if not any_layout.is_checkpoint(directory) and files.read_pointer(directory, "latest"):
-        raise UsageError(
-            f"init_from: {directory} is a run; name its checkpoint: {directory}/checkpoints/latest"
-        )
-    return directory.resolve()
 
 
 def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
@@ -200,6 +82,11 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
     config = resolved.recipe.data
     cache = cache_directory(config.cache, run_path / "cache", callbacks.note)
     train_inputs, valid_inputs = corpus.resolve(config, resolved.base, cache, callbacks.should_stop)
+    if both := data_files.in_both(train_inputs, valid_inputs):
+        callbacks.note(
+            f"data.valid: {shown(both)}: also in data.train; held-out figures show what the model "
+            "has learned by heart"
+        )
     held_out_share = bool(config.valid_fraction)
     train_part: Any = "train" if held_out_share else "all"
     # Must come before the tokenizer, which needs the objective's special tokens.
@@ -238,7 +125,8 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
                 f"{name}: {len(made.corpus):,} documents give no example; left out: "
                 + ", ".join(f"{n:,} {what}" for what, n in made.spans.dropped.items())
             )
-    return Data(tokenizer, objective, train, valid, examples, held_out)
+    inputs = train_inputs, valid_inputs
+    return Data(tokenizer, objective, train, valid, examples, held_out, inputs, cache)
 
 
 def bind_objective(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nlpkit import __version__
 from nlpkit.checkpoints import any_layout, hf_layout, tokenizer_files
+from nlpkit.checkpoints.family import family_of
 from nlpkit.disk import name_path_in_errors, sync
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
@@ -58,7 +59,7 @@ def convert(
     _check_free(out)
     asked = PRECISIONS[precision] if precision is not None else None
     found = _read(source, asked, config, family, info)
-    family, _ = hf_layout.family_of(found.settings, found.path, family)
+    family, _ = family_of(found.settings, found.path, family)
     loaded = hf_layout.converted(family, found.path, found.settings, found.tensors)
     for line in loaded.warnings("and not written"):
         warn(line)

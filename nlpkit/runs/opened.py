@@ -13,11 +13,14 @@ from torch import nn
 
 from nlpkit import registry
 from nlpkit.checkpoints import any_layout, files, hf_layout, tokenizer_files
-from nlpkit.disk import file_sha256
-from nlpkit.errors import FileError, UsageError
+from nlpkit.checkpoints.family import family_of
+from nlpkit.checkpoints.run_directory import seed_runs
+from nlpkit.disk import file_sha256, user_path
+from nlpkit.errors import DivergedError, FileError, UsageError
 from nlpkit.models import families
 from nlpkit.models.head import Head, taken_head
 from nlpkit.models.rows import vocabulary_size
+from nlpkit.objectives import mixture
 from nlpkit.objectives._combined import combined
 from nlpkit.recipe.fit import missing
 from nlpkit.runs.parts import ModelPart
@@ -62,18 +65,20 @@ def open_checkpoint(
 
     Raises:
         FileError: something is missing, damaged (by the manifest's hashes), or does not fit.
+        DivergedError: a weight is not finite.
         UsageError: there is no such device.
     """
     where = machine.find_device(device)
-    directory = find_checkpoint(Path(path).expanduser(), info)
+    directory = find_checkpoint(user_path(path), info)
     verify(directory)
     settings, tensors = any_layout.read(directory, family)
-    family, _ = hf_layout.family_of(settings, directory, family)
+    family, _ = family_of(settings, directory, family)
     part = ModelPart(family, None, None, directory)
     loaded = hf_layout.converted(family, directory, settings, tensors)
     for line in loaded.warnings("and taken as 0"):
         warn(f"{directory}: {line}")
     part.config, state = loaded.config, loaded.state
+    _check_finite(directory, state)
     notes = any_layout.read_notes(directory)
     home = any_layout.tokenizer_home(directory)
     tokenizer = tokenizer_files.load(home)[1] if part.vocabulary else None
@@ -99,12 +104,14 @@ def find_checkpoint(path: Path, info: Callable[[str], None] = lambda _: None) ->
     if any_layout.is_checkpoint(path):
         return path.resolve()
     run = path.parent if path.name == "checkpoints" else path
-    for name in ("best", "latest"):
-        if found := files.read_pointer(run, name):
-            info(f"{path}: its {name} checkpoint, {found.name}")
-            return found
+    if found := files.chosen(run):
+        info(f"{path}: its {found[1]} checkpoint, {found[0].name}")
+        return found[0]
     if not path.exists():
         raise FileError(f"{path}: no such directory; give a checkpoint, or a run such as runs/NAME")
+    if runs := seed_runs(path):
+        names = ", ".join(str(each) for _, each in runs[:2])
+        raise FileError(f"{path}: holds {len(runs)} runs with different seeds; give one: {names} …")
     if not path.is_dir():
         raise FileError(f"{path}: not a directory; give the one that contains config.json")
     raise FileError(f"{path}: neither a checkpoint (no config.json) nor a run with checkpoints")
@@ -127,6 +134,16 @@ def verify(directory: Path) -> None:
                 raise FileError(f"{target}: has changed since it was written (its hash differs)")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileError(f"{manifest}: cannot be read: {error}") from error
+
+
+def _check_finite(directory: Path, state: Mapping[str, torch.Tensor]) -> None:
+    wrong = [name for name, tensor in state.items() if not tensor.isfinite().all()]
+    if wrong:
+        raise DivergedError(
+            f"{directory}: {len(wrong)} of {len(state)} tensors have values that are not finite "
+            f"(the first: {wrong[0]}); the training diverged before it was saved; use an earlier "
+            "checkpoint"
+        )
 
 
 def _objective(
@@ -162,7 +179,8 @@ def _bound(
     """Return one objective, bound to the model."""
     settings = {key: value for key, value in named.items() if key != "weight"}
     name = settings.pop("name")
-    registry.check_named_by(directory / hf_layout.NOTES, name, "run nlpkit where it lies")
+    for each in mixture.names(named):
+        registry.check_named_by(directory / hf_layout.NOTES, each, "run nlpkit where it lies")
     module = registry.load("objectives", name)
     if is_default:
         settings = _fitting(module.Config, part.config)

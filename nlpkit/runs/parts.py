@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from nlpkit.data.corpus import Input
 from nlpkit.data.items import Items
 from nlpkit.data.loader import Examples
 from nlpkit.data.store import Corpus
@@ -33,6 +34,9 @@ class Data:
     valid: Corpus | Items | None
     examples: Examples
     held_out: Examples | None
+    # The files of `data.train` and of `data.valid`, and where their tokens are kept.
+    inputs: tuple[Sequence[Input], Sequence[Input]]
+    cache: Path
 
     @property
     def vocab_size(self) -> int:

@@ -23,18 +23,21 @@ from nlpkit.errors import DivergedError, UsageError
 from nlpkit.recipe import Resolved, flatten
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import value_at
-from nlpkit.runs import build
+from nlpkit.runs import build, data_files
+from nlpkit.runs.model_part import model_part
 from nlpkit.runs.parts import Data, token_characters
-from nlpkit.runs.resume import Run, Training, from_first, named_checkpoint, restore, save
+from nlpkit.runs.resume import named_checkpoint, restore, save
+from nlpkit.runs.run import Run, Training, from_first
 from nlpkit.train import machine
 from nlpkit.train.best_evaluation import LOSS
 from nlpkit.train.duration import long_warmup, resolve_steps
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
-from nlpkit.train.loop import Job, State, train
+from nlpkit.train.loop import Job, train
 from nlpkit.train.optim import adamw
 from nlpkit.train.processes import expect_unused
 from nlpkit.train.signals import StopFlag
+from nlpkit.train.state import State
 from nlpkit.train.trackers import TrackedRun, Trackers
 
 
@@ -56,8 +59,10 @@ def pretrain(
     accelerator = make_accelerator(resolved, directory, device, log)
     with stop.abortable():
         run = prepare(resolved, directory, accelerator, log, stop, named_checkpoint(resume))
-    settings = run.settings
     state = restore(run, resume)
+    if accelerator.is_main_process:
+        data_files.write(directory.path, *run.data.inputs, run.data.cache, stop.check)
+    settings = run.settings
     announce(run, state)
     budget = settings.batch_budget
     held_out = None
@@ -203,7 +208,7 @@ def prepare(
             "train.tokens_per_batch"
         )
     callbacks = Callbacks(note=log.info, warn=log.warn, should_stop=stop.check)
-    part = build.model_part(resolved, directory.path, resumed)
+    part = model_part(resolved, directory.path, resumed, log.info)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
     with accelerator.main_process_first():  # the other ranks read it from the cache
@@ -240,9 +245,10 @@ def announce(run: Run, state: State) -> None:
         entropy = data.valid.unigram_entropy()
         known = "" if entropy is None else f", unigram entropy {entropy:.4f} nats"
         log.info(f"held out: {_size(data.valid)}{known}")
-    for corpus in (data.train, data.valid):
+    for name, corpus in (("training", data.train), ("held-out", data.valid)):
         if corpus is not None and corpus.cut:
-            log.warn("too long: " + ", ".join(f"{n:,} {what}" for what, n in corpus.cut.items()))
+            cut = ", ".join(f"{n:,} {what}" for what, n in corpus.cut.items())
+            log.warn(f"too long in the {name} data: {cut}")
     written = run.resolved.recipe.train
     if written.epochs or written.warmup_ratio:
         log.info(

@@ -3,83 +3,24 @@
 import json
 import platform
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from accelerate import Accelerator, PartialState
-from accelerate.utils import broadcast_object_list
+from accelerate import PartialState
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import nn
+from safetensors.torch import load_file
 
 from nlpkit import __version__
 from nlpkit.checkpoints import files, hf_layout, peft_layout, tokenizer_files
-from nlpkit.checkpoints.run_directory import RunDirectory
-from nlpkit.data.pack import Batch
 from nlpkit.disk import name_path_in_errors
-from nlpkit.errors import FileError, UsageError
+from nlpkit.errors import DivergedError, FileError, UsageError
 from nlpkit.models.hf_format import table_names
-from nlpkit.objectives._task import Task
-from nlpkit.objectives.contract import Objective, forward
-from nlpkit.recipe import Resolved
 from nlpkit.runs import build, vocabulary
-from nlpkit.runs.parts import Data, ModelPart
+from nlpkit.runs.run import Run, from_first
 from nlpkit.train import snapshot
-from nlpkit.train.log import Log
-from nlpkit.train.loop import State
-from nlpkit.train.settings import ResolvedTraining
-
-T = TypeVar("T")
-
-
-class Training(nn.Module):
-    """Model and objective as one module: DDP, FSDP and autocast must also wrap the loss."""
-
-    model: Any  # a family's `Model`, which `nn.Module` hides
-
-    def __init__(self, model: nn.Module, objective: Objective):
-        super().__init__()
-        self.model = model
-        self.objective = objective
-
-    def forward(self, batch: Batch, predict: bool = False) -> Any:
-        """Return the loss; with `predict` also a task's (prediction, label) pairs."""
-        hidden = forward(self.objective, self.model, batch)
-        if predict and isinstance(self.objective, Task):
-            return self.objective.predict(self.model, hidden, batch)
-        loss = self.objective.loss(self.model, hidden, batch)
-        return (loss, []) if predict else loss
-
-
-@dataclass
-class Run:
-    """A run with its parts, ready to train."""
-
-    resolved: Resolved
-    settings: ResolvedTraining  # the section `train`, with its length in steps
-    directory: RunDirectory
-    part: ModelPart
-    data: Data
-    accelerator: Accelerator
-    training: nn.Module
-    optimizer: Any
-    log: Log
-
-    @property
-    def unwrapped(self) -> Training:
-        """The training module without the wrappers of accelerate."""
-        return self.accelerator.unwrap_model(self.training)
-
-
-def from_first(processes: PartialState, answer: Callable[[], T]) -> T:
-    """Call `answer` on rank 0 only; return its result on all ranks."""
-    found = [answer() if processes.is_main_process else None]
-    if processes.num_processes > 1:
-        broadcast_object_list(found)
-    return found[0]  # type: ignore[return-value]
+from nlpkit.train.state import State
 
 
 def restore(run: Run, resume: str) -> State:
@@ -92,6 +33,9 @@ def restore(run: Run, resume: str) -> State:
         run.accelerator.wait_for_everyone()
         return State()
     saved, state = _training(found.path, run.settings.best_by)
+    # Checkpoints of older versions do not have it.
+    zero_at_last_step = saved.get("zero_at_last_step", True)
+    run.settings = run.settings.model_copy(update={"zero_at_last_step": zero_at_last_step})
     if saved["data"] != run.data.fingerprint:
         raise UsageError(
             f"{path} was trained on other data or with another tokenizer: their content has "
@@ -140,7 +84,7 @@ def _checkpoint_to_resume(run: Run, resume: str) -> files.Checkpoint | None:
     named = named_checkpoint(resume)
     if named is not None:
         return _valid(run, named)
-    if files.list_checkpoints(path):
+    if files.list_directories(path):
         raise UsageError(f"{path} has checkpoints of a run; give --out another directory")
     return None
 
@@ -155,7 +99,7 @@ def _valid(run: Run, path: Path) -> files.Checkpoint:
     if problem:
         raise FileError(f"{path}: not a valid checkpoint: {problem}")
     step = _training(path, run.settings.best_by)[1].step
-    newer = [c for c in files.list_checkpoints(run.directory.path) if c.step > step]
+    newer = [c for c in files.list_directories(run.directory.path) if c.step > step]
     if newer:
         raise UsageError(
             f"{run.directory.path} has newer checkpoints (step {newer[0].step}); "
@@ -226,11 +170,15 @@ def save(run: Run, state: State, best: bool) -> None:
     """Save the checkpoint of `state.step` if it does not exist; with `best`, point `best` to it.
 
     If it exists, it was saved before the evaluation of its step, and gets the new state.
+
+    Raises:
+        DivergedError: a weight is not finite; nothing is saved.
     """
     path, best_by = run.directory.path, run.settings.best_by
     there = {c.step: c for c in files.list_checkpoints(path)}.get(state.step)
     if there is None:
         weights = snapshot.weights(run.training)
+        _check_finite(state.step, weights)
         optimizer_state = snapshot.optimizer_state(run.training, run.optimizer)
         if run.accelerator.is_main_process:
             _write(run, state, weights, optimizer_state)
@@ -241,6 +189,16 @@ def save(run: Run, state: State, best: bool) -> None:
             files.set_pointer(path, "best", files.checkpoint_path(path, state.step))
         files.prune(path, run.settings.keep)
     run.accelerator.wait_for_everyone()
+
+
+def _check_finite(step: int, weights: Mapping[str, torch.Tensor]) -> None:
+    def first_wrong() -> str | None:
+        return next((name for name, each in weights.items() if not each.isfinite().all()), None)
+
+    if name := from_first(PartialState(), first_wrong):
+        raise DivergedError(
+            f"step {step}: the weights are not finite ({name} is one); they are not saved"
+        )
 
 
 def _keep_tokenizer(run: Run) -> None:
@@ -266,8 +224,7 @@ def _write(
         _write_model(run, directory, weights, state.step / run.settings.steps)
         if run.data.tokenizer is not None:
             tokenizer_files.save(run.data.tokenizer, directory)
-        tensors = {name: tensor.contiguous() for name, tensor in optimizer_state.items()}
-        save_file(tensors, directory / files.OPTIMIZER_STATE)
+        hf_layout.save_tensors(directory / files.OPTIMIZER_STATE, optimizer_state)
         (directory / files.TRAINING).write_text(_state_text(run, state), encoding="utf-8")
 
     _keep_tokenizer(run)
@@ -318,6 +275,7 @@ def _state_text(run: Run, state: State) -> str:
     content = {
         "state": state.to_json(),
         "best_by": run.settings.best_by,
+        "zero_at_last_step": run.settings.zero_at_last_step,
         "data": run.data.fingerprint,
         "nlpkit": __version__,
     }

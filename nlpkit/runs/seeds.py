@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +31,21 @@ def best_evaluation(run: Path, best_by: str = LOSS) -> dict[str, float]:
     return {LOSS: figures[LOSS]} | figures.get("metrics", {})
 
 
-def summary(runs: Sequence[tuple[int, Path]], best_by: str = LOSS) -> dict[str, Any]:
+def summary(seeds: Sequence[int], figures: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
     """Return for each figure mean, median, sample standard deviation and the value of each seed.
 
     The first three are None if the figure is undefined or missing for a seed.
     """
-    figures = [best_evaluation(path, best_by) for _, path in runs]
-    result: dict[str, Any] = {"seeds": [seed for seed, _ in runs], "figures": {}}
+    result: dict[str, Any] = {"seeds": list(seeds), "figures": {}}
     for name in dict.fromkeys(name for figure in figures for name in figure):
         values = [figure.get(name) for figure in figures]
         known = [value for value in values if value is not None]
         whole = len(known) == len(values)
+        several = whole and len(known) > 1
         result["figures"][name] = {
             "mean": statistics.fmean(known) if whole else None,
             "median": statistics.median(known) if whole else None,
-            "std": statistics.stdev(known) if whole else None,
+            "std": statistics.stdev(known) if several else None,
             "values": values,
         }
     return result

@@ -13,7 +13,7 @@ from nlpkit.data.store import Callbacks
 from nlpkit.errors import UsageError
 from nlpkit.models.config import ModelConfig
 from nlpkit.recipe import Resolved
-from nlpkit.recipe.fit import reads_text
+from nlpkit.recipe.fit import classes, reads_text
 from nlpkit.runs import grow
 from nlpkit.runs.parts import ModelPart
 from nlpkit.tokenizers.contract import Extendable, Tokenizer
@@ -68,11 +68,10 @@ def _with_special_tokens(
     Raises:
         UsageError: a tokenizer of this kind takes none.
     """
-    objectives = [
-        registry.load("objectives", section.name).Objective for section in resolved.recipe.objective
-    ]
     wanted = dict.fromkeys(
-        token for objective in objectives for token in objective.special_tokens(model_config)
+        token
+        for objective in classes(resolved.recipe.objective)
+        for token in objective.special_tokens(model_config)
     )
     if not wanted:
         return tokenizer

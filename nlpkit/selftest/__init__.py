@@ -21,10 +21,13 @@ import torch
 from torch import nn
 
 from nlpkit.checkpoints.run_directory import RunDirectory
+from nlpkit.data.loader import Examples
 from nlpkit.errors import UsageError
+from nlpkit.objectives import mixture
 from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved, fit, sections
 from nlpkit.runs import build, pretrain
+from nlpkit.runs.model_part import model_part
 from nlpkit.selftest import of_checkpoint, of_examples, of_labels, of_objective, of_run
 from nlpkit.selftest.bench import EVAL_EVERY, SAVE_EVERY, STEPS, Bench, check
 from nlpkit.selftest.of_objective import Verdict
@@ -112,7 +115,9 @@ def prove(bench: Bench) -> Iterator[Proof]:
     subject = bench.subject
     proofs: dict[str, Callable[[], Verdict]] = {}
     if isinstance(subject.objective, Task):  # rows, not pieces of text: what is left to prove
-        proofs["packed = alone"] = lambda: of_objective.rows_packed_are_alone(subject)
+        proofs["packed = alone"] = lambda: of_objective.sums_packed_are_alone(subject)
+    elif isinstance(subject.objective, mixture.Objective):
+        proofs |= _of_members(subject, subject.objective)
     else:
         proofs |= _of_text(subject)
     proofs["batches"] = lambda: of_run.batches(bench)
@@ -127,13 +132,26 @@ def prove(bench: Bench) -> Iterator[Proof]:
         yield Proof(name, passed, figure, time.perf_counter() - start)
 
 
+def _of_members(subject: Subject, mixed: mixture.Objective) -> dict[str, Callable[[], Verdict]]:
+    """Return the proofs of each member alone, and those of the mixture."""
+    proofs: dict[str, Callable[[], Verdict]] = {}
+    corpus = subject.examples.corpus
+    for label, member in zip(mixed.labels, mixed.members, strict=True):
+        examples = Examples(corpus, member, subject.seed)
+        found = _of_text(replace(subject, objective=member, examples=examples))
+        proofs |= {f"{label}: {name}": proof for name, proof in found.items()}
+    proofs["members"] = lambda: of_examples.members(subject, mixed)
+    proofs["packed = alone"] = lambda: of_objective.sums_packed_are_alone(subject)
+    return proofs
+
+
 def _of_text(subject: Subject) -> dict[str, Callable[[], Verdict]]:
     """Return the proofs that fit an objective on text: by the heads it has, and what it says."""
     seen = _first_look(subject)
     fitting: dict[str, tuple[bool, Callable[[Subject], Verdict]]] = {
         "noise floor": (bool(seen.words), of_objective.noise_floor),
         "no leak": (bool(seen.words), of_objective.no_leak),
-        "no label leak": (bool(seen.labels), of_labels.label_leak),
+        "no label leak": (bool(seen.given_labels), of_labels.label_leak),
         "no neighbour leak": (True, of_objective.no_neighbour_leak),
         "unmasking": (True, of_examples.unmasking),
         "shown targets": (bool(subject.offering("shown")), of_examples.shown_targets),
@@ -150,7 +168,7 @@ def _of_text(subject: Subject) -> dict[str, Callable[[], Verdict]]:
 def _shrink(resolved: Resolved) -> tuple[Resolved, dict[str, tuple[Any, Any]]]:
     """Return the recipe with a small model with fresh weights, and what was lowered."""
     recipe = resolved.recipe
-    part = build.model_part(resolved)
+    part = model_part(resolved)
     config = part.config
     known = {k: v for k, v in config if k in SMALL and v is not None}
     lower = {k: min(v, SMALL[k]) for k, v in known.items()}
@@ -160,7 +178,7 @@ def _shrink(resolved: Resolved) -> tuple[Resolved, dict[str, tuple[Any, Any]]]:
     small = type(config).model_validate(config.model_dump() | lower)
     tokenizer = recipe.tokenizer
     if tokenizer is None and fit.reads_text(recipe.objective):
-        tokenizer = sections.Tokenizer(path=recipe.init_from, kind=None)
+        tokenizer = sections.Tokenizer(path=str(part.source), kind=None)
     model = sections.Model(family=part.family, config=small)
     update = {"model": model, "init_from": None, "tokenizer": tokenizer}
     lowered = {k: (known[k], v) for k, v in lower.items() if v != known[k]}

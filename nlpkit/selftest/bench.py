@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from nlpkit.recipe import Resolved
-from nlpkit.runs.resume import Run
+from nlpkit.runs.run import Run
 from nlpkit.selftest.subject import Subject
 from nlpkit.train.signals import StopFlag
 

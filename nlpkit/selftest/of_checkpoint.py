@@ -24,8 +24,8 @@ from nlpkit.selftest.of_objective import Verdict
 from nlpkit.selftest.subject import Subject
 from nlpkit.selftest.watching import TOKENS, look
 from nlpkit.train.log import QUIET, TIME_KEYS, Log
-from nlpkit.train.loop import State
 from nlpkit.train.signals import StopFlag
+from nlpkit.train.state import State
 
 
 def reopened(bench: Bench) -> Verdict:

@@ -6,6 +6,7 @@ T tokens of an example.
 import numpy as np
 import torch
 
+from nlpkit.objectives import mixture
 from nlpkit.objectives.contract import IGNORE
 from nlpkit.selftest.of_objective import Verdict, shown_rows
 from nlpkit.selftest.subject import Example, Source, Subject
@@ -26,8 +27,23 @@ def unmasking(subject: Subject) -> Verdict:
         hidden += int((example.get("labels", np.empty(0)) != IGNORE).sum())
         if not any(_holds(subject, made, source) for made in unmasked(subject, example)):
             mates = " or a mate" if source.mates else ""
-            return False, f"piece {number} of {source.size} tokens{mates} is not in its example"
+            figure = f"piece {number} of {source.size} tokens{mates} is not in its example"
+            return False, figure + _hint(subject)
     return True, f"{len(sources)} pieces, {hidden:,} labels put back"
+
+
+def _hint(subject: Subject) -> str:
+    """Return what an objective may say about its examples and does not."""
+    missing = []
+    if not subject.offering("unmask"):
+        missing.append(
+            "`unmask(example)`, which returns the example with the hidden tokens in `input_ids`"
+        )
+    if not subject.offering("restore"):
+        missing.append("`restore(example)`, which returns the texts of the unmasked example")
+    if not missing:
+        return ""
+    return f"; where it is there in another form, give the objective {' or '.join(missing)}"
 
 
 def unmasked(subject: Subject, example: Example) -> list[Example]:
@@ -143,6 +159,21 @@ def mates(subject: Subject) -> Verdict:
     return True, f"{figure}, and a label tells which"
 
 
+def members(subject: Subject, mixed: mixture.Objective) -> Verdict:
+    """Count the members that made examples: as often as their weights say."""
+    made = [int(example[mixture.MEMBER][0]) for example in subject.noises(COUNT, SIZE, 17)]
+    found = np.bincount(made, minlength=len(mixed.labels)) / COUNT
+    errors = np.sqrt(mixed.shares * (1 - mixed.shares) / COUNT)
+    figures = [
+        f"{label} {share:.0%}, {wanted:.0%} ± {error:.0%} should"
+        for label, share, wanted, error in zip(
+            mixed.labels, found, mixed.shares, errors, strict=True
+        )
+    ]
+    drawn_right = bool((abs(found - mixed.shares) <= 4 * errors).all())
+    return drawn_right, f"{COUNT} examples: {'; '.join(figures)}"
+
+
 def detection(subject: Subject) -> Verdict:
     """Compare the label of each token with what it was: replaced is what is another token now."""
     if not subject.offering("unmask"):
@@ -150,9 +181,12 @@ def detection(subject: Subject) -> Verdict:
     tokens = replaced = wrong = 0
     for example in subject.noises(COUNT, SIZE, 15):
         (original,) = (made["input_ids"] for made in unmasked(subject, example))
-        differs = torch.from_numpy(example["input_ids"] != original).to(subject.device)
         with torch.no_grad():
             seen = look(subject, subject.model, subject.pack([example]))
+        read = seen.read_in_loss
+        if read is None:
+            read = torch.from_numpy(example["input_ids"]).to(subject.device)
+        differs = read != torch.from_numpy(original).to(subject.device)
         heads = [head for head in seen.labels.values() if head.per == "token"]
         if not heads:
             return False, "the objective detects tokens, and no head has a label for each"

@@ -31,7 +31,7 @@ def label_leak(subject: Subject) -> Verdict:
     found: dict[str, list[_Batch]] = {}
     for made, seen in trained(subject, _blind(subject, rng)):
         words = subject.text_in(np.concatenate([example["input_ids"] for example in made]))
-        for name, head in seen.labels.items():
+        for name, head in seen.given_labels.items():
             found.setdefault(name, []).append(_kept(head, torch.from_numpy(words)))
     figures, passed = [], True
     for name, batches in found.items():

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from nlpkit.data.loader import Position, Step, Stream, packing_efficiency, steps
-from nlpkit.runs.resume import Training
+from nlpkit.runs.run import Training
 from nlpkit.selftest.bench import Bench
 from nlpkit.selftest.of_objective import ROUNDING, Verdict
 from nlpkit.selftest.watching import look
 from nlpkit.train.log import QUIET, Log
-from nlpkit.train.loop import Job, State, train
+from nlpkit.train.loop import Job, train
+from nlpkit.train.state import State
 
 
 def batches(bench: Bench) -> Verdict:

@@ -59,6 +59,9 @@ class Seen:
 
     loss: Loss
     heads: dict[str, Head]
+    hidden: Tensor  # (N, C), without gradient
+    # (N,) what the model read in the loss, such as the samples of a generator; None if nothing.
+    read_in_loss: Tensor | None
 
     @property
     def words(self) -> dict[str, Head]:
@@ -69,6 +72,12 @@ class Seen:
     def labels(self) -> dict[str, Head]:
         """The heads that predict something else."""
         return {name: head for name, head in self.heads.items() if not head.of_words}
+
+    @property
+    def given_labels(self) -> dict[str, Head]:
+        """The heads whose labels are in the example, not made in the loss, as of samples."""
+        labels = self.labels.items()
+        return {n: h for n, h in labels if h.per != "token" or self.read_in_loss is None}
 
 
 class Watched:
@@ -94,12 +103,13 @@ class Watched:
         return total, each
 
 
-class _CrossEntropies(TorchFunctionMode):
-    """Notes the calls of torch's cross entropies that are not those of `token_loss`."""
+class _LossCalls(TorchFunctionMode):
+    """Notes the cross entropies that are not those of `token_loss`, and what the model reads."""
 
     def __init__(self, batch: Batch, vocab_size: int, watched: Watched):
         super().__init__()
         self.batch, self.vocab_size, self.watched = batch, vocab_size, watched
+        self.read: Tensor | None = None
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -111,6 +121,10 @@ class _CrossEntropies(TorchFunctionMode):
                 self._note_classes(given["input"].detach(), given["target"], given)
             elif func is F.binary_cross_entropy_with_logits:
                 self._note_binary(given["input"].detach().flatten(), given["target"].flatten())
+            elif func is F.embedding:
+                ids, table = args[0], given.get("weight", args[-1])
+                if ids.shape == (self.batch.tokens,) and len(table) >= self.vocab_size:
+                    self.read = ids
         return func(*args, **kwargs)
 
     def _note_classes(self, logits: Tensor, targets: Tensor, given: dict[str, Any]) -> None:
@@ -153,6 +167,7 @@ def look(
     vocab_size = getattr(subject.tokenizer, "vocab_size", 0)
     with torch.autocast(subject.device.type, dtype, enabled=dtype != torch.float32):
         hidden = forward(subject.objective, model, moved)
-        with _CrossEntropies(moved, vocab_size, watched):
+        with _LossCalls(moved, vocab_size, watched) as calls:
             loss = subject.objective.loss(watched, hidden, moved)
-    return Seen(loss, {name: head.sorted() for name, head in heads.items()})
+    found = {name: head.sorted() for name, head in heads.items()}
+    return Seen(loss, found, hidden.detach(), calls.read)

@@ -6,8 +6,9 @@ It depends on no family and no objective. The gradient of a step is that of (sum
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -15,9 +16,9 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from nlpkit.data.loader import Position, Step
+from nlpkit.data.loader import Step
 from nlpkit.data.pack import Batch
-from nlpkit.errors import DataError, DivergedError
+from nlpkit.errors import DataError, DivergedError, OutOfMemory
 from nlpkit.train import best_evaluation
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.losses import LossSums, reduced
@@ -25,38 +26,9 @@ from nlpkit.train.memory import used
 from nlpkit.train.optim import lr_factor
 from nlpkit.train.settings import ResolvedTraining
 from nlpkit.train.signals import StopFlag
+from nlpkit.train.state import State
 
 _DROPOUT = 2  # first word of the seed of dropout masks (0 and 1: see data/loader.py)
-
-
-@dataclass
-class State:
-    """The state of a run besides weights and optimizer; it is saved in checkpoints."""
-
-    step: int = 0
-    tokens: int = 0
-    position: Position = field(default_factory=Position)
-    best_value: float | None = None  # of the figure that `train.best_by` names
-    best_step: int = 0
-    evaluations_without_gain: int = 0
-    evaluated_step: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the state as plain values."""
-        return asdict(self) | {"position": list(self.position)}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any], best_by: str) -> "State":
-        """Return the state from the values of `to_json`, also of older versions.
-
-        These had `best_loss` instead of `best_value`: the loss, or minus the score of `best_by`.
-        """
-        values = values | {"position": Position(*values["position"])}
-        if "best_loss" in values:
-            old = values.pop("best_loss")
-            is_score = old is not None and best_by != best_evaluation.LOSS
-            values["best_value"] = -old if is_score else old
-        return cls(**values)
 
 
 @dataclass
@@ -86,14 +58,19 @@ def train(job: Job, state: State) -> State:
     Raises:
         Stopped, TryAgain: there was a signal, or the time limit is reached; the last complete step
             is saved.
-        DivergedError: loss or gradient is not finite; that step is not applied.
+        DivergedError: a loss, a gradient or a weight is not finite. The step of such a loss or
+            gradient is not applied; such weights, and those of such a held-out loss, are not saved.
     """
     settings = job.settings
     speed = _Speed()
-    with job.log.live(settings.steps, state.step):
+    with (
+        job.log.live(settings.steps, state.step),
+        # Closed here, because workers that still wait would keep the process from its end.
+        closing(_prepared(job, state)) as steps,
+    ):
         # A run that was stopped during an evaluation starts with this evaluation.
         _finish_step(job, state)
-        for step in job.steps(state):
+        for step in steps:
             if is_over(state, settings):
                 break
             record = _take_step(job, state, step)
@@ -105,6 +82,17 @@ def train(job: Job, state: State) -> State:
                 _finish_step(job, state)
                 speed.start()  # without the time for evaluating and saving
     return state
+
+
+def _prepared(job: Job, state: State) -> Generator[Step, None, None]:
+    """Yield the steps to take; save the last complete one if a worker that prepares them dies."""
+    try:
+        yield from job.steps(state)
+    except OutOfMemory as error:
+        if not state.step or job.accelerator.num_processes > 1:  # all processes must save together
+            raise
+        job.save(state, False)
+        raise OutOfMemory(f"{error}; {_saved_at(state)}") from error
 
 
 def _count(state: State, record: dict[str, Any], step: Step, speed: "_Speed") -> None:
@@ -132,7 +120,11 @@ def _save_and_stop(job: Job, state: State) -> NoReturn:
     if not state.step:
         raise job.stop.ending("nothing was trained yet")
     job.save(state, False)
-    raise job.stop.ending(f"saved at step {state.step}; the same command resumes the run")
+    raise job.stop.ending(_saved_at(state))
+
+
+def _saved_at(state: State) -> str:
+    return f"saved at step {state.step}; the same command resumes the run"
 
 
 def is_over(state: State, settings: ResolvedTraining) -> bool:
@@ -223,7 +215,11 @@ def _backward(
 
 
 def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
-    """Log the held-out figures, update the best; return whether they are the best so far."""
+    """Log the held-out figures, update the best; return whether they are the best so far.
+
+    Raises:
+        DivergedError: the held-out loss is not finite.
+    """
     state.evaluated_step = state.step
     best_by = job.settings.best_by
     value = best_evaluation.value(figures, best_by)
@@ -247,6 +243,10 @@ def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
         job.log.info(
             f"no improvement in {job.settings.patience} evaluations: "
             f"stopping early at step {state.step}"
+        )
+    if not math.isfinite(figures["loss"]):
+        raise DivergedError(
+            f"step {state.step}: held-out loss {figures['loss']} is not finite; it is not saved"
         )
     return improved
 

@@ -143,3 +143,6 @@ class ResolvedTraining(Config):
     """Training settings with the length in steps (see `train/duration.py`)."""
 
     steps: int = Field(gt=0, description="optimizer steps in all")
+    zero_at_last_step: bool = Field(
+        False, description="linear and cosine as in older versions, whose last step had rate 0"
+    )

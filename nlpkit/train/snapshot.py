@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
 _FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 _SOME = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
-_PREFIX = "model."  # of `runs.resume.Training`
+_PREFIX = "model."  # of `runs.run.Training`
 
 
 def weights(training: nn.Module) -> dict[str, Tensor]:

@@ -13,7 +13,6 @@ VOCABULARY = ()
 class Config(ModelConfig):
     """Sizes. A sequence is the class token and the patches of an image, row by row."""
 
-    has_vocabulary = False
     inputs = ("patches",)
 
     image_size: int = Field(8, gt=0, description="height and width of an image, in pixels")

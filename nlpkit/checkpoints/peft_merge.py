@@ -1,0 +1,148 @@
+"""Merges the matrices of LoRA adapters, by peft's names, into the weights of their base."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from nlpkit.errors import FileError
+from nlpkit.models import families, hf_format
+from nlpkit.models.head import classifier_names
+from nlpkit.models.hf_format import HfFormat
+
+PREFIX = "base_model.model."  # of the names of all tensors in peft's file
+_A, _B = ".lora_A.weight", ".lora_B.weight"
+# Settings of peft that do not change what is computed from A and B.
+_PLAIN = frozenset(
+    (
+        *("peft_type", "task_type", "auto_mapping", "peft_version", "base_model_name_or_path"),
+        *("revision", "inference_mode", "r", "lora_alpha", "lora_dropout", "use_rslora", "bias"),
+        *("target_modules", "exclude_modules", "modules_to_save", "layers_to_transform"),
+        *("layers_pattern", "fan_in_fan_out", "init_lora_weights", "megatron_core"),
+        *("qalora_group_size", "ensure_weight_tying", "runtime_config"),
+    )
+)
+# Other initializations, such as pissa, change the weights of the base.
+_PLAIN_INITS = (None, True, False, "gaussian")
+
+
+def heads_of(family: str) -> Mapping[str, str]:
+    """Return the parameters of a task's layer, with transformers' names."""
+    return classifier_names(families.load_model(family))
+
+
+def tables_of(family: str) -> dict[str, str]:
+    return hf_format.table_names(families.load_model(family).FORMAT, families.vocabulary(family))
+
+
+def name_in_base(name: str, base: Mapping[str, Tensor], form: HfFormat) -> str:
+    """Return a tensor's name in the base, which may be with or without the prefix of the body."""
+    body = form.body
+    names = (name, body + name, name.removeprefix(body))
+    return next((each for each in names if each in base), name)
+
+
+def merged(
+    base: Mapping[str, Tensor],
+    settings: Mapping[str, Any],
+    adapters: Mapping[str, Tensor],
+    family: str,
+    where: Path,
+) -> dict[str, Tensor]:
+    """Return the base's tensors, W + alpha / r * B A (float32) where there is an adapter.
+
+    Raises:
+        FileError: the method is not LoRA, or a tensor does not exist in the base.
+    """
+    _check(settings, where)
+    form = families.load_model(family).FORMAT
+    tensors = dict(base)
+    rank = settings["r"]
+    scale = settings["lora_alpha"] / (math.sqrt(rank) if settings.get("use_rslora") else rank)
+    whole = {}
+    for name, tensor in adapters.items():
+        layer = name.removeprefix(PREFIX).replace(".base_layer.", ".")
+        if not layer.endswith((_A, _B)):
+            whole[name_in_base(layer, base, form)] = tensor
+            continue
+        mine, other = (_A, _B) if layer.endswith(_A) else (_B, _A)
+        if name.removesuffix(mine) + other not in adapters:
+            raise FileError(f"{where}: {name} has no matching {other[1:7]}")
+        if mine == _B:
+            continue
+        layer, b = layer.removesuffix(_A), adapters[name.removesuffix(_A) + _B]
+        weight = name_in_base(f"{layer}.weight", base, form)
+        if weight not in base or base[weight].ndim != 2 or layer == "lm_head":
+            raise FileError(f"{where}: an adapter of {layer}, which the base does not have")
+        turned = hf_format.is_transposed(form, weight.removesuffix(".weight"))
+        tensors[weight] = base[weight].float() + _delta(
+            tensor, b, scale, base[weight], turned, f"{where}: {layer}"
+        )
+    tables = [name_in_base(name, base, form) for name in tables_of(family).values()]
+    _replace(tensors, whole, tables, [*heads_of(family).values()], where)
+    return tensors
+
+
+def _delta(
+    a: Tensor, b: Tensor, scale: float, weight: Tensor, transposed: bool, where: str
+) -> Tensor:
+    """Return alpha / r * B A, transposed if the base stores its weight that way."""
+    out_size, in_size = reversed(weight.shape) if transposed else weight.shape
+    if a.ndim != 2 or b.ndim != 2 or (len(b), *a.shape) != (out_size, b.shape[1], in_size):
+        raise FileError(
+            f"{where}: its adapter, {tuple(b.shape)} times {tuple(a.shape)}, does not fit the "
+            f"base's layer of {in_size} inputs and {out_size} outputs"
+        )
+    delta = scale * (b.float() @ a.float())
+    return delta.T if transposed else delta
+
+
+def _replace(
+    tensors: dict[str, Tensor],
+    whole: dict[str, Tensor],
+    tables: Sequence[str],
+    heads: Sequence[str],
+    where: Path,
+) -> None:
+    """Replace tensors of the base by those saved in full; embedding tables may have more rows."""
+    output = whole.pop("lm_head.weight", None)
+    for name, tensor in whole.items():
+        old = tensors.get(name)
+        fits = old is not None and (
+            tensor.shape == old.shape
+            or (name in tables and tensor.shape[1:] == old.shape[1:] and len(tensor) > len(old))
+        )
+        is_head = name in heads and tensor.ndim == (2 if name.endswith("weight") else 1)
+        if not fits and not is_head:
+            what = (
+                "which the base does not have" if old is None else f"in the base {tuple(old.shape)}"
+            )
+            raise FileError(f"{where}: holds {name} {tuple(tensor.shape)}, {what}")
+        tensors[name] = tensor
+    if output is not None and not any(_is_start_of(output, tensors.get(table)) for table in tables):
+        raise FileError(
+            f"{where}: lm_head differs from the token embedding; in this model they are tied"
+        )
+    tensors.pop("lm_head.weight", None)
+
+
+def _is_start_of(output: Tensor, table: Tensor | None) -> bool:
+    return table is not None and output.float().equal(table[: len(output)].float())
+
+
+def _check(settings: Mapping[str, Any], where: Path) -> None:
+    """Raise `FileError` for settings that change how A and B are used."""
+    odd = sorted(name for name, value in settings.items() if value and name not in _PLAIN)
+    init = settings.get("init_lora_weights")
+    if isinstance(init, (dict, list)) or init not in _PLAIN_INITS:
+        odd.append(f"init_lora_weights {init}")
+    if settings.get("peft_type") != "LORA":
+        odd.insert(0, f"peft_type {settings.get('peft_type')}")
+    if odd:
+        raise FileError(f"{where}: {', '.join(odd)}: only plain LoRA adapters are read")
+    for name in ("r", "lora_alpha"):
+        value = settings.get(name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+            raise FileError(f"{where}: {name} is {value!r}; needs a number greater than 0")

@@ -1,0 +1,220 @@
+"""What `--smoke-test` does: the whole way of a recipe in seconds, on a few rows, in a temporary
+directory. Lightning calls it `fast_dev_run`, the field a smoke test."""
+
+import dataclasses
+import itertools
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nlpkit.commands._options import Common
+from nlpkit.errors import DataError, FileError, UsageError
+
+if TYPE_CHECKING:
+    from nlpkit.data.corpus import Config, Input
+    from nlpkit.data.lines import TextFile
+    from nlpkit.recipe import Resolved
+    from nlpkit.train.log import Log
+    from nlpkit.train.signals import StopFlag
+
+_STEPS = 2
+_TRAIN_ROWS, _VALID_ROWS = 64, 16
+_FILES = 4  # of a source
+_BYTES = 1 << 20  # of a file
+_TOKENS = 1024  # of a batch, where the recipe has more and its examples fit
+_NEW_TOKENS = 8
+_LINES = ("text", "paragraphs", "jsonl", "tsv", "csv", "parallel")
+
+
+def smoke_test(resolved: "Resolved", common: Common) -> None:
+    """Train, save, open, evaluate and generate; print what was done. The run is not touched.
+
+    Raises:
+        UsageError, DataError, FileError: as the run itself would.
+    """
+    from nlpkit.cli import exit_now
+    from nlpkit.train.log import Log
+    from nlpkit.train.signals import catch_signals
+
+    if common.dry_run:
+        raise UsageError("--smoke-test and --dry-run exclude each other")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError("--smoke-test runs in one process; start it without a launcher")
+    begin = time.perf_counter()
+    log = Log(common.verbosity)
+    with tempfile.TemporaryDirectory(prefix="nlpkit-smoke-test-") as name:
+        workdir = Path(name)
+        originals: dict[str, str] = {}
+        with catch_signals(exit_now) as stop, _name_originals(originals):
+            small = _small(resolved, workdir, originals, stop)
+            checkpoint = _train(small, workdir, common.device, log, stop)
+            done, values = _use(checkpoint, common.device, log, stop)
+    seconds = time.perf_counter() - begin
+    text = f"smoke test passed in {seconds:.0f} s: trained {_STEPS} steps, saved, {done}"
+    common.result(text, passed=True, seconds=seconds, **values)
+
+
+@contextmanager
+def _name_originals(originals: dict[str, str]) -> Iterator[None]:
+    """Name the user's files in errors, not their copies; `originals` has the name of each copy."""
+    try:
+        yield
+    except (DataError, FileError) as error:
+        message = str(error)
+        for copy, name in originals.items():
+            message = message.replace(copy, name)
+        raise type(error)(message) from error
+
+
+def _small(
+    resolved: "Resolved", workdir: Path, originals: dict[str, str], stop: "StopFlag"
+) -> "Resolved":
+    """Return the recipe with few steps and small batches, on a few rows of its files."""
+    recipe = resolved.recipe
+    lengths = [getattr(each.config, "max_length", None) or 0 for each in recipe.objective]
+    budget = min(recipe.train.batch_budget, max(_TOKENS, *lengths))
+    values = {
+        "steps": _STEPS,
+        "epochs": None,
+        "warmup_steps": 1,
+        "warmup_ratio": None,
+        "tokens_per_step": budget,
+        "tokens_per_batch": budget,
+        "eval_every": 1,
+        "save_every": 1,
+        "trackers": [],
+    }
+    train = type(recipe.train).model_validate(recipe.train.model_dump() | values)
+    update = {
+        "out": str(workdir / "run"),
+        "train": train,
+        "data": _few_rows(recipe.data, resolved.base, workdir, originals, stop),
+    }
+    return dataclasses.replace(resolved, recipe=recipe.model_copy(update=update))
+
+
+def _few_rows(
+    config: "Config", base: Path, workdir: Path, originals: dict[str, str], stop: "StopFlag"
+) -> "Config":
+    """Return `data` with copies of the first rows of each source.
+
+    The held-out rows are trained on, too: a label that only they have must be known.
+    """
+    from nlpkit.data import corpus
+
+    spool = workdir / "stdin"
+    train, valid = corpus.resolve(config, base, spool, stop.check)
+    if config.valid_fraction:  # of a few rows, it may be none
+        valid = train
+    known = _copies(valid, workdir / "known", _VALID_ROWS, originals)
+    values = {
+        "train": _copies(train, workdir / "train", _TRAIN_ROWS, originals) + known,
+        "valid": _copies(valid, workdir / "valid", _VALID_ROWS, originals),
+        "valid_fraction": 0.0,
+        "cache": str(workdir / "cache"),
+        "workers": 1,
+    }
+    return type(config).model_validate(config.model_dump() | values)
+
+
+def _copies(
+    inputs: list["Input"], folder: Path, rows: int, originals: dict[str, str]
+) -> list[dict[str, Any]]:
+    """Return the sources with some of their files: of lines the first rows, others as a whole."""
+    sources = []
+    for number, source in enumerate(inputs):
+        form = source.files[0].format
+        by_lines = form in _LINES
+        # Spread over all of them: images of a class lie together.
+        count = min(len(source.files), _FILES if by_lines else rows)
+        few = [source.files[i * len(source.files) // count] for i in range(count)]
+        paths = []
+        for index, file in enumerate(few):
+            for each in (file, file.second):
+                target = folder / f"{number}.{index}"
+                if each is not None:
+                    size = -(-rows // count)
+                    paths.append(_copy(each, target, size) if by_lines else _link(each, target))
+                    originals[paths[-1]] = each.name
+        sources.append({"files": paths, "format": form})
+    return sources
+
+
+def _copy(file: "TextFile", folder: Path, rows: int) -> str:
+    """Copy the first rows of a file, at least one; return the path of the copy."""
+    from nlpkit.data.lines import open_bytes
+
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / Path(file.name).name.removesuffix(".gz")
+    size = quotes = 0
+    with open_bytes(file) as source, open(path, "wb") as copy:
+        for number, line in enumerate(source):
+            # A cell of csv may hold line breaks, between quotes.
+            is_between_rows = file.format != "csv" or quotes % 2 == 0
+            if number and is_between_rows and (number >= rows or size >= _BYTES):
+                break
+            copy.write(line)
+            size, quotes = size + len(line), quotes + line.count(b'"')
+    return str(path)
+
+
+def _link(file: "TextFile", folder: Path) -> str:
+    """Link a file, below a directory of its own class; return the path of the link."""
+    path = Path(file.path)
+    link = folder / path.parent.name / path.name
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(path)
+    return str(link)
+
+
+def _train(small: "Resolved", workdir: Path, device: str, log: "Log", stop: "StopFlag") -> Path:
+    from nlpkit.checkpoints.run_directory import RunDirectory
+    from nlpkit.runs.pretrain import pretrain
+
+    directory = RunDirectory(workdir / "run")
+    with directory.locked():
+        return pretrain(small, directory, device=device, resume="never", log=log, stop=stop)
+
+
+def _use(checkpoint: Path, device: str, log: "Log", stop: "StopFlag") -> tuple[str, dict[str, Any]]:
+    """Open a checkpoint, evaluate it and generate with it; return what was done, and the figures.
+
+    What a recipe has no data for, or an objective cannot do, is left out.
+    """
+    from nlpkit import evaluate
+    from nlpkit.data.items import Items
+    from nlpkit.data.store import Callbacks
+    from nlpkit.generate.settings import Settings
+    from nlpkit.generate.texts import Writer
+    from nlpkit.objectives.contract import Generative
+    from nlpkit.runs.opened import open_checkpoint
+
+    opened = open_checkpoint(checkpoint, device=device, info=log.detail, warn=log.warn)
+    callbacks = Callbacks(note=log.detail, should_stop=stop.check)
+    settings = Settings(max_new_tokens=_NEW_TOKENS)
+    done, values = ["opened"], {}
+    run = None
+    try:
+        source = evaluate.find_data(opened, (), None, log, callbacks)
+    except UsageError as error:
+        log.info(f"not evaluated: {error}")
+    else:
+        run = evaluate.Evaluation(opened, source, _TOKENS, callbacks)
+        values = evaluate.values(run.figures(None, settings, log, stop, batch=8)[0])
+        done.append(f"evaluated (loss {values['loss']:.4f})")
+    if isinstance(opened.objective, Generative):
+        text = ""
+        if run is not None and isinstance(run.corpus, Items):
+            text = run.corpus.items[0].text
+        elif run is not None:
+            text = opened.tokenizer.decode(run.corpus.document(0)[:_NEW_TOKENS].tolist())
+        writer = Writer(opened.model, opened.tokenizer, opened.objective, settings)
+        (written,) = itertools.islice(writer.write([text]), 1)
+        tokens = written.outputs[0].tokens if written.outputs else 0
+        done.append(f"generated {tokens} tokens")
+        values["generated_tokens"] = tokens
+    return ", ".join(done), values

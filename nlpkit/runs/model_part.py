@@ -1,0 +1,165 @@
+"""The model of a run as its recipe or `init_from` describes it, with the weights to start from."""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from nlpkit import registry
+from nlpkit.checkpoints import any_layout, files, hf_layout
+from nlpkit.checkpoints.family import family_of, model_type_of
+from nlpkit.errors import FileError, UsageError
+from nlpkit.models import families, lora
+from nlpkit.models.config import ModelConfig
+from nlpkit.models.rows import vocabulary_size
+from nlpkit.recipe import Recipe, Resolved, fit
+from nlpkit.recipe.places import dotted
+from nlpkit.runs.opened import verify
+from nlpkit.runs.parts import ModelPart
+
+
+def model_part(
+    resolved: Resolved,
+    run_path: Path | None = None,
+    resumed: Path | None = None,
+    info: Callable[[str], None] = lambda _: None,
+) -> ModelPart:
+    """Return the family and sizes of the model, from the section `model` or from `init_from`.
+
+    The weights of `init_from` are not read if the run has checkpoints, or is resumed from the
+    checkpoint `resumed`: these have all sizes and weights. `info` is told which checkpoint of a run
+    is read.
+
+    Raises:
+        FileError: a file of `init_from` is missing, damaged, or does not fit.
+    """
+    recipe = resolved.recipe
+    if recipe.init_from is None:
+        if recipe.init_missing:
+            raise UsageError("init_missing: needs init_from; remove it, or set init_from")
+        assert recipe.model is not None  # the recipe's own check
+        assert recipe.model.family is not None
+        config = fit.with_attention(recipe.model.config, recipe.attention.choices)
+        return ModelPart(recipe.model.family, config, None)
+    own = base = None
+    if recipe.lora is not None:  # a checkpoint of adapters names its base
+        saved = [c.path for c in files.list_checkpoints(run_path)] if run_path else []
+        newest = resumed or (saved[0] if saved else None)
+        base = any_layout.base(newest) if newest else None
+    elif resumed is not None:
+        own = resumed, hf_layout.read(resumed)
+    elif run_path is not None:
+        own = _own_checkpoint(run_path)
+    directory = own[0] if own else base or _start(resolved.path(recipe.init_from), info)
+    asked = _family_of_recipe(recipe, directory)
+    settings, tensors = own[1] if own else any_layout.read(directory, asked)
+    family, _ = family_of(settings, directory, asked)
+    part = ModelPart(family, None, None, directory)
+    loaded = _loaded(resolved, family, directory, settings, tensors)
+    part.config, part.warnings = (
+        loaded.config,
+        loaded.warnings("and drawn afresh" if recipe.lora is None else "and taken as 0"),
+    )
+    part.start = None if own else loaded.state
+    part.rows = vocabulary_size(loaded.state, part.vocabulary) or None
+    if recipe.model is not None and recipe.model.family is None:
+        part.config = _with_dropout(part.config, recipe.model.config)
+    elif recipe.model is not None and recipe.model.config != _plain(part.config):
+        differ = [k for k, v in part.config if getattr(recipe.model.config, k, None) != v]
+        raise UsageError(
+            f"init_from: {directory} has other {', '.join(differ)} than the section model; "
+            "remove the section"
+        )
+    for path, what in fit.of_attention(recipe.attention, part.config):
+        raise UsageError(f"{dotted(path)}: {what}")
+    part.config = fit.with_attention(part.config, recipe.attention.choices)
+    if recipe.lora is not None:
+        part.lora = recipe.lora
+        targets = lora.targeted(recipe.lora, part.module(), part.config)
+        part.targets = {k: v for k, v in targets.items() if f"{k}.weight" in loaded.state}
+        part.base_hash = any_layout.base_hash(directory)
+    return part
+
+
+def _with_dropout(config: ModelConfig, rates: Mapping[str, float]) -> ModelConfig:
+    """Return the config with other dropout rates; raise `UsageError` for what it does not have."""
+    known = [name for name, _ in config if name.endswith("dropout")]
+    for name in rates:
+        if name not in known:
+            near = registry.suggest(name, known) or f"; known: {', '.join(known)}"
+            raise UsageError(f"model.{name}: the model of init_from has no such setting{near}")
+    try:
+        checked = type(config).model_validate(config.model_dump() | dict(rates))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(f"model.{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    return config.model_copy(update={name: getattr(checked, name) for name in rates})
+
+
+def _plain(config: ModelConfig) -> ModelConfig:
+    """Return the config without attention settings, as in the section `model`."""
+    return config.model_copy(update={"attention": ()})
+
+
+def _family_of_recipe(recipe: Recipe, directory: Path) -> str | None:
+    """Return the family in the section `model`, or None if there is no such section.
+
+    Raises:
+        UsageError: the `model_type` of the checkpoint is that of another family.
+    """
+    if recipe.model is None or recipe.model.family is None:
+        return None
+    family = recipe.model.family
+    if (directory / "config.json").is_file():
+        ours, theirs = (
+            families.load(family).MODEL_TYPE,
+            model_type_of(hf_layout.read_settings(directory)),
+        )
+        if ours != theirs:
+            raise UsageError(
+                f"init_from: {directory} has model_type {theirs}, and family {family} of the "
+                f"section model {ours}; remove the section"
+            )
+    return family
+
+
+def _loaded(
+    resolved: Resolved,
+    family: str,
+    directory: Path,
+    settings: Mapping[str, Any],
+    tensors: Mapping[str, torch.Tensor],
+) -> hf_layout.Loaded:
+    """Return the weights of `init_from`; those that `init_missing` names may be missing."""
+    recipe = resolved.recipe
+    allowed = recipe.init_missing if recipe.lora is None else ()
+    try:
+        return hf_layout.converted(family, directory, settings, tensors, allow_missing=allowed)
+    except hf_layout.MissingTensors as error:
+        remedy = f"to initialize such tensors, name them: init_missing: [{error.example}]"
+        if recipe.lora is not None:
+            remedy = "adapters are saved without such tensors; train the whole model first"
+        raise FileError(f"{error}; {remedy}") from error
+
+
+def _own_checkpoint(run_path: Path) -> tuple[Path, tuple[dict[str, Any], dict[str, Any]]] | None:
+    """Return the run's newest readable checkpoint; if there is none, `resume` reports it."""
+    for found in files.list_checkpoints(run_path):
+        with contextlib.suppress(FileError):
+            return found.path, hf_layout.read(found.path)
+    return None
+
+
+def _start(path: Path, info: Callable[[str], None]) -> Path:
+    """Return the checkpoint of `init_from`, verified.
+
+    The path is resolved, because `latest` may change while it is read.
+    """
+    if not any_layout.is_checkpoint(path) and (found := files.chosen(path)):
+        info(f"init_from: {path}: its {found[1]} checkpoint, {found[0].name}")
+        path = found[0]
+    verify(path)
+    return path.resolve()

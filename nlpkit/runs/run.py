@@ -1,0 +1,67 @@
+"""The parts of a run that is ready to train."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from accelerate import Accelerator, PartialState
+from accelerate.utils import broadcast_object_list
+from torch import nn
+
+from nlpkit.checkpoints.run_directory import RunDirectory
+from nlpkit.data.pack import Batch
+from nlpkit.objectives._task import Task
+from nlpkit.objectives.contract import Objective, forward
+from nlpkit.recipe import Resolved
+from nlpkit.runs.parts import Data, ModelPart
+from nlpkit.train.log import Log
+from nlpkit.train.settings import ResolvedTraining
+
+T = TypeVar("T")
+
+
+class Training(nn.Module):
+    """Model and objective as one module: DDP, FSDP and autocast must also wrap the loss."""
+
+    model: Any  # a family's `Model`, which `nn.Module` hides
+
+    def __init__(self, model: nn.Module, objective: Objective):
+        super().__init__()
+        self.model = model
+        self.objective = objective
+
+    def forward(self, batch: Batch, predict: bool = False) -> Any:
+        """Return the loss; with `predict` also a task's (prediction, label) pairs."""
+        hidden = forward(self.objective, self.model, batch)
+        if predict and isinstance(self.objective, Task):
+            return self.objective.predict(self.model, hidden, batch)
+        loss = self.objective.loss(self.model, hidden, batch)
+        return (loss, []) if predict else loss
+
+
+@dataclass
+class Run:
+    """A run with its parts, ready to train."""
+
+    resolved: Resolved
+    settings: ResolvedTraining  # the section `train`, with its length in steps
+    directory: RunDirectory
+    part: ModelPart
+    data: Data
+    accelerator: Accelerator
+    training: nn.Module
+    optimizer: Any
+    log: Log
+
+    @property
+    def unwrapped(self) -> Training:
+        """The training module without the wrappers of accelerate."""
+        return self.accelerator.unwrap_model(self.training)
+
+
+def from_first(processes: PartialState, answer: Callable[[], T]) -> T:
+    """Call `answer` on rank 0 only; return its result on all ranks."""
+    found = [answer() if processes.is_main_process else None]
+    if processes.num_processes > 1:
+        broadcast_object_list(found)
+    return found[0]  # type: ignore[return-value]

@@ -1,0 +1,55 @@
+"""The model: GPT-1's blocks, whose attention reads `first` and `last`.
+
+N tokens of a pack, C hidden_size.
+"""
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from nlpkit import attention
+from nlpkit.models.compute import compute_dtype
+from nlpkit.models.gpt.model import LORA_TARGETS as LORA_TARGETS
+from nlpkit.models.gpt.model import Model as Gpt
+from nlpkit.models.gpt.model import flops as flops
+from nlpkit.models.hf_format import own_format
+from tests.parts.unilm import Config
+
+
+class Model(Gpt):
+    """GPT-1 with other masks."""
+
+    def forward(
+        self, lengths: Sequence[int], input_ids: Tensor, first: Tensor, last: Tensor
+    ) -> Tensor:
+        """Return (N, C)."""
+        config = self.config
+        layout = attention.layout_of(lengths, input_ids.device, None)
+        attends = attention.prepare_layers(
+            config.kinds,
+            config.num_layers,
+            lambda choice: attention.prepare(
+                choice,
+                layout,
+                fields={"first": first, "last": last},
+                tensors=self.attention_tensors.of(choice),
+                heads=config.num_heads,
+                head_dim=config.hidden_size // config.num_heads,
+                dtype=compute_dtype(self.token_embedding),
+                device=input_ids.device,
+                training=self.training,
+                backend=self.backend,
+            ),
+        )
+        self.attention_choice = attention.reasons(attends)
+        x = F.embedding(input_ids, self.token_embedding)
+        x = x + F.embedding(layout.positions, self.position_embedding)
+        for number, (layer, attend) in enumerate(zip(self.layers, attends, strict=True)):
+            x = layer(x, attend, self.attention_tensors.of(number))
+        return x
+
+
+FORMAT = own_format(
+    Config, "token_embedding", "position_embedding", "layers", "attention_tensors"
+)  # fmt: skip
