@@ -1,7 +1,7 @@
 """Worker processes whose results come back in order.
 
-Each worker has its own pipe. If the parent is killed, the worker reads the end of its pipe and
-ends; if a worker is killed, the parent notices it at once.
+Each worker has its own pipe. If the parent is killed, the worker finds its pipe closed and ends; if
+a worker is killed, the parent notices it at once.
 """
 
 import multiprocessing
@@ -24,7 +24,7 @@ PieceIn = TypeVar("PieceIn", contravariant=True)
 ResultOut = TypeVar("ResultOut", covariant=True)
 
 _POLL_SECONDS = 0.1
-# How many finished pieces may wait, on the disk, for an earlier one that takes longer.
+# How many finished pieces may wait for an earlier one that takes longer.
 _AHEAD = 64
 _GROUP_SIGNALS = [n for n in ("SIGINT", "SIGTERM", "SIGHUP") if n in signal.Signals.__members__]
 

@@ -1,6 +1,6 @@
-"""`nlpkit score METRIC HYP REF...`: reads the files, computes, prints; what it takes: `_arguments`.
+"""`nlpkit score METRIC HYP REF...`: reads the files, computes, prints; `parsing` has its options.
 
-A metric that is asked for is imported, and nothing else: for small files imports are the time.
+Only the metrics that are named are imported: for small files, imports take most of the time.
 """
 
 import argparse
@@ -39,7 +39,7 @@ A tool reads files of another kind. The options of a score: nlpkit score METRIC 
 
 
 def run(arguments: list[str]) -> None:
-    """Do what `nlpkit score` was asked; raise `NlpkitError` for what a user can mend."""
+    """Run `nlpkit score` with these arguments; raise `NlpkitError` for what a user can mend."""
     arguments = parsing.with_end(arguments)
     if not arguments:
         _say(overview().rstrip("\n"))
@@ -111,7 +111,7 @@ def _run_metrics(modules: Mapping[str, Metric], arguments: list[str]) -> None:
 
 
 def _check_options(modules: Mapping[str, Metric], found: argparse.Namespace) -> None:
-    """Raise `UsageError` for options that exclude each other, or that a metric cannot do."""
+    """Raise `UsageError` for options that exclude each other, or that a metric does not have."""
     tested = found.confidence or found.paired_bs or found.paired_ar
     if found.sentence_level:
         if len(modules) > 1:
@@ -147,7 +147,7 @@ def _check_systems(inputs: Inputs, found: argparse.Namespace) -> None:
 def _run_sentences(
     name: str, module: LineMetric, inputs: Inputs, found: argparse.Namespace
 ) -> None:
-    """Print a score for each line, as they come."""
+    """Print a score for each line."""
     options = parsing.options_of(name, module, found)
     references = references_for(module, inputs)
     _say_files(inputs, [], found.quiet)
@@ -225,7 +225,7 @@ def _check_limit(
 
 
 def _say_files(inputs: Inputs, rows: list[list[Result]], quiet: bool) -> None:
-    """Say what is compared with what: no score shows that files were given in the wrong order.
+    """Print the names of the files, since no score shows that they are in the wrong order.
 
     A metric that compares lengths has their `ratio`, hypotheses by references, in its details.
     """
@@ -271,7 +271,7 @@ def _write(text: str) -> None:
 
 @contextlib.contextmanager
 def _to_stdout() -> Iterator[None]:
-    """Flush what is written, so that it fails here; an error has the name of stdout."""
+    """Flush stdout at the end, so that an error is raised here, and name stdout in it."""
     try:
         yield
         sys.stdout.flush()

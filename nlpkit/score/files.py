@@ -1,4 +1,4 @@
-"""Lines of text files for scores: `-` is stdin, gzip is looked through, BOM and CRLF do no harm.
+"""Lines of text files for scores: `-` is stdin; gzip is unpacked; BOM and CRLF are dropped.
 
 Only `\\n` ends a line (other separators occur inside sentences). Errors name file and line.
 """

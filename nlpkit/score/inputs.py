@@ -39,7 +39,7 @@ def read(found: argparse.Namespace, fewest: int, most: int | None, of: str) -> I
         raise UsageError(f"{of}: takes {wanted} references, not {count}")
     hypotheses = [_lines(path, found.encoding) for path in systems]
     if found.input is None and len(found.files) == 1 and fewest and "\t" in hypotheses[0][0]:
-        # sacrebleu takes them for several systems; as one they would give a wrong score.
+        # sacrebleu reads them as several systems; read as one, they give a wrong score.
         raise DataError("stdin:1: a tab: give several systems as files to -i, or one system as -")
     references = [_lines(path, found.encoding) for path in sources]
     if found.num_refs > 1:

@@ -11,7 +11,7 @@ _SWITCH = {"true": True, "false": False}
 
 
 class WrongScore(UsageError):
-    """A score called `name` that is unknown or cannot be as it is asked for: `what`."""
+    """A score is unknown or has wrong options: its name, and what is wrong."""
 
     def __init__(self, name: str, what: str):
         self.name, self.what = name, what
@@ -23,7 +23,7 @@ def split(texts: Sequence[str]) -> list[str]:
     """Return the scores named in `texts`, each `NAME` or `NAME:OPTION=VALUE,…`, commas between.
 
     Raises:
-        WrongScore: an unknown score or option, a value that cannot be, a score named twice.
+        WrongScore: an unknown score or option, a wrong value, a score named twice.
     """
     found: list[str] = []
     for piece in (piece.strip() for text in texts for piece in text.split(",")):
@@ -98,11 +98,11 @@ def score(
     right: Sequence[str],
     warn: Callable[[str], None] = lambda _: None,
 ) -> Score:
-    """Return the score of `answers` against `right`; `warn` hears its doubts.
+    """Return the score of `answers` against `right`; `warn` gets its warnings.
 
     Raises:
         WrongScore: see `split`; or a line that it cannot read, such as a class for a correlation.
-        DataError: it is undefined.
+        DataError: the score is undefined.
     """
     module, options = resolve(name)
     try:
@@ -112,6 +112,6 @@ def score(
         raise WrongScore(name, f"{which} of row {error.index + 1}: {error}") from error
     except UsageError as error:
         raise WrongScore(name, str(error)) from error
-    for doubt in found.details.get("warnings", ()):
-        warn(f"{name}: {doubt}")
+    for warning in found.details.get("warnings", ()):
+        warn(f"{name}: {warning}")
     return found

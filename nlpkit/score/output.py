@@ -16,7 +16,7 @@ _SIGNIFICANT = 0.05
 
 
 class Result(NamedTuple):
-    """One score of one system; what a test added is None where none was asked for."""
+    """One score of one system; without a test, its mean, interval and p-value are None."""
 
     metric: str
     system: str
@@ -112,7 +112,7 @@ def sacrebleu_systems(
 
 
 def full_object(result: Result, sources: Sequence[str], lines: int) -> dict[str, object]:
-    """Return all that is known, unrounded; what is not finite is null."""
+    """Return all values, unrounded; those that are not finite are null."""
     score = result.score
     found: dict[str, object] = {
         "metric": result.metric, "name": score.name, "score": score.score,

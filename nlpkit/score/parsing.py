@@ -1,7 +1,8 @@
-"""What `nlpkit score` can be asked: one parser for the chosen metrics, with sacrebleu's options.
+"""The options of `nlpkit score`: one parser for the chosen metrics, with sacrebleu's options.
 
-Of several metrics that share an option, the plain name is that of the first in the alphabet, and
-`--METRIC-NAME` is everyone's: BLEU has `--lowercase` and chrF `--chrf-lowercase`, as in sacrebleu.
+If several metrics have an option of the same name, the plain name is that of the first metric in
+the alphabet, and each has `--METRIC-NAME`: `--lowercase` is BLEU's and `--chrf-lowercase` chrF's,
+as in sacrebleu.
 """
 
 import argparse
@@ -20,9 +21,9 @@ _TEST_SETS = ("-l", "--language-pair", "-t", "--test-set")
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises `UsageError` where argparse would print its usage; help as the other verbs print it.
+    """Raises `UsageError` instead of printing its usage; its help looks like that of other verbs.
 
-    `forms` are the ways to call it, for the help; without them its arguments and options.
+    `forms` are the usage lines of the help; the default is made of the arguments.
     """
 
     def __init__(self, prog: str, abouts: Sequence[str | None] = (), forms: Sequence[str] = ()):
@@ -36,7 +37,7 @@ class Parser(argparse.ArgumentParser):
         return help_of(self, self._abouts, self._forms)
 
     def _get_option_tuples(self, option_string: str) -> list[Any]:
-        # Long names may be cut (--tok), but sacrebleu's -l en-de must not be taken for -lc.
+        # Long names may be shortened (--tok), but -l en-de must not be read as -lc.
         found = super()._get_option_tuples(option_string)
         is_long = option_string.startswith("--")
         return [each for each in found if is_long or len(each[1]) <= len(option_string)]
@@ -60,7 +61,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Unused(argparse.HelpFormatter):
-    """Formats nothing; argparse makes one for every option, and would import shutil for that."""
+    """Formats nothing; argparse makes one for each option, and the default imports shutil."""
 
     def __init__(self, prog: str):
         super().__init__(prog, width=80)

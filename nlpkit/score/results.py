@@ -1,4 +1,4 @@
-"""The scores of all systems by all metrics, with what resampling says of them."""
+"""The scores of all systems by all metrics, with their intervals and tests."""
 
 import argparse
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ def results(
 
 
 def references_for(module: Metric, inputs: Inputs) -> list[list[str]]:
-    """Return what the metric is given: nothing, if it takes none."""
+    """Return the references; none for a metric that takes none."""
     return [] if module.REFERENCES[1] == 0 else inputs.references
 
 
@@ -43,8 +43,8 @@ def _tested(
     inputs: Inputs,
     found: argparse.Namespace,
 ) -> list[Result]:
-    """Return the results of one metric with what the resampling says of them."""
-    # Both need numpy's random numbers, sacrebleu's.
+    """Return the results of one metric with their intervals or p-values."""
+    # Imported here, since numpy takes a tenth of a second; its random numbers are sacrebleu's.
     from functools import partial
 
     from nlpkit.score import significance
@@ -77,7 +77,7 @@ def _tested(
 
 @contextmanager
 def named_lines(inputs: Inputs, system: int) -> Iterator[None]:
-    """Give a line that a metric cannot read the name of its file."""
+    """Turn `BadLine` into a `DataError` that names the file."""
     try:
         yield
     except BadLine as error:

@@ -1,7 +1,7 @@
 """Confidence intervals and paired tests from the sums of lines (Koehn 2004; Riezler, Maxwell 2005).
 
 The random numbers are those of sacrebleu 2.6.0 for the same seed, drawn in pieces, so that memory
-does not grow with samples x lines. Where its figures are not exact, ours are:
+does not grow with samples x lines. Our figures are exact where those of sacrebleu are not:
 - its bootstrap adds and divides in float32: a sample's score is off by up to 5e-8 of itself, and by
   more once a sum passes 2**24 (28.70 instead of 28.58 for 37.5 million tokens);
 - its randomization cuts a fractional `add-k` to an integer;
@@ -99,7 +99,7 @@ def paired_approximate_randomization(
     samples: int = 10000,
     seed: int | None = SEED,
 ) -> list[Tested]:
-    """Return the test of each system against the first, lines changing sides at random.
+    """Return the test of each system against the first: lines are exchanged at random.
 
     The p-value is the share of trials whose difference exceeds the real one. There is no
     interval. Raise as `paired_bootstrap`.

@@ -1,4 +1,4 @@
-"""What every tokenizer offers. Text is text: `encode` adds no control token, and obeys none."""
+"""What every tokenizer offers: `encode` adds no control token, and reads none in a text."""
 
 from __future__ import annotations
 
@@ -68,27 +68,19 @@ class Tokenizer(Protocol):
 
 
 @runtime_checkable
-class Growing(Protocol):
-    """A tokenizer whose vocabulary can go on."""
+class Growing(Tokenizer, Protocol):
+    """A tokenizer whose vocabulary can be extended from texts."""
 
-    def grow(self, texts: Iterable[str], **settings: Any) -> Tokenizer:
-        """Return the tokenizer with new tokens from the texts behind the old ones."""
+    def grow(self, texts: Iterable[str], vocab_size: int, min_frequency: int = 2) -> Tokenizer:
+        """Return the tokenizer with new tokens from the texts after the old ones."""
 
 
 @runtime_checkable
 class Extendable(Tokenizer, Protocol):
-    """A tokenizer that takes special tokens of an objective's."""
+    """A tokenizer to which an objective can add special tokens."""
 
     def special_id(self, token: str) -> int | None:
         """Return the id of a special token, None if it is not in the vocabulary."""
 
     def extended(self, tokens: Iterable[str]) -> Tokenizer:
-        """Return a tokenizer with special tokens added behind its vocabulary."""
-
-
-@runtime_checkable
-class WithOffsets(Protocol):
-    """A tokenizer that knows which characters each token stands for."""
-
-    def encode_with_offsets(self, texts: list[str]) -> Any:
-        """Return for each text its ids, and where each token starts and stops."""
+        """Return a tokenizer with special tokens added after its vocabulary."""

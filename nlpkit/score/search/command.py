@@ -87,7 +87,7 @@ def run(
     """Print rankings, their measures, or an explanation; return the first measure if any."""
     plan = _plan(found)
     info = _silent if found.quiet else _info
-    # A mistake in the judgements is told before the index is made.
+    # An error in the judgements is raised before the index is made.
     qrels = read_qrels(plan.qrels) if plan.qrels else None
     index, settings = indexing.index_of(found, info)
     words = tokenizer(settings.tokenize, settings.lowercase)

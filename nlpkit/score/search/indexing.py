@@ -16,7 +16,7 @@ from nlpkit.score.search.words import TOKENIZERS, tokenizer
 
 
 class Settings(NamedTuple):
-    """What decides an index beside the documents; the format and titles are of the documents."""
+    """What an index depends on in addition to the documents."""
 
     tokenize: str
     lowercase: bool

@@ -1,8 +1,8 @@
 """An index in a directory: `index.json` names the folder of its arrays, which are memory-mapped.
 
-What it was made from is in `index.json`: the hash of the documents, the tokenizer and whatever
-else decides it. A new one is written beside the old one, and `index.json` renamed last, so a
-reader finds the old or the new one, whole, whenever the writer is stopped.
+`index.json` also holds what the index depends on: the hash of the documents, the tokenizer, and
+so on. A new index is written beside the old one, and `index.json` is renamed last, so a reader
+finds a complete index, the old or the new one, also if the writer was stopped.
 """
 
 import contextlib
@@ -142,10 +142,10 @@ def _replace(index: Index, settings: Settings, folder: Path) -> None:
 
 @contextlib.contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Wait until no other process writes an index here."""
+    """Hold a lock in this context; wait until no other process writes an index here."""
     handle = os.open(directory, os.O_RDONLY)
     try:
-        # Some network file systems lock no directory; two writers at a time are rare enough there.
+        # Some network file systems cannot lock a directory; two writers are rare there.
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield

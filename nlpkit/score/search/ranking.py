@@ -1,7 +1,7 @@
 """Queries -> the best documents, term at a time over an `Index`; exact, ties in document order.
 
-A `Weighting` says what a term adds to a document. What it adds is computed when a query first
-needs it and kept, so that one query costs little and a thousand cost it once.
+A `Weighting` computes what a term adds to the score of a document. It is computed when a query
+first needs it, and kept for the next queries.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ class Weighting(Protocol):
 
     @property
     def signed(self) -> bool:
-        """Return whether a word may count against a document that holds it."""
+        """Return whether a word may lower the score of a document that holds it."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ class Part(NamedTuple):
 
 
 class Ranker:
-    """Ranks the documents of an index; keeps the impacts of the terms that it has met."""
+    """Ranks the documents of an index; keeps the impacts of the terms of earlier queries."""
 
     def __init__(self, index: Index, weighting: Weighting):
         self.index = index
@@ -84,7 +84,7 @@ class Ranker:
     def top(self, words: Sequence[str], most: int) -> list[Hit]:
         """Return at most `most` documents that hold a word of the query, best first.
 
-        A score of 0 or below is left out, but where words count against documents (`signed`).
+        Scores of 0 or below are left out, unless words can lower a score (`signed`).
         Of equal scores the earlier document comes first.
         """
         counts = self.known(words)
