@@ -4,9 +4,22 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
 
-import nlpkit.runs.pretrain
-from nlpkit import verbs
-from tests import _tiny  # noqa: F401 - so that a child imports nothing
+from transformers import AutoTokenizer, CpmAntForCausalLM, OpenAIGPTLMHeadModel
 
+import nlpkit.evaluate
+import nlpkit.generate.texts
+import nlpkit.plan.probe
+import nlpkit.report.page
+import nlpkit.runs.pretrain
+import nlpkit.selftest
+from nlpkit import recipe, verbs
+from tests import _tiny
+
+# So that a child imports nothing.
+assert AutoTokenizer
+assert CpmAntForCausalLM
+assert OpenAIGPTLMHeadModel
 assert nlpkit.runs.pretrain
-assert verbs.build()  # imports every verb
+assert _tiny
+assert verbs.build()  # every verb
+assert [recipe.load(name) for name in recipe.packaged()]  # every part

@@ -115,8 +115,7 @@ def probe(plan: Plan) -> dict[str, Any]:
     machine.configure_allocator()
     precision, reason = machine.choose_precision(settings.precision, plan.device)
     if settings.deterministic:
-        torch.use_deterministic_algorithms(True, warn_only=plan.device.type != "cpu")
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        machine.use_deterministic_algorithms(plan.device)
     memory.forget_peak(plan.device)
     now = memory.used(plan.device)[0]
     found = Memory(memory.limit(plan.device), now + plan.state_bytes)

@@ -179,10 +179,7 @@ def make_accelerator(
     )
     log.info(f"precision: {precision} ({reason})")
     if resolved.recipe.train.deterministic:
-        torch.use_deterministic_algorithms(True, warn_only=accelerator.device.type != "cpu")
-        # Else every new tensor would be written twice.
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        machine.use_deterministic_algorithms(accelerator.device)
     return accelerator
 
 

@@ -74,6 +74,21 @@ def _gemm_seconds(dtype: torch.dtype) -> float:
     return min(times)
 
 
+def use_deterministic_algorithms(device: torch.device) -> None:
+    """Let torch use deterministic algorithms; an operation without one is an error on a CPU.
+
+    On a GPU it is a warning.
+    """
+    if device.type == "cpu":
+        # The same as `use_deterministic_algorithms`, which imports torch's compiler (0.7 s).
+        torch.set_deterministic_debug_mode("error")
+    else:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # Else every new tensor would be written twice.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
 def configure_allocator() -> None:
     """Configure glibc and oneDNN so that memory does not grow; call before the first product.
 
