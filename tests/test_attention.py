@@ -154,8 +154,9 @@ def test_attention_reference_two_tokens_equals_hand_arithmetic():
         assert attend(q, k, v).flatten().tolist() == pytest.approx([4.0, 7.0])
 
 
+@pytest.mark.parametrize("fast_mode", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_attention_cpu_flash_and_tiled_pass_gradcheck(kind):
+def test_attention_cpu_flash_and_tiled_pass_gradcheck(kind, fast_mode):
     lengths = [4, 1, 6]
     fields = fields_of(lengths)
     qkv, table, _ = inputs(11, torch.float64)
@@ -165,7 +166,8 @@ def test_attention_cpu_flash_and_tiled_pass_gradcheck(kind):
             attend = prepare(kind, backend, lengths, fields, table, torch.float64)
             return attend(attend(q, k, v), k, v)
 
-        assert torch.autograd.gradcheck(run, (*qkv, table.detach().double().requires_grad_()))
+        given = (*qkv, table.detach().double().requires_grad_())
+        assert torch.autograd.gradcheck(run, given, fast_mode=fast_mode)
 
 
 def test_attention_cpu_flash_gradient_of_part_leaves_nothing_behind():

@@ -133,7 +133,8 @@ def test_killed_run_with_workers_leaves_neither_lock_nor_workers(server, tmp_pat
     path, run = _tiny.write(tmp_path, documents=60), tmp_path / "run"
     # A step of 4096 tokens is more than a pipe holds: a worker waits until somebody reads it.
     words = [path, "--out", run]
-    for each in ("train.workers=2", "train.tokens_per_step=4096", "train.tokens_per_batch=4096"):
+    sizes = ("train.tokens_per_step=4096", "train.tokens_per_batch=4096", "train.steps=5")
+    for each in ("train.workers=2", *sizes):
         words += ["--set", each]
     begun = (run / "metrics.jsonl", '"step": 2')
     ended = server.run("pretrain", *words, when=begun, signals={0: signal.SIGKILL})

@@ -5,10 +5,7 @@ are `tests/parts/unilm*`, `seen_range` and `proofs_*`, and the shipped `cpm_ant`
 """
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import jsonschema
@@ -26,7 +23,7 @@ from nlpkit.objectives.contract import Filling, forward
 from nlpkit.recipe.schema import schema
 from nlpkit.runs.opened import Opened, open_checkpoint
 from nlpkit.train.loop import to_device
-from tests import _tiny
+from tests import _processes, _tiny
 
 UNILM = "tests.parts.unilm_mlm"
 SHARES = {"both": 1 / 3, "left": 1 / 6, "right": 1 / 6, "source": 1 / 3}
@@ -220,13 +217,8 @@ def test_two_processes_have_the_losses_of_one(tmp_path: Path) -> None:
         "train.tokens_per_step=128",
     )
     _tiny.pretrain(path, tmp_path / "one", *sets)
-    launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    verb = ["pretrain", str(path), "--out", str(tmp_path / "two"), *(f"--set={s}" for s in sets)]
-    done = subprocess.run(
-        [sys.executable, "-m", *launcher, "-m", "nlpkit", *verb, "--device", "cpu"],
-        capture_output=True, text=True, check=False, timeout=180,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    verb = ("pretrain", path, "--out", tmp_path / "two", *(f"--set={s}" for s in sets))
+    done = _processes.launched(2, *verb, "--device", "cpu")
     assert done.returncode == 0, done.stderr
     for ours, theirs in zip(*map(_tiny.metrics, (tmp_path / "one", tmp_path / "two")), strict=True):
         ours, theirs = ours.get("held_out", ours), theirs.get("held_out", theirs)

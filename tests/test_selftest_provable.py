@@ -42,9 +42,9 @@ RUNS = ["packed = alone", "batches", "accumulated = one", "saved = reopened", "r
         ),
         (("rtd",), ["no label leak", "no neighbour leak", "unmasking", "detection"]),
         (("reorder",), ["no label leak", "no neighbour leak", "unmasking"]),
-        (("electra",), [*HIDING, "detection"]),
+        pytest.param(("electra",), [*HIDING, "detection"], marks=pytest.mark.slow),
         (("plm",), HIDING),
-        (("span",), HIDING),
+        pytest.param(("span",), HIDING, marks=pytest.mark.slow),
     ],
     ids=["nsp+mlm", "rtd", "reorder", "electra", "plm", "span"],
 )  # fmt: skip

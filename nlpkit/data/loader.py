@@ -257,7 +257,7 @@ def steps(stream: Stream, count: int, workers: int) -> Iterator[Step]:
     prepared = by_workers(
         *(iter(range(count)), _Preparation(stream), workers, lambda: None),
         setting="train.workers: 0",
-        context=multiprocessing.get_context(),
+        context=multiprocessing.get_context("fork"),  # a worker has the stream without a copy
         ahead=workers,
     )
     with closing(prepared):
