@@ -158,6 +158,7 @@ def _child(order: _Order) -> None:
     os.chdir(order.folder)
     os.environ.clear()
     os.environ.update(order.environment)
+    tempfile.tempdir = None  # TMPDIR counts anew
     own = [] if order.script else [""]
     extra = order.environment.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = list(dict.fromkeys([*own, *filter(None, extra), *filter(None, sys.path)]))
