@@ -119,7 +119,7 @@ def prepare(
     if isinstance(kind, ComputedKind):
         return _computed(choice, kind, request, backend, cache, stream)
     if cache is not None and layout.past is not None:
-        return Attend("cache", "kept keys and values", cache.extend(request, stream))
+        return Attend("cache", "cached keys and values", cache.extend(request, stream))
     attend = _chosen(choice.kind, request, backend)
     if cache is None:
         return attend

@@ -58,8 +58,8 @@ class Cache:
             ValueError: tokens see later tokens in this kind, so keys cannot be cached.
         """
         _check(request, grows=not request.is_cross)
-        kept = self._streams[stream] = KeyValues(request)
-        return kept.record(run)
+        key_values = self._streams[stream] = KeyValues(request)
+        return key_values.record(run)
 
     def extend(self, request: Request, stream: Stream) -> Callable[..., Tensor]:
         """Return the attention of n new tokens of each sequence to its cached and new tokens."""
@@ -84,8 +84,8 @@ class Cache:
     def select(self, indices: Sequence[int]) -> None:
         """Replace sequence i by sequence `indices[i]`; remove sequences without an index."""
         self.lengths = [self.lengths[index] for index in indices]
-        for kept in self._streams.values():
-            kept.select(indices)
+        for key_values in self._streams.values():
+            key_values.select(indices)
         for state in self._every_state():
             for name, tensor in state.items():
                 rows = torch.tensor(indices, dtype=torch.int64, device=tensor.device)
@@ -98,8 +98,8 @@ class Cache:
             return
         if not other.lengths:
             return
-        for stream, kept in self._streams.items():
-            kept.append(other._streams[stream])
+        for stream, key_values in self._streams.items():
+            key_values.append(other._streams[stream])
         for mine, theirs in zip(self._every_state(), other._every_state(), strict=True):
             for name in mine:
                 mine[name] = torch.cat([mine[name], theirs[name]])

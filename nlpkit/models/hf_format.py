@@ -208,16 +208,16 @@ def read_config(form: HfFormat, config: type[FrozenConfig], settings: Settings) 
 
 
 def read_state(
-    form: HfFormat, config: FrozenConfig, settings: Settings, tensors: State, wanted: nn.Module
+    form: HfFormat, config: FrozenConfig, settings: Settings, tensors: State, model: nn.Module
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Return our state dict, as far as the tensors contain it, and the names of unused tensors.
 
     Args:
-        wanted: a model of this `config`; its state dict has the names to read.
+        model: a model with this `config`; its state dict has the names to read.
     """
     state: dict[str, Tensor] = {}
     used = set()
-    names = [*wanted.state_dict()]
+    names = [*model.state_dict()]
     for ours in (*names, *_joined(form, config, names)):
         for name in names_of(form, ours):
             key = _key(form, name.key, tensors)
