@@ -1,8 +1,9 @@
 """Attention over packed sequences: softmax(Q K^T * scale + bias, mask) V, never padded.
 
-A *kind* (`kinds/NAME.py`) says who sees whom, a *backend* (`backends/NAME.py`) computes it, the
-*layout* says where sequences begin and end. None knows the others' names; `contract` says what each
-offers. A kind that is no softmax over a mask computes itself.
+A *kind* (`kinds/NAME.py`) defines which key each query may see, a *backend* (`backends/NAME.py`)
+computes the attention, and the *layout* gives the boundaries of the sequences. None of the three
+depends on the others by name; `contract` defines their interfaces. A kind that is not a softmax
+over a mask has its own computation.
 
 N packed tokens, H heads, D width of a head.
 """
@@ -37,10 +38,10 @@ SELF = "self"  # the role of attention of a sequence to itself
 
 @dataclass(frozen=True)
 class Attend:
-    """`attend(q, k, v) -> out`; made once a step, called once a layer.
+    """`attend(q, k, v) -> out`; created once per step, called once per layer.
 
-    q and out are (N, H, D); k and v too, or (K, H, D) where the keys are of other sequences, or
-    None where these are in the cache. `tensors` are the layer's own learned ones.
+    q and out are (N, H, D). k and v are (N, H, D), or (K, H, D) in cross attention, or None in
+    cross attention whose keys are in the cache. `tensors` are the learned tensors of this layer.
     """
 
     backend: str
@@ -76,34 +77,34 @@ def prepare(
     keys: Layout | None = None,
     key_fields: Mapping[str, Tensor | None] | None = None,
 ) -> Attend:
-    """Return what the layers of this step call: `attend(q, k, v)`.
+    """Return the function `attend(q, k, v)` that the layers of this step call.
 
-    What layers share (bias, mask, block mask) is made here, once, and the gradient of shared
-    `tensors` is collected once. `scale` is 1 / sqrt(head_dim) if None; `dropout` acts on the
-    probabilities, in training. With `keys`, the layout of other sequences, sequence i of the
-    queries sees sequence i of these.
+    The bias and the masks that the layers share are computed here once, and the gradient of the
+    shared `tensors` is computed once. `scale` is 1 / sqrt(head_dim) by default. `dropout` is
+    applied to the probabilities in training. `keys` is the layout of the keys in cross attention:
+    sequence i of the queries sees sequence i of the keys.
 
-    A `cache` keeps keys and values apart for each kind, its settings and its `role` in the model.
-    At the first call of a cache they are recorded; later the tokens of this step, the same number
-    for each sequence, attend to what is kept, too. `layout` is then `layout_of(…, cache)`.
+    A `cache` has separate keys and values for each kind, its settings and its `role` in the model.
+    The first call with a cache records them. In later calls every sequence has the same number of
+    new tokens, and these also attend to the cached keys. `layout` must be `layout_of(…, cache)`.
 
     Raises:
-        Unsupported: `backend` is named and cannot do it, or none can.
-        ValueError: fields or tensors are missing or of another shape.
+        Unsupported: the named `backend` does not support this request, or no backend does.
+        ValueError: fields or tensors are missing or have a wrong shape.
     """
     import torch
 
     kind, config = choice.module, choice.config
     shared = dict(tensors or {})
     _check_tensors(choice, shared, heads, head_dim)
-    read = _read(choice, fields or {}, layout)
+    checked = _checked_fields(choice, fields or {}, layout)
     request = Request(
         kind=kind,
         config=config,
         layout=layout,
         keys=keys or layout,
-        fields=read,
-        key_fields=_read(choice, key_fields or {}, keys) if keys else read,
+        fields=checked,
+        key_fields=_checked_fields(choice, key_fields or {}, keys) if keys else checked,
         tensors=shared,
         buffers=_buffers(kind, config, layout),
         heads=heads,
@@ -118,7 +119,7 @@ def prepare(
     if isinstance(kind, ComputedKind):
         return _computed(choice, kind, request, backend, cache, stream)
     if cache is not None and layout.past is not None:
-        return Attend("cache", "kept keys and values", cache.extend(request, stream))
+        return Attend("cache", "cached keys and values", cache.extend(request, stream))
     attend = _chosen(choice.kind, request, backend)
     if cache is None:
         return attend
@@ -128,28 +129,25 @@ def prepare(
 def prepare_layers(
     choices: Sequence[Choice], layers: int, prepare_one: Callable[[Choice], Attend]
 ) -> list[Attend]:
-    """Return an `Attend` for each of so many layers; the `choices` are repeated over them.
+    """Return one `Attend` per layer; the `choices` are repeated over the layers.
 
-    Each distinct kind with its settings is prepared once.
+    Each distinct choice is prepared once.
     """
-    made: dict[Choice, Attend] = {}
-    for choice in choices[:layers]:
-        if choice not in made:
-            made[choice] = prepare_one(choice)
-    return [made[choices[layer % len(choices)]] for layer in range(layers)]
+    prepared = {choice: prepare_one(choice) for choice in dict.fromkeys(choices[:layers])}
+    return [prepared[choices[layer % len(choices)]] for layer in range(layers)]
 
 
 def reasons(attends: Sequence[Attend]) -> str:
-    """Return the backends of these, each with its reason, for the log."""
+    """Return the distinct backends with their reasons, for the log."""
     return ", ".join(dict.fromkeys(attend.reason for attend in attends))
 
 
 def layout_of(
     lengths: Sequence[int], device: torch.device | str, cache: Cache | None = None
 ) -> Layout:
-    """Return the layout of sequences of these lengths, which go on from those in the cache.
+    """Return the layout of sequences of these lengths, which continue the cached sequences.
 
-    Called once a forward pass, which begins a step of the cache.
+    Call it once per forward pass: it starts the next step of the cache.
     """
     from nlpkit.attention.layout import Layout
 
@@ -157,20 +155,20 @@ def layout_of(
 
 
 def dense_mask(choice: Choice, layout: Layout, fields: Mapping[str, Tensor | None]) -> Tensor:
-    """Return who sees whom over the whole pack, (N, N) bool; rows are queries.
+    """Return the mask of a complete pack, (N, N) bool: True where query (row) i may see key j.
 
     Raises:
-        Unsupported: the kind is no mask.
+        Unsupported: the kind has no mask.
     """
     import torch
 
     if isinstance(choice.module, ComputedKind):
         raise Unsupported(f"attention kind {choice.kind} has no mask: it computes itself")
     index = torch.arange(layout.total, device=layout.device)
-    read = _read(choice, fields, layout)
+    checked = _checked_fields(choice, fields, layout)
     request = Request(
-        kind=choice.module, config=choice.config, layout=layout, keys=layout, fields=read,
-        key_fields=read, tensors={}, buffers={}, heads=1, head_dim=1, dtype=torch.float32,
+        kind=choice.module, config=choice.config, layout=layout, keys=layout, fields=checked,
+        key_fields=checked, tensors={}, buffers={}, heads=1, head_dim=1, dtype=torch.float32,
         device=layout.device, training=False, dropout=0.0, scale=1.0,
     )  # fmt: skip
     return request.visible(index[:, None], index[None, :])
@@ -184,7 +182,7 @@ def _computed(
     cache: Cache | None,
     stream: tuple[str, str, str],
 ) -> Attend:
-    """Return the attention of a kind that computes itself."""
+    """Return the attention of a kind that has its own computation."""
     if backend != "auto":
         raise Unsupported(
             f"attention kind {choice.kind} computes itself and takes no backend; "
@@ -202,7 +200,7 @@ def _computed(
 
 
 def _chosen(kind: str, request: Request, backend: str) -> Attend:
-    """Return the attention of the named backend, or of the first that does not refuse."""
+    """Return the attention of the named backend, or of the first that supports the request."""
     if backend != "auto":
         chosen = _backend(backend)
         if reason := chosen.refuses(request):
@@ -224,20 +222,22 @@ def _backend(name: str) -> Backend:
 
 
 def _order(request: Request) -> tuple[str, ...]:
-    """Return the backends in the order of trial; on CPU as measured by `bench/attention.py`."""
+    """Return the backends in order of preference; `bench/attention.py` measures that of CPUs."""
     if request.device.type == "cuda":
         return "flash", "varlen", "flex", "sdpa", "reference"
     if request.device.type != "cpu":
         return "sdpa", "reference"
-    # In float32 torch's own kernel is as good where it needs no mask of ours.
+    # In float32, torch's own kernel is as fast where it needs no explicit mask.
     if request.kernel and request.dtype.itemsize > 2:
         return "sdpa", "cpu_flash", "reference"
     return "cpu_flash", "sdpa", "reference"
 
 
-def _read(choice: Choice, fields: Mapping[str, Tensor | None], layout: Layout) -> dict[str, Tensor]:
-    """Return the fields that the kind reads, checked; those of the layout where none are given."""
-    kind, read = choice.module, {}
+def _checked_fields(
+    choice: Choice, fields: Mapping[str, Tensor | None], layout: Layout
+) -> dict[str, Tensor]:
+    """Return the fields that the kind reads; the layout provides missing positions and lengths."""
+    kind, checked = choice.module, {}
     for field in kind.FIELDS:
         value = fields.get(field)
         if value is None and field in LAYOUT_FIELDS:
@@ -248,28 +248,28 @@ def _read(choice: Choice, fields: Mapping[str, Tensor | None], layout: Layout) -
                 raise ValueError(
                     f"field {field!r} must be ({layout.total},), one value a token; got {shape}"
                 )
-            read[field] = value
+            checked[field] = value
         elif field not in kind.OPTIONAL:
             given = ", ".join(sorted(fields)) or "nothing"
             raise ValueError(
                 f"attention kind {choice.kind!r} needs the field {field!r}; given: {given}"
             )
-    return read
+    return checked
 
 
 def _buffers(kind: Kind, config: object, layout: Layout) -> dict[str, Tensor]:
     if not hasattr(kind, "bias_index"):
         return {}
-    constants = cast(BiasKind, kind).buffers(config)
-    return {name: value.to(layout.device) for name, value in constants.items()}
+    buffers = cast(BiasKind, kind).buffers(config)
+    return {name: value.to(layout.device) for name, value in buffers.items()}
 
 
 def _check_tensors(choice: Choice, given: dict[str, Tensor], heads: int, head_dim: int) -> None:
-    """Raise `ValueError` unless the kind's shared tensors are given, and no others."""
+    """Raise `ValueError` unless exactly the kind's shared tensors are given."""
     learned = choice.module.tensors(choice.config, heads, head_dim)
-    wanted = {name: each.shape for name, each in learned.items() if each.shared}
-    found = {name: tuple(tensor.shape) for name, tensor in given.items()}
-    if wanted != found:
+    expected = {name: tensor.shape for name, tensor in learned.items() if tensor.shared}
+    shapes = {name: tuple(tensor.shape) for name, tensor in given.items()}
+    if expected != shapes:
         raise ValueError(
-            f"attention kind {choice.kind!r} needs the tensors {wanted}; given: {found}"
+            f"attention kind {choice.kind!r} needs the tensors {expected}; given: {shapes}"
         )

@@ -1,11 +1,11 @@
-"""What generation keeps of sequences that grow, so that a new token costs one token's work.
+"""The cache of generation: keys, values and states of sequences that grow token by token.
 
-The first step (the prompts, a flat pack) is computed as in training, and what later steps need is
-kept on the way. In each later step every sequence gets the same number of new tokens. A model with
-several kinds of attention, or several roles of it (to itself, to an encoder), has a stream of keys
-and values for each; a kind that computes itself, or a recurrent model, has a state of fixed size.
+The first step (the prompts, a flat pack) is computed as in training and recorded. In each later
+step every sequence gets the same number of new tokens. The keys and values of each kind of
+attention and each of its roles (self-attention, cross attention) form a stream. A kind with its own
+computation and a recurrent model have a state of fixed size instead.
 
-B sequences, T tokens of the longest, n new tokens a sequence.
+B sequences, n new tokens per sequence.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Stream = tuple[str, str, str]  # kind, its settings, its role in the model
 
 
 class Cache:
-    """`lengths` (B) tokens of each sequence, the streams, and the states of each layer."""
+    """Number of tokens of each sequence (`lengths`), the streams, and the states of the layers."""
 
     def __init__(self) -> None:
         self.lengths: list[int] = []
@@ -34,10 +34,10 @@ class Cache:
         return len(self.lengths)
 
     def begin(self, lengths: Sequence[int]) -> tuple[int, ...]:
-        """Return what is kept of each sequence, in tokens, and add those of this step.
+        """Return the number of cached tokens of each sequence, and add this step's `lengths`.
 
         Raises:
-            ValueError: not the same number of new tokens for each of the B sequences.
+            ValueError: the B sequences do not all have the same number of new tokens.
         """
         past = tuple(self.lengths)
         if past and tuple(lengths) != (lengths[0],) * len(past):
@@ -52,22 +52,22 @@ class Cache:
     def record(
         self, request: Request, run: Callable[[Tensor, Tensor, Tensor], Tensor], stream: Stream
     ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        """Return `run`, the attention over the pack of prompts, that also keeps what it is given.
+        """Return `run`, the attention over the pack of prompts, which now also records k and v.
 
         Raises:
-            ValueError: the kind lets tokens see later ones, so that nothing can be kept.
+            ValueError: tokens see later tokens in this kind, so keys cannot be cached.
         """
         _check(request, grows=not request.is_cross)
-        kept = self._streams[stream] = KeyValues(request)
-        return kept.record(run)
+        key_values = self._streams[stream] = KeyValues(request)
+        return key_values.record(run)
 
     def extend(self, request: Request, stream: Stream) -> Callable[..., Tensor]:
-        """Return the attention of n new tokens of each sequence to what is kept of it."""
-        _check(request, grows=False)  # as at the first step
+        """Return the attention of n new tokens of each sequence to its cached and new tokens."""
+        _check(request, grows=False)  # `record` has checked the kind
         return self._streams[stream].extend(request)
 
     def states(self, request: Request, stream: Stream) -> Iterator[dict[str, Tensor]]:
-        """Return the states of a kind that computes itself, layer by layer; empty ones at first."""
+        """Return the states of a kind with its own computation, one per layer; empty at first."""
         _check(request, grows=True)
         first = request.layout.past is None
         if first:
@@ -75,32 +75,31 @@ class Cache:
         return _layers(self._states[stream], first)
 
     def state(self, name: str) -> dict[str, Tensor]:
-        """Return the state that a model keeps for itself, tensors (B, …); empty at first."""
+        """Return a state that the model itself updates, tensors (B, …); empty at first."""
         layers = self._states.setdefault(("", "", name), [])
         if not layers:
             layers.append({})
         return layers[0]
 
     def select(self, indices: Sequence[int]) -> None:
-        """Make sequence i what sequence `indices[i]` was; those not named leave."""
+        """Replace sequence i by sequence `indices[i]`; remove sequences without an index."""
         self.lengths = [self.lengths[index] for index in indices]
-        for kept in self._streams.values():
-            kept.select(indices)
+        for key_values in self._streams.values():
+            key_values.select(indices)
         for state in self._every_state():
             for name, tensor in state.items():
-                state[name] = tensor[
-                    torch.tensor(list(indices), dtype=torch.int64, device=tensor.device)
-                ]
+                rows = torch.tensor(indices, dtype=torch.int64, device=tensor.device)
+                state[name] = tensor[rows]
 
     def append(self, other: Cache) -> None:
-        """Add the sequences of `other` behind those there are."""
+        """Append the sequences of `other`."""
         if not self.lengths:
             vars(self).update(vars(other))
             return
         if not other.lengths:
             return
-        for stream, kept in self._streams.items():
-            kept.append(other._streams[stream])
+        for stream, key_values in self._streams.items():
+            key_values.append(other._streams[stream])
         for mine, theirs in zip(self._every_state(), other._every_state(), strict=True):
             for name in mine:
                 mine[name] = torch.cat([mine[name], theirs[name]])
@@ -112,7 +111,7 @@ class Cache:
 
 
 def _layers(states: list[dict[str, Tensor]], first: bool) -> Iterator[dict[str, Tensor]]:
-    """Yield the state of one layer after the other; at the first step new ones."""
+    """Yield the state of each layer; the first step creates it."""
     if not first:
         yield from states
         return
@@ -123,6 +122,6 @@ def _layers(states: list[dict[str, Tensor]], first: bool) -> Iterator[dict[str, 
 
 def _check(request: Request, grows: bool) -> None:
     if grows and request.kind.VISIBILITY == "bidirectional":
-        raise ValueError("in this attention tokens see later ones: nothing of it can be kept")
+        raise ValueError("tokens see later tokens in this attention: it cannot be cached")
     if request.training:
         raise ValueError("a cache is for generation; put the model in evaluation mode")

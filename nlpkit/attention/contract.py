@@ -1,7 +1,7 @@
-"""What attention's parts offer: kinds (who sees whom), backends (how), and what passes between.
+"""The interfaces of attention kinds and backends, and the request that connects them.
 
-A kind is a file of `kinds/`, a backend a file of `backends/`. A kind has a `mask`, which any
-backend computes, or an `attend` of its own, where it is no softmax over a mask (linear attention).
+A kind is a file in `kinds/`, a backend is a file in `backends/`. A kind has a `mask`, which any
+backend can use, or its own `attend` if it is not a softmax over a mask (linear attention).
 
 N packed tokens, H heads, D width of a head.
 """
@@ -22,21 +22,21 @@ if TYPE_CHECKING:  # kinds and recipes are free of torch
 
     from nlpkit.attention.layout import Layout
 
-# What a state may depend on: nothing to its right; nothing to its right but a context that sees
-# itself (a prefix, in any place); anything in its sequence.
+# The tokens that a state may depend on. causal: its own token and those to its left; prefix: also
+# all tokens of a context, anywhere in the sequence; bidirectional: all tokens of its sequence.
 Visibility = Literal["causal", "prefix", "bidirectional"]
-LAYOUT_FIELDS = ("position", "length")  # of any pack: place in the sequence, tokens of the sequence
+LAYOUT_FIELDS = ("position", "length")  # every layout has them: position and sequence length
 
 
 class Kind(Protocol):
-    """What every kind says of itself."""
+    """The interface of every kind."""
 
     Config: type[FrozenConfig]
     VISIBILITY: Visibility
-    # `causal` or `full` where the mask is exactly that, which fused kernels have built in.
+    # `causal` or `full` if the mask is exactly one that fused kernels have built in.
     KERNEL: Literal["causal", "full"] | None
-    # Fields of the batch that it reads, (N,) each; `OPTIONAL` ones may be absent. `position` and
-    # `length` are those of the layout where the batch has none.
+    # Fields of the batch that the kind reads, each (N,); those in `OPTIONAL` may be absent. The
+    # layout provides `position` and `length` if the batch does not.
     FIELDS: tuple[str, ...]
     OPTIONAL: tuple[str, ...]
 
@@ -44,20 +44,20 @@ class Kind(Protocol):
         """Return the learned tensors that a family must hold for this kind."""
 
     def pairs(self, config: Any, lengths: Sequence[int]) -> float:
-        """Return how many pairs of query and key are computed in sequences of these lengths."""
+        """Return the number of visible query-key pairs in sequences of these lengths."""
 
 
 class MaskKind(Kind, Protocol):
-    """A kind that is softmax over a mask, with or without a learned bias."""
+    """A kind that is a softmax over a mask, with or without a learned bias."""
 
-    SORT_FIRST: str | None  # a bool field whose tokens are best computed first, or None
+    SORT_FIRST: str | None  # bool field: a backend may sort tokens that have it to the front
 
     def mask(self, config: Any, q: Tokens, k: Tokens) -> Tensor:
         """Return True where the query may see the key; `q` and `k` broadcast."""
 
 
 class BiasKind(MaskKind, Protocol):
-    """A kind whose scores get a learned bias: rows of its tensor `table` (rows, H)."""
+    """A mask kind that adds a learned bias to the scores: rows of its tensor `table` (rows, H)."""
 
     def buffers(self, config: Any) -> Mapping[str, Tensor]:
         """Return constants that `bias_index` reads."""
@@ -70,7 +70,7 @@ class BiasKind(MaskKind, Protocol):
 
 @runtime_checkable
 class ComputedKind(Protocol):
-    """A kind that computes itself."""
+    """A kind with its own computation."""
 
     def attend(
         self,
@@ -83,19 +83,19 @@ class ComputedKind(Protocol):
     ) -> Tensor:
         """Return (N, H, D) for a pack.
 
-        `tensors` are the layer's own learned ones. `state`, in generation, is what is kept of each
-        sequence, tensors (B, …): empty at the first call, which fills it; later calls go on from
-        it, with the same number of new tokens for each sequence.
+        `tensors` are the learned tensors of this layer. `state` is the state of the B sequences in
+        generation, tensors (B, …). The first call fills it; later calls read and update it, with
+        the same number of new tokens for each sequence.
         """
 
 
 @dataclass(frozen=True)
 class Learned:
-    """A learned tensor of a kind: its shape, how it is drawn, who has one."""
+    """A learned tensor of a kind; its initial values are drawn from N(0, std)."""
 
     shape: tuple[int, ...]
     std: float = 0.02
-    shared: bool = False  # one for all layers, handed to `prepare`; else one a layer, to `attend`
+    shared: bool = False  # one for all layers, given to `prepare`; or one per layer, to `attend`
 
 
 class Choice(FrozenConfig):
@@ -106,7 +106,7 @@ class Choice(FrozenConfig):
 
     @classmethod
     def of(cls, kind: str, **settings: Any) -> Choice:
-        """Return the choice of a kind with these settings, the others at their defaults."""
+        """Return the choice of a kind with these settings; the other settings have defaults."""
         return cls(kind=kind, config=load_kind(kind).Config(**settings))
 
     @property
@@ -115,12 +115,17 @@ class Choice(FrozenConfig):
         return load_kind(self.kind)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, as `from_json` takes them."""
+        """Return plain values that `from_json` reads."""
         return {"kind": self.kind, **self.config.model_dump(mode="json")}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Choice:
-        """Return the choice that `to_json` wrote; raise `UsageError` or `ValueError`."""
+        """Return the choice that `to_json` wrote.
+
+        Raises:
+            UsageError: the kind is missing or unknown.
+            ValueError: a setting is wrong.
+        """
         settings = dict(values)
         name = settings.pop("kind", None)
         if not isinstance(name, str):
@@ -134,7 +139,7 @@ def load_kind(name: str) -> Kind:
 
 
 class Tokens:
-    """Some tokens of a pack: `tokens["position"]` is that field of each of them."""
+    """A selection of tokens of a pack: `tokens["position"]` is their field `position`."""
 
     def __init__(self, fields: Mapping[str, Tensor], index: Tensor):
         self.fields, self.index = fields, index
@@ -148,12 +153,12 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Request:
-    """What a backend is asked for: the kind with its fields, and the tensors to come.
+    """All inputs of a backend but q, k and v.
 
     `keys` is the layout of keys and values; sequence i of the queries sees sequence i of the keys.
     """
 
-    kind: Any  # a `Kind`: which of its protocols, the backends know
+    kind: Any  # a `MaskKind`, `BiasKind` or `ComputedKind`
     config: Any
     layout: Layout
     keys: Layout
@@ -171,40 +176,40 @@ class Request:
 
     @property
     def table(self) -> Tensor | None:
-        """The learned bias, (rows, H), if the kind has one."""
+        """The learned bias, (rows, H), or None."""
         return self.tensors.get("table")
 
     @property
     def is_cross(self) -> bool:
-        """Whether keys and values are of other sequences than the queries."""
+        """Whether keys and values come from other sequences than the queries (cross attention)."""
         return self.keys is not self.layout
 
     @property
     def kernel(self) -> str | None:
-        """`causal` or `full` where a fused kernel needs no mask and no bias, else None."""
+        """`causal` or `full` if a fused kernel needs no mask and no bias, else None."""
         if self.table is not None or (self.is_cross and self.kind.KERNEL == "causal"):
             return None
         return self.kind.KERNEL
 
     def mask(self, q: Tensor, k: Tensor) -> Tensor:
-        """Return the kind's mask for indices of queries and keys, whatever their sequences."""
+        """Return the kind's mask for these indices, without the boundaries of sequences."""
         return self.kind.mask(self.config, Tokens(self.fields, q), Tokens(self.key_fields, k))
 
     def visible(self, q: Tensor, k: Tensor) -> Tensor:
-        """Return who sees whom among the indices `q`, `k`, other sequences ruled out."""
+        """Return the kind's mask for these indices; False across sequences."""
         return self.mask(q, k) & (self.layout.document_ids[q] == self.keys.document_ids[k])
 
     def bias_index(self, q: Tensor, k: Tensor) -> Tensor:
-        """Return the row of the table for each pair of indices."""
+        """Return the row of the bias table for each pair of indices."""
         queries, keys = Tokens(self.fields, q), Tokens(self.key_fields, k)
         return self.kind.bias_index(self.config, self.buffers, queries, keys)
 
 
 class Backend(Protocol):
-    """What every backend offers."""
+    """The interface of every backend."""
 
     def refuses(self, request: Request) -> str | None:
-        """Return why this request cannot be done, or None."""
+        """Return why the backend does not support this request, or None."""
 
     def prepare(self, request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         """Return `attend(q, k, v)`: (N, H, D), (K, H, D), (K, H, D) -> (N, H, D)."""

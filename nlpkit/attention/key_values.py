@@ -1,11 +1,11 @@
-"""Keys and values of one stream of attention: of all its layers, of sequences that grow, or not.
+"""The cached keys and values of one stream of attention, for all its layers.
 
-New tokens see their own sequence by the kind's own index arithmetic over the rectangle (B, T): no
-kind and no family knows about it. Right only where tokens never see later ones, but for those of
-the first step among themselves. In cross attention the keys are those of the first step for ever.
+The mask of new tokens is the kind's own mask, computed over the rectangle (B, T). This is correct
+only if no token sees later tokens, except among the tokens of the first step. In self-attention
+the keys grow with each step; in cross attention they are always those of the first step.
 
-B sequences, T tokens of the longest, H heads, D width of a head, n new tokens a sequence.
-Keys and values of a head lie together, (rows, H, capacity, D): what a step reads is in one piece.
+B sequences, T tokens of the longest, H heads, D width of a head, n new tokens per sequence.
+Keys and values are (rows, H, capacity, D), so that a step reads contiguous memory for each head.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from torch import Tensor
 from nlpkit.attention.contract import Request, Tokens
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
-_LEAST_CAPACITY = 32  # tokens a sequence
+_CAPACITY_STEP = 32  # tokens per sequence
 
 
 class KeyValues:
-    """Keys and values of each layer, and the kind's fields; of their rows the first B are in use.
+    """Keys and values of each layer, and the kind's fields; the first B rows are in use.
 
-    `lengths` are the keys of each sequence. What lies beyond them is finite, as it is multiplied by
-    zero.
+    `lengths` is the number of keys of each sequence. Entries beyond it are masked: attention
+    multiplies them by zero, so they must be finite.
     """
 
     def __init__(self, request: Request):
-        """Make room for the keys of the first step, and keep their fields."""
+        """Reserve memory for the keys of the first step, and store their fields."""
         layout = request.keys
         self.is_cross = request.is_cross
         self.lengths = list(layout.lengths)
         self._rows, self._capacity = len(self.lengths), _capacity(layout.max_length)
-        self._places = layout.document_ids, layout.positions
+        self._first_index = layout.document_ids, layout.positions
         self._layers: list[tuple[Tensor, Tensor]] = []
         self._fields: dict[str, Tensor] = {}  # (rows, capacity)
         for name, field in request.key_fields.items():
             self._fields[name] = field.new_zeros(self._rows, self._capacity)
-            self._fields[name][self._places] = field
+            self._fields[name][self._first_index] = field
 
     def record(self, run: Attention) -> Attention:
-        """Return `run`, the attention of the first step, that also keeps what it is given."""
+        """Return `run`, the attention of the first step, which now also stores k and v."""
 
         def spread(packed: Tensor) -> Tensor:
             heads, width = packed.shape[1:]
-            kept = packed.new_zeros(self._rows, heads, self._capacity, width)
-            kept.transpose(1, 2)[self._places] = packed.detach()
-            return kept
+            cached = packed.new_zeros(self._rows, heads, self._capacity, width)
+            cached.transpose(1, 2)[self._first_index] = packed.detach()
+            return cached
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self._layers.append((spread(k), spread(v)))
@@ -59,10 +59,10 @@ class KeyValues:
         return attend
 
     def extend(self, request: Request) -> Callable[..., Tensor]:
-        """Return the attention of n new tokens of each sequence to all that is kept of it.
+        """Return the attention of n new tokens of each sequence to its cached and new tokens.
 
-        Called once a layer, in the order of the first step. In cross attention k and v are not
-        looked at.
+        Call the result once per layer, in the order of the first step. Cross attention ignores its
+        k and v.
         """
         count, new = len(self.lengths), request.layout.lengths[0]
         added = 0 if self.is_cross else new
@@ -72,19 +72,21 @@ class KeyValues:
         device = request.device
         first = torch.arange(count, device=device)[:, None] * self._capacity
         end = torch.tensor(self.lengths, device=device)[:, None] + added  # (B, 1)
-        at = first + end + torch.arange(-added, 0, device=device)  # (B, n), none in cross attention
+        at = (
+            first + end + torch.arange(-added, 0, device=device)
+        )  # (B, n); (B, 0) in cross attention
         if added:
-            for name, kept in self._fields.items():
-                kept.view(-1)[at] = request.fields[name].view(count, new)
+            for name, field in self._fields.items():
+                field.view(-1)[at] = request.fields[name].view(count, new)
             if "length" in self._fields:
                 self._fields["length"][:count] = end
         self.lengths = [length + added for length in self.lengths]
         plain = request.kernel == ("full" if self.is_cross else "causal")
-        # Where nothing is hidden, no mask: the fastest kernel.
+        # The kernel without a mask is the fastest.
         mask = None if plain and equal and new == 1 else self._mask(request, first, end)
         layers = iter(self._layers)
         heads, width = request.heads, request.head_dim
-        # Of each new token, head by head, where it goes: (B, n, H), flat.
+        # The row of each new key and head in the flattened cache: (B, n, H), flattened.
         first_head = torch.arange(count * heads, device=device).view(count, 1, heads)
         rows = (first_head * self._capacity + (at - first)[..., None]).view(-1)
 
@@ -107,25 +109,25 @@ class KeyValues:
         return attend
 
     def select(self, indices: Sequence[int]) -> None:
-        """Make sequence i what sequence `indices[i]` was; those not named leave.
+        """Replace sequence i by sequence `indices[i]`; remove sequences without an index.
 
-        Only rows that change are copied, so naming most in their own place is cheap.
+        Only the rows that change are copied.
         """
         self.lengths = [self.lengths[index] for index in indices]
-        moved = [place for place, index in enumerate(indices) if place != index]
+        moved = [row for row, index in enumerate(indices) if row != index]
         if not moved:
             return
         longest = max(self.lengths)
         self._reserve(len(indices), longest)
         device = self._layers[0][0].device
         to = torch.tensor(moved, device=device)
-        source = torch.tensor([indices[place] for place in moved], device=device)
+        source = torch.tensor([indices[row] for row in moved], device=device)
         for tensor in self._tensors():
             live = _tokens_first(tensor)[:longest]
             live[:, to] = live[:, source]
 
     def append(self, other: KeyValues) -> None:
-        """Add the sequences of `other` behind those there are."""
+        """Append the sequences of `other`."""
         count, longest = len(self.lengths), max(other.lengths)
         self._reserve(count + len(other.lengths), max(longest, *self.lengths))
         for mine, theirs in zip(self._tensors(), other._tensors(), strict=True):
@@ -137,15 +139,15 @@ class KeyValues:
         return [*chain.from_iterable(self._layers), *self._fields.values()]
 
     def _mask(self, request: Request, first: Tensor, end: Tensor) -> Tensor:
-        """Return what is added to the scores, (B, H, n, T), or who sees whom, (B, 1, n, T)."""
-        place = torch.arange(max(self.lengths), device=request.device)
+        """Return the bias with -inf where hidden, (B, H, n, T), or the bool mask, (B, 1, n, T)."""
+        position = torch.arange(max(self.lengths), device=request.device)
         new = torch.arange(request.layout.total, device=request.device)
-        # Fields of the queries are those of this step, fields of the keys what is kept.
+        # The fields of the queries are those of this step; the fields of the keys are cached.
         q = Tokens(request.fields, new.view(len(self.lengths), 1, -1, 1))  # (B, 1, n, 1)
         flat = {name: field.view(-1) for name, field in self._fields.items()}
-        k = Tokens(flat, (first + place)[:, None, None, :])  # (B, 1, 1, T)
-        there = (place < end)[:, None, None, :]
-        visible = request.kind.mask(request.config, q, k) & there
+        k = Tokens(flat, (first + position)[:, None, None, :])  # (B, 1, 1, T)
+        exists = (position < end)[:, None, None, :]
+        visible = request.kind.mask(request.config, q, k) & exists
         if request.table is None:
             return visible
         index = request.kind.bias_index(request.config, request.buffers, q, k)
@@ -153,10 +155,10 @@ class KeyValues:
         return bias.to(request.dtype).masked_fill(~visible, -torch.inf)
 
     def _reserve(self, rows: int, tokens: int) -> None:
-        """Make room for `rows` sequences of `tokens` tokens; what is too small is doubled."""
+        """Reserve memory for `rows` sequences of `tokens` tokens, at least double if too small."""
         if rows <= self._rows and tokens <= self._capacity:
             return
-        kept, length = self._rows, self._capacity
+        old_rows, old_capacity = self._rows, self._capacity
         if rows > self._rows:
             self._rows = max(rows, 2 * self._rows)
         if tokens > self._capacity:
@@ -166,7 +168,7 @@ class KeyValues:
             shape = list(old.shape)
             shape[0], shape[2 if old.ndim == 4 else 1] = self._rows, self._capacity
             new = old.new_zeros(shape)
-            _tokens_first(new)[:length, :kept] = _tokens_first(old)
+            _tokens_first(new)[:old_capacity, :old_rows] = _tokens_first(old)
             return new
 
         self._layers = [(grown(keys), grown(values)) for keys, values in self._layers]
@@ -174,9 +176,9 @@ class KeyValues:
 
 
 def _tokens_first(tensor: Tensor) -> Tensor:
-    """Return a view (capacity, rows, …) of a field or of a layer's keys or values."""
+    """Return a view (capacity, rows, …) of a field or of the keys or values of a layer."""
     return tensor.permute(2, 0, 1, 3) if tensor.ndim == 4 else tensor.T
 
 
 def _capacity(tokens: int) -> int:
-    return -(-tokens // _LEAST_CAPACITY) * _LEAST_CAPACITY
+    return -(-tokens // _CAPACITY_STEP) * _CAPACITY_STEP

@@ -1,4 +1,4 @@
-"""Where the sequences of a pack begin and end (N packed tokens, S sequences)."""
+"""The boundaries of the sequences in a pack (N packed tokens, S sequences)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 class Layout:
     """The boundaries of a pack, on the host as integers and on the device as tensors.
 
-    The host keeps its own copy because a loop over documents must not wait for a GPU.
+    The host has its own copy because a loop over documents must not wait for a GPU.
     """
 
     def __init__(
@@ -21,7 +21,7 @@ class Layout:
     ):
         self.lengths = lengths
         self.device = device
-        self.past = past  # tokens that a cache holds of each sequence, before those of the pack
+        self.past = past  # cached tokens of each sequence, which precede those of the pack
         self.starts = (0, *accumulate(lengths))  # S + 1 host integers
         self.total = self.starts[-1]
         self.max_length = max(lengths)
@@ -35,18 +35,23 @@ class Layout:
     ) -> Layout:
         """Return the layout of sequences of these lengths, each at least 1, in this order.
 
-        `past`, if not empty, says how many tokens of each sequence a cache holds already.
+        `past`, if not empty, is the number of cached tokens of each sequence.
+
+        Raises:
+            ValueError: a length is below 1, or `past` and `lengths` differ in length.
         """
         sizes = tuple(int(length) for length in lengths)
         if not sizes or min(sizes) < 1:
             raise ValueError(f"a pack needs sequences of at least one token; got lengths {sizes}")
         if past and len(past) != len(sizes):
-            raise ValueError(f"{len(sizes)} sequences go on from {len(past)} in the cache")
+            raise ValueError(
+                f"{len(sizes)} sequences cannot continue {len(past)} sequences of the cache"
+            )
         return cls(sizes, torch.device(device), tuple(past) or None)
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence, those in the cache included."""
+        """Number of tokens of the longest sequence, cached tokens included."""
         if self.past is None:
             return self.max_length
         return max(map(sum, zip(self.past, self.lengths, strict=True)))
@@ -58,19 +63,19 @@ class Layout:
 
     @cached_property
     def cu_seqlens(self) -> Tensor:
-        """Cumulative lengths, (S + 1,) int32, as the variable-length kernels want them."""
+        """Cumulative lengths, (S + 1,) int32, the form that variable-length kernels read."""
         return torch.tensor(self.starts, dtype=torch.int32, device=self.device)
 
     @cached_property
     def document_ids(self) -> Tensor:
-        """Which sequence each token is in, (N,) int64."""
+        """Index of the sequence of each token, (N,) int64."""
         sizes = torch.tensor(self.lengths, device=self.device)
         ids = torch.arange(len(self.lengths), device=self.device)
         return torch.repeat_interleave(ids, sizes, output_size=self.total)
 
     @cached_property
     def positions(self) -> Tensor:
-        """Place of each token in its own sequence, from 0, (N,) int64."""
+        """Position of each token in its own sequence, from 0, (N,) int64."""
         first = self.cu_seqlens[:-1].long()
         if self.past is not None:
             first = first - torch.tensor(self.past, device=self.device)
@@ -78,7 +83,7 @@ class Layout:
 
     @cached_property
     def token_lengths(self) -> Tensor:
-        """Tokens of the sequence that each token is in, those in the cache included, (N,) int64."""
+        """Length of the sequence of each token, cached tokens included, (N,) int64."""
         past = self.past or (0,) * len(self.lengths)
         sizes = [old + new for old, new in zip(past, self.lengths, strict=True)]
         return torch.tensor(sizes, device=self.device)[self.document_ids]

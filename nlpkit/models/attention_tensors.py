@@ -1,4 +1,4 @@
-"""The learned tensors of a model's kinds of attention, shared by the layers or one a layer."""
+"""The learned tensors of a model's kinds of attention, shared by all layers or one per layer."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,9 @@ from nlpkit.attention.contract import Choice
 
 
 class AttentionTensors(nn.Module):
-    """What the kinds say that they learn; empty for most kinds.
+    """The tensors that the kinds learn; most kinds learn none.
 
-    Parameters are `shared_KIND_NAME` and `layer_NUMBER_NAME`, KIND a number from 0.
+    The parameters are called `shared_KIND_NAME` and `layer_NUMBER_NAME`; KIND is a number from 0.
     """
 
     def __init__(self, choices: Sequence[Choice], layers: int, heads: int, head_dim: int):
@@ -20,11 +20,11 @@ class AttentionTensors(nn.Module):
         for layer in range(layers):
             choice = choices[layer % len(choices)]
             learned = choice.module.tensors(choice.config, heads, head_dim)
-            for name, each in learned.items():
-                full = self._name(choice if each.shared else layer, name)
+            for name, tensor in learned.items():
+                full = self._name(choice if tensor.shared else layer, name)
                 if not hasattr(self, full):
-                    drawn = torch.empty(each.shape).normal_(std=each.std)
-                    self.register_parameter(full, nn.Parameter(drawn))
+                    values = torch.empty(tensor.shape).normal_(std=tensor.std)
+                    self.register_parameter(full, nn.Parameter(values))
 
     def _name(self, owner: Choice | int, name: str) -> str:
         if isinstance(owner, int):
@@ -32,7 +32,7 @@ class AttentionTensors(nn.Module):
         return f"shared_{self.choices.index(owner)}_{name}"
 
     def of(self, owner: Choice | int) -> dict[str, Tensor]:
-        """Return the tensors that all layers of a kind share, or those of one layer."""
+        """Return the tensors that all layers of a kind share, or the tensors of one layer."""
         prefix = self._name(owner, "")
         return {
             name.removeprefix(prefix): parameter

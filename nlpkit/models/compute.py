@@ -1,10 +1,11 @@
-"""In which type a model computes."""
+"""The data type of a model's computation."""
 
 import torch
 from torch import Tensor
 
 
 def compute_dtype(parameter: Tensor) -> torch.dtype:
-    """Return the type in which linear layers compute now: autocast's, or the parameter's own."""
-    kind = parameter.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else parameter.dtype
+    """Return the current type of linear layers: that of autocast, or else of the parameter."""
+    device = parameter.device.type
+    enabled = torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if enabled else parameter.dtype

@@ -1,7 +1,7 @@
-"""What the `Config` of every family has: its attention, and what the family can do.
+"""The base of every family's `Config`: its kinds of attention and its capabilities.
 
-An objective names what it needs of a model (`needs`): settings of the family's `Config`, or the
-words of `CAPABILITIES`, which are properties of it.
+An objective lists what it needs of a model in `needs`: settings of the family's `Config`, or names
+in `CAPABILITIES`, which are properties of the `Config`.
 """
 
 import sys
@@ -14,35 +14,34 @@ from nlpkit.attention.contract import LAYOUT_FIELDS, Choice, Visibility
 from nlpkit.config import FrozenConfig
 
 CAPABILITIES = {
-    "causal": "a state depends on its own token and those to its left, no other",
-    "prefix": "as causal, but for a context that sees itself",
+    "causal": "a state depends only on its own token and the tokens to its left",
+    "prefix": "as causal, but every token also sees all tokens of a context",
     "bidirectional": "a state depends on all tokens of its sequence",
-    "pairs": "a sequence may be two texts, told apart by token types",
-    "encodes_source": "a source sequence is read beside the one that is predicted",
-    "has_vocabulary": "tokens are read and predicted",
+    "pairs": "a sequence may consist of two texts, which token types distinguish",
+    "encodes_source": "the model reads a source sequence and predicts a target sequence",
+    "has_vocabulary": "the model reads and predicts tokens",
 }
 
-# What a family has that does not say it: all did before there were such lines.
-_USUAL_VOCABULARY = ("token_embedding",)
+_DEFAULT_VOCABULARY = ("token_embedding",)  # of a family without `VOCABULARY`
 
 
 def vocabulary(family: object) -> tuple[str, ...]:
-    """Return the parameters of a family (its module) whose first dimension is the vocabulary."""
-    found: tuple[str, ...] = vars(family).get("VOCABULARY", _USUAL_VOCABULARY)
-    return found
+    """Return the parameters of a family's module whose first dimension is the vocabulary."""
+    parameters: tuple[str, ...] = vars(family).get("VOCABULARY", _DEFAULT_VOCABULARY)
+    return parameters
 
 
 class ModelConfig(FrozenConfig):
     """The base of every family's `Config`; a family overrides what differs."""
 
-    # Fields of the batch that `forward` hands on to attention.
+    # Fields of the batch that `forward` passes to attention.
     ATTENTION_FIELDS: ClassVar[frozenset[str]] = frozenset()
-    inputs: ClassVar[tuple[str, ...]] = ("input_ids",)  # what `forward` cannot do without
+    inputs: ClassVar[tuple[str, ...]] = ("input_ids",)  # required by `forward`
     pairs: ClassVar[bool] = False
     encodes_source: ClassVar[bool] = False
-    # What a state depends on in a family without attention, such as a recurrent one.
+    # The tokens that a state depends on in a family without attention, such as a recurrent one.
     visibility: ClassVar[Visibility | None] = None
-    # What stands before, between and after the texts of a task (Radford et al. 2018, sec. 3.3).
+    # Tokens before, between and after the texts of a task (Radford et al. 2018, sec. 3.3).
     task_tokens: ClassVar[tuple[str, str, str]] = ("_start_", "_delimiter_", "_classify_")
 
     attention: SkipJsonSchema[tuple[Choice, ...]] = Field(
@@ -51,12 +50,12 @@ class ModelConfig(FrozenConfig):
 
     @property
     def has_vocabulary(self) -> bool:
-        """Whether tokens are read and predicted: the family names its tables of the vocabulary."""
+        """Whether the model reads and predicts tokens: `VOCABULARY` of the family is not empty."""
         return bool(vocabulary(sys.modules[type(self).__module__]))
 
     @property
     def default_attention(self) -> tuple[Choice, ...]:
-        """The kinds that the family has where the recipe names none; none: no attention."""
+        """The kinds of attention if the recipe names none; empty in a family without attention."""
         return ()
 
     @property
@@ -69,9 +68,9 @@ class ModelConfig(FrozenConfig):
         if not self.default_attention:
             return "the family has no attention whose kind could be chosen"
         kind = choice.module
-        wanted = {*kind.FIELDS} - {*kind.OPTIONAL} - {*LAYOUT_FIELDS} - self.ATTENTION_FIELDS
-        if wanted:
-            return f"it reads {', '.join(sorted(wanted))}, which the family does not give"
+        missing = {*kind.FIELDS} - {*kind.OPTIONAL} - {*LAYOUT_FIELDS} - self.ATTENTION_FIELDS
+        if missing:
+            return f"it reads {', '.join(sorted(missing))}, which the family does not provide"
         return None
 
     def _sees(self, visibility: str) -> bool:
@@ -80,12 +79,12 @@ class ModelConfig(FrozenConfig):
 
     @property
     def causal(self) -> bool:
-        """Whether a state depends on its own token and those to its left, no other."""
+        """Whether a state depends only on its own token and the tokens to its left."""
         return self._sees("causal")
 
     @property
     def prefix(self) -> bool:
-        """Whether it is causal but for a context that sees itself."""
+        """Whether the model is causal except that every token also sees all tokens of a context."""
         return self._sees("prefix")
 
     @property

@@ -1,6 +1,6 @@
-"""What every model family offers: a light module for recipes, and `model.py`, which computes.
+"""The interface of a model family: a module without torch for recipes, and `model.py`.
 
-N tokens of a pack, M rows of it, C model width, V vocabulary.
+N tokens of a pack, M selected rows, S sequences, C model width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 class Family(Protocol):
     """`models/NAME/__init__.py`, or the package of a dotted name. Importable without torch."""
 
-    Config: type[ModelConfig]  # the sizes, the kinds of attention, and what the family can do
+    Config: type[ModelConfig]  # sizes, kinds of attention, capabilities
     MODEL_TYPE: str  # transformers' name of the family, `model_type` in config.json
-    DEFAULT_OBJECTIVE: str  # of a checkpoint that does not name its own
+    DEFAULT_OBJECTIVE: str  # of a checkpoint that names no objective
     VOCABULARY: tuple[str, ...]  # parameters whose first dimension is the vocabulary; may be empty
 
 
 class FamilyModel(Protocol):
     """`models/NAME/model.py`.
 
-    Where transformers has a sequence classifier of the family, it may name it: `CLASSIFIER`, its
-    class, and `CLASSIFIER_NAMES`, what the class calls the layer of a task: `head.weight` and, if
-    it has a bias, `head.bias`. Without names it is `score.weight`, without a bias.
+    If transformers has a sequence classifier of the family, two optional names describe it:
+    `CLASSIFIER`, its class, and `CLASSIFIER_NAMES`, its names of the task's layer: `head.weight`
+    and, if the layer has a bias, `head.bias`. The default is `score.weight` without a bias.
     """
 
     Model: type[nn.Module]  # called with (config, vocab_size, backend); see `Model` below
-    FORMAT: HfFormat  # how transformers calls settings and parameters
+    FORMAT: HfFormat  # transformers' names of settings and parameters
     LORA_TARGETS: tuple[str, ...]  # linear layers that get adapters by default
 
     def flops(self, config: Any, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
@@ -42,7 +42,7 @@ class FamilyModel(Protocol):
 
 
 class Model(Protocol):
-    """The `nn.Module` of a family; its parameters are those that `FORMAT.names` has."""
+    """The `nn.Module` of a family; `FORMAT.names` lists its parameters."""
 
     def forward(self, lengths: Sequence[int], **inputs: Any) -> Tensor:
         """Return the last hidden states (N, C) of a pack of sequences of these `lengths`."""
@@ -50,10 +50,10 @@ class Model(Protocol):
     def token_loss(
         self, hidden: Tensor, index: Tensor, targets: Tensor, loss_weights: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the summed cross entropy at rows `index` (M,), and each one's, detached."""
+        """Return the summed cross entropy at rows `index` (M,), and the losses (M,), detached."""
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return (S, C), what stands for each sequence in a task."""
+        """Return (S, C), the representation of each sequence in a task."""
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return (M, V) for hidden states (M, C)."""

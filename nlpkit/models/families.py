@@ -1,37 +1,35 @@
-"""Finds a model family by its name: a folder in `models/`, or the package of a dotted name.
+"""Loads a model family by its name: a folder in `models/`, or the package of a dotted name.
 
-Free of torch until `load_model` is called.
+Only `load_model` imports torch.
 """
 
 from typing import cast
 
 from nlpkit import registry
-from nlpkit.config import FrozenConfig
 from nlpkit.errors import UsageError
 from nlpkit.models import config
 from nlpkit.models.contract import Family, FamilyModel
+from nlpkit.part import part_config
 
 
 def load(name: str) -> Family:
-    """Return the light module of a family; raise `UsageError` if it is none."""
+    """Return the module of a family without torch; raise `UsageError` if it is not a family."""
     module = registry.load("models", name)
-    found = vars(module).get("Config")
-    if not (isinstance(found, type) and issubclass(found, FrozenConfig)):
-        raise UsageError(f"the module {name!r} has no `class Config(FrozenConfig)`")
+    part_config("models", name)
     if not isinstance(vars(module).get("MODEL_TYPE"), str):
         raise UsageError(f"the module {name!r} has no MODEL_TYPE: a name for its config.json")
     return cast(Family, module)
 
 
 def load_model(name: str) -> FamilyModel:
-    """Return `model.py` of a family; raise `UsageError` that says what is missing in it."""
+    """Return `model.py` of a family; raise `UsageError` with the names that it lacks."""
     package = name if "." in name else f"nlpkit.models.{name}"
     module = registry.load("models", f"{package}.model")
-    wanted = {*FamilyModel.__annotations__, "flops"}
-    if missing := sorted(wanted - vars(module).keys()):
+    required = {*FamilyModel.__annotations__, "flops"}
+    if missing := sorted(required - vars(module).keys()):
         raise UsageError(
             f"the module '{package}.model' has no {', '.join(missing)}; "
-            "nlpkit/models/contract.py says what a family offers"
+            "see nlpkit/models/contract.py"
         )
     return cast(FamilyModel, module)
 
@@ -42,6 +40,6 @@ def vocabulary(name: str) -> tuple[str, ...]:
 
 
 def default_objective(name: str) -> str | None:
-    """Return the objective of a family's checkpoints that name none, if it has such a one."""
-    found: str | None = vars(load(name)).get("DEFAULT_OBJECTIVE")
-    return found
+    """Return the default objective of a family's checkpoints, or None."""
+    objective: str | None = vars(load(name)).get("DEFAULT_OBJECTIVE")
+    return objective

@@ -1,4 +1,4 @@
-"""What of a model's work its kinds of attention decide."""
+"""The part of a model's FLOPs that depends on its kinds of attention."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -14,7 +14,7 @@ class _Config(Protocol):
 
 
 def visible_pairs(config: _Config, lengths: Sequence[int]) -> float:
-    """Return the pairs of query and key that all layers compute in sequences of these lengths."""
+    """Return the number of visible query-key pairs, summed over layers and sequences."""
     kinds = [config.kinds[layer % len(config.kinds)] for layer in range(config.num_layers)]
-    each = {kind: kind.module.pairs(kind.config, lengths) for kind in set(kinds)}
-    return sum(each[kind] for kind in kinds)
+    pairs = {kind: kind.module.pairs(kind.config, lengths) for kind in set(kinds)}
+    return sum(pairs[kind] for kind in kinds)

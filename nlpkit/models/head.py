@@ -1,4 +1,7 @@
-"""A linear layer on a state: what a task adds to a model, whatever its family."""
+"""The task head: a linear layer on the state of each sequence, the same for all families.
+
+M states, C model width, O outputs, S sequences.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,17 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-HEAD = "head.weight"  # its name in a state dict
-BIAS = "head.bias"  # where the family's classifier in transformers has one
-# What transformers' sequence classifiers call it, unless the family says otherwise.
-_USUAL_NAMES = {HEAD: "score.weight"}
+HEAD = "head.weight"  # name in a state dict
+BIAS = "head.bias"  # only if the family's classifier in transformers has a bias
+# Names in transformers' sequence classifiers, unless the family has `CLASSIFIER_NAMES`.
+_DEFAULT_NAMES = {HEAD: "score.weight"}
 INIT_STD = 0.02
 
 
 class Head(nn.Module):
     """Dropout, then scores (M, O) of states (M, C).
 
-    GPT-1's has no bias (Radford et al. 2018, eq. 3), BERT's has one.
+    GPT-1's head has no bias (Radford et al. 2018, eq. 3), BERT's head has one.
     """
 
     def __init__(self, hidden_size: int, outputs: int, dropout: float, bias: bool = False):
@@ -30,20 +33,19 @@ class Head(nn.Module):
 
 
 def classifier_names(module: object) -> Mapping[str, str]:
-    """Return the layer's parameters, and what transformers calls them in this family.
+    """Return the head's parameters with transformers' names of them in this family.
 
-    `module` is the family's `model.py`; `CLASSIFIER_NAMES` in it says what differs.
+    `module` is the family's `model.py`; its `CLASSIFIER_NAMES` replace the default.
     """
-    names: Mapping[str, str] = vars(module).get("CLASSIFIER_NAMES", _USUAL_NAMES)
+    names: Mapping[str, str] = vars(module).get("CLASSIFIER_NAMES", _DEFAULT_NAMES)
     return names
 
 
 def taken_head(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the layer's own state dict, taken out of a model's; empty if there is none."""
-    found = {name: state.pop(name) for name in (HEAD, BIAS) if name in state}
-    return {name.rpartition(".")[2]: tensor for name, tensor in found.items()}
+    """Remove the head from a model's state dict, and return its own state dict; {} if none."""
+    return {name.rpartition(".")[2]: state.pop(name) for name in (HEAD, BIAS) if name in state}
 
 
 def last_states(hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-    """Return (S, C), the state of the last token of each sequence of a pack."""
+    """Return (S, C), the state of the last token of each sequence in a pack."""
     return hidden[torch.tensor(lengths, device=hidden.device).cumsum(0) - 1]

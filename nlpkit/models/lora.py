@@ -1,8 +1,8 @@
-"""Low-rank adapters on any family's linear layers; `_peft` has them on disk.
+"""Low-rank adapters on the linear layers of any family (`checkpoints/peft_layout.py`: on disk).
 
-h = W x + alpha / r * B A x (Hu et al. 2021, eq. 3); A is drawn as peft draws it (Kaiming uniform),
-B is 0, so that training starts from the model as it is. W and all else are frozen, but for the
-task's layer. What the linear layers are called in transformers: `hf_format.linear_names`.
+h = W x + alpha / r * B A x (Hu et al. 2021, eq. 3). The initial A is Kaiming uniform, as in peft;
+the initial B is 0, so that training starts from the unchanged model. All parameters of the model
+except the task head are frozen.
 """
 
 import math
@@ -18,11 +18,11 @@ from nlpkit.models.contract import FamilyModel
 from nlpkit.models.head import BIAS, HEAD
 from nlpkit.models.lora_config import Config
 
-ALL = "all-linear"  # peft's word for it
+ALL = "all-linear"  # as in peft
 
 
 class LoraLinear(nn.Linear):
-    """A linear layer whose weight is frozen, and the two matrices that are trained beside it."""
+    """A linear layer with a frozen weight and the two trained matrices A and B."""
 
     def __init__(self, base: nn.Linear, config: Config):
         super().__init__(base.in_features, base.out_features, base.bias is not None, device="meta")
@@ -38,18 +38,17 @@ class LoraLinear(nn.Linear):
 
 
 def targeted(config: Config, module: FamilyModel, model_config: FrozenConfig) -> dict[str, str]:
-    """Return the layers that get adapters: our names and transformers'.
+    """Return the layers that get adapters: our names with transformers' names.
 
     Raises:
-        UsageError: a target is no linear layer of the family.
+        UsageError: a target is not a linear layer of the family.
     """
     names = hf_format.linear_names(module.FORMAT, module.Model, model_config)
     if config.targets == ALL:
         return dict(names)
-    wanted = module.LORA_TARGETS if config.targets is None else config.targets
-    wanted = [wanted] if isinstance(wanted, str) else wanted
-    found: dict[str, str] = {}
-    for target in wanted:
+    targets = module.LORA_TARGETS if config.targets is None else config.targets
+    layers: dict[str, str] = {}
+    for target in [targets] if isinstance(targets, str) else targets:
         hits = {
             ours: theirs
             for ours, theirs in names.items()
@@ -61,12 +60,12 @@ def targeted(config: Config, module: FamilyModel, model_config: FrozenConfig) ->
                 f"lora.targets: no linear layer {target!r} in this model; it has {known}; "
                 f"{ALL}: every one"
             )
-        found |= hits
-    return found
+        layers |= hits
+    return layers
 
 
 def adapt(model: nn.Module, config: Config, targets: Mapping[str, str]) -> None:
-    """Freeze `model`, but for the task's layer, and give the targets their adapters."""
+    """Freeze `model` except its task head, and add adapters to the target layers."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in (HEAD, BIAS))
     for name in targets:

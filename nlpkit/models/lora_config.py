@@ -6,7 +6,7 @@ from nlpkit.config import FrozenConfig
 
 
 class Config(FrozenConfig):
-    """Low-rank adapters: h = W x + alpha / rank * B A x, only A and B are trained."""
+    """Low-rank adapters: h = W x + alpha / rank * B A x; only A and B are trained."""
 
     rank: int = Field(8, gt=0, description="rows of A, columns of B")
     alpha: float = Field(16.0, gt=0, description="what B A x is multiplied by, times rank")

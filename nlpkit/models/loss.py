@@ -1,8 +1,8 @@
-"""Vocabulary projection and cross entropy together, a chunk of targets at a time.
+"""Vocabulary projection and cross entropy in one function, one chunk of targets at a time.
 
-The logits of a step are by far its largest tensor (targets x vocabulary); here only one chunk of
-them exists, and its gradient is made at once, so that the backward pass only scales it.
-M targets, C hidden_size, V vocabulary.
+The logits of a step are by far its largest tensor (targets x vocabulary). Here only one chunk of
+them exists at a time. Forward computes the gradient of each chunk, so that backward only scales it.
+M targets, M' targets of a chunk, C hidden_size, V vocabulary.
 """
 
 from typing import Any
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-CHUNK = 512  # targets whose logits exist together: 512 x 30,000 x 4 bytes = 60 MB
+CHUNK = 512  # targets per chunk; logits: 512 x 30,000 x 4 bytes = 60 MB
 
 
 def _wide(tensor: Tensor) -> torch.dtype:
-    """Return the type of losses and sums: float32, or float64 where the inputs are."""
+    """Return the type of losses and sums: float32, or float64 for inputs in float64."""
     return torch.promote_types(tensor.dtype, torch.float32)
 
 
@@ -70,7 +70,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, scale: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        # In bfloat16 the scale, 1 / targets, would be off by up to 0.4 %.
+        # In bfloat16, rounding would change the scale, 1 / targets, by up to 0.4 %.
         scaled = (
             g
             if g is None
@@ -84,13 +84,13 @@ def _losses(logits: Tensor, normalizer: Tensor, chosen: Tensor, smoothing: float
     """Return the loss of each target (M', 1) from logits (M', V)."""
     log_likelihood = logits.gather(1, chosen)
     if smoothing:
-        # (1 - e) * nll + e * (mean of -log p over all V), in both of which the normalizer is whole.
+        # (1 - e) * nll + e * (mean of -log p over V); the weights of the normalizer sum to 1.
         log_likelihood = (1 - smoothing) * log_likelihood + smoothing * logits.mean(1, keepdim=True)
     return normalizer - log_likelihood
 
 
 def _logits_grad(logits: Tensor, normalizer: Tensor, chosen: Tensor, smoothing: float) -> Tensor:
-    """Return p - (1 - e) * one_hot - e / V (M', V), made in place of the logits."""
+    """Return p - (1 - e) * one_hot - e / V (M', V); overwrites the logits."""
     grad = logits.sub_(normalizer).exp_()
     grad.scatter_add_(1, chosen, torch.full_like(normalizer, smoothing - 1))
     if smoothing:
@@ -107,21 +107,19 @@ def linear_cross_entropy(
     bias: Tensor | None = None,
     label_smoothing: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return the summed cross entropy of `hidden @ weight.T + bias` and, without gradient, that of
-    each token.
+    """Return the summed cross entropy of `hidden @ weight.T + bias`, and the losses (M,), detached.
 
     Args:
-        hidden: (M, C), in the compute type; softmax and loss are float32 whatever it is (float64 in
-            float64).
+        hidden: (M, C), in the compute type; softmax and loss are float32 (float64 for float64).
         weight: (V, C).
         targets: (M,) int64, all in [0, V).
-        loss_weights: (M,) float32, by which each loss is multiplied in the sum.
+        loss_weights: (M,) float32, the weight of each loss in the sum.
         bias: (V,), added to the logits of every token.
         label_smoothing: e in [0, 1]; the target's share is 1 - e, and e is spread evenly over the
             vocabulary (Szegedy et al. 2016, sec. 7; Vaswani et al. 2017, sec. 5.4), as in
             `torch.nn.functional.cross_entropy`.
     """
-    # Inside `forward` gradients are always off, and `needs_input_grad` knows nothing of `no_grad`.
+    # Inside `forward`, gradients are always off, and `needs_input_grad` ignores `no_grad`.
     return _LinearCrossEntropy.apply(
         hidden, weight, bias, targets, loss_weights, label_smoothing, torch.is_grad_enabled()
     )

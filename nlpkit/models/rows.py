@@ -1,6 +1,6 @@
-"""Tables of the vocabulary in a state dict: how many tokens they have, and entries for more.
+"""The size of the vocabulary tables in a state dict, and rows for new tokens.
 
-V tokens, C columns. A family names its tables: `VOCABULARY`.
+V tokens, C columns. `VOCABULARY` of a family lists its tables.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,16 @@ from torch import Tensor
 
 
 def vocabulary_size(state: Mapping[str, Tensor], tables: Sequence[str]) -> int:
-    """Return the tokens that the tables have; 0 where there is none of them."""
+    """Return the number of rows of the tables; 0 if the state dict has none of them."""
     return next((len(state[name]) for name in tables if name in state), 0)
 
 
 def resize_embeddings(
     state: Mapping[str, Tensor], tables: Sequence[str], vocab_size: int
 ) -> dict[str, Tensor]:
-    """Return a state dict for `vocab_size` tokens: longer tables, the rest as it is.
+    """Return a state dict for `vocab_size` tokens: only the tables change.
 
-    The tables become float32. What one holds already stays bit for bit; new entries stand behind.
+    The tables become float32. Their old rows keep their values; new rows follow them.
     """
     longer = {name: _longer(state[name], vocab_size) for name in tables if name in state}
     return {**state, **longer}
@@ -28,11 +28,11 @@ def resize_embeddings(
 def _longer(table: Tensor, entries: int) -> Tensor:
     """Return (entries, C) of a table (V, C), or (entries,) of a bias (V,).
 
-    A new row is drawn, from torch's current generator, from the normal distribution that has the
-    mean and the standard deviation of each column of the old rows, so that a new token is neither
-    likelier nor rarer than old ones are on average (Hewitt 2021, "Initializing New Word Embeddings
-    for Pretrained Language Models", with the diagonal of the covariance). For the same reason a
-    new entry of a bias is the mean of the old ones.
+    New rows are drawn with torch's current generator from a normal distribution with the mean and
+    the standard deviation of each column of the old rows, so that a new token is on average about
+    as probable as an old one (Hewitt 2021, "Initializing New Word Embeddings for Pretrained
+    Language Models", with the diagonal of the covariance). A new entry of a bias is the mean of the
+    old entries, for the same reason.
     """
     table = table.float()
     mean, more = table.mean(0), entries - len(table)

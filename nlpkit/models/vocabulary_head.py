@@ -1,7 +1,7 @@
-"""From hidden states to the vocabulary: what every family that predicts tokens shares.
+"""The language-model head that all families with a vocabulary share.
 
-A family derives its `Model` from `TiedHead` and says here what differs: the table, a bias, layers
-before it. It keeps its own parameters, under its own names.
+A family derives its `Model` from `TiedHead` and overrides the methods that differ. Its parameters
+and their names remain its own.
 N tokens of the pack, M targets, C hidden_size, E width of the table, V vocabulary.
 """
 
@@ -17,28 +17,27 @@ class TiedHead(nn.Module):
     token_embedding: Tensor  # (V, E)
 
     def output_bias(self) -> Tensor | None:
-        """Return what is added to the logits of every token, (V,), or None."""
+        """Return the bias of the logits, (V,), or None."""
         return None
 
     def output_states(self, hidden: Tensor) -> Tensor:
-        """Return what the table is multiplied by, (M, E), from hidden states (M, C).
+        """Return the states (M, E) that the table multiplies, from hidden states (M, C).
 
-        BERT's head has a linear layer, GELU and a norm here.
+        In BERT's head these are the output of a linear layer, GELU and a norm.
         """
         return hidden
 
     def label_smoothing(self) -> float:
-        """Return the share of a target that the training loss spreads over the vocabulary."""
+        """Return the label smoothing of the training loss, in [0, 1]."""
         return 0.0
 
     def token_loss(
         self, hidden: Tensor, index: Tensor, targets: Tensor, loss_weights: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the summed cross entropy of `targets` (M,) at rows `index` (M,) of hidden states
-        (N, C), and each token's without gradient.
+        """Return the summed cross entropy of `targets` (M,), and the losses (M,), detached.
 
-        Each is multiplied by its weight of `loss_weights` (M,) in the sum. Labels are smoothed in
-        training mode alone: held-out perplexity is that of the model.
+        `index` (M,) are the targets' rows of `hidden` (N, C); `loss_weights` (M,) are the weights
+        in the sum. Labels are smoothed only in training mode, not for held-out perplexity.
         """
         return linear_cross_entropy(
             self.output_states(hidden[index]),

@@ -1,4 +1,4 @@
-"""What the variable-length kernels for GPUs cannot do, whichever library they come from."""
+"""The common limits of variable-length kernels for GPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nlpkit.attention.contract import Request
 
 
 def refuses(request: Request) -> str | None:
-    """Return why a kernel with boundaries but without masks and biases cannot do this, or None."""
+    """Return why a kernel without masks and biases does not support this request, or None."""
     if request.table is not None:
         return "learned bias"
     if request.kernel is None:

@@ -1,12 +1,12 @@
-"""Attention for CPUs that keeps no probabilities and computes little more than what is visible.
+"""FlashAttention for CPUs: it saves no probabilities and computes few hidden pairs.
 
-As in FlashAttention (Dao et al. 2022, arXiv:2205.14135, alg. 4) forward keeps q, k, v, out and the
-logsumexp of each row, and backward makes the probabilities again. What a tile is differs: see
-`_tiles.py`. Bias and mask are gathered once a step for all tiles; backward adds the gradients of
-all layers in buffers of the same shape, which are scattered into the table's gradient once.
+As in FlashAttention (Dao et al. 2022, arXiv:2205.14135, alg. 4), forward saves q, k, v, out and the
+logsumexp of each row, and backward recomputes the probabilities. The tiles differ: see `_tiles.py`.
+Bias and mask are gathered once per step for all tiles. Backward sums the bias gradients of all
+layers in buffers of the same shape, and scatters the sums once into the gradient of the table.
 
-N packed tokens, M tokens with padding, H heads, D width of a head; a group has G documents of L
-tokens, a tile R of its rows and E of its keys.
+N packed tokens, M tokens with padding, H heads, D width of a head. A group has G documents of L
+tokens; a tile has R of its rows and E of its keys.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from torch.autograd.function import once_differentiable
 from nlpkit.attention.backends._tiles import Tile, Tiling
 from nlpkit.attention.contract import Request
 
-# Powers of 2 throughout: torch's exp2 takes a third of the time of exp or softmax on CPUs.
+# All exponentials have base 2: on CPUs, torch's exp2 takes a third of the time of exp or softmax.
 _LOG2E = math.log2(math.e)
 _HALF = (torch.bfloat16, torch.float16)
-# As measured: few rows skip more of the mask, many feed the matrix product better.
+# Measured: small tiles skip more hidden pairs; large tiles make matrix products more efficient.
 _ROWS = 128
 _ROWS_HALF = 256
 
 
 def refuses(request: Request) -> str | None:
-    """Return why this request cannot be done, or None."""
+    """Return why the backend does not support this request, or None."""
     if request.device.type != "cpu":
         return "made for CPUs"
     if request.is_cross:
@@ -53,7 +53,7 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
 
 
 class _Shared:
-    """What the layers share: the tiling, the bias of each tile and its gradient, scratch space."""
+    """State that the layers share: the tiling, the bias of each tile and its gradient, buffers."""
 
     def __init__(self, request: Request):
         self.heads, self.scale = request.heads, request.scale
@@ -64,10 +64,10 @@ class _Shared:
         self.tiles = [(tile, self._bias(tile, columns)) for tile in self.tiling.tiles]
         self._bias_grads: dict[Tile, Tensor] = {}
         self._graph_task = -1
-        self._scratch: dict[str, Tensor] = {}
+        self._buffers: dict[str, Tensor] = {}
 
     def _bias(self, tile: Tile, columns: Tensor | None) -> Tensor | None:
-        """Return what is added to the scores, in units of log 2, (H or 1, G * R * E), or None."""
+        """Return bias and mask of a tile, in units of log 2, (H or 1, G * R * E), or None."""
         if tile.bias_rows is not None and columns is not None:
             bias = columns.gather(1, tile.bias_rows.expand(len(columns), -1))
         elif tile.hidden is not None:
@@ -77,12 +77,12 @@ class _Shared:
         return bias if tile.hidden is None else bias.masked_fill_(tile.hidden, -torch.inf)
 
     def product(self, name: str, a: Tensor, b: Tensor) -> Tensor:
-        """Return `a @ b` in float32 or float64, in the space `name`."""
-        out = self._space(name, a, b)
+        """Return `a @ b` in float32 or float64, in the buffer `name`."""
+        out = self._buffer(name, a, b)
         return out.copy_(torch.bmm(a, b)) if a.dtype in _HALF else torch.bmm(a, b, out=out)
 
     def scores(self, bias: Tensor | None, q: Tensor, k: Tensor) -> Tensor:
-        """Return the scores of a tile, bias and mask added, in units of log 2, (H * G, R, E)."""
+        """Return the scores of a tile, with bias and mask, in units of log 2, (H * G, R, E)."""
         scale = self.scale * _LOG2E
         if bias is None or len(bias) < self.heads:
             scores = self.product("scores", q, k.mT).mul_(scale)
@@ -93,25 +93,25 @@ class _Shared:
         if q.dtype in _HALF:
             scores = self.product("scores", q, k.mT)
             return torch.add(bias, scores, alpha=scale, out=scores)
-        return torch.baddbmm(bias, q, k.mT, alpha=scale, out=self._space("scores", q, k.mT))
+        return torch.baddbmm(bias, q, k.mT, alpha=scale, out=self._buffer("scores", q, k.mT))
 
-    def _space(self, name: str, a: Tensor, b: Tensor) -> Tensor:
-        """Return room for `a @ b`; it is the same memory for all tiles and layers."""
+    def _buffer(self, name: str, a: Tensor, b: Tensor) -> Tensor:
+        """Return the buffer `name` with the shape of `a @ b`; all tiles and layers share it."""
         shape = a.shape[0], a.shape[1], b.shape[2]
         size = math.prod(shape)
-        space = self._scratch.get(name)
-        if space is None or len(space) < size:
-            space = self._scratch[name] = torch.empty(size, dtype=self.exact)
-        return space[:size].view(shape)
+        buffer = self._buffers.get(name)
+        if buffer is None or len(buffer) < size:
+            buffer = self._buffers[name] = torch.empty(size, dtype=self.exact)
+        return buffer[:size].view(shape)
 
     def start_backward(self) -> None:
-        """Forget what an earlier backward pass left that never reached the table."""
+        """Discard gradients of an earlier backward pass that did not reach the table."""
         task = torch._C._current_graph_task_id()
         if task != self._graph_task:
             self._graph_task, self._bias_grads = task, {}
 
     def add_bias_grad(self, tile: Tile, grad: Tensor) -> None:
-        """Add the gradient of a tile's bias, (H * G, R, E), to that of the other layers."""
+        """Add the gradient of a tile's bias, (H * G, R, E), to the sum over the layers."""
         flat = grad.view(self.heads, -1)
         if tile in self._bias_grads:
             self._bias_grads[tile].add_(flat)
@@ -129,10 +129,10 @@ class _Shared:
 
 
 class _Collect(torch.autograd.Function):
-    """Returns a scalar that ties the layers to the table, whose values are already gathered.
+    """Returns a scalar that connects the layers to the table in autograd's graph.
 
-    Autograd calls backward when every layer has added its part to the buffers. These do not pass
-    through autograd, which would make one for each layer.
+    Autograd calls backward after every layer has added its gradient to the buffers. The gradients
+    do not pass through autograd, because autograd would allocate a buffer for each layer.
     """
 
     @staticmethod
@@ -147,7 +147,7 @@ class _Collect(torch.autograd.Function):
 
 
 class _Attention(torch.autograd.Function):
-    """One layer; the letters are those of Dao et al. 2022, alg. 4 (S, P, dP, dS)."""
+    """Attention of one layer; S, P, dP and dS are as in Dao et al. 2022, alg. 4."""
 
     @staticmethod
     @torch.autocast("cpu", enabled=False)
@@ -168,7 +168,7 @@ class _Attention(torch.autograd.Function):
         if tiling.empty_rows is not None:
             out.masked_fill_(tiling.empty_rows, 0)
         ctx.shared = shared
-        out = tiling.unpack(out)  # (N, H, D); what comes after attention keeps it anyway
+        out = tiling.unpack(out)  # (N, H, D); the next layer saves this tensor anyway
         ctx.save_for_backward(Q, K, V, lse, out)
         return out
 
@@ -202,6 +202,6 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         tile.of_keys(dV).add_(torch.bmm(P.mT, tile_dO))
         tile.of_keys(dK).add_(torch.bmm(dS.mT, tile_Q), alpha=shared.scale)
         torch.mul(torch.bmm(dS, tile_K), shared.scale, out=tile.of_rows(dQ))
-    reached = grad.new_zeros(()) if ctx.needs_input_grad[3] else None
+    collected_grad = grad.new_zeros(()) if ctx.needs_input_grad[3] else None
     unpacked = [tiling.unpack(x.to(grad.dtype)) for x in (dQ, dK, dV)]
-    return *unpacked, reached, None
+    return *unpacked, collected_grad, None

@@ -13,7 +13,7 @@ from nlpkit.attention.contract import Request
 
 
 def refuses(request: Request) -> str | None:
-    """Return why flash-attn cannot do this, or None."""
+    """Return why flash-attn does not support this request, or None."""
     if reason := _unbiased.refuses(request):
         return reason
     if importlib.util.find_spec("flash_attn") is None:
@@ -22,7 +22,7 @@ def refuses(request: Request) -> str | None:
 
 
 def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return attention by one kernel for the whole pack."""
+    """Return attention with one kernel call per pack."""
     from flash_attn import flash_attn_varlen_func
 
     queries, keys = request.layout, request.keys

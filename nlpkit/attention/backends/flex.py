@@ -1,7 +1,7 @@
 """FlexAttention (Dong et al. 2024, arXiv:2412.05496): any mask and bias in one compiled kernel.
 
-Tiles in which nothing is visible (other documents, the future) are skipped by the block mask.
-Compiled on CUDA; on CPU it runs uncompiled and only forward, slowly: a check of the arithmetic.
+The block mask skips tiles without a visible pair (other documents, later tokens). FlexAttention is
+compiled on CUDA. On CPU it runs uncompiled, slowly, and only forward; this serves to test the code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nlpkit.attention.contract import Request
 
 
 def refuses(request: Request) -> str | None:
-    """Return why FlexAttention cannot do this, or None."""
+    """Return why FlexAttention does not support this request, or None."""
     if request.dropout:
         return "dropout on the probabilities"
     if request.device.type == "cuda":
@@ -34,7 +34,7 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return attention over the whole pack as one sequence with a block mask."""
+    """Return attention over the complete pack as one sequence with a block mask."""
     on_gpu = request.device.type == "cuda"
     run: Any = _compiled(flex_attention) if on_gpu else flex_attention
     table = request.table

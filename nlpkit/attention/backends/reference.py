@@ -1,4 +1,4 @@
-"""The formula, dense over the whole pack, in float32: what every other backend is compared with."""
+"""The formula, dense over the complete pack, in float32: the reference of all tests."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from nlpkit.attention.contract import Request
 
 
 def refuses(request: Request) -> str | None:
-    """Return None: the reference does everything, slowly, in O(N^2) memory."""
+    """Return None: the reference supports every request, slowly, in O(N^2) memory."""
     return None
 
 
 def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return attention by the formula; a row that sees nothing gives zeros."""
+    """Return attention by the formula; the output of a row that sees no key is zero."""
     queries = torch.arange(request.layout.total, device=request.device)[:, None]
     keys = torch.arange(request.keys.total, device=request.device)[None, :]
     visible = request.visible(queries, keys)  # (N, K)
@@ -29,7 +29,7 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
             bias = request.table[request.bias_index(queries, keys)]  # (N, K, H)
             scores = scores + bias.permute(2, 0, 1)
         scores = scores.masked_fill(~visible, torch.finfo(exact).min)
-        # The second product makes zeros of a row that sees nothing.
+        # Multiplying by the mask makes the weights of a row that sees no key zero.
         weights = torch.softmax(scores, dim=-1) * visible
         weights = F.dropout(weights, request.dropout)
         return torch.einsum("hqk,khd->qhd", weights, v.to(exact)).to(q.dtype)

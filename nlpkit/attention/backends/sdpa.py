@@ -1,7 +1,7 @@
-"""`scaled_dot_product_attention`, document by document; runs of equal length go in one call.
+"""torch's `scaled_dot_product_attention`; one call for each run of documents of equal length.
 
-The bias of a document is made once a step and shared by the layers, so that autograd sums its
-gradient and the table's is computed once.
+The bias of a document is computed once per step and shared by the layers. Autograd sums its
+gradient over the layers, so that the gradient of the table is computed once.
 S sequences of L queries and K keys, H heads, D width of a head.
 """
 
@@ -18,12 +18,12 @@ from nlpkit.attention.contract import Request
 
 
 def refuses(request: Request) -> str | None:
-    """Return None: every kind can be given as a mask and a bias."""
+    """Return None: torch supports every mask and every bias."""
     return None
 
 
 def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return attention by one call of torch for each run of sequences of equal length."""
+    """Return attention with one call of torch for each run of sequences of equal length."""
     pairs = zip(request.layout.lengths, request.keys.lengths, strict=True)
     runs = [(*lengths, len(list(same))) for lengths, same in groupby(pairs)]
     sizes = [length * count for length, _, count in runs]
@@ -51,7 +51,7 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
 
 
 def _masks(request: Request, runs: list[tuple[int, int, int]]) -> list[Tensor | None]:
-    """Return for each run what is added to the scores, (S, H or 1, L, K), or None."""
+    """Return the mask of each run: bool (S, 1, L, K), a bias with -inf (S, H, L, K), or None."""
     if request.kernel:
         return [None] * len(runs)
     masks: list[Tensor | None] = []

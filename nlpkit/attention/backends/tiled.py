@@ -1,8 +1,8 @@
-"""FlashAttention written to be read (Dao et al. 2022, arXiv:2205.14135, alg. 1 and 4).
+"""A readable FlashAttention (Dao et al. 2022, arXiv:2205.14135, alg. 1 and 4), slow, in float32.
 
-One tile of queries meets one tile of keys after the other. Only a running maximum m, a running sum
-l and an unfinished output O are kept, rescaled when a larger score turns up; the logsumexp
-L = m + log l then lets backward make the probabilities of any tile again. Slow, in float32.
+For each tile of queries, forward iterates over the tiles of keys. It keeps only a running maximum
+m, a running sum l and a partial output O, and rescales l and O when m grows. Backward recomputes
+the probabilities of each tile from the logsumexp L = m + log l.
 
 N packed tokens, H heads, D width of a head.
 """
@@ -22,7 +22,7 @@ _TILE = 16
 
 
 def refuses(request: Request) -> str | None:
-    """Return why this request cannot be done, or None."""
+    """Return why the backend does not support this request, or None."""
     if request.is_cross:
         return "keys of other sequences"
     return "dropout on the probabilities" if request.dropout else None
@@ -38,7 +38,7 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
 
 
 def _tiles(start: int, stop: int, device: torch.device) -> Iterator[Tensor]:
-    """Yield the indices start .. stop - 1, a tile at a time."""
+    """Yield the indices start .. stop - 1, one tile at a time."""
     for first in range(start, stop, _TILE):
         yield torch.arange(first, min(first + _TILE, stop), device=device)
 
@@ -65,7 +65,7 @@ class _Tiled(torch.autograd.Function):
         for start, stop in request.layout.spans:
             for i in _tiles(start, stop, q.device):
                 m = Q.new_full((Q.shape[1], len(i)), torch.finfo(exact).min)  # (H, I)
-                l = torch.zeros_like(m)  # noqa: E741 (the paper's)
+                l = torch.zeros_like(m)  # noqa: E741 (the paper's symbol)
                 O = Q.new_zeros(*m.shape, Q.shape[2])  # noqa: E741
                 for j in _tiles(start, stop, q.device):
                     S = _scores(request, table, Q, K, i, j)
@@ -77,7 +77,7 @@ class _Tiled(torch.autograd.Function):
                         "hij,jhd->hid", P, V[j]
                     )
                     m = m_new
-                # A row that sees nothing has l = 0: its output is zero, and so is exp(S - L).
+                # A row that sees no key has l = 0: its output is zero, and so is exp(S - L).
                 l = torch.where(l == 0, 1, l)  # noqa: E741
                 out[i] = (O / l[..., None]).transpose(0, 1)
                 L[i] = (m + torch.log(l)).T

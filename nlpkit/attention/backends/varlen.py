@@ -12,7 +12,7 @@ from nlpkit.attention.contract import Request
 
 
 def refuses(request: Request) -> str | None:
-    """Return why torch's kernel cannot do this, or None."""
+    """Return why torch's kernel does not support this request, or None."""
     if reason := _unbiased.refuses(request):
         return reason
     if request.dropout:
@@ -25,17 +25,17 @@ def refuses(request: Request) -> str | None:
 
 
 def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return attention by one kernel for the whole pack."""
+    """Return attention with one kernel call per pack."""
     from torch.nn.attention.varlen import varlen_attn
 
     bounds = request.layout.cu_seqlens, request.keys.cu_seqlens
     longest = request.layout.max_length, request.keys.max_length
-    # Keys to the left and to the right of a query; -1 is no limit.
+    # Number of visible keys to the left and to the right of a query; -1 means no limit.
     window = (-1, 0) if request.kernel == "causal" else (-1, -1)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         out = varlen_attn(q, k, v, *bounds, *longest, scale=request.scale, window_size=window)
-        assert isinstance(out, Tensor)  # a pair only where the logsumexp is asked for
+        assert isinstance(out, Tensor)  # a pair only if the logsumexp is requested
         return out
 
     return attend

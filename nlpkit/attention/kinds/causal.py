@@ -1,4 +1,4 @@
-"""Each token sees itself and what is left of it (Radford et al. 2018, GPT)."""
+"""Each token sees itself and the tokens to its left (Radford et al. 2018, GPT)."""
 
 from nlpkit.config import FrozenConfig
 
@@ -14,7 +14,7 @@ class Config(FrozenConfig):
 
 
 def tensors(config, heads, head_dim):
-    """Return nothing: no tensor is learned."""
+    """Return an empty dict: this kind learns no tensors."""
     return {}
 
 
@@ -24,5 +24,5 @@ def mask(config, q, k):
 
 
 def pairs(config, lengths):
-    """Return the pairs below and on the diagonal."""
+    """Return the number of pairs on and below the diagonal."""
     return sum(length * (length + 1) / 2 for length in lengths)

@@ -1,9 +1,9 @@
-"""CPM-Ant's attention: a context that sees itself, targets that see it and what came before them.
+"""CPM-Ant's attention: every token sees the context; a target also sees itself and earlier targets.
 
-The mask is UniLM's sequence-to-sequence mask (Dong et al. 2019, arXiv:1905.03197); the learned bias
-is T5's bidirectional bucket of the distance inside a segment (Raffel et al. 2020, sec. 2.1) and one
-scalar for each ordered pair of different segments. One table serves all layers; its rows are laid
-out as in `transformers`' `CpmAntSegmentPositionEmbedding`.
+The mask is UniLM's sequence-to-sequence mask (Dong et al. 2019, arXiv:1905.03197). Inside a segment
+the learned bias depends on T5's bidirectional bucket of the distance (Raffel et al. 2020, sec.
+2.1); between different segments it is one scalar per ordered pair of segments. All layers share
+one table; its rows have the order of `transformers`' `CpmAntSegmentPositionEmbedding`.
 """
 
 import math
@@ -17,13 +17,13 @@ from nlpkit.config import FrozenConfig
 VISIBILITY = "prefix"
 KERNEL = None
 FIELDS: tuple[str, ...] = ("context", "segment", "position", "span")
-# Without spans each sequence of the pack is one span, which the layout already keeps apart.
+# Without spans, each sequence of the pack is one span, and the layout separates sequences.
 OPTIONAL: tuple[str, ...] = ("span",)
 SORT_FIRST: str | None = "context"
 
 
 class Config(FrozenConfig):
-    """What the rows of the bias table mean; the defaults are CPM-Ant 10B's."""
+    """The rows of the bias table; the defaults are those of CPM-Ant 10B."""
 
     num_buckets: int = Field(512, ge=4, description="Distance buckets, half for keys to the right.")
     max_distance: int = Field(
@@ -43,7 +43,7 @@ class Config(FrozenConfig):
 
 
 def tensors(config, heads, head_dim):
-    """Return the bias table, which all layers share."""
+    """Return the shape of the bias table, which all layers share."""
     rows = config.num_buckets + config.segment_types**2
     return {"table": Learned((rows, heads), shared=True)}
 
@@ -57,7 +57,7 @@ def mask(config, q, k):
 
 
 def pairs(config, lengths):
-    """Return 2/3 of all pairs, which the mask leaves on average where half is context."""
+    """Return 2/3 of all pairs: the visible ones, on average, if half of the tokens are context."""
     return sum(length**2 for length in lengths) * 2 / 3
 
 
@@ -65,7 +65,8 @@ def pairs(config, lengths):
 def buffers(config):
     """Return `buckets`, (2 * max_distance + 1,): the row for each distance from -max to +max.
 
-    A table, because a logarithm that rounds otherwise on another device would move a boundary.
+    The table is computed on the CPU, because rounding of the logarithm on another device could
+    shift the boundary of a bucket.
     """
     import torch
 
@@ -75,7 +76,7 @@ def buffers(config):
 
 def bias_index(config, buffers, q, k):
     """Return the row of the bias table for each pair of query and key."""
-    # From max_distance on all distances share the last bucket, so clamping loses nothing.
+    # All distances from max_distance on share the last bucket, so clamping changes nothing.
     distance = (k["position"] - q["position"]).clamp(-config.max_distance, config.max_distance)
     same = buffers["buckets"][distance + config.max_distance]
     of_query, of_key = q["segment"], k["segment"]
@@ -86,13 +87,14 @@ def bias_index(config, buffers, q, k):
 def bucket(distance, num_buckets, max_distance):
     """Return T5's bidirectional bucket of each `distance` = key position - query position.
 
-    Half of the buckets are for positive distances; in each half the first half is exact, the rest
-    logarithmic. In float32 and in the order of operations of `transformers`' `_position_bucket`.
+    Half of the buckets are for positive distances. In each half, the first half of the buckets is
+    exact, the second half logarithmic. Type (float32) and order of operations are those of
+    `transformers`' `_position_bucket`.
     """
     half = num_buckets // 2
     exact = half // 2
     size = distance.abs()
-    # Differs from HF: log(0), which HF computes and then does not use, is avoided.
+    # Differs from HF: it avoids log(0), which HF computes but does not use.
     ratio = (size.clamp(min=1).float() / exact).log() / math.log(max_distance / exact)
     logarithmic = (exact + (ratio * (half - exact)).int()).clamp(max=half - 1)
     return size.where(size < exact, logarithmic.long()) + (distance > 0).long() * half

@@ -1,4 +1,4 @@
-"""Everyone sees everyone in the same sequence (Vaswani et al. 2017, arXiv:1706.03762)."""
+"""Each token sees all tokens of its sequence (Vaswani et al. 2017, arXiv:1706.03762)."""
 
 from nlpkit.config import FrozenConfig
 
@@ -14,7 +14,7 @@ class Config(FrozenConfig):
 
 
 def tensors(config, heads, head_dim):
-    """Return nothing: no tensor is learned."""
+    """Return an empty dict: this kind learns no tensors."""
     return {}
 
 
@@ -24,5 +24,5 @@ def mask(config, q, k):
 
 
 def pairs(config, lengths):
-    """Return all pairs."""
+    """Return the number of all pairs."""
     return float(sum(length**2 for length in lengths))

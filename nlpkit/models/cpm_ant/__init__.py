@@ -1,7 +1,7 @@
-"""CPM-Ant's settings: a pre-norm, bias-free encoder with UniLM's sequence-to-sequence mask.
+"""Settings of CPM-Ant, a pre-norm, bias-free encoder with UniLM's sequence-to-sequence mask.
 
-Defaults are CPM-Ant 10B (OpenBMB/CPM-Live, branch cpm-ant). The module that computes is `model.py`,
-apart so that a recipe can be checked without torch.
+The defaults are those of CPM-Ant 10B (OpenBMB/CPM-Live, branch cpm-ant). The model is in
+`model.py`, so that a recipe is checked without torch.
 """
 
 from typing import ClassVar, Literal
@@ -13,19 +13,19 @@ from nlpkit.config import FrozenConfig
 from nlpkit.models.config import ModelConfig
 
 MODEL_TYPE = "cpmant"  # transformers' name of the family, in config.json
-DEFAULT_OBJECTIVE = "cpm_ant"  # of a checkpoint that does not name its own
+DEFAULT_OBJECTIVE = "cpm_ant"  # of a checkpoint that names no objective
 VOCABULARY = ("token_embedding",)  # parameters whose first dimension is the vocabulary
 
 
 class Prompts(FrozenConfig):
-    """Which block of soft prompts stands in front of which kind of example."""
+    """The block of soft prompts that precedes each kind of example."""
 
     infilling: int = Field(0, ge=0, description="prompt block of blank filling (random mask)")
     generation: int = Field(1, ge=0, description="prompt block of text generation (tail mask)")
 
 
 class Config(ModelConfig):
-    """Sizes of a CPM-Ant; the vocabulary's comes from the tokenizer."""
+    """Sizes of a CPM-Ant; the tokenizer gives the size of the vocabulary."""
 
     inputs: ClassVar[tuple[str, ...]] = ("input_ids", "segment", "position", "context")
     ATTENTION_FIELDS: ClassVar[frozenset[str]] = frozenset(("context", "segment", "position"))
@@ -78,12 +78,12 @@ class Config(ModelConfig):
 
     @property
     def width_per_head(self) -> int:
-        """Return the width of one attention head."""
+        """The width of one attention head."""
         return self.head_dim or self.hidden_size // self.num_heads
 
     @property
     def default_attention(self) -> tuple[Choice, ...]:
-        """A context that sees itself, and one learned bias for all layers."""
+        """CPM-Ant's attention with the sizes of this model, in all layers."""
         sizes = self.model_dump(include={"num_buckets", "max_distance", "segment_types"})
         return (Choice.of("cpm_ant", **sizes),)
 
@@ -91,4 +91,4 @@ class Config(ModelConfig):
         """Return why the family cannot have this kind of attention, or None."""
         if choice in self.default_attention:
             return None
-        return "the family has its own, whose bias it learns and whose sizes are settings of model"
+        return "the family has only its own kind, and the sizes of that kind are settings of model"

@@ -4,8 +4,8 @@ Pre-norm blocks without any bias, RMS norms, gated GELU, one relative-position a
 shared by all layers, soft prompts, and one table for input and output.
 N tokens of the pack, C hidden_size, H heads, D width of a head, V vocabulary.
 
-Differs from transformers' port: positions marked as targets see only what spec/cpm_ant.md lets them
-see (the port marks every position as context), and prompts are a table of their own in memory.
+Differs from transformers' port: a target sees the context, itself and earlier targets (the port
+marks every position as context), and the prompts have a separate table in memory.
 """
 
 import math
@@ -25,7 +25,7 @@ from nlpkit.models.head import last_states
 from nlpkit.models.hf_format import HfFormat, Settings, State
 from nlpkit.models.vocabulary_head import TiedHead
 
-LORA_TARGETS = ("q", "k", "v")  # Hu et al. 2021; the original's tuning took q and v
+LORA_TARGETS = ("q", "k", "v")  # Hu et al. 2021; the original's tuning used q and v
 
 
 class RMSNorm(nn.Module):
@@ -59,12 +59,11 @@ class Block(nn.Module):
         self.dropout = config.dropout
 
     def forward(self, x: Tensor, attend: attention.Attend) -> Tensor:
-        """Return (N, C) from (N, C)."""
         normed = self.attention_norm(x)
         q, k, v = (part(normed).unflatten(1, (self.heads, -1)) for part in (self.q, self.k, self.v))
         x = x + self._drop(self.out(attend(q, k, v).flatten(1)))
         normed = self.ffn_norm(x)
-        # transformers drops inside the feed-forward layer, too (CpmAntFeedForward).
+        # transformers also has dropout inside the feed-forward layer (CpmAntFeedForward).
         inner = self._drop(F.gelu(self.gate(normed)) * self.up(normed))
         return x + self._drop(self.down(inner))
 
@@ -88,16 +87,18 @@ class Model(TiedHead):
         )
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.norm = RMSNorm(width, config.norm_eps)
-        self.attention_choice = ""  # backend and reason, for the log
+        self.attention_choice = ""  # backends with their reasons, for the log
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw the initial weights from torch's current generator.
 
-        `folded` is the original's, its run-time factors folded in: 1/sqrt(dim_in) for linear
-        layers, 0.02/sqrt(C) for tables, 1 for the bias. `scaled` draws tables from 1/sqrt(C), so
-        that tokens are not drowned by what the first layers add, the bias from 0.02, and divides
-        what is added to the residual stream by sqrt(2 layers) (Radford et al. 2019, sec. 2.3).
+        All distributions are normal around 0. The standard deviations of `folded` are the
+        original's with its run-time factors folded in: 1/sqrt(dim_in) for linear layers,
+        0.02/sqrt(C) for tables, 1 for the bias. `scaled` has 1/sqrt(C) for tables, so that the
+        outputs of the first layers do not dominate the embeddings, and 0.02 for the bias. It
+        divides the weights of layers that add to the residual stream by sqrt(2 layers) (Radford et
+        al. 2019, sec. 2.3).
         """
         config = self.config
         folded = config.init == "folded"
@@ -135,7 +136,7 @@ class Model(TiedHead):
             segment: (N,) int64 in [0, segment_types).
             position: (N,) int64, from 0 in every sequence.
             context: (N,) bool; False where the token is a target.
-            cache: keys and values of what came before each sequence; takes those of this call.
+            cache: keys and values of the earlier tokens; this call adds those of its tokens.
         """
         config = self.config
         attend = attention.prepare(
@@ -160,15 +161,12 @@ class Model(TiedHead):
         return self.norm(x)
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return (S, C), what stands for each sequence in a task: its last token's state."""
+        """Return (S, C), the representation of each sequence in a task: its last token's state."""
         return last_states(hidden, lengths)
 
 
 def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
-    """Return the multiplications and additions of one training step on a pack.
-
-    Forward once and backward twice that.
-    """
+    """Return the FLOPs of one training step on a pack; backward takes twice those of forward."""
     inner = config.num_heads * config.width_per_head
     weights = config.num_layers * config.hidden_size * (4 * inner + 3 * config.intermediate_size)
     tokens = sum(lengths)
@@ -178,30 +176,31 @@ def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int)
 
 
 def prompt_blocks(config: Config) -> list[int]:
-    """Return where each of our prompt blocks lies on disk.
+    """Return the block on disk of each of our prompt blocks.
 
-    transformers' forward always puts block 2 in front, so the generation prompt lies there, and the
-    infilling prompt in block 1 (where the original pretraining had it); the others fill the rest.
+    transformers' forward always reads block 2, so this is the generation prompt. Block 1 is the
+    infilling prompt, as in the original pretraining. The other blocks follow in order.
     """
-    place = {config.prompts.generation: 2, config.prompts.infilling: 1}
-    free = [block for block in range(config.prompt_types) if block not in place.values()]
-    rest = [block for block in range(config.prompt_types) if block not in place]
-    place.update(zip(rest, free, strict=True))
-    return [place[block] for block in range(config.prompt_types)]
+    on_disk = {config.prompts.generation: 2, config.prompts.infilling: 1}
+    blocks = range(config.prompt_types)
+    free = [block for block in blocks if block not in on_disk.values()]
+    others = [block for block in blocks if block not in on_disk]
+    on_disk.update(zip(others, free, strict=True))
+    return [on_disk[block] for block in blocks]
 
 
 def _join(config: Config, state: State) -> State:
-    """Return the state dict with words and soft prompts in one table, blocks as on disk."""
+    """Return the state dict with words and soft prompts in one table, in the order on disk."""
     ours = state["prompt_embedding"].unflatten(0, (config.prompt_types, config.prompt_length))
     theirs = torch.empty_like(ours)
     theirs[prompt_blocks(config)] = ours
     table = torch.cat([state["token_embedding"], theirs.flatten(0, 1)])
-    rest = {name: tensor for name, tensor in state.items() if name != "prompt_embedding"}
-    return {**rest, "token_embedding": table}
+    others = {name: tensor for name, tensor in state.items() if name != "prompt_embedding"}
+    return {**others, "token_embedding": table}
 
 
 def _split(config: Config, settings: Settings, state: State) -> State:
-    """Return the state dict with words and soft prompts apart."""
+    """Return the state dict with separate tables of words and soft prompts."""
     if "token_embedding" not in state:
         return state
     blocks = settings.get("nlpkit", {}).get("prompt_blocks") or prompt_blocks(config)
@@ -220,11 +219,11 @@ def _more_settings(config: Config) -> dict[str, Any]:
 
 
 def _read_config(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
-    # As a recipe leaves it where it follows from the others.
-    is_usual = sizes["hidden_size"] == sizes["num_heads"] * settings["dim_head"]
+    # None, as in a recipe, if it follows from the other sizes.
+    is_default = sizes["hidden_size"] == sizes["num_heads"] * settings["dim_head"]
     notes = settings.get("nlpkit", {})
     prompts = {"prompts": notes["prompts"]} if "prompts" in notes else {}
-    return {**sizes, **prompts, "head_dim": None if is_usual else settings["dim_head"]}
+    return {**sizes, **prompts, "head_dim": None if is_default else settings["dim_head"]}
 
 
 _OURS, _THEIRS = "layers.{num_layers}", "cpmant.encoder.layers.{num_layers}"
@@ -232,7 +231,7 @@ FORMAT = HfFormat(
     architecture="CpmAntForCausalLM",
     body="cpmant.",
     names={
-        "token_embedding": "cpmant.input_embedding.weight",  # and the soft prompts behind
+        "token_embedding": "cpmant.input_embedding.weight",  # followed by the soft prompts
         "segment_embedding": "cpmant.segment_embedding.weight",
         "position_bias": "cpmant.position_bias.relative_attention_bias",
         f"{_OURS}.attention_norm": f"{_THEIRS}.self_att.layernorm_before_attention",

@@ -1,11 +1,10 @@
-"""CPM-Ant as its authors released it (OpenBMB/CPM-Live, branch cpm-ant): `cpm-ant-10b.pt`, a state
-dict, and a json of sizes.
+"""Reads the original CPM-Ant (OpenBMB/CPM-Live, branch cpm-ant): a state dict and a json of sizes.
 
-There every linear layer divides its output by sqrt(dim_in) at run time, and every look-up in a
-table its rows by sqrt(dim_model); here, as in transformers, these factors are part of the weights.
-The output projection divides its input by the same sqrt(dim_model), so input and output stay one
-table. Soft prompts are a table of their own there; here they follow the words, as they do in later
-versions of the original, whose `vocab_size` counts them.
+In the original, every linear layer divides its output by sqrt(dim_in) at run time, and every
+embedding is divided by sqrt(dim_model). Here, as in transformers, these factors are part of the
+weights. The original's output projection divides its input by the same sqrt(dim_model), so input
+and output still share one table. Soft prompts have a separate table in `cpm-ant-10b.pt`; here they
+follow the words, as in later versions of the original, whose `vocab_size` includes them.
 """
 
 import math
@@ -23,7 +22,7 @@ from nlpkit.disk import read_json
 from nlpkit.errors import FileError
 
 WEIGHTS, SETTINGS = "cpm-ant-*.pt", "*.json"
-# What transformers' config.json calls the sizes in the json.
+# Names of the sizes in transformers' config.json, with those in the original's json.
 _SIZES = {
     "hidden_size": "dim_model",
     "num_hidden_layers": "num_layers",
@@ -42,7 +41,7 @@ _TABLES = (_WORDS, _PROMPTS, "segment_embedding.weight")
 
 
 def is_settings(content: Mapping[str, Any]) -> bool:
-    """Return whether a JSON object holds CPM-Ant's sizes by their original names."""
+    """Return whether a JSON object has CPM-Ant's sizes with their original names."""
     return {"dim_model", "num_layers", "prompt_types"} <= content.keys()
 
 
@@ -51,14 +50,14 @@ def read(
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return `config.json` and tensors of transformers' CpmAntForCausalLM, computed in float32.
 
-    The file is read as tensors only: a pickle that holds anything else is refused, nothing in it is
-    run. Prompt blocks stay where they are: transformers, too, reads block 2.
+    Only tensors are read: a pickle with anything else is refused, and none of its code is run. The
+    order of the prompt blocks is unchanged, because transformers also reads block 2.
 
     Args:
-        dtype: of the tensors returned; each is made so as soon as it is computed.
+        dtype: of the returned tensors; each is converted as soon as it is computed.
 
     Raises:
-        FileError: a setting or tensor is missing, unknown, or of another size (named).
+        FileError: a setting or a tensor is missing, unknown, or has a wrong size.
     """
     content = read_json(settings)
     sizes: dict[str, Any] = {
@@ -69,8 +68,8 @@ def read(
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise FileError(f"{settings}: {name} is {value!r}; needs a number")
         sizes[name] = float(value)
-    # The compressed sizes leave parts of some layers out, which transformers cannot say.
-    if any(map(_is_true, _flat(content.get("mask_modules")))):
+    # The compressed versions lack parts of some layers; transformers has no setting for this.
+    if any(_flat(content.get("mask_modules"))):
         raise FileError(f"{settings}: mask_modules leaves parts of layers out; not supported")
     state = _load(weights)
     shapes = _shapes(content, len(state))
@@ -101,20 +100,16 @@ def _flat(value: Any) -> list[Any]:
     return [each for part in value for each in _flat(part)] if isinstance(value, list) else [value]
 
 
-def _is_true(value: Any) -> bool:
-    return bool(value)
-
-
 def _load(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a state dict; raise `FileError` for anything else."""
     if not path.is_file():
         raise FileError(f"{path}: no such file")
     try:
         with open(path, "rb") as file:
-            # Mapped, where it is a zip archive: a tensor takes memory when it is read.
+            # A zip archive is memory-mapped: a tensor takes memory only when it is read.
             zipped = file.read(2) == b"PK"
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it may go wrong, and then says so once more
+            warnings.simplefilter("ignore")  # an error is reported below
             state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     # A broken or hostile pickle can raise anything.
     except Exception as error:
@@ -130,7 +125,7 @@ def _load(path: Path) -> dict[str, Tensor]:
 
 
 def _why(error: Exception) -> str:
-    """Return what is wrong with a file without torch's advice to open it all the same."""
+    """Return the error in one line, without torch's advice to load the file unsafely."""
     text = " ".join(str(error).split())
     if named := re.search(r"GLOBAL (\S+)", text):
         return f"it calls {named[1]}"
@@ -139,8 +134,8 @@ def _why(error: Exception) -> str:
     return f"{type(error).__name__}: {text.partition('. ')[0][:200]}"
 
 
-def _is_plain(tensor: Any) -> bool:
-    """Return whether a value is a dense tensor that the file has all elements of."""
+def _is_plain(tensor: object) -> bool:
+    """Return whether a value is a dense tensor whose elements are all in the file."""
     return (
         isinstance(tensor, Tensor)
         and tensor.layout == torch.strided
@@ -151,7 +146,7 @@ def _is_plain(tensor: Any) -> bool:
 
 
 def _shapes(sizes: Mapping[str, Any], most_layers: int) -> dict[str, tuple[int, ...]]:
-    """Return the name and shape of every tensor; no more layers than there are tensors."""
+    """Return the name and shape of every tensor, for at most `most_layers` layers."""
     width, wide = sizes["dim_model"], sizes["dim_ff"]
     inner = sizes["num_heads"] * sizes["dim_head"]
     segments, buckets = sizes["segment_types"], sizes["position_bias_num_buckets"]
@@ -189,12 +184,12 @@ def _check(path: Path, state: Mapping[str, Tensor], shapes: Mapping[str, tuple[i
             raise FileError(f"{path}: {what} {first}{more}")
     for name, shape in shapes.items():
         if tuple(state[name].shape) != shape:
-            found = tuple(state[name].shape)
-            raise FileError(f"{path}: {name} is {found}; by its settings it is {shape}")
+            actual = tuple(state[name].shape)
+            raise FileError(f"{path}: {name} is {actual}; by its settings it is {shape}")
 
 
 def _folded(name: str, tensor: Tensor, sizes: Mapping[str, Any]) -> Tensor:
-    """Return a weight, float32, with the factor that its use has at run time in the original."""
+    """Return a weight in float32 that includes the run-time factor of the original."""
     tensor = tensor.to(torch.float32, copy=True)
     if name in _TABLES:
         return tensor.div_(math.sqrt(sizes["dim_model"]))

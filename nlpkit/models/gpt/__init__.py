@@ -1,7 +1,6 @@
-"""GPT-1's settings: a post-norm decoder with learned positions (Radford et al. 2018).
+"""Settings of GPT-1, a post-norm decoder with learned positions (Radford et al. 2018).
 
-Defaults are the paper's. The module that computes is `model.py`, apart so that a recipe can be
-checked without torch.
+The defaults are the paper's. The model is in `model.py`, so that a recipe is checked without torch.
 """
 
 from pydantic import Field, model_validator
@@ -10,12 +9,12 @@ from nlpkit.attention.contract import Choice
 from nlpkit.models.config import ModelConfig
 
 MODEL_TYPE = "openai-gpt"  # transformers' name of the family, in config.json
-DEFAULT_OBJECTIVE = "clm"  # of a checkpoint that does not name its own
+DEFAULT_OBJECTIVE = "clm"  # of a checkpoint that names no objective
 VOCABULARY = ("token_embedding",)  # parameters whose first dimension is the vocabulary
 
 
 class Config(ModelConfig):
-    """Sizes of a GPT-1; the vocabulary's comes from the tokenizer, feed-forward layers have 4 C."""
+    """Sizes of a GPT-1; feed-forward layers have width 4 C."""
 
     hidden_size: int = Field(768, gt=0, description="width of the residual stream")
     num_layers: int = Field(12, gt=0, description="number of blocks")
@@ -44,5 +43,5 @@ class Config(ModelConfig):
 
     @property
     def default_attention(self) -> tuple[Choice, ...]:
-        """Each token sees itself and those before it."""
+        """Causal attention in all layers."""
         return (Choice.of("causal"),)

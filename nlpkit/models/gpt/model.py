@@ -1,11 +1,11 @@
 """GPT-1 (Radford et al. 2018) over packed sequences, in the layout of transformers' `openai-gpt`.
 
-Post-norm blocks, x = norm(x + sub(x)), learned positions that begin anew in every sequence, GELU in
-its tanh form, one table for input and output, no norm after the last block.
+Post-norm blocks, x = norm(x + sub(x)), learned positions from 0 in every sequence, GELU in its tanh
+form, one table for input and output, no norm after the last block.
 N tokens of the pack, C hidden_size, H heads, D width of a head, V vocabulary.
 
-The linear layers are `nn.Linear`, (out, in), called as in transformers, whose `Conv1D` keeps them
-transposed, (in, out): `FORMAT` says which.
+The linear layers are `nn.Linear`, (out, in), with transformers' names. In transformers they are
+`Conv1D`, whose weights are (in, out): `FORMAT` lists these layers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ CLASSIFIER = "OpenAIGPTForSequenceClassification"  # reads the last state throug
 
 
 class Attention(nn.Module):
-    """Multi-head attention of every token to itself and those before it in its sequence."""
+    """Multi-head attention."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -39,7 +39,6 @@ class Attention(nn.Module):
         self.c_proj = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, x: Tensor, attend: attention.Attend, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Return (N, C) from (N, C)."""
         q, k, v = (part.unflatten(1, (self.heads, -1)) for part in self.c_attn(x).chunk(3, 1))
         return self.c_proj(attend(q, k, v, tensors).flatten(1))
 
@@ -53,7 +52,6 @@ class FeedForward(nn.Module):
         self.c_proj = nn.Linear(4 * config.hidden_size, config.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (N, C) from (N, C)."""
         return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
 
 
@@ -69,7 +67,6 @@ class Block(nn.Module):
         self.dropout = config.residual_dropout
 
     def forward(self, x: Tensor, attend: attention.Attend, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Return (N, C) from (N, C)."""
         x = self.ln_1(x + F.dropout(self.attn(x, attend, tensors), self.dropout, self.training))
         return self.ln_2(x + F.dropout(self.mlp(x), self.dropout, self.training))
 
@@ -87,13 +84,13 @@ class Model(TiedHead):
         self.attention_tensors = AttentionTensors(
             config.kinds, config.num_layers, config.num_heads, width // config.num_heads
         )
-        self.attention_choice = ""  # backend and reason, for the log
+        self.attention_choice = ""  # backends with their reasons, for the log
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw weights from N(0, init_std) with torch's current generator; biases are 0."""
+        """Draw weights from N(0, init_std) with torch's current generator; set biases to 0."""
         for name, parameter in self.named_parameters():
-            if name.startswith("attention_tensors."):  # drawn as their kind says
+            if name.startswith("attention_tensors."):  # initialized by `AttentionTensors`
                 continue
             if parameter.ndim >= 2:
                 nn.init.normal_(parameter, std=self.config.init_std)
@@ -107,7 +104,7 @@ class Model(TiedHead):
 
         Args:
             input_ids: (N,) int64.
-            cache: keys and values of what came before each sequence; takes those of this call.
+            cache: keys and values of the earlier tokens; this call adds those of its tokens.
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.
@@ -145,15 +142,12 @@ class Model(TiedHead):
         return x
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return (S, C), what stands for each sequence in a task: its last token's state."""
+        """Return (S, C), the representation of each sequence in a task: its last token's state."""
         return last_states(hidden, lengths)
 
 
 def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
-    """Return the multiplications and additions of one training step on a pack.
-
-    Forward once and backward twice that.
-    """
+    """Return the FLOPs of one training step on a pack; backward takes twice those of forward."""
     width = config.hidden_size
     weights = config.num_layers * 12 * width**2
     attention_products = 2 * width * visible_pairs(config, lengths)
