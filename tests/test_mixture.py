@@ -274,7 +274,7 @@ def _load(folder: Path, members: str, family: str = "gpt") -> recipe.Resolved:
     ("members", "said"),
     [
         ("{name: clm}", "must have at least 2 entries"),
-        ("{name: clm}, {name: clm, max_length: 3}", "two of them are called clm; give one of"),
+        ("{name: clm}, {name: clm, max_length: 3}", "two members have the name clm; give one of"),
         ("{name: clm}, {name: clmm, alias: b}", r"5:\d+: objective\.of\.1\.name: no 'clmm', did"),
         ("{name: clm}, {name: clm, alias: b, max_len: 3}",
          r"5:\d+: objective\.of\.1\.max_len: unknown setting, did you mean max_length"),
@@ -327,7 +327,7 @@ def test_members_of_other_length_are_refused() -> None:
             self.labels = ("one", "other")
             self.members = tuple(_Cut(extra) for extra in (0, 1))
 
-    with pytest.raises(UsageError, match="one and other make examples of other lengths"):
+    with pytest.raises(UsageError, match="one and other make examples of different lengths"):
         Longer().spans(np.array([9, 4]))
 
 

@@ -274,7 +274,7 @@ def test_half_last_line_is_left_out_and_counted(run: Path, tmp_path: Path) -> No
     whole = metrics.read_bytes()
     metrics.write_bytes(whole + b'{"step": 21, "lo')
     facts = dict(page_of(run, out=tmp_path / "r.html").table("Facts"))
-    assert facts["left out"] == "1 half-written line at the end of metrics.jsonl"
+    assert facts["left out"] == "1 incomplete line at the end of metrics.jsonl"
     assert facts["steps"] == "20 of 40 planned"
     assert facts["state"] == "not finished"
     metrics.write_bytes(whole.removesuffix(b"\n"))  # whole, only its end is missing

@@ -199,9 +199,9 @@ def test_selftest_of_a_mask_that_shows_only_later_targets_is_a_leak(
 def test_dependence_in_a_ring_is_told_from_an_order() -> None:
     # 0 on 1, 1 on 2: an order. With 2 on 0 a ring; 3, on the ring, has no order either.
     order = torch.tensor([[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 0]]).bool()
-    assert of_objective._in_rings(order) == 0
+    assert of_objective._in_cycles(order) == 0
     order[2, 0] = True
-    assert of_objective._in_rings(order) == 4
+    assert of_objective._in_cycles(order) == 4
 
 
 def test_selftest_of_a_mask_that_forgets_documents_is_a_neighbour_leak(

@@ -1,9 +1,9 @@
-"""What a shell offers at the Tab key: verbs, options, recipes, scores, settings.
+"""Completion in shells: verbs, options, recipes, scores, settings.
 
-The script of a shell (`scripts`) calls nlpkit with `_NLPKIT_COMPLETE=complete_SHELL`, the words of
-the command line, one a line, in COMP_WORDS, and the number of the word at the cursor in COMP_CWORD.
-The answer is an offer a line, for zsh and fish with a tab and a text after it. Without an answer
-the shell offers files.
+The script of a shell (`scripts`) calls nlpkit with `_NLPKIT_COMPLETE=complete_SHELL`. COMP_WORDS
+has the words of the command line, one per line, and COMP_CWORD the index of the word at the cursor.
+The output has one completion per line, for zsh and fish followed by a tab and a description. If it
+is empty, the shell completes file names.
 """
 
 from collections.abc import Mapping
@@ -15,22 +15,22 @@ _BREAKS = frozenset("=:")
 
 
 def answer(environment: Mapping[str, str]) -> str:
-    """Return the answer to the question in the environment."""
+    """Return the output for the command line in the environment."""
     text = environment["COMP_WORDS"]
     words = text.split("\n" if "\n" in text else " ")
     number = int(environment["COMP_CWORD"])
     words = [*words, *[""] * (number + 1 - len(words))][: number + 1]
     before, typed, kept = _joined(words)
-    found = [offer for offer in offers(before[1:], typed) if offer.text.startswith(typed)]
+    matching = [offer for offer in offers(before[1:], typed) if offer.text.startswith(typed)]
     if environment[VARIABLE] == "complete_bash":
-        return "".join(f"{offer.text[kept:]}\n" for offer in found)
-    return "".join(f"{offer.text}\t{offer.about}\n" for offer in found)
+        return "".join(f"{offer.text[kept:]}\n" for offer in matching)
+    return "".join(f"{offer.text}\t{offer.about}\n" for offer in matching)
 
 
 def _joined(words: list[str]) -> tuple[list[str], str, int]:
-    """Return the words before the cursor, the one at it, and how much of this bash keeps.
+    """Return the words before the cursor, the word at it, and the length that bash keeps of it.
 
-    For bash `=` and `:` are words of their own: here they are joined with what is beside them.
+    bash splits words at `=` and `:`; this function joins the parts.
     """
     joined: list[str] = []
     glue = False

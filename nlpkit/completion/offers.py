@@ -1,4 +1,4 @@
-"""Finds what can be typed at the cursor, from the options that the verbs declare."""
+"""Finds completions from the options that the verbs declare."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -7,18 +7,18 @@ from nlpkit.help_page import HELP_ROW
 
 
 class Offer(NamedTuple):
-    """What can be typed, and what it is."""
+    """A completion and its description."""
 
     text: str
     about: str = ""
 
 
 def offers(words: list[str], typed: str) -> Iterator[Offer]:
-    """Yield what can stand after `words`; the caller keeps what begins with `typed`."""
+    """Yield the completions after `words`; the caller selects those that begin with `typed`."""
     if words[:1] == ["score"]:
         from nlpkit.completion import scores
 
-        yield from (Offer(*each) for each in scores.offers(words[1:], typed))
+        yield from (Offer(*offer) for offer in scores.offers(words[1:], typed))
         return
     line = _Line(words)
     name, equals, value = typed.partition("=")
@@ -46,7 +46,7 @@ class _Line:
 
         from nlpkit import verbs
 
-        # Commands and options are of classes of typer's or click's, as typer's version has it.
+        # The classes of commands and options are typer's or click's, depending on typer's version.
         self._command: Any = typer.main.get_command(verbs.build(words[:1]))
         self._parameters()
         self.given: dict[str, list[str]] = {}  # by metavar, or an option's long name
@@ -57,11 +57,11 @@ class _Line:
     def _parameters(self) -> None:
         from typer.core import TyperGroup
 
-        found = self._command.params
+        parameters = self._command.params
         is_group = isinstance(self._command, TyperGroup)
         self.verbs: dict[str, Any] = self._command.commands if is_group else {}
-        self.options = [each for each in found if each.param_type_name == "option"]
-        self._arguments = [each for each in found if each.param_type_name == "argument"]
+        self.options = [one for one in parameters if one.param_type_name == "option"]
+        self._arguments = [one for one in parameters if one.param_type_name == "argument"]
 
     def _read(self, word: str) -> None:
         name, equals, value = word.partition("=")
@@ -88,20 +88,20 @@ class _Line:
         self.given.setdefault(name, []).append(value)
 
     def option(self, name: str) -> Any:
-        """Return the option of this name, or None."""
-        return next((each for each in self.options if name in each.opts), None)
+        """Return the option `name`, or None."""
+        return next((option for option in self.options if name in option.opts), None)
 
     @property
     def argument(self) -> Any:
-        """Return the argument that is at the cursor, or None."""
+        """The argument at the cursor, or None."""
         return self._arguments[0] if self._arguments else None
 
     @property
     def recipe(self) -> str | None:
-        """Return the recipe on the line, or the verb's default."""
-        for each in self._command.params:
-            if each.metavar == "RECIPE":
-                return self.given.get("RECIPE", [each.default])[0]
+        """The recipe on the line, or the verb's default."""
+        for parameter in self._command.params:
+            if parameter.metavar == "RECIPE":
+                return self.given.get("RECIPE", [parameter.default])[0]
         return None
 
 
@@ -130,7 +130,7 @@ def _settings(line: _Line, typed: str) -> Iterator[Offer]:
 def _scores(_line: _Line, typed: str) -> Iterator[Offer]:
     from nlpkit.completion import scores
 
-    yield from (Offer(*each) for each in scores.names(typed, tools=False))
+    yield from (Offer(*name) for name in scores.names(typed, tools=False))
 
 
 def _printed(line: _Line, typed: str) -> Iterator[Offer]:
@@ -143,7 +143,7 @@ def _fixed(*texts: str) -> Callable[[_Line, str], Iterator[Offer]]:
     return lambda _line, _typed: (Offer(text) for text in texts)
 
 
-# By an option's name, or by what an argument is called in the help.
+# By the name of an option, or the name of an argument in the help.
 _KNOWN: dict[str, Callable[[_Line, str], Iterator[Offer]]] = {
     "RECIPE": _recipes,
     "NAME|schema|parts": _printed,

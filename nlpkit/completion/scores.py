@@ -1,4 +1,4 @@
-"""Finds what can be typed on a command line of `nlpkit score`, from its parsers."""
+"""Finds completions for `nlpkit score` from its parsers."""
 
 import argparse
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ _FIRST = [("--help", "show the help"), ("-m", "several metrics"), ("--metrics", 
 
 
 def offers(words: list[str], typed: str) -> Iterator[tuple[str, str]]:
-    """Yield each text that can stand after `words` of `nlpkit score`, and what it is."""
+    """Yield the completions after `words` of `nlpkit score`, with descriptions."""
     if not words:
         yield from _FIRST if typed.startswith("-") else names(typed, tools=True)
         return
@@ -25,7 +25,7 @@ def offers(words: list[str], typed: str) -> Iterator[tuple[str, str]]:
     parser = (
         parsing.for_tool(chosen[0], first)
         if is_tool(first)
-        else parsing.for_metrics({name: each for name, each in modules.items() if is_metric(each)})
+        else parsing.for_metrics({name: one for name, one in modules.items() if is_metric(one)})
     )
     name, equals, _ = typed.partition("=")
     if name.startswith("--") and equals:
@@ -38,7 +38,7 @@ def offers(words: list[str], typed: str) -> Iterator[tuple[str, str]]:
 
 
 def names(typed: str, *, tools: bool) -> Iterator[tuple[str, str]]:
-    """Yield the scores; those that are typed already, with commas between, stand before each."""
+    """Yield the names of scores, each after the comma-separated names that are already typed."""
     before = typed.rpartition(",")[0]
     for name in registry.names(parsing.FOLDER):
         if name in before.split(",") or ((before or not tools) and _is_tool(name)):
@@ -59,6 +59,6 @@ def _options(parser: parsing.Parser) -> Iterator[tuple[str, str]]:
 
 
 def _choices(parser: parsing.Parser, words: list[str]) -> list[str]:
-    """Return the choices of the option in `words`, if there is one."""
+    """Return the choices of the option `words[0]`, if it has any."""
     action = parser._option_string_actions.get(words[0]) if words else None
     return [str(choice) for choice in (action.choices or ())] if action is not None else []

@@ -1,4 +1,4 @@
-"""The scripts that make a shell ask nlpkit at the Tab key, and where they are installed."""
+"""The completion scripts of the shells, and their installation."""
 
 import os
 from collections.abc import Mapping
@@ -56,8 +56,8 @@ end
 complete --command nlpkit --no-files --arguments '(__nlpkit_offers)'
 """
 _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-# Below the home directory: the script's file, and the line that a file of settings needs for it.
-_PLACES = {
+# In the home directory: the script's file, the shell's startup file, and the line to add to it.
+_FILES = {
     "bash": (".bash_completions/nlpkit.sh", ".bashrc", "source ~/.bash_completions/nlpkit.sh"),
     "zsh": (".zfunc/_nlpkit", ".zshrc", "fpath+=~/.zfunc; autoload -Uz compinit; compinit"),
     "fish": (".config/fish/completions/nlpkit.fish", "", ""),
@@ -70,15 +70,15 @@ def script(environment: Mapping[str, str]) -> str:
 
 
 def install(environment: Mapping[str, str]) -> Path:
-    """Write the script where the user's shell finds it, and return its file."""
+    """Install the script for the user's shell, and return its path."""
     shell = _shell(environment)
-    place, settings, line = _PLACES[shell]
+    path, startup, line = _FILES[shell]
     home = Path.home()
-    file = home / place
+    file = home / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(_SCRIPTS[shell], encoding="utf-8")
-    if settings:
-        with open(home / settings, "a+", encoding="utf-8") as opened:
+    if startup:
+        with open(home / startup, "a+", encoding="utf-8") as opened:
             opened.seek(0)
             if line not in opened.read():
                 opened.write(f"\n{line}\n")

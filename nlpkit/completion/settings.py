@@ -1,4 +1,4 @@
-"""What can stand after `--set`: the settings that a recipe may hold, and values with a name."""
+"""Finds completions after `--set`: the settings of a recipe, and values that have names."""
 
 from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
@@ -15,10 +15,10 @@ Path = tuple[str | int, ...]
 
 
 def offers(name: str | None, overrides: list[str], typed: str) -> Iterator[tuple[str, str]]:
-    """Yield `section.` and `section.key=`, or values behind the `=`, and what they are.
+    """Yield `section.` and `section.key=`, or values after the `=`, with descriptions.
 
-    `name` is the recipe on the command line; without one that can be read, settings of parts, which
-    it would name, are unknown.
+    `name` is the recipe on the command line. If it is unreadable or missing, the settings of parts
+    are unknown.
     """
     document = _document(name)
     for order, override in enumerate(overrides, 1):
@@ -26,7 +26,7 @@ def offers(name: str | None, overrides: list[str], typed: str) -> Iterator[tuple
     key, equals, _ = typed.partition("=")
     *inside, last = key.split(".")
     path: Path = tuple(int(step) if step.isdecimal() else step for step in inside)
-    # Not the other sections: the parts that they name would be imported.
+    # Without the other sections, whose parts would be imported.
     data = {name: value for name, value in document.data.items() if [name] == inside[:1]}
     known = sections.known(recipe.Recipe, data)
     fields = known.get(path, {})
@@ -40,20 +40,20 @@ def offers(name: str | None, overrides: list[str], typed: str) -> Iterator[tuple
 
 
 def _document(name: str | None) -> Document:
-    """Return the recipe as it is written, mistakes and all; an empty one if there is none."""
+    """Return the recipe without validation; an empty one if it cannot be read."""
     document = yaml.read("{}", "")
     if name is not None:
         try:
             path = recipe.find(name)
-            found = yaml.read(path.read_text(encoding="utf-8"), name)
+            read = yaml.read(path.read_text(encoding="utf-8"), name)
         except (NlpkitError, OSError, ValueError):
             return document
-        document = found if isinstance(found.data, dict) else document
+        document = read if isinstance(read.data, dict) else document
     return document
 
 
 def _values(path: Path, name: str, fields: dict[str, FieldInfo]) -> list[str]:
-    """Return the values of a setting if they have names."""
+    """Return the named values of a setting, if it has any."""
     for part in (sections.Model, sections.Tokenizer, sections.Objective, sections.Attention):
         if path[:1] == (part.__name__.lower(),) and name == part.KEY:
             return registry.names(part.FOLDER)

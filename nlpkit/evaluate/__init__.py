@@ -1,6 +1,6 @@
-"""Evaluates a checkpoint on held-out data: loss, perplexity, bits per character, a task's scores.
+"""Evaluates a checkpoint on held-out data: loss, perplexity, bits per character, task scores.
 
-The code of `nlpkit score` computes the scores of answers and of generated texts.
+The code of `nlpkit score` computes the scores of answers and generated texts.
 """
 
 import math
@@ -38,7 +38,7 @@ LOSS_FIGURES = ("loss", "perplexity", "bits_per_character")
 
 @dataclass(frozen=True)
 class Alone:
-    """What `HeldOut` reads of an accelerator, for a single process."""
+    """The accelerator attributes that `HeldOut` reads, for a single process."""
 
     device: torch.device
     num_processes: int = 1
@@ -47,13 +47,13 @@ class Alone:
 
 @dataclass(frozen=True)
 class Source:
-    """The held-out text, and how it is read."""
+    """The held-out text, and the settings for reading it."""
 
     inputs: list[corpus.Input]
     config: corpus.Config
     part: corpus.Part
     cache: Path
-    seed: int  # of the held-out examples, as the run drew them
+    seed: int  # of the held-out examples in the run
     metrics: Sequence[str] | None = None  # `eval.metrics` of the run's recipe
 
 
@@ -67,8 +67,8 @@ def find_data(
     Raises:
         UsageError: the checkpoint belongs to no run, or its recipe names no held-out data.
     """
-    kept = opened.path.parent.parent / RECIPE
-    resolved = _recipe_of_run(kept) if kept.is_file() else None
+    recipe_path = opened.path.parent.parent / RECIPE
+    resolved = _recipe_of_run(recipe_path) if recipe_path.is_file() else None
     base = resolved.base if resolved else Path.cwd()
     settings: dict[str, Any] = {}
     if resolved is not None:
@@ -76,7 +76,7 @@ def find_data(
     settings["train"] = _sources(files, settings.get("format", "auto"))
     is_task = hasattr(opened.objective, "texts")
     if "-" in files and is_task and settings.get("format", "auto") == "auto":
-        # stdin has no ending that tells the format; rows are jsonl by default.
+        # stdin has no file name ending; the default format of rows is jsonl.
         rows = [{"files": [name], "format": "jsonl"} if name == "-" else name for name in files]
         settings["train"] = rows
     if text_key is not None:
@@ -87,10 +87,10 @@ def find_data(
             raise UsageError(f"{opened.path} belongs to no run; name the data: --data FILE")
         data = resolved.recipe.data
         if not data.valid and not data.valid_fraction:
-            raise UsageError(f"{kept} names no held-out data; name them: --data FILE")
+            raise UsageError(f"{recipe_path} names no held-out data; name them: --data FILE")
         part = "all" if data.valid else "valid"
         entries = [entry.model_dump() for entry in data.valid or data.train]
-        settings["train"] = _where_they_are(kept.parent, base, entries, data, log, callbacks)
+        settings["train"] = _files_of_run(recipe_path.parent, base, entries, data, log, callbacks)
         settings["valid_fraction"] = 0.0 if data.valid else data.valid_fraction
     config = corpus.Config.model_validate(settings)
     cache = cache_directory(config.cache, None, callbacks.note)
@@ -102,7 +102,7 @@ def find_data(
     return Source(inputs, config, part, cache, resolved.recipe.seed, resolved.recipe.eval.metrics)
 
 
-def _where_they_are(
+def _files_of_run(
     run: Path,
     base: Path,
     entries: list[dict[str, Any]],
@@ -110,44 +110,44 @@ def _where_they_are(
     log: Log,
     callbacks: Callbacks,
 ) -> list[dict[str, Any]]:
-    """Return the sources with the files that the run read, where they are now."""
+    """Return the sources with the current paths of the files that the run read."""
     cache = cache_directory(data.cache, None, callbacks.note)
     part = "valid" if data.valid else "train"
-    found = data_files.find(run, base, part, cache, callbacks.should_stop)
-    if found is None or len(found) != len(entries):  # an older version, or another recipe
+    sources = data_files.find(run, base, part, cache, callbacks.should_stop)
+    if sources is None or len(sources) != len(entries):  # an older version, or another recipe
         log.warn(
             f"{run} has no record of the files that its {RECIPE} names; they are looked up by "
             "name, and may have changed"
         )
         return entries
-    return [entry | files for entry, files in zip(entries, found, strict=True)]
+    return [entry | files for entry, files in zip(entries, sources, strict=True)]
 
 
 def _sources(files: Sequence[str], form: str) -> list[Any]:
-    """Return a source for each file; files that belong together (source and target) are one.
+    """Return a source for each file, or for each pair of source and target files.
 
-    With `auto` the ending of the name tells the format.
+    With `auto` the ending of the file name determines the format.
     """
-    left, found = list(files), list[Any]()
-    while left:
-        known = formats.by_ending(left[0]) if form == "auto" else form
+    remaining, sources = list(files), list[Any]()
+    while remaining:
+        known = formats.by_ending(remaining[0]) if form == "auto" else form
         count = len(formats.parts(known)) if known else 1
-        found.append({"files": left[:count]} if count > 1 else left[0])
-        del left[:count]
-    return found
+        sources.append({"files": remaining[:count]} if count > 1 else remaining[0])
+        del remaining[:count]
+    return sources
 
 
 def _recipe_of_run(path: Path) -> recipe.Resolved:
-    """Return the recipe beside a checkpoint; the parts that it names are checked before import."""
+    """Return the recipe of a run; the names of its parts are checked before their import."""
     data = yaml.read(yaml.decode(path.read_bytes(), str(path)), str(path)).data
     for part in (sections.Model, sections.Objective, sections.Tokenizer):
         section = data.get(part.__name__.lower()) if isinstance(data, dict) else None
         for entry in section if isinstance(section, list) else [section]:
             name = entry.get(part.KEY) if isinstance(entry, dict) else None
-            named = _members.names(entry) if part is sections.Objective else [name]
-            for each in named:
-                if isinstance(each, str):
-                    registry.check_named_by(path, each, "run nlpkit where it lies")
+            names = _members.names(entry) if part is sections.Objective else [name]
+            for part_name in names:
+                if isinstance(part_name, str):
+                    registry.check_named_by(path, part_name, "run nlpkit where it lies")
     return recipe.load(str(path))
 
 
@@ -158,9 +158,9 @@ class Evaluation:
         self.opened, self.source = opened, source
         objective, tokenizer = opened.objective, opened.tokenizer
         self.is_task = hasattr(objective, "texts")
-        made: Any
+        data: Any
         if self.is_task:
-            made = build_items(
+            data = build_items(
                 source.inputs,
                 source.config,
                 objective,
@@ -169,7 +169,7 @@ class Evaluation:
                 callbacks=callbacks,
             )
         else:
-            made = store.build_corpus(
+            data = store.build_corpus(
                 source.inputs,
                 source.config,
                 tokenizer,
@@ -179,10 +179,10 @@ class Evaluation:
                 marks=objective.marks,
                 callbacks=callbacks,
             )
-        self.corpus = made
-        self.examples = Examples(made, objective, source.seed, HELD_OUT)
+        self.corpus = data
+        self.examples = Examples(data, objective, source.seed, HELD_OUT)
         if not len(self.examples):
-            raise DataError(f"{len(made):,} {made.NOUN} and no example")
+            raise DataError(f"{len(data):,} {data.NOUN} and no example")
         # A sequence longer than the budget is a batch of its own.
         budget = max(budget, int(self.examples.sizes.max()))
         self.held_out = HeldOut(self.examples, budget, token_characters(tokenizer))
@@ -195,14 +195,14 @@ class Evaluation:
         stop: StopFlag,
         batch: int,
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Return the figures, and for each row of a task its prediction and its target.
+        """Return the figures, and the prediction and the target of each row of a task.
 
-        `metrics` are names of `nlpkit score`; the default is those of the recipe, else of the task.
+        `metrics` are names of `nlpkit score`; the default is the recipe's, then the task's.
 
         Raises:
-            UsageError: this checkpoint gives no answers for a metric.
+            UsageError: this checkpoint has no answers for a metric.
             DivergedError: the loss is not finite.
-            Stopped: a signal came.
+            Stopped: a signal requested the stop.
         """
         opened, objective = self.opened, self.opened.objective
         if self.corpus.cut:
@@ -210,40 +210,40 @@ class Evaluation:
             log.warn(f"too long in the held-out data: {cut}")
         training = Training(opened.model, objective)
         device = next(opened.model.parameters()).device
-        # A checkpoint without notes counts as the end of its run.
+        # Without notes the checkpoint is treated as the end of its run.
         progress = float(opened.notes.get("progress", 1.0))
-        found = self.held_out.evaluate(training, Alone(device), stop, log.evaluating, progress)
-        if found is None:
+        held_out = self.held_out.evaluate(training, Alone(device), stop, log.evaluating, progress)
+        if held_out is None:
             raise stop.ending("nothing was evaluated")
-        if not math.isfinite(found["loss"]):
+        if not math.isfinite(held_out["loss"]):
             raise DivergedError(
-                f"{opened.path}: the held-out loss is {found['loss']}: the weights are finite, but "
-                "too large for this model; use an earlier checkpoint"
+                f"{opened.path}: the held-out loss is {held_out['loss']}: the weights are finite, "
+                "but too large for this model; use an earlier checkpoint"
             )
-        wanted = tuple(metrics or self.source.metrics or getattr(objective, "metrics", []))
-        answers, labels = self._answers(wanted, generation, log, stop, batch)
-        found.pop("metrics", None)
+        names = tuple(metrics or self.source.metrics or getattr(objective, "metrics", []))
+        answers, labels = self._answers(names, generation, log, stop, batch)
+        held_out.pop("metrics", None)
         unknown = self.corpus.counts.unknown
         result = {
             "checkpoint": str(opened.path),
             self.corpus.NOUN: len(self.corpus),
-            "targets": found["targets"],
+            "targets": held_out["targets"],
             **({"unknown_tokens": unknown} if unknown else {}),
-            **{name: found[name] for name in LOSS_FIGURES if found[name] is not None},
+            **{name: held_out[name] for name in LOSS_FIGURES if held_out[name] is not None},
         }
-        if len(found["losses"]) > 1:
-            result["losses"] = found["losses"]
-        if wanted:
+        if len(held_out["losses"]) > 1:
+            result["losses"] = held_out["losses"]
+        if names:
             pairs = list(zip(answers, labels, strict=True))
             try:
-                result["metrics"] = scores(wanted, pairs, log.warn)
+                result["metrics"] = scores(names, pairs, log.warn)
             except WrongScore as error:
                 raise error if metrics else UsageError(f"eval.metrics: {error.message}") from error
         rows = [{"prediction": a, "target": b} for a, b in zip(answers, labels, strict=True)]
         return result, rows
 
     def _answers(
-        self, wanted: Sequence[str], generation: Settings, log: Log, stop: StopFlag, batch: int
+        self, metrics: Sequence[str], generation: Settings, log: Log, stop: StopFlag, batch: int
     ) -> tuple[list[str], list[str]]:
         """Return the model's answers and the labels, in the order of the rows."""
         predictions = self.held_out.predictions
@@ -252,9 +252,9 @@ class Evaluation:
             in_order = [pair for _, pair in sorted(zip(order, predictions, strict=True))]
             return [a for a, _ in in_order], [b for _, b in in_order]
         if not self.is_task or not isinstance(self.corpus, Items):
-            if wanted:
+            if metrics:
                 raise UsageError(
-                    f"--metrics {', '.join(wanted)}: this checkpoint was trained on running text; "
+                    f"--metrics {', '.join(metrics)}: this checkpoint was trained on running text; "
                     "it has no answers to score"
                 )
             return [], []
@@ -279,11 +279,11 @@ def values(figures: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def table(figures: dict[str, Any]) -> str:
-    """Return the figures as lines of name and value, for people."""
+    """Return the figures as text, one line of name and value for each."""
     rows: list[tuple[str, str]] = []
     for name, value in figures.items():
         if isinstance(value, dict):
-            rows += [(key, _shown(each)) for key, each in value.items()]
+            rows += [(key, _shown(figure)) for key, figure in value.items()]
         else:
             rows.append((name, _shown(value)))
     width = max(len(name) for name, _ in rows)

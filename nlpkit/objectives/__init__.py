@@ -1,7 +1,6 @@
-"""Objectives: what is predicted from what. One file a name; examples are numpy, losses torch.
+"""Training objectives. Each makes examples (numpy) and computes a loss (torch).
 
-A file `objectives/NAME.py` holds `Config` (a `FrozenConfig`) and
+The file `objectives/NAME.py` defines `Config` (a `FrozenConfig`) and
 `Objective(config, tokenizer, model_config)` with the methods of `nlpkit.objectives.contract`.
-Nothing here imports torch at import time, so that a recipe is checked and data is prepared without
-it.
+No file here imports torch at import time: checks of recipes and preparation of data do not need it.
 """

@@ -1,4 +1,4 @@
-"""Several objectives as one: the first makes the example, the others alter it or add a term."""
+"""Combines several objectives: the first makes the example, the others alter it or add a term."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 
 class Combined:
-    """A list of objectives; the loss has the terms of all, each with its objective's weight.
+    """A list of objectives; the loss has the terms of all, multiplied by the objective's weight.
 
-    What is not said here is as the first objective has it, such as how text is continued.
+    Attributes that this class does not define, such as `continue_text`, are the first objective's.
     """
 
     joins = False
 
     def __init__(self, objectives: Sequence[Objective], weights: Sequence[float]):
-        """Join bound objectives.
+        """Combine bound objectives.
 
         Raises:
-            ValueError: two have a term of the same name.
+            ValueError: two objectives have a loss of the same name.
         """
         self.first, *self.others = objectives
         self.objectives, self.weights = tuple(objectives), tuple(weights)
@@ -51,34 +51,35 @@ class Combined:
         self.predicts_text = any(objective.predicts_text for objective in objectives)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "first" not in self.__dict__:  # asked while it is unpickled
+        # Pickle reads attributes before they are set.
+        if name.startswith("__") or "first" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.first, name)
 
     def spans(self, lengths: np.ndarray) -> Spans:
-        """Return the spans of the objective that makes the examples."""
+        """Return the first objective's spans."""
         return self.first.spans(lengths)
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the tokens of its examples, which the others do not change."""
+        """Return the lengths of the first objective's examples; the others do not change them."""
         return self.first.length(pieces)
 
     def example(
         self, ids: np.ndarray, rng: np.random.Generator, *more: Any
     ) -> dict[str, np.ndarray]:
         """Return the example, altered by each objective in turn."""
-        made = self.first.example(ids, rng, *more)
+        example = self.first.example(ids, rng, *more)
         for objective in self.others:
             assert isinstance(objective, Joining)
-            made = objective.alter(made, rng)
-        return made
+            example = objective.alter(example, rng)
+        return example
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the targets of each term of each objective."""
-        found: dict[str, int] = {}
+        """Return the number of targets of each term of each objective."""
+        counts: dict[str, int] = {}
         for objective in self.objectives:
-            found |= objective.num_targets(batch)
-        return found
+            counts |= objective.num_targets(batch)
+        return counts
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return the terms of all objectives, weighted."""
@@ -90,17 +91,17 @@ class Combined:
 
 
 def combined(objectives: Sequence[Objective], weights: Sequence[float]) -> Objective:
-    """Return the objectives as one; an only one as it is.
+    """Return the combined objective; a single objective is returned unchanged.
 
     Raises:
-        ValueError: two have a term of the same name.
+        ValueError: two objectives have a loss of the same name.
     """
     if len(objectives) == 1:
         return objectives[0]
-    made: Any = Combined(objectives, weights)  # the rest of the contract is the first's
-    return made
+    result: Any = Combined(objectives, weights)  # `__getattr__` gives the other attributes
+    return result
 
 
 def joined(lists: Iterable[Sequence[str]]) -> tuple[str, ...]:
-    """Return the names of all lists, each once, in order."""
+    """Return the names of all lists in order, without duplicates."""
     return tuple(dict.fromkeys(name for names in lists for name in names))

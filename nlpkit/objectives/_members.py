@@ -1,4 +1,4 @@
-"""The members of a mixture of objectives: how a recipe names them, and what they must share."""
+"""Members of a mixture of objectives: their settings, and checks that they can be mixed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _open_schema(schema: dict[str, Any]) -> None:
-    """Let the JSON schema of a member allow the settings of its objective."""
+    """Allow the settings of the member's objective in its JSON schema."""
     del schema["properties"]["config"]
     schema["additionalProperties"] = True
 
@@ -30,26 +30,26 @@ class Member(Part):
     FOLDER = "objectives"
     KEY = "name"
     name: Annotated[str, name_in("objectives"), Setting(description="training objective")]
-    weight: float = Setting(1.0, gt=0, description="how often it is drawn, beside the others")
+    weight: float = Setting(1.0, gt=0, description="relative frequency of this objective")
     alias: str | None = Setting(
-        None, min_length=1, description="what its losses are called; default: its name"
+        None, min_length=1, description="name of its losses; default: the objective's name"
     )
     config: Any = None
 
     @property
     def label(self) -> str:
-        """What its losses are called."""
+        """The name of its losses."""
         return self.alias or self.name.rpartition(".")[2]
 
     @property
     def objective(self) -> type[Objective]:
         """The class of the objective."""
-        found: type[Objective] = registry.load(self.FOLDER, self.name).Objective
-        return found
+        objective: type[Objective] = registry.load(self.FOLDER, self.name).Objective
+        return objective
 
 
 def names(settings: Any) -> Iterator[str]:
-    """Yield the names in the plain settings of an objective: its own, and those of its members."""
+    """Yield the names of an objective and of its members, from its settings as read from YAML."""
     if not isinstance(settings, dict):
         return
     if isinstance(name := settings.get(Member.KEY), str):
@@ -62,18 +62,22 @@ def names(settings: Any) -> Iterator[str]:
 def bound(
     number: int, member: Member, tokenizer: Tokenizer, model_config: ModelSettings
 ) -> Objective:
-    """Return a member, bound; raise `ValueError` that says which one is wrong."""
+    """Return the bound objective of a member.
+
+    Raises:
+        ValueError: a setting is wrong; the message names the member.
+    """
     try:
-        made: Objective = registry.load(member.FOLDER, member.name).Objective(
+        objective: Objective = registry.load(member.FOLDER, member.name).Objective(
             member.config, tokenizer, model_config
         )
     except ValueError as error:
         raise ValueError(f"objective.of.{number}: {error}") from error
-    return made
+    return objective
 
 
 def difference(one: Objective | type[Objective], other: Objective | type[Objective]) -> str:
-    """Return what keeps two objectives, or their classes, from being mixed, or nothing."""
+    """Return why two objectives (or classes) cannot be mixed, or an empty string."""
     if {*one.inputs} != {*other.inputs}:
         return (
             f"give the model other inputs: {', '.join(one.inputs)}, and {', '.join(other.inputs)}"
@@ -89,7 +93,7 @@ def difference(one: Objective | type[Objective], other: Objective | type[Objecti
 
 
 def same_spans(one: Spans, other: Spans) -> bool:
-    """Return whether two objectives cut documents alike."""
+    """Return whether two objectives cut documents in the same way."""
     return (one.before, one.after) == (other.before, other.after) and all(
         np.array_equal(getattr(one, name), getattr(other, name))
         for name in ("document", "start", "stop")

@@ -1,4 +1,4 @@
-"""CPM-Ant's sequences for generation: a soft prompt and text as context, slots for targets.
+"""Makes CPM-Ant's inputs for generation: soft prompt and text as context, slots for targets.
 
 P tokens of a soft prompt, T tokens in all, M slots.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Blocks(Protocol):
-    """Which block of soft prompts stands in front of which kind of example."""
+    """The index of the soft prompt of each kind of example."""
 
     @property
     def infilling(self) -> int: ...
@@ -26,7 +26,7 @@ class Blocks(Protocol):
 
 
 class PromptSettings(Protocol):
-    """What objectives with a soft prompt ask of the model's `Config`."""
+    """The settings of the model's `Config` that objectives with a soft prompt read."""
 
     @property
     def prompts(self) -> Blocks: ...
@@ -40,25 +40,31 @@ PROMPT_SEGMENT, INFILLING_SEGMENT, GENERATION_SEGMENT = 0, 1, 2
 
 
 def text_frame(tokenizer: Tokenizer) -> tuple[int, int]:
-    """Return the ids of `<s>` and `</s>`, between which CPM-Ant's texts stand.
+    """Return the ids of `<s>` and `</s>`, the first and the last token of CPM-Ant's texts.
 
     Raises:
-        ValueError: the tokenizer has none.
+        ValueError: the tokenizer does not have both.
     """
     if tokenizer.bos_id is None or tokenizer.eos_id is None:
         raise ValueError(
-            "tokenizer: this objective needs tokens that begin and end a text, as those of kind "
-            "cpm_ant; this one has none"
+            "tokenizer: this objective needs begin and end tokens; this tokenizer does not have "
+            "both; use one of kind cpm_ant"
         )
     return tokenizer.bos_id, tokenizer.eos_id
+
+
+def prompt_ids(number: int, vocab_size: int, model_config: PromptSettings) -> np.ndarray:
+    """Return the ids (P,) of soft prompt `number`; they follow the vocabulary."""
+    length = model_config.prompt_length
+    return vocab_size + number * length + np.arange(length)
 
 
 def continued(
     soft: np.ndarray, bos_id: int, ids: Sequence[int], new_tokens: int, max_tokens: int
 ) -> Prompt:
-    """Return soft prompt, `<s>` and text, all context, and `new_tokens` slots behind them.
+    """Return soft prompt, `<s>` and text as context, followed by `new_tokens` slots.
 
-    Of text and slots `max_tokens` tokens fit; of a text that is too long the end is kept.
+    Text and slots have at most `max_tokens` tokens. A text that is too long loses its start.
     """
     kept = np.asarray(ids, np.int64)[max(len(ids) + new_tokens - max_tokens, 0) :]
     given = _context(soft, np.concatenate([[bos_id], kept]), GENERATION_SEGMENT)
@@ -76,10 +82,10 @@ def filled(
     blanks: Sequence[int],
     max_tokens: int,
 ) -> Prompt:
-    """Return soft prompt and text in its `frame`, `<s>` and `</s>`, as context, a slot a blank.
+    """Return soft prompt, `<s>`, text and `</s>` as context, and one slot for each blank token.
 
-    Positions are those of the whole text. Of text and slots `max_tokens` tokens fit; a longer one
-    loses its start, up to the first blank, then its end.
+    `frame` has the ids of `<s>` and `</s>`. Positions count text and blanks. Text and slots have
+    at most `max_tokens` tokens; a longer text loses its start, up to the first blank, then its end.
 
     Raises:
         ValueError: the text from the first blank to the last is too long.
@@ -102,7 +108,7 @@ def filled(
     given = _context(soft, np.concatenate([frame[:1], text, frame[1:]]), INFILLING_SEGMENT)
     given["position"][len(soft) :] = len(soft) + np.flatnonzero(~hole)
     index = np.flatnonzero(hole)
-    # What stands before a hole is a hole, too, or a given token: the last of so many.
+    # The token before a hole is another hole or the last given token so far.
     given_so_far = np.cumsum(~hole)[index - 1]
     source = np.where(hole[index - 1], -1, len(soft) + given_so_far - 1)
     slots = _targets(INFILLING_SEGMENT, len(soft) + index)

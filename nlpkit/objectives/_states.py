@@ -1,10 +1,10 @@
 """Tasks of GPT-1: a linear layer on the last token's state (Radford et al. 2018, sec. 3.2, 3.3).
 
-A sequence is `_start_`, its parts with `_delimiter_` between, `_classify_`. L3 = L2 + λ L1: beside
-the task's loss, λ times that of predicting the same sequences' next tokens (eq. 5). As in the
-authors' code L1 is a mean over the tokens of a sequence, so rows count alike, long or short.
-What a row's sequences are, and what becomes of their states, is said in `classification`,
-`entailment`, `similarity`, `multiple_choice`.
+A sequence is `_start_`, the parts separated by `_delimiter_`, `_classify_`. The loss is
+L3 = L2 + λ L1 (eq. 5), where L2 is the task's loss and L1 that of next-token prediction on the
+same sequences. As in the authors' code L1 is a mean over the tokens of a sequence, so all rows have
+the same weight. The files `classification`, `entailment`, `similarity` and `multiple_choice` define
+the sequences of a row and the use of their states.
 
 S sequences, G rows of a batch, N tokens, O outputs of the linear layer.
 """
@@ -12,6 +12,7 @@ S sequences, G rows of a batch, N tokens, O outputs of the linear layer.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class StateConfig(FrozenConfig):
-    """What every task on a state has."""
+    """The settings of every task on a state."""
 
     max_length: int = Setting(
         512, gt=3, description="longest sequence, with start, delimiter and extract tokens"
@@ -49,29 +50,31 @@ class StateConfig(FrozenConfig):
     lm_weight: float = Setting(
         0.5,
         ge=0,
-        description="λ, the weight of next-token prediction beside the task (L3), in causal models",
+        description="λ, the weight of the next-token loss in L3; only for causal models",
     )
 
 
 class LabelConfig(StateConfig):
-    """What every task with named classes has."""
+    """The settings of every task with named classes."""
 
     label: str = Setting("label", min_length=1, description="column of the class")
     labels: list[str] | None = Setting(
-        None, min_length=2, description="the classes; default: those of the training rows, sorted"
+        None,
+        min_length=2,
+        description="the classes; default: those of the training rows, sorted",
     )
 
 
 class StateTask(Task):
-    """A task on the states of `_classify_`; a file says `texts`, `sequences` and what is right."""
+    """A task on the states of `_classify_`; subclasses define `texts`, `sequences` and `label`."""
 
     parts = ("task", "lm")
-    # Token types: of families that tell two texts apart.
+    # Only families with text pairs (`pairs`) have token types.
     inputs: tuple[str, ...] = ("input_ids", "token_type_ids")
     fields: Mapping[str, Field] = {
         "input_ids": Field(np.int64),
         "token_type_ids": Field(np.int64),
-        "order": Field(np.int64, per="sequence"),  # its number in the row
+        "order": Field(np.int64, per="sequence"),  # the index of the sequence in the row
         "label": Field(np.float32, per="sequence"),  # the row's class, option or number
     }
     needs = ("has_vocabulary", "hidden_size")
@@ -94,30 +97,30 @@ class StateTask(Task):
 
     @classmethod
     def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
-        """Return what stands before, between and after the texts: the family's."""
+        """Return the family's start, delimiter and extract tokens."""
         return tuple(dict.fromkeys(model_config.task_tokens))
 
     def sequences(self, ids: list[list[int]]) -> list[list[list[int]]]:
-        """Return the sequences of a row, each a list of parts, the one to be cut first in front."""
+        """Return the sequences of a row as lists of parts; the first part is cut first."""
         return [ids]
 
     @abstractmethod
     def label(self, row: Row) -> float:
-        """Return what is right: a class, an option, a number; raise `RowError`."""
+        """Return the index of the right class or option, or a number; raise `RowError`."""
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
-        """Return a row; the end of the first part is cut first, then that of the next."""
-        cut: dict[str, int] = {}
+        """Return the item of a row; the first part is cut first, then the next, at their ends."""
+        cut = Counter[str]()
         framed = []
         for parts in self.sequences(ids):
-            kept, found = self._fitted(parts)
+            kept, part_cut = self._fitted(parts)
             framed.append(self._framed(kept))
-            cut = {name: cut.get(name, 0) + found.get(name, 0) for name in cut | found}
+            cut.update(part_cut)
         size = sum(map(len, framed))
         return Item(tuple(framed), self.label(row), size, cut)
 
     def _fitted(self, parts: Sequence[list[int]]) -> tuple[list[np.ndarray], dict[str, int]]:
-        left = self.config.max_length - 1 - len(parts)  # start; a delimiter or extract after each
+        left = self.config.max_length - 1 - len(parts)  # start, and a token after each part
         kept: list[np.ndarray] = []
         cut: dict[str, int] = {}
         later = sum(map(len, parts))
@@ -137,19 +140,20 @@ class StateTask(Task):
         return np.concatenate(pieces).astype(np.int32)
 
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return the sequences of a row, one after another; nothing is random."""
-        made: dict[str, np.ndarray] = {
+        """Return the concatenated sequences of a row; nothing is random."""
+        example: dict[str, np.ndarray] = {
             "input_ids": np.concatenate(item.parts).astype(np.int64),
             "order": np.arange(len(item.parts), dtype=np.int64),
             "label": np.full(len(item.parts), item.label, np.float32),
             LENGTHS: np.array([len(part) for part in item.parts], np.int64),
         }
         if "token_type_ids" in self.fields:
-            made["token_type_ids"] = np.concatenate([self._types(part) for part in item.parts])
-        return made
+            types = [self._types(part) for part in item.parts]
+            example["token_type_ids"] = np.concatenate(types)
+        return example
 
     def _types(self, ids: np.ndarray) -> np.ndarray:
-        """Return 0 for the first text with its delimiter, 1 for the rest (Devlin et al. 2018)."""
+        """Return 0 up to the first delimiter, 1 after it (Devlin et al. 2018)."""
         ends = ids == self.delimiter
         return (np.cumsum(ends) - ends).clip(max=1).astype(np.int64)
 
@@ -158,20 +162,20 @@ class StateTask(Task):
         return {"task": int((batch["order"] == 0).sum())}
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
-        """Return L3, summed over rows; the task's loss and the auxiliary one apart, unweighted."""
+        """Return L3, summed over rows; `parts` has L2 and L1 without their weights."""
         return self._computed(model, hidden, batch)[0]
 
     def predict(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
     ) -> tuple[Loss, list[tuple[str, str]]]:
-        """Return the loss, and for each row the prediction and its label."""
+        """Return the loss, and (prediction, label) of each row."""
         loss, outputs, groups = self._computed(model, hidden, batch)
         return loss, self.predictions(outputs, groups, batch.fields)
 
     def _computed(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
     ) -> tuple[Loss, torch.Tensor, torch.Tensor]:
-        """Return the loss, each sequence's outputs (S, O) and the number of its row (S,)."""
+        """Return the loss, the outputs (S, O) of sequences and the indices (S,) of their rows."""
         outputs = model.head(model.summary(hidden, batch.lengths)).float()
         first = batch.fields["order"] == 0
         groups = first.cumsum(0) - 1
@@ -188,7 +192,7 @@ class StateTask(Task):
     def _auxiliary(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch, groups: torch.Tensor
     ) -> torch.Tensor:
-        """Return the sum over rows of the mean, over a row's sequences, of their mean loss."""
+        """Return L1: the mean over tokens, then over the sequences of a row, summed over rows."""
         import torch
 
         device = hidden.device
@@ -196,7 +200,7 @@ class StateTask(Task):
         inside = torch.ones(len(hidden), dtype=torch.bool, device=device)
         inside[sizes.cumsum(0) - 1] = False
         index = inside.nonzero().squeeze(1)
-        per_row = torch.bincount(groups)[groups]  # (S,) sequences of the row
+        per_row = torch.bincount(groups)[groups]  # (S,) the number of sequences in the row
         weight = 1.0 / ((sizes - 1) * per_row)
         weights = weight.repeat_interleave(sizes - 1, output_size=len(index))
         targets = batch.fields["input_ids"][index + 1]
@@ -205,7 +209,7 @@ class StateTask(Task):
     def task_loss(
         self, outputs: torch.Tensor, groups: torch.Tensor, batch: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
-        """Return the task's loss summed over rows; by default of classes, one sequence a row."""
+        """Return the task's loss, summed over rows; by default cross entropy of the classes."""
         import torch.nn.functional as F
 
         return F.cross_entropy(outputs, batch["label"].long(), reduction="sum")
@@ -213,14 +217,14 @@ class StateTask(Task):
     def predictions(
         self, outputs: torch.Tensor, groups: torch.Tensor, batch: Mapping[str, torch.Tensor]
     ) -> list[tuple[str, str]]:
-        """Return the likeliest class and the right one, for each row of one sequence."""
+        """Return (most likely class, right class) of each row; rows have one sequence."""
         labels = self.config.labels
         chosen, right = outputs.argmax(1).tolist(), batch["label"].long().tolist()
         return [(labels[a], labels[b]) for a, b in zip(chosen, right, strict=True)]
 
 
 class LabelTask(StateTask):
-    """A task whose answer is one of several named classes."""
+    """A task that predicts one of several named classes."""
 
     @property
     def outputs(self) -> int:  # type: ignore[override]
@@ -229,17 +233,21 @@ class LabelTask(StateTask):
 
     @classmethod
     def complete(cls, config: Any, rows: Iterable[Row]) -> Any:
-        """Return `config` with the classes of the training rows, unless it names them."""
+        """Return `config` with the classes of the training rows, unless it lists classes.
+
+        Raises:
+            DataError: a class is unreadable, or there are fewer than two classes.
+        """
         if config.labels is not None:
             return config
-        found = set()
+        classes = set()
         for row in rows:
             try:
-                found.add(class_name(row, config.label))
+                classes.add(class_name(row, config.label))
             except RowError as error:
                 raise DataError(f"{row.file}:{row.line}: {error.what}") from error
-        numbers = all(name.removeprefix("-").isdecimal() for name in found)
-        names = sorted(found, key=int if numbers else str)
+        numbers = all(name.removeprefix("-").isdecimal() for name in classes)
+        names = sorted(classes, key=int if numbers else str)
         if len(names) < 2:
             raise DataError(
                 f'data.train: all rows have the same "{config.label}", {names[0]!r}'
@@ -249,7 +257,7 @@ class LabelTask(StateTask):
         return config.model_copy(update={"labels": names})
 
     def label(self, row: Row) -> float:
-        """Return the number of the row's class; raise `RowError`."""
+        """Return the index of the row's class; raise `RowError`."""
         name = class_name(row, self.config.label)
         if name not in self.config.labels:
             known = ", ".join(self.config.labels[:10])

@@ -1,18 +1,17 @@
-"""What tasks share: objectives whose examples are rows of a file, not pieces of documents.
+"""The base of tasks: objectives whose examples are rows of a file, not pieces of documents.
 
-A task file has a `Config` and an `Objective` derived from `Task`. Beside the contract of
-`contract.Objective` it says
+A task file has a `Config` and an `Objective` derived from `Task`. In addition to the methods of
+`contract.Objective` it defines
 - `columns`: the columns of a row that it reads;
-- `complete(config, rows) -> config`: fills in what only the training rows tell, such as labels;
-- `texts(row)`: the texts of a row that are to be tokenised, every value checked;
-- `item(row, ids) -> item`: what is kept of a row: its `size` in tokens and what was `cut`;
-- `example(item, rng)`: its arrays, as everywhere; several sequences are one after another, and
-  `LENGTHS` says how long each is;
-- `outputs`: the size of the linear layer that it puts on a state, or 0;
+- `complete(config, rows)`: the config with settings from the training rows, such as labels;
+- `texts(row)`: the texts of a row to be tokenised; it checks all values;
+- `item(row, ids)`: the tokenised row, with its `size` in tokens and the counts of `cut` tokens;
+- `example(item, rng)`: the arrays; sequences are concatenated, `LENGTHS` has their lengths;
+- `outputs`: the size of the linear layer on a state, or 0;
 - `special_tokens(model_config)`: tokens that the vocabulary must have;
-- `unknown(item)`, `unlearned(item)`: its unknown tokens, and those in targets that are not learned;
-- `metrics`: the scores by which it is judged, names of `nlpkit score`;
-- `predict(model, hidden, batch)`: the loss, and for each row the prediction and its label.
+- `unknown(item)`, `unlearned(item)`: the number of unknown tokens, and of those excluded targets;
+- `metrics`: names of the scores (`nlpkit score`) of the task;
+- `predict(model, hidden, batch)`: the loss, and (prediction, label) of each row.
 """
 
 from __future__ import annotations
@@ -40,29 +39,29 @@ __all__ = ["LENGTHS", "Item", "RowError", "Task", "kind_of", "shorten"]
 
 @dataclass(frozen=True)
 class Item:
-    """A row, tokenised: `parts` are ids, `label` is what the objective made of the right answer."""
+    """A tokenised row: `parts` are ids, `label` is the right answer in the objective's form."""
 
     parts: tuple[np.ndarray, ...]  # each (T,) int32
     label: Any
     size: int  # tokens of all its sequences
     cut: dict[str, int] = field(default_factory=dict)
-    text: str = ""  # what is given, where an answer is to be written
+    text: str = ""  # the input, for tasks that generate an answer
 
 
 class Task(ABC):
-    """The common part of every task's `Objective`."""
+    """The base of every task's `Objective`."""
 
     columns: tuple[str, ...]
     outputs: int = 0
-    dropout: float = 0.0  # before that layer
+    dropout: float = 0.0  # on the input of that layer
     drop_unknown = False
     joins = False
     mates = 0
     marks: tuple[str, ...] = ()
     reads_text = True
-    predicts_text = False  # whether a target is a token, so that perplexity means something
+    predicts_text = False  # whether targets are tokens, so that perplexity is defined
     metrics: tuple[str, ...] = ()
-    unknown_remark: str = ""  # where unknown tokens are that come with every row
+    unknown_remark: str = ""  # the source of unknown tokens that are in every row
 
     def __init__(self, config: Any, tokenizer: Tokenizer, model_config: ModelSettings):
         self.config, self.tokenizer, self.model_config = config, tokenizer, model_config
@@ -74,27 +73,27 @@ class Task(ABC):
 
     @classmethod
     def named_columns(cls, config: Any) -> tuple[str, ...]:
-        """Return the columns that `config` names: numbers where the files have no header."""
+        """Return the columns that `config` names; files without a header have numbered columns."""
         return (config.label,) if hasattr(config, "label") else ()
 
     @classmethod
     def complete(cls, config: Any, rows: Iterable[Any]) -> Any:
-        """Return `config` with what the training rows alone can tell."""
+        """Return `config` with the settings that come from the training rows."""
         return config
 
     def predict(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
     ) -> tuple[Loss, list[tuple[str, str]]]:
-        """Return the loss, and for each row the prediction and its label; none by default."""
+        """Return the loss, and (prediction, label) of each row; no predictions by default."""
         return self.loss(model, hidden, batch), []
 
     @abstractmethod
     def texts(self, row: Row) -> tuple[str, ...]:
-        """Return the texts of a row that are tokenised, every value checked; raise `RowError`."""
+        """Return the texts of a row to be tokenised; raise `RowError` if a value is wrong."""
 
     @abstractmethod
     def item(self, row: Row, ids: list[list[int]]) -> Item:
-        """Return what is kept of a row, whose texts have these ids."""
+        """Return the item of a row; `ids` are those of its `texts`."""
 
     @abstractmethod
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
@@ -106,7 +105,7 @@ class Task(ABC):
 
     @property
     def unk_id(self) -> int | None:
-        """The id of unknown tokens, if there is one."""
+        """The id of unknown tokens, or None."""
         return None if self.tokenizer is None else self.tokenizer.unk_id
 
     def unknown(self, item: Item) -> int:
@@ -116,21 +115,21 @@ class Task(ABC):
         return sum(int((part == self.unk_id).sum()) for part in item.parts)
 
     def unlearned(self, item: Item) -> int:
-        """Return how many unknown tokens of an item would be targets, but are not learned."""
+        """Return the number of unknown tokens that are excluded from the targets of an item."""
         return 0
 
     def spans(self, lengths: np.ndarray) -> Spans:
-        """Return every item whole."""
+        """Return one span for each item, of all its tokens."""
         lengths = np.asarray(lengths, np.int64)
         return Spans(np.arange(len(lengths)), np.zeros(len(lengths), np.int64), lengths, {})
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the tokens of each item."""
+        """Return the number of tokens of each item."""
         return pieces
 
 
 def shorten(ids: Sequence[int], limit: int, keep: str) -> tuple[np.ndarray, int]:
-    """Return at most `limit` ids, those at the `keep` (start or end), and how many were cut."""
+    """Return at most `limit` ids from the start or end (`keep`), and the number of ids cut."""
     limit = max(limit, 0)
     cut = max(len(ids) - limit, 0)
     kept = ids if not cut else (ids[cut:] if keep == "end" else ids[:limit])
@@ -138,7 +137,7 @@ def shorten(ids: Sequence[int], limit: int, keep: str) -> tuple[np.ndarray, int]
 
 
 def counted(cut: int, part: str) -> dict[str, int]:
-    """Return what an item says about so many tokens cut from one of its parts."""
+    """Return the `cut` counts of an item with `cut` tokens removed from a part."""
     return {f"{part}s cut": 1, f"tokens cut from {part}s": cut} if cut else {}
 
 
@@ -170,8 +169,8 @@ def group_softmax_loss(
 def predictions(
     scores: torch.Tensor, groups: torch.Tensor, right: torch.Tensor
 ) -> list[tuple[str, str]]:
-    """Return for each group the number of its highest score and `right`'s, as text."""
-    found: dict[int, tuple[list[float], int]] = {}
-    for group, score, wanted in zip(groups.tolist(), scores.tolist(), right.tolist(), strict=True):
-        found.setdefault(group, ([], wanted))[0].append(score)
-    return [(str(row.index(max(row))), str(wanted)) for row, wanted in found.values()]
+    """Return for each group the index of its highest score and its value of `right`, as text."""
+    by_group: dict[int, tuple[list[float], int]] = {}
+    for group, score, label in zip(groups.tolist(), scores.tolist(), right.tolist(), strict=True):
+        by_group.setdefault(group, ([], label))[0].append(score)
+    return [(str(row.index(max(row))), str(label)) for row, label in by_group.values()]

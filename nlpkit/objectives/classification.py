@@ -1,4 +1,4 @@
-"""Classes of single texts: start, text, extract (Radford et al. 2018, sec. 3.3)."""
+"""Classifies single texts: start, text, extract (Radford et al. 2018, sec. 3.3)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Config(LabelConfig):
-    """Which columns a row has."""
+    """The columns of a row."""
 
     text: str = Setting("text", min_length=1, description="column of the text")
 

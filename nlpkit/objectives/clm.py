@@ -1,12 +1,14 @@
-"""Causal language modelling: every token from those to its left (Radford et al. 2018, eq. 1).
+"""Causal language modelling: the loss of each token given its left context.
 
-`contiguous`, as in the paper: the documents, an end token after each where the tokenizer has one,
-are one stream, cut every `max_length` tokens. Otherwise each document is cut apart, after its begin
-and end token. The first input of a piece is the last target of the piece before it, so each token
-is a target exactly once, but for the first of all (of each document), where nothing stands before.
-In a mixture a piece has the weight of the document that it begins in.
+Radford et al. 2018, eq. 1.
 
-I pieces, T inputs and as many targets of an example, which is made of T + 1 tokens.
+`contiguous` (as in the paper): the documents, each followed by the end token if the tokenizer has
+one, are one stream, which is cut every `max_length` tokens. Otherwise each document, with its begin
+and end token, is cut separately. The first input of a piece is the last target of the piece before
+it, so each token is a target exactly once, except the first of the stream (or of each document).
+In a mixture of corpora a piece has the weight of the document in which it begins.
+
+I pieces; an example has T + 1 tokens, which give T inputs and T targets.
 """
 
 from __future__ import annotations
@@ -37,13 +39,13 @@ if TYPE_CHECKING:
 
 
 class Config(FrozenConfig):
-    """How text is cut into examples."""
+    """Settings for cutting text into examples."""
 
     max_length: int = Setting(512, ge=1, description="longest example, in tokens")
     contiguous: bool = Setting(
         True,
         description="cut the text of all documents as one stream, in the order of the files; "
-        "false: an example has text of one document only",
+        "false: each example has text of one document",
     )
 
 
@@ -57,10 +59,10 @@ class Objective(TextObjective):
     needs = ("causal",)
 
     def __init__(self, config: Config, tokenizer: Tokenizer, model_config: ModelSettings):
-        """Bind the settings; `model_config` gives `max_positions`, if the family has a longest.
+        """Bind the settings.
 
         Raises:
-            ValueError: `max_length` is more than that.
+            ValueError: `max_length` is more than the model's `max_positions`, if it has this.
         """
         super().__init__(config, tokenizer, model_config)
         begin, end = tokenizer.bos_id, tokenizer.eos_id
@@ -69,7 +71,7 @@ class Objective(TextObjective):
         self.max_length, self.eos_token_ids = config.max_length, self.after
 
     def spans(self, lengths: np.ndarray) -> Spans:
-        """Return spans of at most `max_length` + 1 tokens, each beginning with the one before."""
+        """Return spans of at most `max_length` + 1 tokens; neighbours share one token."""
         framed = np.asarray(lengths, np.int64) + len(self.before) + len(self.after)  # (D,)
         streams = framed.sum(keepdims=True) if self.config.contiguous else framed
         step = self.config.max_length
@@ -83,23 +85,23 @@ class Objective(TextObjective):
             ends = np.cumsum(framed)
             document = np.searchsorted(ends, start, side="right")
             start = start - (ends - framed)[document]
-        # A begin token is no text; without one, nothing predicts what comes first.
-        untold = 0 if self.before else len(streams)
-        alone = int((count == 0).sum())
-        dropped = {"first_tokens_without_context": untold, "documents_without_piece": alone}
+        # Without a begin token, the first token of a stream has no context.
+        no_context = 0 if self.before else len(streams)
+        skipped = int((count == 0).sum())
+        dropped = {"first_tokens_without_context": no_context, "documents_without_piece": skipped}
         return Spans(document, start, start + size, dropped, self.before, self.after)
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the inputs of each example: its last token is a target only."""
+        """Return the number of inputs of each example; its last token is only a target."""
         return pieces - 1
 
     def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return inputs and targets, each (T,), of a piece of T + 1 tokens."""
-        whole = ids.astype(np.int64)
-        return {"input_ids": whole[:-1], "labels": whole[1:]}
+        tokens = ids.astype(np.int64)
+        return {"input_ids": tokens[:-1], "labels": tokens[1:]}
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of predicted tokens: all."""
+        """Return the number of predicted tokens."""
         return {"clm": batch["labels"].size}
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
@@ -114,22 +116,22 @@ class Objective(TextObjective):
 
     @property
     def suppress_tokens(self) -> tuple[int, ...]:
-        """Tokens that are no target: the begin token, and the one for padding."""
+        """Tokens that are never targets: begin and padding."""
         ids = (self.tokenizer.bos_id, self.tokenizer.pad_id)
         return tuple(i for i in ids if i is not None and i not in self.eos_token_ids)
 
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
-        """Return the text, as documents begin, and `new_tokens` slots behind it.
+        """Return the begin token, if there is one, the text and `new_tokens` slots.
 
-        Of a text that is too long the end is kept. In a stream of documents an empty one is what
-        follows an end token.
+        A text that is too long loses its start. An empty text begins with the end token if there
+        is no begin token.
 
         Raises:
-            ValueError: the text is empty and the tokenizer has no token to begin with.
+            ValueError: the text is empty and the tokenizer has neither token.
         """
         begin = self.before or (() if len(ids) else self.after)
-        most = self.max_length - new_tokens - len(begin)
-        kept = np.asarray(ids, np.int64)[max(len(ids) - most, 0) :]
+        limit = self.max_length - new_tokens - len(begin)
+        kept = np.asarray(ids, np.int64)[max(len(ids) - limit, 0) :]
         given = np.concatenate([np.asarray(begin, np.int64), kept])
         if not len(given):
             raise ValueError("the text is empty, and the vocabulary has no token to begin with")

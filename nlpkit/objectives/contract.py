@@ -1,4 +1,4 @@
-"""What every objective offers, and the small types that pass between objective, packer and loop."""
+"""The contract of objectives, and the types shared by objectives, packer and training loop."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ IGNORE = -100  # the label of a position that is not predicted, as in torch and 
 
 @dataclass(frozen=True)
 class Field:
-    """One array of an example: its type, and whether it has a value a token or one a sequence.
+    """One array of an example: its type, and whether values are per token or per sequence.
 
-    Fields per `source` have a value a token of a source sequence, whose length is its own; the
-    batch has these lengths as `source_lengths`.
+    With `per="source"` there is one value for each token of a source sequence. The batch has the
+    lengths of source sequences in `source_lengths`.
     """
 
     dtype: type
     per: Literal["token", "sequence", "source"] = "token"
-    names: tuple[str, ...] = ()  # what its numbers stand for, from 0
+    names: tuple[str, ...] = ()  # names of the values 0, 1, …
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Spans of documents that become examples; `dropped` counts what is left out, by reason.
+    """Spans of documents that become examples; `dropped` has the counts of omissions, by reason.
 
-    With `before` or `after` every document is framed by these tokens: `start` and `stop` count
-    from the first of the frame. A span that goes beyond its document runs on in the next ones.
+    The tokens `before` and `after` are added to every document; `start` and `stop` count them, too.
+    A span that exceeds its document continues in the next documents.
     """
 
-    document: np.ndarray  # (I,) int64, the one in which a span starts
+    document: np.ndarray  # (I,) int64: in which the span starts
     start: np.ndarray  # (I,) int64
     stop: np.ndarray  # (I,) int64
     dropped: dict[str, int]
@@ -53,36 +53,34 @@ class Spans:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A sequence to go on with, or to fill in: what is given, and slots for new tokens.
+    """The input of generation: T given tokens and M slots for new tokens.
 
-    T tokens are given, M are to come. Slot m is predicted from the state of the token in the slot
-    before it, or of a given token: `predicted_from`. A model that encodes a source has its S tokens
-    in `source`, inputs of `forward` as well.
+    Slot m is predicted from the state of the slot before it or of a given token
+    (`predicted_from`). `source` has the S source tokens of an encoder-decoder model.
     """
 
     given: Mapping[str, np.ndarray]  # inputs of the model's `forward`, (T,) each
-    slots: Mapping[str, np.ndarray]  # those of the tokens to come, (M,) each; not `input_ids`
-    predicted_from: np.ndarray  # (M,) int64: a place in `given`, or -1 for the slot before
+    slots: Mapping[str, np.ndarray]  # inputs of the new tokens, (M,) each, without `input_ids`
+    predicted_from: np.ndarray  # (M,) int64: index in `given`, or -1: the slot before
     text: np.ndarray  # ids of the text in `given`, without prompts and special tokens
-    open: bool = True  # whether an end token may end it before its last slot
-    cut: int = 0  # tokens of the text that were left out, as the model takes no more
-    source: Mapping[str, np.ndarray] = field(default_factory=dict)  # (S,) each
+    open: bool = True  # whether an end token may stop it before its last slot
+    cut: int = 0  # tokens of the text that did not fit and were removed
+    source: Mapping[str, np.ndarray] = field(default_factory=dict)  # inputs of `forward`, (S,)
 
 
 @dataclass
 class Term:
-    """One term of a loss: a sum over its targets (differentiable), and their number.
+    """One term of a loss: the differentiable sum over its targets, and their number.
 
-    The loss of a step is the sum of its terms, each its `weight` times the mean over the targets of
-    the *whole* step. `parts` is a breakdown for the log: sum and number by name; by default the
-    term itself.
+    The loss of a step is the sum over terms of `weight` times the mean over all targets of the
+    step. `parts` has sums and numbers of targets by name, for the log; the default is the term.
     """
 
     loss_sum: torch.Tensor
     num_targets: int
     weight: float = 1.0
     parts: Mapping[str, tuple[torch.Tensor, int]] | None = None
-    of_text: bool = False  # whether its targets are tokens of `labels`: perplexity means something
+    of_text: bool = False  # whether targets are tokens of `labels`, so that perplexity is defined
 
 
 @dataclass
@@ -93,16 +91,16 @@ class Loss:
 
     @property
     def parts(self) -> dict[str, tuple[torch.Tensor, int]]:
-        """What the log shows of all terms: sum, without gradient, and number by name."""
-        found: dict[str, tuple[torch.Tensor, int]] = {}
+        """Sums without gradient and numbers of targets, by name, for the log."""
+        parts: dict[str, tuple[torch.Tensor, int]] = {}
         for name, term in self.terms.items():
-            found |= term.parts or {name: (term.loss_sum.detach(), term.num_targets)}
-        return found
+            parts |= term.parts or {name: (term.loss_sum.detach(), term.num_targets)}
+        return parts
 
     def mean(self, num_targets: Mapping[str, float], scale: float = 1.0) -> torch.Tensor:
-        """Return `scale` times what this batch adds to the loss of a step with so many targets.
+        """Return `scale` times this batch's share of the loss of a step with `num_targets` targets.
 
-        A term without targets in the whole step adds 0, so that its parameters have gradients.
+        A term without targets in the step adds 0, so that its parameters have gradients.
         """
         shares = [
             term.loss_sum * term.weight * (scale / num_targets[name] if num_targets[name] else 0.0)
@@ -112,14 +110,14 @@ class Loss:
 
     @property
     def num_targets(self) -> dict[str, int]:
-        """Targets of each term."""
+        """The number of targets of each term."""
         return {name: term.num_targets for name, term in self.terms.items()}
 
 
 class ModelSettings(Protocol):
-    """What objectives ask of the `Config` of any family; see `models/config.ModelConfig`.
+    """The settings that every family's `Config` has; see `models/config.ModelConfig`.
 
-    What else an objective reads, it names in `needs`.
+    An objective that reads other settings lists them in `needs`.
     """
 
     @property
@@ -131,12 +129,12 @@ class ModelSettings(Protocol):
 
 
 class TrainedModel(Protocol):
-    """What objectives ask of a model; the family's `Model` has it.
+    """The methods of a family's `Model` that objectives call.
 
-    Of its own, a family may offer more, such as logits for pairs: then the objective names it.
+    A family may have more methods, such as logits for pairs, for objectives that require it.
     """
 
-    # The layer that a task puts on a summary: states (S, C) to outputs (S, O).
+    # The layer of a task: summaries (S, C) -> outputs (S, O).
     head: Callable[[torch.Tensor], torch.Tensor]
 
     def __call__(self, lengths: Sequence[int], **inputs: Any) -> torch.Tensor:
@@ -149,44 +147,44 @@ class TrainedModel(Protocol):
         targets: torch.Tensor,
         loss_weights: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the summed cross entropy at rows `index` (M,), and each target's."""
+        """Return the sum of the cross entropies at rows `index` (M,), and the values (M,)."""
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return (M, V) for hidden states (M, C)."""
 
     def summary(self, hidden: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
-        """Return (S, C), what stands for each sequence in a task."""
+        """Return the representation (S, C) of each sequence for a task."""
 
 
 class Objective(Protocol):
     """An objective bound to its settings, a tokenizer and a model's settings.
 
-    In a list of objectives the first makes the examples, and those that follow (`joins`) alter
-    them, or add a term to the loss.
+    In a list of objectives the first makes the examples; the others (`joins`) alter them or add a
+    term to the loss.
     """
 
     @property
     def config(self) -> FrozenConfig:
-        """Its settings."""
+        """The settings."""
 
-    # Of the class, all fields that it can have; of an object, those that this model asks for.
+    # On the class: all possible fields. On an object: the fields that this model needs.
     fields: Mapping[str, Field]
     inputs: tuple[str, ...]  # the fields that are arguments of the model's `forward`
-    parts: tuple[str, ...]  # what is reported apart
+    parts: tuple[str, ...]  # names of the losses in the log
     predicts_text: bool  # whether a term is `of_text`
-    drop_unknown: bool  # whether unknown tokens are left out of the documents
-    joins: bool  # whether it may follow another objective in a list: then it has `alter`
+    drop_unknown: bool  # whether unknown tokens are removed from the documents
+    joins: bool  # whether it may follow another objective in a list; it then has `alter`
     # What the model's `Config` must have: settings, or capabilities (`models/config.py`).
     needs: tuple[str, ...]
-    # How many other pieces an example is made with, drawn from other documents.
+    # The number of additional pieces of an example, drawn from other documents.
     mates: int
-    # Which marks it needs beside the ids (names of `data/marks.py`): it then gets `Marked`.
+    # The marks that it needs (names of `data/marks.py`); its ids are then `Marked`.
     marks: tuple[str, ...]
-    reads_text: bool  # False: a recipe has no tokenizer, and the objective gets None for it
+    reads_text: bool  # False: the recipe has no tokenizer, the argument is None
 
     @classmethod
     def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
-        """Return the tokens that the vocabulary must have; others are added to it."""
+        """Return the tokens that the vocabulary must have; missing ones are added to it."""
 
     def spans(self, lengths: np.ndarray) -> Spans:
         """Return the spans of documents of these `lengths` (D,) that become examples."""
@@ -197,41 +195,41 @@ class Objective(Protocol):
     def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return one example made of a piece's `ids`; all randomness comes from `rng`.
 
-        Where `mates` is not 0, a third argument `mates` is the list of the other pieces' ids.
-        Where `marks` is not empty, ids come as `data/marks.Marked`: `ids.ids` and `ids.has(name)`.
+        If `mates` is not 0, a third argument `mates` is the list of the other pieces' ids.
+        If `marks` is not empty, ids are `data/marks.Marked`: `ids.ids` and `ids.has(name)`.
         """
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the targets of each term in a collated batch; the names are always the same."""
+        """Return the number of targets of each term in a collated batch; the names are constant."""
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
-        """Return the loss of a batch of tensors, from what `model.forward` gave for it."""
+        """Return the loss of a batch of tensors, from its hidden states (N, C)."""
 
 
 @runtime_checkable
 class Joining(Protocol):
-    """What an objective offers that may follow another one in a list."""
+    """The additional method of an objective that may follow another one in a list."""
 
     def alter(
         self, example: dict[str, np.ndarray], rng: np.random.Generator
     ) -> dict[str, np.ndarray]:
-        """Return the example with its fields changed, or with more of them."""
+        """Return the example with changed or additional fields."""
 
 
 def forward(objective: Objective, model: Callable[..., torch.Tensor], batch: Batch) -> torch.Tensor:
-    """Return what the model makes of the inputs that the objective names: hidden states (N, C).
+    """Return the model's hidden states (N, C) for the inputs that the objective lists.
 
-    `progress` among the inputs is the share of the run that is done, from 0 to 1.
+    The input `progress` is the completed share of the run, from 0 to 1.
     """
     given = {**batch.fields, "progress": batch.progress}
     return model(batch.lengths, **{name: given[name] for name in objective.inputs})
 
 
 class TextObjective:
-    """What objectives on running text share, at the values that most have: a base, not a must.
+    """An optional base class of objectives on running text, with the usual default values.
 
-    Each document is cut into pieces of `max_length` tokens, less those that an example has beside
-    its piece (`extra`); a last piece shorter than `min_piece` is dropped, counted.
+    Each document is cut into pieces of `max_length` - `extra` tokens, where `extra` is the number
+    of additional tokens of an example. A last piece shorter than `min_piece` is dropped.
     """
 
     drop_unknown = False
@@ -268,18 +266,18 @@ class TextObjective:
 
 
 def cut_documents(lengths: np.ndarray, size: int, min_size: int) -> Spans:
-    """Return pieces of `size` tokens of each document; a last one below `min_size` is dropped."""
+    """Return pieces of `size` tokens; a document's last one is dropped if below `min_size`."""
     lengths = np.asarray(lengths, np.int64)
-    full, rest = np.divmod(lengths, size)
-    kept = full + (rest >= min_size)
+    full, remainder = np.divmod(lengths, size)
+    kept = full + (remainder >= min_size)
     document = np.repeat(np.arange(len(kept)), kept)
     first = np.cumsum(kept) - kept
     start = (np.arange(len(document)) - np.repeat(first, kept)) * size
     stop = np.minimum(start + size, lengths[document])
-    short = (rest > 0) & (rest < min_size)
+    short = (remainder > 0) & (remainder < min_size)
     dropped = {
         "short_pieces": int(short.sum()),
-        "short_piece_tokens": int(rest[short].sum()),
+        "short_piece_tokens": int(remainder[short].sum()),
         "documents_without_piece": int((kept == 0).sum()),
     }
     return Spans(document, start, stop, dropped)
@@ -288,7 +286,7 @@ def cut_documents(lengths: np.ndarray, size: int, min_size: int) -> Spans:
 def check_length(max_length: int, model_config: object) -> None:
     """Raise `ValueError` if examples of `max_length` are longer than `model.max_positions`.
 
-    A family without that setting takes sequences of any length.
+    A family without this setting accepts sequences of any length.
     """
     limit = getattr(model_config, "max_positions", None)
     if limit is not None and max_length > limit:
@@ -300,27 +298,29 @@ def check_length(max_length: int, model_config: object) -> None:
 
 @runtime_checkable
 class Generative(Protocol):
-    """What an objective offers, beside its contract, if its model can generate text."""
+    """The additional members of an objective whose model can generate text."""
 
-    max_length: int  # tokens of text, given and new, that fit together
+    max_length: int  # the largest sum of given and new tokens
     eos_token_ids: tuple[int, ...]  # tokens that end a text
-    suppress_tokens: tuple[int, ...]  # tokens that were never a target: not to be generated
+    suppress_tokens: tuple[int, ...]  # tokens that were never targets and are not generated
     drop_unknown: bool
 
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
-        """Return the prompt for a text, with `new_tokens` slots, fewer than `max_length`.
+        """Return the prompt for a text, with `new_tokens` (< `max_length`) slots.
 
         Raises:
-            ValueError: nothing can be predicted from this text.
+            ValueError: the objective cannot predict anything from this text.
         """
 
 
 @runtime_checkable
 class Filling(Protocol):
-    """What it offers if its model can fill in blanks, too."""
+    """The additional method of an objective whose model can fill in blanks."""
 
     def fill_blanks(self, parts: Sequence[Sequence[int]], blanks: Sequence[int]) -> Prompt:
-        """Return the prompt for the ids before, between and after `blanks` of so many tokens.
+        """Return the prompt for the ids before, between and after blanks.
+
+        `blanks` has the number of tokens of each blank.
 
         Raises:
             ValueError: the text is too long.

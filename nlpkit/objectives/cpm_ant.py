@@ -1,8 +1,8 @@
-"""CPM-Ant's objective: infilling (random mask) and generation (tail mask), half of each.
+"""CPM-Ant's pretraining: infilling (random mask) and generation (tail mask), half of each.
 
-OpenBMB/CPM-Live, branch cpm-ant, `pretrain_cpm_ant.py`. An example is a soft prompt of its task in
-front of `<s> piece </s>`; hidden tokens (`context` False) are predicted from the whole context and
-the hidden tokens before them. The mask rate is uniform on (0, 1).
+OpenBMB/CPM-Live, branch cpm-ant, `pretrain_cpm_ant.py`. An example is the soft prompt of its task
+followed by `<s> piece </s>`. Hidden tokens (`context` False) are predicted from all context tokens
+and the hidden tokens before them. The mask rate is uniform on (0, 1).
 
 N tokens of the pack, T = prompt_length + len(piece) + 2 tokens of one example.
 """
@@ -44,16 +44,21 @@ if TYPE_CHECKING:
 
 
 class Config(FrozenConfig):
-    """How documents are cut and how often each task is drawn."""
+    """Settings for cutting documents and for the rate of each task."""
 
     max_length: int = Setting(
         512, gt=0, description="longest example: prompt, <s>, piece and </s> together"
     )
     min_piece: int = Setting(
-        32, ge=1, description="a document's last piece is dropped when it is shorter (in tokens)"
+        32,
+        ge=1,
+        description="a document's last piece is dropped if it is shorter (in tokens)",
     )
     infilling_rate: float = Setting(
-        0.5, ge=0, le=1, description="share of infilling examples; the others are generation"
+        0.5,
+        ge=0,
+        le=1,
+        description="share of infilling examples; the others are generation",
     )
 
 
@@ -75,7 +80,7 @@ class Objective(TextObjective):
     needs = ("prompt_length", "prompts")
 
     def __init__(self, config: Config, tokenizer: Tokenizer, model_config: PromptSettings):
-        """Bind the settings; `model_config` gives `prompt_length` and `prompts`.
+        """Bind the settings.
 
         Raises:
             ValueError: `max_length` is too short for a piece of `min_piece` tokens.
@@ -83,11 +88,15 @@ class Objective(TextObjective):
         self.config = config
         self.prompt_length = model_config.prompt_length
         self.prompts = (model_config.prompts.infilling, model_config.prompts.generation)
-        self.tokenizer = tokenizer
         self.vocab_size = tokenizer.vocab_size
+        self.soft = tuple(
+            _soft_prompt.prompt_ids(number, self.vocab_size, model_config)
+            for number in self.prompts
+        )
+        self.tokenizer = tokenizer
         self.bos_id, self.eos_id = text_frame(tokenizer)
         self.max_piece = config.max_length - self.prompt_length - 2
-        self.max_length = self.max_piece + 1  # a text that is to go on has no `</s>`
+        self.max_length = self.max_piece + 1  # a text to be continued has no `</s>`
         self.eos_token_ids = (self.eos_id,)
         if self.max_piece < max(config.min_piece, 1):
             raise ValueError(
@@ -101,11 +110,11 @@ class Objective(TextObjective):
         return cut_documents(lengths, self.max_piece, self.config.min_piece)
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
-        """Return prompt + `<s>` + piece + `</s>`."""
+        """Return the number of tokens of soft prompt, `<s>`, piece and `</s>`."""
         return pieces + self.prompt_length + 2
 
     def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return the tensors of spec/cpm_ant.md, each (T,): see `fields`."""
+        """Return the arrays of `fields`, each (T,) except `task`."""
         prompt, size = self.prompt_length, len(ids) + 2
         task = 0 if rng.random() < self.config.infilling_rate else 1
         hidden = rng.integers(1, size)  # n ~ U{1 … size-1}
@@ -117,7 +126,7 @@ class Objective(TextObjective):
             context[prompt + size - hidden :] = False
 
         input_ids = np.empty(prompt + size, np.int64)
-        input_ids[:prompt] = self._soft(task)
+        input_ids[:prompt] = self.soft[task]
         input_ids[prompt] = self.bos_id
         input_ids[prompt + 1 : -1] = ids
         input_ids[-1] = self.eos_id
@@ -140,10 +149,7 @@ class Objective(TextObjective):
         return {"cpm_ant": int((batch["labels"] != IGNORE).sum())}
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
-        """Return cross entropy over the targets, infilling and generation reported apart.
-
-        `model.token_loss` projects the target positions alone on the vocabulary.
-        """
+        """Return cross entropy over the targets; `parts` separates infilling and generation."""
         labels = batch.fields["labels"]
         index = (labels != IGNORE).nonzero().squeeze(1)
         loss_sum, token_losses = model.token_loss(hidden, index, labels[index])
@@ -157,19 +163,19 @@ class Objective(TextObjective):
 
     @property
     def suppress_tokens(self) -> tuple[int, ...]:
-        """Tokens that are no target: `<s>` is given, documents hold no unknown ones."""
+        """Tokens that are never targets; unknown tokens are removed from documents."""
         ids = (self.bos_id, self.tokenizer.pad_id, self.tokenizer.unk_id)
         return tuple(token_id for token_id in ids if token_id is not None)
 
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
-        """Return soft prompt, `<s>` and text, all context, and `new_tokens` slots behind them.
+        """Return soft prompt, `<s>` and text as context, followed by `new_tokens` slots.
 
-        Of a text that is too long the end is kept.
+        A text that is too long loses its start.
         """
-        return _soft_prompt.continued(self._soft(1), self.bos_id, ids, new_tokens, self.max_length)
+        return _soft_prompt.continued(self.soft[1], self.bos_id, ids, new_tokens, self.max_length)
 
     def fill_blanks(self, parts: Sequence[Sequence[int]], blanks: Sequence[int]) -> Prompt:
-        """Return soft prompt, `<s>`, text and `</s>` as context, and a target slot a blank token.
+        """Return soft prompt, `<s>`, text and `</s>` as context, and one slot per blank token.
 
         A text that is too long loses its start, up to the first blank, then its end.
 
@@ -177,12 +183,4 @@ class Objective(TextObjective):
             ValueError: the text from the first blank to the last is too long.
         """
         frame = (self.bos_id, self.eos_id)
-        return _soft_prompt.filled(self._soft(0), frame, parts, blanks, self.max_piece)
-
-    def _soft(self, task: int) -> np.ndarray:
-        """Return the ids of a task's soft prompt."""
-        return (
-            self.vocab_size
-            + self.prompts[task] * self.prompt_length
-            + np.arange(self.prompt_length)
-        )
+        return _soft_prompt.filled(self.soft[0], frame, parts, blanks, self.max_piece)

@@ -1,9 +1,9 @@
-"""CPM-Ant's text generation task: rows of an input and the target to be written after it.
+"""CPM-Ant's text generation task: each row has an input and the target to be generated.
 
 OpenBMB/CPM-Live, branch cpm-ant, `dataset/nlg`. The soft prompt of the task, `<s>` and the input
 are context; the target and `</s>` are predicted. T tokens of one example.
 
-Differs from the original: an input that is too long loses its begin, but never `<s>`.
+Differs from the original: an input that is too long loses its start, but never `<s>`.
 """
 
 from __future__ import annotations
@@ -34,15 +34,13 @@ if TYPE_CHECKING:
     from nlpkit.data.pack import Batch
     from nlpkit.tokenizers.contract import Tokenizer
 
-PROMPT_SEGMENT, TEXT_SEGMENT = 0, 2
-
 
 class TaskSettings(ModelSettings, _soft_prompt.PromptSettings, Protocol):
-    """What a task of CPM-Ant's asks of the model's `Config`."""
+    """The settings of the model's `Config` that CPM-Ant's tasks read."""
 
 
 class Config(FrozenConfig):
-    """Which columns a row has, and how long an example may be."""
+    """The columns of a row, and the maximum length of an example."""
 
     max_length: int = Setting(
         512, gt=2, description="longest example: prompt, <s>, input, target, </s> together"
@@ -51,9 +49,9 @@ class Config(FrozenConfig):
         None, ge=0, description="soft prompt of the task; default: the prompt of generation"
     )
     input: str = Setting("input", min_length=1, description="column of the input")
-    target: str = Setting("target", min_length=1, description="column of what is to be written")
+    target: str = Setting("target", min_length=1, description="column of the text to be generated")
     learn_unknown: bool = Setting(
-        False, description="whether <unk> in a target is learned, although it is never written"
+        False, description="whether <unk> in a target is learned, although it is never generated"
     )
 
     EARLIER: ClassVar[Mapping[str, Any]] = {"learn_unknown": True}
@@ -73,21 +71,21 @@ class Objective(Task):
     }
     needs = ("prompt_length", "prompts", "prompt_types")
     predicts_text = True
-    # Of generated text; Chinese characters count one by one.
+    # Scores of the generated text; each Chinese character is a token.
     metrics = ("exact_match", "rouge:tokenize=zh", "bleu:tokenize=zh")
 
     def __init__(self, config: Config, tokenizer: Tokenizer, model_config: TaskSettings):
         """Bind the settings.
 
         Raises:
-            ValueError: `max_length` is too short for text, or there is no prompt `task_id`.
+            ValueError: `max_length` is too short for text, or the prompt `task_id` does not exist.
         """
         super().__init__(config, tokenizer, model_config)
         self.prompt = prompt_ids(config.task_id, tokenizer.vocab_size, model_config)
         self.max_text = config.max_length - len(self.prompt) - 2
         if self.max_text < 1:
             raise ValueError(
-                f"objective.max_length: {config.max_length} leaves no room for text after "
+                f"objective.max_length: {config.max_length} leaves no tokens for text after "
                 f"{len(self.prompt)} prompt tokens, <s> and </s>"
             )
         self.bos_id, self.eos_id = _soft_prompt.text_frame(tokenizer)
@@ -96,12 +94,12 @@ class Objective(Task):
 
     @property
     def suppress_tokens(self) -> tuple[int, ...]:
-        """Tokens that are no target; unknown ones in targets are not to be imitated."""
+        """Tokens that are never generated, even if targets contain `<unk>`."""
         ids = (self.tokenizer.bos_id, self.tokenizer.pad_id, self.tokenizer.unk_id)
         return tuple(token_id for token_id in ids if token_id is not None)
 
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
-        """Return soft prompt, `<s>` and the input, whose end is kept, and slots for the target."""
+        """Return soft prompt, `<s>` and the end of the input, followed by slots for the target."""
         return _soft_prompt.continued(self.prompt, self.bos_id, ids, new_tokens, self.max_length)
 
     def texts(self, row: Row) -> tuple[str, ...]:
@@ -109,15 +107,14 @@ class Objective(Task):
         return row.text(self.config.input), row.text(self.config.target)
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
-        """Return a row that fits: the input's begin first, then the target's end."""
+        """Return the item of a row; the start of the input is cut first, then the target's end."""
         source, target = ids
         source_ids, source_cut = shorten(source, self.max_text - len(target), "end")
         target_ids, target_cut = shorten(target, self.max_text, "start")
         cut = counted(source_cut, "input") | counted(target_cut, "target")
         size = len(self.prompt) + len(source_ids) + len(target_ids) + 2
-        values = row.values
-        right, given = values[self.config.target], values[self.config.input]
-        return Item((source_ids, target_ids), right, size, cut, given)
+        label, text = row.values[self.config.target], row.values[self.config.input]
+        return Item((source_ids, target_ids), label, size, cut, text)
 
     def unlearned(self, item: Item) -> int:
         """Return the number of unknown tokens in the target, unless they are learned."""
@@ -125,7 +122,7 @@ class Objective(Task):
         return 0 if self.config.learn_unknown else unknown
 
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return the tensors of spec/cpm_ant.md, each (T,); nothing is random."""
+        """Return the arrays of `fields`, each (T,); nothing is random."""
         source, target = item.parts
         prompt = len(self.prompt)
         input_ids = np.concatenate(
@@ -137,8 +134,8 @@ class Objective(Task):
         labels[:-1] = np.where(context[1:], IGNORE, input_ids[1:])
         if not self.config.learn_unknown:
             labels[labels == self.tokenizer.unk_id] = IGNORE
-        segment = np.full(len(input_ids), TEXT_SEGMENT, np.int64)
-        segment[:prompt] = PROMPT_SEGMENT
+        segment = np.full(len(input_ids), _soft_prompt.GENERATION_SEGMENT, np.int64)
+        segment[:prompt] = _soft_prompt.PROMPT_SEGMENT
         return {
             "input_ids": input_ids,
             "segment": segment,
@@ -163,7 +160,7 @@ class Objective(Task):
 def prompt_ids(
     task_id: int | None, vocab_size: int, model_config: _soft_prompt.PromptSettings
 ) -> np.ndarray:
-    """Return the ids (P,) of a soft prompt: prompts stand behind the vocabulary.
+    """Return the ids (P,) of the soft prompt `task_id`; the default is the prompt of generation.
 
     Raises:
         ValueError: the model has no such prompt.
@@ -173,5 +170,4 @@ def prompt_ids(
         raise ValueError(
             f"objective.task_id: {number}, but the model has {model_config.prompt_types} prompts"
         )
-    length = model_config.prompt_length
-    return vocab_size + number * length + np.arange(length)
+    return _soft_prompt.prompt_ids(number, vocab_size, model_config)

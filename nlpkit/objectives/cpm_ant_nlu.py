@@ -1,16 +1,17 @@
-"""CPM-Ant's choice task: rows of an input, its options, and the number of the right one.
+"""CPM-Ant's choice task: each row has an input, options, and the index of the right option.
 
-OpenBMB/CPM-Live, branch cpm-ant, `dataset/nlu`. Each option is one sequence, all of it context:
+OpenBMB/CPM-Live, branch cpm-ant, `dataset/nlu`. Each option is one sequence of context tokens:
 soft prompt, `<s>`, input, option, cue. Its score is the logit of the answer "是" at its last token;
-the loss is cross entropy over the options of a row. Rows may have different numbers of options,
-or all have the same: `choices`.
+the loss is cross entropy over the options of a row. The options are in a column of the row, or all
+rows have the same (`choices`).
 
-S sequences of a batch, G rows of it.
+S sequences, G rows of a batch.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from pydantic import model_validator
 from nlpkit.config import FrozenConfig
 from nlpkit.data.items import Row
 from nlpkit.data.pack import LENGTHS
+from nlpkit.objectives._soft_prompt import GENERATION_SEGMENT, PROMPT_SEGMENT
 from nlpkit.objectives._task import (
     Item,
     RowError,
@@ -33,7 +35,7 @@ from nlpkit.objectives._task import (
     shorten,
 )
 from nlpkit.objectives.contract import Field, Loss, Term, TrainedModel
-from nlpkit.objectives.cpm_ant_nlg import PROMPT_SEGMENT, TEXT_SEGMENT, TaskSettings, prompt_ids
+from nlpkit.objectives.cpm_ant_nlg import TaskSettings, prompt_ids
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +47,7 @@ _NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 
 
 class Config(FrozenConfig):
-    """Which columns a row has, and the words that ask for a judgement."""
+    """The columns of a row, and the words around an option."""
 
     max_length: int = Setting(
         512, gt=2, description="longest sequence: prompt, <s>, input, option and cue together"
@@ -53,7 +55,7 @@ class Config(FrozenConfig):
     task_id: int | None = Setting(
         None, ge=0, description="soft prompt of the task; default: the prompt of generation"
     )
-    cue: str = Setting("[是否正确]", description="what stands after the option")
+    cue: str = Setting("[是否正确]", description="text after the option")
     answer: str = Setting(
         "是", min_length=1, description="the token whose logit is an option's score"
     )
@@ -62,10 +64,10 @@ class Config(FrozenConfig):
     choices: list[str] | None = Setting(
         None,
         min_length=2,
-        description="the options of every row, where rows have none: [差评, 好评]",
+        description="the options of all rows, instead of a column: [差评, 好评]",
     )
     target: str = Setting(
-        "target", min_length=1, description="column of the right option's number, from 0"
+        "target", min_length=1, description="column of the right option's index, from 0"
     )
 
     @model_validator(mode="after")
@@ -90,8 +92,8 @@ class Objective(Task):
         "segment": Field(np.int64),
         "position": Field(np.int64),
         "context": Field(np.bool_),
-        "option": Field(np.int64, per="sequence"),  # its number in the row
-        "label": Field(np.int64, per="sequence"),  # the number of the row's right option
+        "option": Field(np.int64, per="sequence"),  # the index of the option in the row
+        "label": Field(np.int64, per="sequence"),  # the index of the row's right option
     }
     needs = ("prompt_length", "prompts", "prompt_types")
     metrics = ("accuracy",)
@@ -100,15 +102,17 @@ class Objective(Task):
         """Bind the settings.
 
         Raises:
-            ValueError: the answer is no token, no such prompt, or no text fits.
+            ValueError: the answer is not one token, the prompt `task_id` does not exist, or
+                `max_length` is too short for text.
         """
         super().__init__(config, tokenizer, model_config)
         self.prompt = prompt_ids(config.task_id, tokenizer.vocab_size, model_config)
         self.cue = np.asarray(tokenizer.encode(config.cue), np.int32)
         self.cue_unknown = int((self.cue == tokenizer.unk_id).sum())
         if self.cue_unknown:
-            where = f"objective.cue {config.cue!r}"
-            self.unknown_remark = f", {self.cue_unknown} of each sequence in {where}"
+            self.unknown_remark = (
+                f", {self.cue_unknown} of each sequence in objective.cue {config.cue!r}"
+            )
         answer = tokenizer.encode(config.answer)
         if len(answer) != 1 or answer[0] == tokenizer.unk_id:
             raise ValueError(
@@ -119,7 +123,7 @@ class Objective(Task):
         self.max_text = config.max_length - len(self.prompt) - 1 - len(self.cue)
         if self.max_text < 1:
             raise ValueError(
-                f"objective.max_length: {config.max_length} leaves no room for text after "
+                f"objective.max_length: {config.max_length} leaves no tokens for text after "
                 f"{len(self.prompt)} prompt tokens, <s> and the cue of {len(self.cue)}"
             )
         of_options = () if config.choices else (config.options,)
@@ -153,9 +157,9 @@ class Objective(Task):
         return options
 
     def _right(self, row: Row) -> int:
-        """Return the number of the right option, in range or not; raise `RowError`."""
+        """Return the index of the right option, without a check of its range; raise `RowError`."""
         right = row.value(self.config.target)
-        # Cells of tsv and csv are text; their rows can only have `choices`.
+        # Cells of tsv and csv are text; their rows need `choices`.
         if self.config.choices and isinstance(right, str) and _NUMBER.fullmatch(right):
             return int(right)
         if not isinstance(right, int) or isinstance(right, bool):
@@ -166,30 +170,29 @@ class Objective(Task):
         return right
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
-        """Return a row; the begin of the input is cut first, then the end of the option."""
+        """Return the item of a row; the start of the input is cut first, then the option's end."""
         source, *options = ids
-        parts, cut = [], dict[str, int]()
+        parts, cut = [], Counter[str]()
         for option in options:
             source_ids, source_cut = shorten(source, self.max_text - len(option), "end")
             option_ids, option_cut = shorten(option, self.max_text, "start")
-            found = counted(source_cut, "input") | counted(option_cut, "option")
-            cut = {name: cut.get(name, 0) + found.get(name, 0) for name in cut | found}
+            cut.update(counted(source_cut, "input") | counted(option_cut, "option"))
             parts.append(np.concatenate([source_ids, option_ids]))
         extra = len(self.prompt) + 1 + len(self.cue)
         size = sum(len(part) + extra for part in parts)
         return Item(tuple(parts), self._right(row), size, cut)
 
     def unknown(self, item: Item) -> int:
-        """Return the number of unknown tokens, those of the cue included."""
+        """Return the number of unknown tokens, including the cue of each option."""
         return super().unknown(item) + self.cue_unknown * len(item.parts)
 
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return the sequences of a row, one after another, and the number of the right one."""
+        """Return the concatenated sequences of a row, and the index of the right one."""
         frame = (self.prompt, [self.tokenizer.bos_id])
         sequences = [np.concatenate([*frame, part, self.cue]) for part in item.parts]
         lengths = np.array([len(sequence) for sequence in sequences], np.int64)
         position = np.concatenate([np.arange(length, dtype=np.int64) for length in lengths])
-        segment = np.where(position < len(self.prompt), PROMPT_SEGMENT, TEXT_SEGMENT)
+        segment = np.where(position < len(self.prompt), PROMPT_SEGMENT, GENERATION_SEGMENT)
         return {
             "input_ids": np.concatenate(sequences).astype(np.int64),
             "segment": segment.astype(np.int64),
@@ -211,7 +214,7 @@ class Objective(Task):
     def predict(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
     ) -> tuple[Loss, list[tuple[str, str]]]:
-        """Return the loss, and for each row the number of the option chosen and the right one's."""
+        """Return the loss, and for each row the indices of the chosen and the right option."""
         scores, groups = self._scores(model, hidden, batch)
         chosen = predictions(scores, groups, batch.fields["label"])
         return _loss(scores, groups, batch), chosen
@@ -219,7 +222,7 @@ class Objective(Task):
     def _scores(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return each sequence's score (S,) and the number of its row (S,)."""
+        """Return the scores (S,) of the sequences and the indices (S,) of their rows."""
         logits = model.logits(hidden[last_tokens(batch.lengths, hidden.device)])
         return logits[:, self.answer_id], (batch.fields["option"] == 0).cumsum(0) - 1
 

@@ -1,4 +1,4 @@
-"""What follows from what: start, premise, delimiter, hypothesis, extract (Radford et al. 2018)."""
+"""Textual entailment: start, premise, delimiter, hypothesis, extract (Radford et al. 2018)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Config(LabelConfig):
-    """Which columns a row has."""
+    """The columns of a row."""
 
     premise: str = Setting("premise", min_length=1, description="column of the premise")
     hypothesis: str = Setting("hypothesis", min_length=1, description="column of the hypothesis")

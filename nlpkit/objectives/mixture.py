@@ -1,15 +1,15 @@
-"""Several objectives in one run: each example is made by one of them, drawn by weight.
+"""Mixes several objectives in one run: one of them, drawn by weight, makes each example.
 
-`objective: {name: mixture, of: [{name: clm, weight: 2}, {name: mylab.denoise}]}`, as UniLM mixes
-four masks (Dong et al. 2019, arXiv:1905.03197, sec. 2.3). A list of objectives is something else:
-there every example has the losses of all.
+`objective: {name: mixture, of: [{name: clm, weight: 2}, {name: mylab.denoise}]}`; UniLM mixes four
+masks in this way (Dong et al. 2019, arXiv:1905.03197, sec. 2.3). In a list of objectives, in
+contrast, every example has the losses of all.
 
-The members cut documents alike and make examples of the same length and with the same inputs, so
-that an epoch can be packed before anything is drawn. Terms of the same name are one term, a mean
-over the targets of all its members. The weight of a term is the share of the examples that have it,
-times its own weight.
+The members must cut documents in the same way and make examples of the same length with the same
+inputs, because an epoch is packed before members are drawn. Terms of the same name are one term, a
+mean over the targets of all its members. The weight of a term is its own weight times the share of
+the examples that have it.
 
-N tokens of a pack, S sequences of it, T tokens of an example.
+N tokens, S sequences of a pack, T tokens of an example.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ if TYPE_CHECKING:
 
     from nlpkit.tokenizers.contract import Tokenizer
 
-MEMBER, TOKENS = "member", "tokens"  # fields of a sequence: who made it, and how long it is
+MEMBER, TOKENS = "member", "tokens"  # fields of a sequence: index of its member, length
 
 
 class Config(FrozenConfig):
-    """Which objectives are mixed."""
+    """The objectives to be mixed."""
 
     of: list[Member] = Setting(min_length=2, description="objectives, each with a weight")
 
     @field_validator("of")
     @classmethod
-    def _told_apart(cls, of: list[Member]) -> list[Member]:
+    def _unique_labels(cls, of: list[Member]) -> list[Member]:
         labels = [member.label for member in of]
         if twice := [label for label in labels if labels.count(label) > 1]:
-            raise ValueError(f"two of them are called {twice[0]}; give one of them an alias")
+            raise ValueError(f"two members have the name {twice[0]}; give one of them an alias")
         return of
 
 
@@ -76,7 +76,7 @@ class Objective(TextObjective):
         """Bind the members.
 
         Raises:
-            ValueError: a member refuses its settings, or two members do not fit together.
+            ValueError: the settings of a member are wrong, or two members cannot be mixed.
         """
         self.config = config
         self.labels = tuple(member.label for member in config.of)
@@ -87,9 +87,9 @@ class Objective(TextObjective):
         weights = np.array([member.weight for member in config.of])
         self.shares = weights / weights.sum()
         for one, other in combinations(range(len(self.members)), 2):
-            if what := difference(self.members[one], self.members[other]):
+            if reason := difference(self.members[one], self.members[other]):
                 raise ValueError(
-                    f"objective.of: {self.labels[one]} and {self.labels[other]} {what}"
+                    f"objective.of: {self.labels[one]} and {self.labels[other]} {reason}"
                 )
         first = self.members[0]
         self.inputs = first.inputs
@@ -114,7 +114,7 @@ class Objective(TextObjective):
         self._generate_as(next((m for m in self.members if isinstance(m, Generative)), None))
 
     def _generate_as(self, member: Generative | None) -> None:
-        """Generate text as the first member that can."""
+        """Use the generation methods of the first member that has them."""
         if member is None:
             return
         self.max_length, self.eos_token_ids = member.max_length, member.eos_token_ids
@@ -123,15 +123,15 @@ class Objective(TextObjective):
             self.fill_blanks = member.fill_blanks
 
     def _name(self, number: int, part: str) -> str:
-        """Return what a part of a member's loss is called."""
-        alone = len(self.members[number].parts) == 1
-        return self.labels[number] if alone else f"{self.labels[number]}.{part}"
+        """Return the name of a part of a member's loss."""
+        is_single = len(self.members[number].parts) == 1
+        return self.labels[number] if is_single else f"{self.labels[number]}.{part}"
 
     def spans(self, lengths: np.ndarray) -> Spans:
         """Return the spans of the members.
 
         Raises:
-            UsageError: the members cut documents differently, or make examples of other lengths.
+            UsageError: the members cut documents differently, or their examples differ in length.
         """
         first, *others = (member.spans(lengths) for member in self.members)
         for number, other in enumerate(others, 1):
@@ -139,52 +139,52 @@ class Objective(TextObjective):
             if not same_spans(first, other):
                 raise UsageError(
                     f"objective.of: {names} cut documents differently; give both the same "
-                    "max_length, and whatever else decides where a piece ends"
+                    "max_length and the same other settings of pieces"
                 )
             sizes = first.stop - first.start
             if not np.array_equal(self.length(sizes), self.members[number].length(sizes)):
                 raise UsageError(
-                    f"objective.of: {names} make examples of other lengths from the same piece; "
-                    "members must have the same number of tokens beside it"
+                    f"objective.of: {names} make examples of different lengths from a piece; "
+                    "members must add the same number of tokens to it"
                 )
         return first
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the tokens of the examples made from pieces of these lengths (I,)."""
+        """Return the number of tokens of the examples made from pieces of these lengths (I,)."""
         return self.members[0].length(pieces)
 
     def example(
         self, ids: Any, rng: np.random.Generator, mates: Sequence[Any] = ()
     ) -> dict[str, np.ndarray]:
-        """Return an example of a member, with the fields of the others filled in."""
+        """Return the example of a drawn member; fields of other members have neutral values."""
         bounds = np.cumsum(self.shares)[:-1]
         number = int(np.searchsorted(bounds, rng.random(), side="right"))
         member = self.members[number]
         texts = [ids, *mates[: member.mates]]
         if not member.marks:
             texts = [text.ids if isinstance(text, Marked) else text for text in texts]
-        made = member.example(texts[0], rng, *([texts[1:]] if member.mates else []))
-        sizes = made.get(LENGTHS, np.array([len(made[self.token_field])], np.int64))
+        example = member.example(texts[0], rng, *([texts[1:]] if member.mates else []))
+        sizes = example.get(LENGTHS, np.array([len(example[self.token_field])], np.int64))
         counts = {"token": int(sizes.sum()), "sequence": len(sizes)}
-        made |= {MEMBER: np.full(len(sizes), number), TOKENS: sizes, LENGTHS: sizes}
-        lacking = {name: kind for name, kind in self.fields.items() if name not in made}
-        return made | {
+        example |= {MEMBER: np.full(len(sizes), number), TOKENS: sizes, LENGTHS: sizes}
+        missing = {name: kind for name, kind in self.fields.items() if name not in example}
+        return example | {
             name: np.full(counts[kind.per], IGNORE if name == "labels" else 0, kind.dtype)
-            for name, kind in lacking.items()
+            for name, kind in missing.items()
         }
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the targets of each term of each member."""
-        found: dict[str, int] = {}
+        """Return the number of targets of each term."""
+        counts: dict[str, int] = {}
         for number, member in enumerate(self.members):
             chosen = batch[MEMBER] == number
             own = self._taken(batch, batch[TOKENS], chosen, member)
             for name, count in member.num_targets(own).items():
-                found[name] = found.get(name, 0) + count
-        return found
+                counts[name] = counts.get(name, 0) + count
+        return counts
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
-        """Return the terms of all members, each from the sequences that the member made."""
+        """Return the terms of all members, each computed on the member's sequences."""
         made_by = np.array(batch.fields[MEMBER].tolist())
         terms: dict[str, Term] = {}
         shares: dict[str, float] = {}
@@ -202,10 +202,10 @@ class Objective(TextObjective):
         hidden: torch.Tensor,
         batch: Batch,
     ) -> dict[str, Term]:
-        """Return the terms of a member from its sequences (S,) bool.
+        """Return the terms of a member on its sequences, `chosen` (S,) bool.
 
-        Without any it judges a sequence of another member, times 0: all processes must have the
-        same terms, and gradients for the same parameters.
+        If it has none, its loss on another member's sequence is multiplied by 0: all processes
+        must have the same terms, and gradients for the same parameters.
         """
         member, present = self.members[number], bool(chosen.any())
         if not present:
@@ -217,11 +217,11 @@ class Objective(TextObjective):
             progress=batch.progress,
         )
         rows = np.repeat(chosen, sizes)
-        found = member.loss(model, _rows(hidden, rows), own).terms
-        return {name: self._named(number, name, term, present) for name, term in found.items()}
+        terms = member.loss(model, _rows(hidden, rows), own).terms
+        return {name: self._named(number, name, term, present) for name, term in terms.items()}
 
     def _named(self, number: int, name: str, term: Term, present: bool) -> Term:
-        """Return a term of a member, its parts under the member's name; 0 if it is not present."""
+        """Return a term with parts named after the member; multiplied by 0 unless `present`."""
         parts = term.parts or {name: (term.loss_sum.detach(), term.num_targets)}
         return replace(
             term,
@@ -236,20 +236,20 @@ class Objective(TextObjective):
     def _taken(
         self, fields: Mapping[str, Any], sizes: np.ndarray, chosen: np.ndarray, member: Contract
     ) -> dict[str, Any]:
-        """Return the member's fields of the sequences that are `chosen` (S,) bool."""
+        """Return the member's fields for the sequences `chosen` (S,) bool."""
         picked = {"token": np.repeat(chosen, sizes), "sequence": chosen}
-        found: dict[str, Any] = {}
+        taken: dict[str, Any] = {}
         if SOURCE_LENGTHS in fields:
             lengths = np.array(fields[SOURCE_LENGTHS])
             picked["source"] = np.repeat(chosen, lengths)
-            found[SOURCE_LENGTHS] = tuple(lengths[chosen].tolist())
-        return found | {
+            taken[SOURCE_LENGTHS] = tuple(lengths[chosen].tolist())
+        return taken | {
             name: _rows(fields[name], picked[kind.per]) for name, kind in member.fields.items()
         }
 
 
 def _rows(values: Any, chosen: np.ndarray) -> Any:
-    """Return the rows of an array, or a tensor, that are `chosen` (N,) bool."""
+    """Return the rows `chosen` (N,) bool of an array or a tensor."""
     if isinstance(values, np.ndarray):
         return values[chosen]
     import torch
@@ -258,11 +258,11 @@ def _rows(values: Any, chosen: np.ndarray) -> Any:
 
 
 def _sum(name: str, one: Term, other: Term) -> Term:
-    """Return a term that two members have as one; raise `ValueError` if its weights differ."""
+    """Return the sum of a term of two members; raise `ValueError` if its weights differ."""
     if one.weight != other.weight:
         raise ValueError(
-            f"objective.of: two members have a loss called {name}, one with weight {one.weight:g}, "
-            f"one with {other.weight:g}"
+            f"objective.of: two members have a loss {name}, with the weights {one.weight:g} and "
+            f"{other.weight:g}; they must be equal"
         )
     return Term(
         one.loss_sum + other.loss_sum,

@@ -1,4 +1,4 @@
-"""The right one of several answers: start, context question, delimiter, answer, extract, each.
+"""Chooses one of several answers. Each is start, context question, delimiter, answer, extract.
 
 Radford et al. 2018, sec. 3.3: one linear unit on each answer's state, softmax over the answers.
 Rows may have different numbers of answers.
@@ -23,17 +23,19 @@ if TYPE_CHECKING:
 
 
 class Config(StateConfig):
-    """Which columns a row has."""
+    """The columns of a row."""
 
-    context: str = Setting("context", min_length=1, description="column of the text that is asked")
+    context: str = Setting("context", min_length=1, description="column of the context")
     question: str | None = Setting(
         None, min_length=1, description="column of the question, if there is one"
     )
     options: str | list[str] = Setting(
-        "options", min_length=1, description="column of the list of answers, or a column for each"
+        "options",
+        min_length=1,
+        description="column of the list of answers, or a column for each",
     )
     label: str = Setting(
-        "label", min_length=1, description="column of the right answer's number, from 0"
+        "label", min_length=1, description="column of the right answer's index, from 0"
     )
 
 
@@ -46,40 +48,39 @@ class Objective(StateTask):
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
         options = [config.options] if isinstance(config.options, str) else config.options
-        asked = [config.context] + ([config.question] if config.question else [])
-        self.columns = (*asked, *options, config.label)
-        self.asked = asked
+        self.question_columns = [config.context] + ([config.question] if config.question else [])
+        self.columns = (*self.question_columns, *options, config.label)
 
     def options(self, row: Row) -> list[str]:
         """Return the answers; raise `RowError`."""
         config = self.config
         if not isinstance(config.options, str):
             return [row.text(column) for column in config.options]
-        found = row.value(config.options)
-        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-            raise RowError(f'"{config.options}" is {kind_of(found)}, not a list of strings')
-        if not found:
+        answers = row.value(config.options)
+        if not isinstance(answers, list) or not all(isinstance(one, str) for one in answers):
+            raise RowError(f'"{config.options}" is {kind_of(answers)}, not a list of strings')
+        if not answers:
             raise RowError(f'"{config.options}" is an empty list')
-        return found
+        return answers
 
     def label(self, row: Row) -> float:
-        """Return the number of the right answer; raise `RowError`."""
+        """Return the index of the right answer; raise `RowError`."""
         value, count = row.value(self.config.label), len(self.options(row))
-        # tsv and csv have only text.
-        found = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
-        if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found < count:
+        # Cells of tsv and csv are text.
+        index = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+        if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < count:
             raise RowError(
                 f'"{self.config.label}" is {value!r}, not the number of an option, 0 to {count - 1}'
             )
-        return found
+        return index
 
     def texts(self, row: Row) -> tuple[str, ...]:
-        """Return context (and question) and the answers; raise `RowError`."""
+        """Return the context with the question, and the answers; raise `RowError`."""
         self.label(row)
-        return " ".join(row.text(column) for column in self.asked), *self.options(row)
+        return " ".join(row.text(column) for column in self.question_columns), *self.options(row)
 
     def sequences(self, ids: list[list[int]]) -> list[list[list[int]]]:
-        """Return the context with each answer."""
+        """Return one sequence for each answer: the context and the answer."""
         context, *options = ids
         return [[context, option] for option in options]
 
@@ -93,5 +94,5 @@ class Objective(StateTask):
     def predictions(
         self, outputs: torch.Tensor, groups: torch.Tensor, batch: Mapping[str, torch.Tensor]
     ) -> list[tuple[str, str]]:
-        """Return the number of the answer chosen and of the right one, for each row."""
+        """Return the indices of the chosen and the right answer of each row."""
         return predictions(outputs[:, 0], groups, batch["label"].long())

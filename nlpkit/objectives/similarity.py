@@ -1,6 +1,6 @@
-"""How alike two texts are: both orders, their states added (Radford et al. 2018, sec. 3.3).
+"""Similarity of two texts: the sum of the states of both orders (Radford et al. 2018, sec. 3.3).
 
-Classes (paraphrase or not), or a number (as in STS-B), learned by squared error.
+The label is a class (paraphrase or not), or a number (as in STS-B) learned by squared error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Config(LabelConfig):
-    """Which columns a row has, and whether its label is a number to be estimated."""
+    """The columns of a row, and whether the label is a number."""
 
     text_a: str = Setting("text_a", min_length=1, description="column of one text")
     text_b: str = Setting("text_b", min_length=1, description="column of the other text")
@@ -40,7 +40,7 @@ class Objective(LabelTask):
 
     @property
     def outputs(self) -> int:  # type: ignore[override]
-        """The number of classes; one for a number."""
+        """The number of classes; 1 for regression."""
         return 1 if self.config.regression else len(self.config.labels)
 
     @classmethod
@@ -54,56 +54,56 @@ class Objective(LabelTask):
         return row.text(self.config.text_a), row.text(self.config.text_b)
 
     def label(self, row: Row) -> float:
-        """Return the number of the class, or the number; raise `RowError`."""
+        """Return the index of the class, or the number for regression; raise `RowError`."""
         return number(row, self.config.label) if self.config.regression else super().label(row)
 
     def sequences(self, ids: list[list[int]]) -> list[list[list[int]]]:
-        """Return both orders: neither text is the first."""
+        """Return both orders, as neither text comes first."""
         first, second = ids
         return [[first, second], [second, first]]
 
     def task_loss(
         self, outputs: torch.Tensor, groups: torch.Tensor, batch: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
-        """Return cross entropy, or squared error, of the two orders' sum, summed over rows."""
+        """Return cross entropy or squared error, summed over rows."""
         import torch.nn.functional as F
 
-        together, right = _added(outputs, groups, batch)
+        sums, right = _added(outputs, groups, batch)
         if self.config.regression:
-            return F.mse_loss(together[:, 0], right, reduction="sum")
-        return F.cross_entropy(together, right.long(), reduction="sum")
+            return F.mse_loss(sums[:, 0], right, reduction="sum")
+        return F.cross_entropy(sums, right.long(), reduction="sum")
 
     def predictions(
         self, outputs: torch.Tensor, groups: torch.Tensor, batch: Mapping[str, torch.Tensor]
     ) -> list[tuple[str, str]]:
-        """Return the likeliest class (or the number) and the right one, for each row."""
-        together, right = _added(outputs, groups, batch)
+        """Return (most likely class, right class) or (number, right number) of each row."""
+        sums, right = _added(outputs, groups, batch)
         if self.config.regression:
-            pairs = zip(together[:, 0].tolist(), right.tolist(), strict=True)
+            pairs = zip(sums[:, 0].tolist(), right.tolist(), strict=True)
             return [(repr(a), repr(b)) for a, b in pairs]
         labels = self.config.labels
-        chosen = together.argmax(1).tolist()
+        chosen = sums.argmax(1).tolist()
         return [(labels[a], labels[int(b)]) for a, b in zip(chosen, right.tolist(), strict=True)]
 
 
 def _added(
     outputs: torch.Tensor, groups: torch.Tensor, batch: Mapping[str, torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the sum over each row's sequences (G, O) and what is right (G,).
+    """Return the sums (G, O) of each row's sequences and the labels (G,).
 
-    The layer is linear, so adding its outputs is adding the states, as the paper does.
+    The layer is linear, so the sum of its outputs is its output for the paper's sum of states.
     """
     right = batch["label"][batch["order"] == 0]
     return outputs.new_zeros(len(right), outputs.shape[1]).index_add(0, groups, outputs), right
 
 
 def number(row: Row, column: str) -> float:
-    """Return the number in a column, as such or as text; raise `RowError`."""
+    """Return the number in a column, which may be text; raise `RowError`."""
     value = row.value(column)
     try:
-        found = float(value) if not isinstance(value, (bool, type(None))) else math.nan
+        parsed = float(value) if not isinstance(value, (bool, type(None))) else math.nan
     except (TypeError, ValueError):
-        found = math.nan
-    if not math.isfinite(found):
+        parsed = math.nan
+    if not math.isfinite(parsed):
         raise RowError(f'"{column}" is {kind_of(value)}, not a finite number')
-    return found
+    return parsed

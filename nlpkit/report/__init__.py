@@ -34,15 +34,16 @@ def write(runs: Sequence[Path], out: Path | None = None) -> Path:
     Without `out` it is `RUN/report.html`, or `report.html` here if there are several runs.
 
     Raises:
-        FileError: a directory is no run, has made no step yet or is damaged; `out` is unwritable.
-        UsageError: the ending of `out` is none of ENDINGS; Unsupported: a PNG without matplotlib.
+        FileError: a directory is not a run, has no step yet or is damaged; `out` is unwritable.
+        UsageError: the ending of `out` is not in ENDINGS.
+        Unsupported: `out` is a PNG and matplotlib is not installed.
     """
     if out is None:
         out = runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
     ending = out.suffix.lower()
     if ending not in ENDINGS:
         raise UsageError(f"{out}: a report ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
-    runs = [each for run in runs for each in ([path for _, path in seed_runs(run)] or [run])]
+    runs = [path for run in runs for path in ([path for _, path in seed_runs(run)] or [run])]
     histories = [read_history(run, label) for run, label in zip(runs, _labels(runs), strict=True)]
     charts = make_charts(histories)
     labels = [history.label for history in histories]
@@ -81,10 +82,10 @@ def _write(out: Path, text: str) -> None:
 
 
 def make_charts(histories: Sequence[History]) -> list[Chart]:
-    """Return the charts of the runs: losses, scores, and what the optimizer did."""
+    """Return the charts of the runs: losses, scores, optimizer, speed, memory."""
     several = len(histories) > 1
     unit = _loss_unit(histories)
-    # A single part is equal to the whole loss.
+    # A single part is equal to the total loss.
     parts = sorted({name for history in histories for name in history.parts})
     charts = [
         Chart(
@@ -131,7 +132,7 @@ def make_charts(histories: Sequence[History]) -> list[Chart]:
 
 
 def _losses(history: History, number: int, part: str | None, several: bool) -> list[Line]:
-    """Return the training and the held-out loss of a run, of one part or of the whole."""
+    """Return the training and held-out losses of a run: of one part, or in total (None)."""
     before = f"{history.label}: " if several else ""
     steps = history.columns["step"]
     values = history.columns["loss"] if part is None else history.parts.get(part)
@@ -151,10 +152,14 @@ def _losses(history: History, number: int, part: str | None, several: bool) -> l
 
 def _scores(history: History, number: int, name: str) -> list[Line]:
     """Return the held-out score `name` of a run; undefined ones are gaps."""
-    found = {step: f.get("metrics", {}).get(name) for step, f in history.evaluations.items()}
-    if all(value is None for value in found.values()):
+    values_by_step = {
+        step: f.get("metrics", {}).get(name) for step, f in history.evaluations.items()
+    }
+    if all(value is None for value in values_by_step.values()):
         return []
-    at, values = (np.array(list(x), dtype=np.float64) for x in (found, found.values()))
+    at, values = (
+        np.array(list(x), dtype=np.float64) for x in (values_by_step, values_by_step.values())
+    )
     return [thin(history.label, number, at, values, strong=True)]
 
 
@@ -166,12 +171,12 @@ def _loss_unit(histories: Sequence[History]) -> str:
 
 def _entropies(histories: Sequence[History]) -> list[tuple[str, float, int]]:
     """Return the unigram entropy of the held-out text of each run, without duplicates."""
-    found: dict[float, int] = {}
+    run_of_entropy: dict[float, int] = {}
     for number, history in enumerate(histories):
         entropy: Any = history.status.get("held_out_unigram_entropy")
         if isinstance(entropy, int | float) and not isinstance(entropy, bool):
-            found.setdefault(float(entropy), number)
-    return [("unigram entropy", entropy, number) for entropy, number in found.items()]
+            run_of_entropy.setdefault(float(entropy), number)
+    return [("unigram entropy", entropy, number) for entropy, number in run_of_entropy.items()]
 
 
 def _chart(

@@ -13,7 +13,7 @@ from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import Unsupported
 from nlpkit.report.svg import MARKERS, PALETTE, Chart, Line, span
 
-_READABLE = 48  # with at most so many tokens, the axes are labelled with them
+_READABLE = 48  # up to this number of tokens the axes have token labels
 
 
 def _pyplot() -> Any:
@@ -25,7 +25,7 @@ def _pyplot() -> Any:
     matplotlib.rcParams["text.parse_math"] = False  # `$` in the name of a run is not a formula
     import matplotlib.pyplot as plt
 
-    # The first one that is installed is used; tokens are often Chinese.
+    # The first installed font is used; tokens are often Chinese.
     plt.rcParams["font.sans-serif"] = [
         "Noto Sans CJK SC", "WenQuanYi Zen Hei", "PingFang SC", "SimHei", "DejaVu Sans",
     ]  # fmt: skip
@@ -54,8 +54,8 @@ def charts_figure(charts: Sequence[Chart], labels: Sequence[str], heading: str, 
     figure.suptitle(f"{heading} (thin: training, thick: held out)")
     # matplotlib ignores labels that begin with `_`
     handles = [
-        plt.Line2D([], [], color=_colour(n), ls=_dash(n), label=f" {each}")
-        for n, each in enumerate(labels)
+        plt.Line2D([], [], color=_colour(n), ls=_dash(n), label=f" {label}")
+        for n, label in enumerate(labels)
     ]
     if len(labels) > 1:
         figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(labels)))
@@ -96,9 +96,9 @@ def _curve(axes: Any, line: Line) -> None:
 def mask_figure(
     mask: np.ndarray, spans: list[tuple[int, int]], tokens: list[str], path: Path
 ) -> None:
-    """Draw the mask (N, N) of a packed batch and, next to it, that of its shortest sequence.
+    """Draw the mask (N, N) of a packed batch, and the mask of its shortest sequence.
 
-    Dark is seen; rows are queries, columns keys.
+    Dark cells are visible; rows are queries, columns are keys.
     """
     plt = _pyplot()
     start, stop = min(spans, key=lambda span: span[1] - span[0])
@@ -115,7 +115,7 @@ def mask_figure(
         one.set_xticks(ticks, tokens[start:stop], rotation=90, fontsize=7)
         one.set_yticks(ticks, tokens[start:stop], fontsize=7)
     with name_path_in_errors(path), warnings.catch_warnings():
-        # A character that no font has is a box; matplotlib would warn about each of them.
+        # Characters without a font are drawn as boxes; matplotlib would warn about each.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(path, dpi=120)
     plt.close(figure)

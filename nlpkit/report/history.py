@@ -1,7 +1,7 @@
 """Reads the history of a run from its directory: settings, status, metrics, hashes of the weights.
 
-The run may be finished, still running or killed. Reads recipe.yaml, run.json, metrics.jsonl and the
-manifests of the checkpoints; changes nothing, takes no lock, and imports no torch.
+The run may be finished, still running or killed. The files are recipe.yaml, run.json, metrics.jsonl
+and the manifests of the checkpoints. Nothing is written or locked; torch is not imported.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ COLUMNS = (
     "step", "tokens", "targets", "loss", "lr", "grad_norm", "tokens_per_second", "memory_bytes",
 )  # fmt: skip
 WEIGHTS = ("model.safetensors", "adapter_model.safetensors")  # a checkpoint has one of them
-# Columns that are hashed for the receipt; they must be equal, bit for bit, in equal runs.
+# Columns that are hashed for the receipt; equal runs have bit-for-bit equal values.
 ORDER, RESULT = ("step", "tokens", "targets"), ("step", "loss", "lr", "grad_norm")
 _IDENTITY = ("name", "out")
 
@@ -58,21 +58,20 @@ class History:
     def best_by(self) -> str:
         """The metric that selects the best evaluation: `loss`, or a score."""
         # Recipes of older runs may not have it.
-        found = json.loads(self.settings.get("train.best_by", "null"))
-        return found if isinstance(found, str) else best_evaluation.LOSS
+        metric = json.loads(self.settings.get("train.best_by", "null"))
+        return metric if isinstance(metric, str) else best_evaluation.LOSS
 
     @property
     def best(self) -> tuple[int, float] | None:
         """Step and value of the best evaluation, or None if there is none."""
         step = best_evaluation.best_step(self.evaluations, self.best_by)
-        found = step and best_evaluation.value(self.evaluations[step], self.best_by)
-        return None if step is None or found is None else (step, found)
+        value = step and best_evaluation.value(self.evaluations[step], self.best_by)
+        return None if step is None or value is None else (step, value)
 
     @property
     def scores(self) -> tuple[str, ...]:
         """The names of a task's scores in the evaluations, sorted."""
-        found = {name for figures in self.evaluations.values() for name in figures["metrics"]}
-        return tuple(sorted(found))
+        return tuple(sorted({name for f in self.evaluations.values() for name in f["metrics"]}))
 
     @property
     def loss_unit(self) -> str:
@@ -94,20 +93,19 @@ class History:
         The rows of the columns are hashed as little-endian float64, equal on all machines.
         """
         rows = np.stack([self.columns[name] for name in columns], axis=1).astype("<f8")
-        digest, done, found = hashlib.sha256(), 0, {}
+        digest, done, hashes = hashlib.sha256(), 0, {}
         ends = {int(step): index + 1 for index, step in enumerate(self.columns["step"])}
         for step in sorted({*steps} & ends.keys()):
             digest.update(rows[done : ends[step]].tobytes())
             done = ends[step]
-            found[step] = digest.hexdigest()
-        return found
+            hashes[step] = digest.hexdigest()
+        return hashes
 
 
 def first_difference(
     one: History, other: History, columns: tuple[str, ...]
 ) -> tuple[int | None, int]:
-    """Return the first common step in which `columns` differ (None if they do not), and the number
-    of common steps."""
+    """Return the first differing common step (or None), and the number of common steps."""
     steps, a, b = np.intersect1d(one.columns["step"], other.columns["step"], return_indices=True)
     differs = np.zeros(len(steps), bool)
     for name in columns:
@@ -133,16 +131,16 @@ def read(path: Path, label: str) -> History:
     if not isinstance(status, dict):
         raise FileError(f"{path / 'run.json'}: not a JSON object")
     where = path / METRICS
-    taken = [record for record in records if "held_out" not in record]
-    names = sorted({name for record in taken for name in _losses(record)})
+    steps = [record for record in records if "held_out" not in record]
+    names = sorted({name for record in steps for name in _losses(record)})
     return History(
         label=label,
         path=path,
         status=status,
         settings=_settings(path / RECIPE),
-        columns={name: _column(where, records, taken, name) for name in COLUMNS},
+        columns={name: _column(where, records, steps, name) for name in COLUMNS},
         parts={
-            name: _column(where, records, [_losses(record) for record in taken], name)
+            name: _column(where, records, [_losses(record) for record in steps], name)
             for name in names
         },
         evaluations=_evaluations(where, records),
@@ -154,18 +152,18 @@ def read(path: Path, label: str) -> History:
 def _records(path: Path) -> tuple[list[dict[str, Any]], int]:
     """Return the records of metrics.jsonl, and the number of incomplete lines at its end."""
     try:
-        *lines, rest = path.read_bytes().split(b"\n")
+        *lines, last = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return [], 0
     except OSError as error:
         raise FileError(f"{path}: cannot be read: {error.strerror}") from error
     half = 0
-    if rest:
-        if _is_record(rest):
-            lines.append(rest)
+    if last:
+        if _is_record(last):
+            lines.append(last)
         else:
             half = 1
-    try:  # several times as fast as one by one
+    try:  # several times faster than line by line
         records = json.loads(b"[" + b",".join(lines) + b"]")
     except ValueError:
         records = []
@@ -206,7 +204,7 @@ def _column(
         return np.array([record.get(name) for record in chosen], dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         both = [_losses(record) | record for record in records]
-        number = next((n for n, each in enumerate(both, 1) if not _numeric(each, name)), 1)
+        number = next((n for n, record in enumerate(both, 1) if not _numeric(record, name)), 1)
         raise FileError(f"{path}:{number}: `{name}` is not a number") from error
 
 
@@ -215,13 +213,13 @@ def _numeric(record: dict[str, Any], name: str) -> bool:
 
 
 def _evaluations(path: Path, records: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    found = {}
+    evaluations = {}
     for number, record in enumerate(records, 1):
         if "held_out" not in record:
             continue
         figures = record["held_out"]
-        whole = isinstance(figures, dict) and isinstance(figures.get("loss"), int | float)
-        if not whole or not all(
+        valid = isinstance(figures, dict) and isinstance(figures.get("loss"), int | float)
+        if not valid or not all(
             _numeric(values, name)
             for values, names in (
                 (figures, ("perplexity", "bits_per_character")),
@@ -231,14 +229,14 @@ def _evaluations(path: Path, records: list[dict[str, Any]]) -> dict[int, dict[st
             for name in names
         ):
             raise FileError(f"{path}:{number}: `held_out` is not a set of figures with a `loss`")
-        found[record["step"]] = figures | {"metrics": _scores(figures)}
-    return found
+        evaluations[record["step"]] = figures | {"metrics": _scores(figures)}
+    return evaluations
 
 
 def _settings(path: Path) -> dict[str, str]:
     """Return all settings as JSON, by dotted key.
 
-    Not checked against today's parts: a run of an older nlpkit has its report, too.
+    They are not validated, so that runs of older versions of nlpkit have reports.
     """
     try:
         raw = path.read_bytes()
@@ -247,26 +245,26 @@ def _settings(path: Path) -> dict[str, str]:
     data = yaml.read(yaml.decode(raw, str(path)), str(path)).data
     if not isinstance(data, dict):
         raise FileError(f"{path}: not a recipe: expected settings (`key: value`)")
-    found = {}
+    settings = {}
     for keys in flatten(data):
         value: Any = data
         for key in keys:
             value = value[key]
-        found[dotted(keys)] = json.dumps(value, ensure_ascii=False)
-    return found
+        settings[dotted(keys)] = json.dumps(value, ensure_ascii=False)
+    return settings
 
 
 def _weights(path: Path) -> dict[int, str]:
     """Return the SHA-256 of each checkpoint's weights, from its manifest, by step."""
-    found = {}
-    for each in reversed(files.list_checkpoints(path)):
-        manifest = each.path / files.MANIFEST
+    hashes = {}
+    for checkpoint in reversed(files.list_checkpoints(path)):
+        manifest = checkpoint.path / files.MANIFEST
         try:
             named = json.loads(manifest.read_text(encoding="utf-8"))["files"]
             name = next((name for name in WEIGHTS if name in named), WEIGHTS[0])
-            found[each.step] = str(named[name]["sha256"])
+            hashes[checkpoint.step] = str(named[name]["sha256"])
         except FileNotFoundError:
             continue  # the run has just removed this checkpoint
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise FileError(f"{manifest}: cannot be read: {error}") from error
-    return found
+    return hashes

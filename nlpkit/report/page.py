@@ -1,4 +1,4 @@
-"""The HTML of the report: facts, charts, tables. All text from files is escaped."""
+"""Makes the HTML of the report: facts, charts, tables. All text from files is escaped."""
 
 import base64
 import hashlib
@@ -17,7 +17,7 @@ from nlpkit.report.style import SCRIPT, STYLE
 from nlpkit.report.svg import Chart
 from nlpkit.train.best_evaluation import LOSS
 
-_LAST = 20  # the number of evaluations in a table; the chart shows all
+_LAST = 20  # evaluations in a table; the chart has all
 _NONE = "–"
 _SHOWN = 16  # hexadecimal digits of a hash: 64 bits
 Cell = str | tuple[str, str]  # text, or text and its class
@@ -30,10 +30,10 @@ def heading(histories: Sequence[History]) -> str:
 
 
 def render(histories: Sequence[History], charts: Sequence[Chart]) -> str:
-    """Return the page."""
+    """Return the HTML page."""
     title = escape(heading(histories))
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    # The page loads nothing and runs only our script, even if some text were not escaped.
+    # The page loads nothing and runs only this script, even if some text is not escaped.
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     colours = f"{svg.style(False)}\n@media screen and (prefers-color-scheme:dark){{"
     sections = [_facts(histories), _figures(histories, charts), _evaluations(histories)]
@@ -88,7 +88,7 @@ def _facts(histories: Sequence[History]) -> str:
     names = dict.fromkeys(name for facts in columns for name in facts)
     rows = [[name, *[facts.get(name, _NONE) for facts in columns]] for name in names]
     return _section("The runs" if len(histories) > 1 else "The run", _table(
-        "Facts, as run.json, recipe.yaml and metrics.jsonl have them",
+        "Facts from run.json, recipe.yaml and metrics.jsonl",
         ["", *[history.label for history in histories]], rows,
     ))  # fmt: skip
 
@@ -96,7 +96,7 @@ def _facts(histories: Sequence[History]) -> str:
 def _facts_of(history: History) -> dict[str, str]:
     columns, status = history.columns, dict(history.status)
     finished = status.pop("finished", None)
-    # If the length is in epochs, the recipe has null; older runs have it only in the recipe.
+    # Recipes with a length in epochs have null; older runs have `steps` only in the recipe.
     planned = status.pop("steps", None) or history.settings.get("train.steps", "?")
     for shown_elsewhere in ("step", "data"):
         status.pop(shown_elsewhere, None)
@@ -123,7 +123,7 @@ def _facts_of(history: History) -> dict[str, str]:
     for key, value in status.items():
         facts[key] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if history.half_lines:
-        facts["left out"] = f"{history.half_lines} half-written line at the end of metrics.jsonl"
+        facts["left out"] = f"{history.half_lines} incomplete line at the end of metrics.jsonl"
     return facts
 
 
@@ -148,10 +148,10 @@ def _figures(histories: Sequence[History], charts: Sequence[Chart]) -> str:
         if chart.lines
     ]
     missing = [chart.title for chart in charts if not chart.lines]
-    left = [f"<p>Not recorded: {escape(', '.join(missing))}.</p>"] if missing else []
+    remarks = [f"<p>Not recorded: {escape(', '.join(missing))}.</p>"] if missing else []
     return _section(
         "Curves", f'<ul class="legend">{legend}</ul>', f"<p>{note}</p>",
-        '<div class="charts">', *figures, "</div>", *left,
+        '<div class="charts">', *figures, "</div>", *remarks,
     )  # fmt: skip
 
 
@@ -180,19 +180,19 @@ def _data(charts: Sequence[Chart]) -> str:
 def _evaluations(histories: Sequence[History]) -> str:
     tables = []
     for history in histories:
-        found = history.evaluations
-        if not found:
+        figures = history.evaluations
+        if not figures:
             tables.append(f"<p>{escape(history.label)}: no held-out evaluation yet.</p>")
             continue
-        parts = sorted({name for f in found.values() for name in (f.get("losses") or {})})
+        parts = sorted({name for f in figures.values() for name in (f.get("losses") or {})})
         best = history.best[0] if history.best else None
-        shown = sorted({*list(found)[-_LAST:], *([] if best is None else [best])})
-        caption = f"{history.label}: {len(found):,} evaluations"
-        if len(shown) < len(found):
+        shown = sorted({*list(figures)[-_LAST:], *([] if best is None else [best])})
+        caption = f"{history.label}: {len(figures):,} evaluations"
+        if len(shown) < len(figures):
             caption += f"; the table has the last {_LAST} and the best, the chart has all"
         rows: list[list[Cell]] = []
         for step in shown:
-            f = found[step]
+            f = figures[step]
             values = [f["loss"], *[(f.get("losses") or {}).get(name) for name in parts]]
             cells = [_loss(v) for v in values]
             cells += [_figure(f["metrics"].get(name), 4) for name in history.scores]
@@ -225,7 +225,7 @@ def _differences(histories: Sequence[History]) -> str:
 
 
 def _partings(histories: Sequence[History]) -> str:
-    """Return for each run the first step that differs from the first run."""
+    """Return the table of the first step in which each run differs from the first run."""
     rows = []
     for other in histories[1:]:
         row = [f"{histories[0].label} and {other.label}"]
@@ -244,7 +244,7 @@ def _partings(histories: Sequence[History]) -> str:
 
 
 def _receipt(histories: Sequence[History]) -> str:
-    """Return hashes that show where two runs differ, also if they are on different pages."""
+    """Return a table of hashes to compare runs, also runs in different reports."""
     steps = {10**n for n in range(9)}
     steps |= {step for h in histories for step in h.weights}
     steps |= {int(step) for h in histories for step in h.columns["step"][-1:]}
@@ -254,13 +254,13 @@ def _receipt(histories: Sequence[History]) -> str:
     ]
     orders, results = ([h.hashes(c, steps) for h in histories] for c in (ORDER, RESULT))
     for step in sorted(steps):
-        for name, found in (
+        for name, of_runs in (
             ("data order", orders),
             ("results", results),
             ("weights", [h.weights for h in histories]),
         ):
-            if any(step in each for each in found):
-                hashes = [each.get(step, "") for each in found]
+            if any(step in of_run for of_run in of_runs):
+                hashes = [of_run.get(step, "") for of_run in of_runs]
                 rows.append(_row(f"{name} to step {step:,}" if name != "weights"
                                  else f"weights at step {step:,}", hashes))  # fmt: skip
     note = (

@@ -1,4 +1,4 @@
-"""The style sheet of the report, and the script that shows the numbers at the pointer."""
+"""The style sheet of the report, and the script that shows the values at the pointer."""
 
 from nlpkit.report.svg import LEFT, RIGHT, WIDTH
 
@@ -40,7 +40,7 @@ figure{border:1px solid var(--line)}body{font-size:11px}table,.hash{font-size:10
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """
 
-# Shows the numbers at the pointer; the charts are complete without it.
+# Shows the values at the pointer; the charts do not depend on it.
 SCRIPT = (
     f"const WIDTH = {WIDTH}, LEFT = {LEFT}, RIGHT = {RIGHT};"
     + """
@@ -51,16 +51,16 @@ for (const svg of document.querySelectorAll('svg[data-key]')) {
   svg.addEventListener('pointermove', event => {
     const box = svg.getBoundingClientRect();
     const at = (event.clientX - box.left) / box.width * WIDTH;
-    const wanted = x0 + (at - LEFT) / (RIGHT - LEFT) * (x1 - x0);
+    const target = x0 + (at - LEFT) / (RIGHT - LEFT) * (x1 - x0);
     let step = null;
     const values = curves[svg.dataset.key].map(line => {
       let low = 0, high = line.x.length - 1;
       while (high - low > 1) {
         const middle = (low + high) >> 1;
-        if (line.x[middle] < wanted) low = middle; else high = middle;
+        if (line.x[middle] < target) low = middle; else high = middle;
       }
-      const near = wanted - line.x[low] < line.x[high] - wanted ? low : high;
-      if (step === null || Math.abs(line.x[near] - wanted) < Math.abs(step - wanted))
+      const near = target - line.x[low] < line.x[high] - target ? low : high;
+      if (step === null || Math.abs(line.x[near] - target) < Math.abs(step - target))
         step = line.x[near];
       return `${line.name} ${line.y[near] ?? 'none'} (step ${line.x[near]})`;
     });

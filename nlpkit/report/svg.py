@@ -15,7 +15,7 @@ import numpy as np
 LIMIT, BUCKETS = 1500, 500
 WIDTH, HEIGHT = 480, 260
 LEFT, RIGHT, TOP, BOTTOM = 60, 460, 12, 226  # of the plotted field
-MARKERS = 60  # held-out curves with at most so many points have dots
+MARKERS = 60  # held-out curves with at most this number of points have dots
 
 # (light, dark): contrast of at least 3:1 to the page (WCAG 2.1, 1.4.11), safe for colour-blind
 # readers.
@@ -23,7 +23,7 @@ PALETTE = (
     ("#1a5fb4", "#78b5ff"), ("#b8480a", "#ff9f5a"), ("#0b7a55", "#5cd6a3"), ("#a0307f", "#f08fd0"),
     ("#76620a", "#e0c34a"), ("#0e7490", "#5fd3e8"), ("#b3213c", "#ff8a95"), ("#5b4bd6", "#b0a8ff"),
 )  # fmt: skip
-DASHES = ("none", "7 3", "2 3", "9 3 2 3")  # for the second, third and fourth eight runs
+DASHES = ("none", "7 3", "2 3", "9 3 2 3")  # for runs 1-8, 9-16, 17-24 and 25-32
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ def thin(name: str, number: int, x: np.ndarray, y: np.ndarray, strong: bool = Fa
     if len(x) <= LIMIT:
         return Line(name, number, x, y, strong=strong)
     starts = np.linspace(0, len(x), BUCKETS + 1).astype(int)[:-1]
-    there = np.isfinite(y)
-    counts = np.add.reduceat(there.astype(float), starts)
+    finite = np.isfinite(y)
+    counts = np.add.reduceat(finite.astype(float), starts)
     with np.errstate(invalid="ignore"):
-        mean = np.add.reduceat(np.where(there, y, 0.0), starts) / counts
+        mean = np.add.reduceat(np.where(finite, y, 0.0), starts) / counts
     ends = np.append(starts[1:], len(x)) - 1
     low, high = np.fmin.reduceat(y, starts), np.fmax.reduceat(y, starts)
     return Line(name, number, x[(starts + ends) // 2], mean, low, high, strong)
@@ -111,9 +111,8 @@ def span(chart: Chart) -> tuple[float, float, float, float]:
         x0, x1 = x0 - 1, x1 + 1
     if chart.logarithmic:
         return x0, x1, y0 / 1.15, y1 * 1.15
-    level = y1 - y0 <= 1e-9 * abs(y1)  # a constant, except for rounding
     margin = 0.04 * (y1 - y0)
-    if level:
+    if y1 - y0 <= 1e-9 * abs(y1):  # a constant, except for rounding
         return x0, x1, min(0.0, 1.5 * y0), max(0.0, 1.5 * y1) or 1.0
     return x0, x1, (0.0 if 0 <= y0 < 0.25 * y1 else y0 - margin), y1 + margin
 
@@ -131,11 +130,11 @@ def powers(low: float, high: float) -> list[float]:
     """Return at most 7 round numbers between `low` and `high` for a logarithmic axis."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1, 2, 5), (1, 3), (1,)):
-        found = [m * 10.0**d for d in decades for m in factors if low <= m * 10.0**d <= high]
-        if len(found) <= 7:
+        values = [m * 10.0**d for d in decades for m in factors if low <= m * 10.0**d <= high]
+        if len(values) <= 7:
             break
-    found = found[:: math.ceil(len(found) / 7) or 1]
-    return [float(f"{value:.12g}") for value in found]
+    values = values[:: math.ceil(len(values) / 7) or 1]
+    return [float(f"{value:.12g}") for value in values]
 
 
 def short(values: list[float]) -> list[str]:
@@ -185,21 +184,21 @@ def draw(chart: Chart, extra: str = "") -> str:
     for line in chart.lines:
         pieces += _curve(line, across(line.x), up)
     pieces.append(f'<line class="cursor" x1="0" x2="0" y1="{TOP}" y2="{BOTTOM}"/>')
-    title = escape(f"{chart.title}, {chart.unit}, by training step: {_said(chart)}")
+    title = escape(f"{chart.title}, {chart.unit}, by training step: {_summary(chart)}")
     return (
         f'<svg class="chart" role="img" viewBox="0 0 {WIDTH} {HEIGHT}"{extra}>'
         f"<title>{title}</title>{''.join(pieces)}</svg>"
     )
 
 
-def _said(chart: Chart) -> str:
+def _summary(chart: Chart) -> str:
     """Return each curve's first and last value as text, for screen readers."""
-    said = []
+    texts = []
     for line in chart.lines:
         y = line.y[np.isfinite(line.y)]
         if len(y):
-            said.append(f"{line.name} from {y[0]:.4g} to {y[-1]:.4g}")
-    return "; ".join(said + [f"{name} {value:.4g}" for name, value, _ in chart.levels])
+            texts.append(f"{line.name} from {y[0]:.4g} to {y[-1]:.4g}")
+    return "; ".join(texts + [f"{name} {value:.4g}" for name, value, _ in chart.levels])
 
 
 def _curve(line: Line, x: np.ndarray, up: Callable[[Any], Any]) -> list[str]:
@@ -207,19 +206,19 @@ def _curve(line: Line, x: np.ndarray, up: Callable[[Any], Any]) -> list[str]:
     fill = f"f{line.number % len(PALETTE)}"
     if line.low is not None and line.high is not None:
         low, high = up(line.low), up(line.high)
-        there = np.isfinite(low) & np.isfinite(high)
-        outline = [*zip(x[there], high[there], strict=True)]
-        outline += [*zip(x[there], low[there], strict=True)][::-1]
+        finite = np.isfinite(low) & np.isfinite(high)
+        outline = [*zip(x[finite], high[finite], strict=True)]
+        outline += [*zip(x[finite], low[finite], strict=True)][::-1]
         points = " ".join(f"{a:.1f},{b:.1f}" for a, b in outline)
         pieces.append(f'<polygon class="band {fill}" points="{points}"/>')
     kind = f"{'strong' if line.strong else 'thin'} {classes(line.number)}"
     pieces.append(f'<path class="{kind}" d="{_path(x, y)}"/>')
-    there = np.isfinite(y)
+    finite = np.isfinite(y)
     # A line with a single point would be invisible.
-    if there.sum() == 1 or (line.strong and there.sum() <= MARKERS):
+    if finite.sum() == 1 or (line.strong and finite.sum() <= MARKERS):
         pieces += [
             f'<circle class="{fill}" cx="{a:.1f}" cy="{b:.1f}" r="3"/>'
-            for a, b in zip(x[there], y[there], strict=True)
+            for a, b in zip(x[finite], y[finite], strict=True)
         ]
     return pieces
 
@@ -227,10 +226,10 @@ def _curve(line: Line, x: np.ndarray, up: Callable[[Any], Any]) -> list[str]:
 def _path(x: np.ndarray, y: np.ndarray) -> str:
     """Return the path through the points, with a gap if a value is missing."""
     parts, drawing = [], False
-    for a, b, there in zip(x.tolist(), y.tolist(), np.isfinite(y).tolist(), strict=True):
-        if there:
+    for a, b, finite in zip(x.tolist(), y.tolist(), np.isfinite(y).tolist(), strict=True):
+        if finite:
             parts.append(f"{'L' if drawing else 'M'}{a:.1f} {b:.1f}")
-        drawing = there
+        drawing = finite
     return "".join(parts)
 
 
@@ -251,8 +250,8 @@ def sheet(charts: list[Chart], labels: list[str], heading: str) -> str:
         x, y = 20 + index % 2 * (WIDTH + 20), head + index // 2 * (HEIGHT + 40)
         pieces.append(f'<text x="{x}" y="{y + 20}" style="font-weight:600">')
         pieces.append(f"{escape(chart.title)}, {escape(chart.unit)}</text>")
-        placed = f' x="{x}" y="{y + 28}" width="{WIDTH}" height="{HEIGHT}"'
-        pieces.append(draw(chart, placed))
+        attributes = f' x="{x}" y="{y + 28}" width="{WIDTH}" height="{HEIGHT}"'
+        pieces.append(draw(chart, attributes))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}">\n<title>{escape(heading)}</title>\n<style>{SHAPES}{style(False)}\n'

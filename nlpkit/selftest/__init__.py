@@ -1,10 +1,11 @@
-"""Proves on this machine, in seconds, that a recipe's objective and model do what they should.
+"""Tests a recipe's objective and model on this machine, in seconds.
 
-`of_objective`, `of_examples` and `of_labels` hold the proofs of masks and losses, of examples, and
-of heads that predict no tokens; `of_run` and `of_checkpoint` those of batches, loop and
-checkpoints. An objective may say more about itself (`objectives/_provable.py`). The model is the
-recipe's, shrunk; text, tokenizer, objective and attention backend are the recipe's. Nothing is
-written but the token cache and a temporary directory.
+`of_objective`, `of_examples` and `of_labels` have the proofs of masks and losses, of examples, and
+of heads that do not predict tokens; `of_run` and `of_checkpoint` have the proofs of batches,
+training loop and checkpoints. Optional methods of an objective allow more proofs
+(`objectives/_provable.py`). The model is a smaller version of the recipe's; text, tokenizer,
+objective and attention backend are the recipe's. Only the token cache and a temporary directory are
+written.
 """
 
 import os
@@ -36,15 +37,15 @@ from nlpkit.selftest.watching import Seen, look
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.signals import StopFlag
 
-# Settings of a model that are lowered to this where they are higher.
+# Upper limits of settings of the model.
 SMALL = {"hidden_size": 64, "num_heads": 4, "head_dim": 16, "intermediate_size": 128,
          "num_layers": 2}  # fmt: skip
-BUDGET = 1024  # tokens of a batch of the runs, where the recipe's is larger
+BUDGET = 1024  # upper limit of the tokens per batch of the runs
 
 
 @dataclass(frozen=True)
 class Proof:
-    """One thing proven, or not: what was measured, and how long that took."""
+    """The result of one proof: whether it passed, the measured figure, and the time."""
 
     name: str
     passed: bool
@@ -54,10 +55,10 @@ class Proof:
 
 @contextmanager
 def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Iterator[Bench]:
-    """Yield what `prove` works on; its files are removed at the end, whatever the end is.
+    """Yield the input of `prove`; its files are always removed at the end.
 
     Raises:
-        UsageError, DataError, FileError: as the run itself would.
+        UsageError, DataError, FileError: as in the run itself.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("selftest runs in one process; start it without a launcher")
@@ -68,15 +69,15 @@ def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Itera
         directory.path.mkdir()
         quiet = Log(QUIET if log.verbosity < 2 else log.verbosity)
         accelerator = pretrain.make_accelerator(small, directory, device, quiet)
-        still = _without_dropout(small)
-        made = pretrain.prepare(still, directory, accelerator, log, stop)
-        data, backend = made.data, resolved.recipe.attention.backend
+        no_dropout = _without_dropout(small)
+        run = pretrain.prepare(no_dropout, directory, accelerator, log, stop)
+        data, backend = run.data, resolved.recipe.attention.backend
         precision = "bf16" if accelerator.mixed_precision == "bf16" else "fp32"
-        small = _short(small, made.settings.warmup_steps, precision, int(data.examples.sizes.max()))
+        small = _short(small, run.settings.warmup_steps, precision, int(data.examples.sizes.max()))
 
         def fresh() -> nn.Module:
             torch.manual_seed(resolved.recipe.seed)
-            part = replace(made.part, start=None, head_dropout=0.0)
+            part = replace(run.part, start=None, head_dropout=0.0)
             model = build.build_model(part, data.vocab_size, backend)
             return model.to(accelerator.device)
 
@@ -92,18 +93,18 @@ def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Itera
             check=lambda: check(stop),
         )
         yield Bench(
-            made, subject, small, shrunk, workdir, device, precision, _attention(subject), stop
+            run, subject, small, shrunk, workdir, device, precision, _attention(subject), stop
         )
 
 
 def _attention(subject: Subject) -> str:
-    """Return the attention backend and why, after a look at some text."""
+    """Return the attention backend and the reason for it, from one forward pass."""
     _first_look(subject)
     return str(getattr(subject.model, "attention_choice", ""))
 
 
 def _first_look(subject: Subject) -> Seen:
-    """Return what the objective's loss judges of a few examples."""
+    """Return the loss and the heads of the objective on a few examples."""
     sources = subject.sources(1)
     batch = subject.pack([subject.example(s, subject.rng(0, i)) for i, s in enumerate(sources)])
     with torch.no_grad():
@@ -111,10 +112,10 @@ def _first_look(subject: Subject) -> Seen:
 
 
 def prove(bench: Bench) -> Iterator[Proof]:
-    """Yield the proofs in turn, each as soon as it is done."""
+    """Yield the result of each proof as soon as it is done."""
     subject = bench.subject
     proofs: dict[str, Callable[[], Verdict]] = {}
-    if isinstance(subject.objective, Task):  # rows, not pieces of text: what is left to prove
+    if isinstance(subject.objective, Task):  # examples are rows: the proofs of text do not apply
         proofs["packed = alone"] = lambda: of_objective.sums_packed_are_alone(subject)
     elif isinstance(subject.objective, mixture.Objective):
         proofs |= _of_members(subject, subject.objective)
@@ -133,22 +134,22 @@ def prove(bench: Bench) -> Iterator[Proof]:
 
 
 def _of_members(subject: Subject, mixed: mixture.Objective) -> dict[str, Callable[[], Verdict]]:
-    """Return the proofs of each member alone, and those of the mixture."""
+    """Return the proofs of each member and of the mixture."""
     proofs: dict[str, Callable[[], Verdict]] = {}
     corpus = subject.examples.corpus
     for label, member in zip(mixed.labels, mixed.members, strict=True):
         examples = Examples(corpus, member, subject.seed)
-        found = _of_text(replace(subject, objective=member, examples=examples))
-        proofs |= {f"{label}: {name}": proof for name, proof in found.items()}
+        of_member = _of_text(replace(subject, objective=member, examples=examples))
+        proofs |= {f"{label}: {name}": proof for name, proof in of_member.items()}
     proofs["members"] = lambda: of_examples.members(subject, mixed)
     proofs["packed = alone"] = lambda: of_objective.sums_packed_are_alone(subject)
     return proofs
 
 
 def _of_text(subject: Subject) -> dict[str, Callable[[], Verdict]]:
-    """Return the proofs that fit an objective on text: by the heads it has, and what it says."""
+    """Return the proofs that apply to the heads and optional methods of an objective on text."""
     seen = _first_look(subject)
-    fitting: dict[str, tuple[bool, Callable[[Subject], Verdict]]] = {
+    candidates: dict[str, tuple[bool, Callable[[Subject], Verdict]]] = {
         "noise floor": (bool(seen.words), of_objective.noise_floor),
         "no leak": (bool(seen.words), of_objective.no_leak),
         "no label leak": (bool(seen.given_labels), of_labels.label_leak),
@@ -162,11 +163,13 @@ def _of_text(subject: Subject) -> dict[str, Callable[[], Verdict]]:
         ),
         "packed = alone": (True, of_objective.packed_is_alone),
     }
-    return {name: partial(proof, subject) for name, (fits, proof) in fitting.items() if fits}
+    return {
+        name: partial(proof, subject) for name, (applies, proof) in candidates.items() if applies
+    }
 
 
 def _shrink(resolved: Resolved) -> tuple[Resolved, dict[str, tuple[Any, Any]]]:
-    """Return the recipe with a small model with fresh weights, and what was lowered."""
+    """Return the recipe with a small, randomly initialized model, and the lowered settings."""
     recipe = resolved.recipe
     part = model_part(resolved)
     config = part.config
@@ -186,12 +189,12 @@ def _shrink(resolved: Resolved) -> tuple[Resolved, dict[str, tuple[Any, Any]]]:
 
 
 def _changed(resolved: Resolved, section: str, **values: Any) -> Resolved:
-    """Return the recipe with settings of `train` or `model` changed, checked like the recipe."""
+    """Return the recipe with validated changes of `train` or `model` settings."""
     recipe = resolved.recipe
     if section == "train":
         update: Any = type(recipe.train).model_validate(recipe.train.model_dump() | values)
     else:
-        assert recipe.model is not None  # `_shrink` put it there
+        assert recipe.model is not None  # set by `_shrink`
         config = recipe.model.config
         config = type(config).model_validate(config.model_dump() | values)
         update = sections.Model(family=recipe.model.family, config=config)
@@ -205,7 +208,7 @@ def _without_dropout(resolved: Resolved) -> Resolved:
 
 
 def _short(resolved: Resolved, warmup: int, precision: str, longest: int) -> Resolved:
-    """Return the recipe with a training of a few small steps, in the precision chosen."""
+    """Return the recipe with a training of a few small steps in `precision`."""
     train = resolved.recipe.train
     budget = max(longest, min(train.batch_budget, BUDGET))
     return _changed(

@@ -1,4 +1,4 @@
-"""What the proofs of batches, loop and checkpoints work on, and how they are stopped."""
+"""The inputs of the proofs of batches, training loop and checkpoints."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,17 +9,17 @@ from nlpkit.runs.run import Run
 from nlpkit.selftest.subject import Subject
 from nlpkit.train.signals import StopFlag
 
-STEPS, SAVE_EVERY, EVAL_EVERY = 6, 2, 3  # of the run that is interrupted
+STEPS, SAVE_EVERY, EVAL_EVERY = 6, 2, 3  # of the interrupted run
 
 
 @dataclass
 class Bench:
-    """Everything the proofs need: the run that would be, in a directory that will be removed."""
+    """The inputs of all proofs: the prepared run, in a temporary directory."""
 
     run: Run
     subject: Subject
     small: Resolved  # the recipe with the shrunk model
-    shrunk: dict[str, tuple[Any, Any]]  # setting -> (the recipe's, the one used)
+    shrunk: dict[str, tuple[Any, Any]]  # setting -> (recipe's value, used value)
     workdir: Path
     device: str
     precision: str
@@ -28,6 +28,6 @@ class Bench:
 
 
 def check(stop: StopFlag) -> None:
-    """Raise what ends the program if it is to stop."""
+    """Raise the exception that ends the program if a stop was requested."""
     if stop.raised:
         raise stop.ending("the proofs are not finished")

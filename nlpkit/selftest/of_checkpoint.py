@@ -1,6 +1,6 @@
-"""Proofs of checkpoints: they are opened again with the same bits, and runs go on from them.
+"""Proofs of checkpoints: they are loaded with the same bits, and runs resume from them.
 
-They go through `pretrain`, `save` and `hf_layout` themselves, in a directory that is removed.
+The proofs call `pretrain`, `save` and `hf_layout`, in a temporary directory.
 """
 
 import json
@@ -29,27 +29,27 @@ from nlpkit.train.state import State
 
 
 def reopened(bench: Bench) -> Verdict:
-    """Save the model as a run does and open it again, here and in transformers: same bits."""
-    subject, made = bench.subject, bench.run
-    made.unwrapped.model.load_state_dict(subject.model.state_dict())
-    save(made, State(step=1), False)
-    path = files.checkpoint_path(made.directory.path, 1)
-    loaded = hf_layout.converted(made.part.family, path, *hf_layout.read(path))
+    """Save a checkpoint and load it here and in transformers: all bits must be equal."""
+    subject, run = bench.subject, bench.run
+    run.unwrapped.model.load_state_dict(subject.model.state_dict())
+    save(run, State(step=1), False)
+    path = files.checkpoint_path(run.directory.path, 1)
+    loaded = hf_layout.converted(run.part.family, path, *hf_layout.read(path))
     weights = loaded.state
-    kept = subject.model.state_dict()
-    wrong = [name for name in kept if not _same(kept[name], weights.get(name))]
-    if wrong or kept.keys() != weights.keys():
-        return False, f"{len(wrong)} of {len(kept)} tensors differ: {', '.join(wrong[:3])}"
-    part = replace(made.part, config=loaded.config, start=weights)
-    backend = made.resolved.recipe.attention.backend
-    model = build.build_model(part, made.data.vocab_size, backend)
+    original = subject.model.state_dict()
+    wrong = [name for name in original if not _same(original[name], weights.get(name))]
+    if wrong or original.keys() != weights.keys():
+        return False, f"{len(wrong)} of {len(original)} tensors differ: {', '.join(wrong[:3])}"
+    part = replace(run.part, config=loaded.config, start=weights)
+    backend = run.resolved.recipe.attention.backend
+    model = build.build_model(part, run.data.vocab_size, backend)
     model = model.to(subject.device).eval()
     sources = enumerate(subject.sources(9))
     batch = subject.pack([subject.example(s, subject.rng(10, i)) for i, s in sources])
     before, after = (_logits(subject, m, batch) for m in (subject.model, model))
     if not torch.equal(before, after):
         return False, f"logits differ by {float((before - after).abs().max()):.1g}"
-    figure = f"{len(kept)} tensors, {before.numel():,} logits: same bits"
+    figure = f"{len(original)} tensors, {before.numel():,} logits: same bits"
     theirs, wrong = _in_transformers(path)
     if wrong:
         return False, f"{figure}; transformers' {theirs} has other {', '.join(wrong[:3])}"
@@ -57,18 +57,18 @@ def reopened(bench: Bench) -> Verdict:
 
 
 def _logits(subject: Subject, model: Any, batch: Batch) -> Tensor:
-    """Return the logits of every head, flat."""
+    """Return the logits of all heads, flattened."""
     with torch.no_grad():
         heads = look(subject, model, batch).heads
-        found = [
+        logits = [
             model.logits(head.states) if name == TOKENS else head.states
             for name, head in heads.items()
         ]
-    return torch.cat([logits.flatten().float() for logits in found])
+    return torch.cat([values.flatten().float() for values in logits])
 
 
 def _in_transformers(path: Path) -> tuple[str, list[str]]:
-    """Return transformers' class of the checkpoint, if it has one, and the tensors that differ."""
+    """Return transformers' class for the checkpoint (or ""), and the tensors that differ."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
@@ -77,22 +77,22 @@ def _in_transformers(path: Path) -> tuple[str, list[str]]:
     if not name or not hasattr(transformers, name):
         return "", []
     opened: Any = getattr(transformers, name).from_pretrained(path, dtype=torch.float32)
-    found = opened.state_dict()
-    names = sorted(found.keys() | tensors.keys())
-    return name, [n for n in names if not _same(tensors.get(n), found.get(n))]
+    state = opened.state_dict()
+    names = sorted(state.keys() | tensors.keys())
+    return name, [n for n in names if not _same(tensors.get(n), state.get(n))]
 
 
 def _same(one: Tensor | None, two: Tensor | None) -> bool:
-    """Return whether both are there, with the same bits."""
+    """Return whether both exist and have the same bits."""
     return one is not None and two is not None and torch.equal(one.cpu(), two.cpu())
 
 
 class _Killed(Exception):
-    """Stands for SIGKILL: nothing is saved."""
+    """Simulates SIGKILL: nothing is saved."""
 
 
 class _Interruption(StopFlag):
-    """Ends a run once the flag was read so many times: asked to stop, or killed."""
+    """Stops or kills a run after the flag was read `reads` times."""
 
     def __init__(self, outer: StopFlag, reads: int, kill: bool):
         super().__init__()
@@ -101,7 +101,7 @@ class _Interruption(StopFlag):
 
     @property
     def raised(self) -> bool:
-        """Return whether to save and leave."""
+        """Return whether the run is to save and stop."""
         check(self.outer)
         self.reads -= 1
         self.happened = self.happened or self.reads < 0
@@ -110,31 +110,31 @@ class _Interruption(StopFlag):
         return self.happened
 
     def check(self) -> None:
-        """Let the phases before the training pass."""
+        """Do not interrupt the phases before the training."""
         check(self.outer)
 
 
 def resumed(bench: Bench) -> Verdict:
-    """Run the recipe a few steps, uninterrupted and killed and stopped: same metrics and bits."""
-    whole, broken = bench.workdir / "whole", bench.workdir / "interrupted"
-    _run(bench, whole, bench.stop)
+    """Compare an uninterrupted run with one that is killed and stopped: same metrics and bits."""
+    complete, interrupted = bench.workdir / "whole", bench.workdir / "interrupted"
+    _run(bench, complete, bench.stop)
     killed = _Interruption(bench.stop, 2 * STEPS - 3, kill=True)
     with suppress(_Killed):
-        _run(bench, broken, killed)
-    with open(broken / METRICS, "a", encoding="utf-8") as file:  # as a kill leaves it
+        _run(bench, interrupted, killed)
+    with open(interrupted / METRICS, "a", encoding="utf-8") as file:  # as after a kill
         file.write('{"step": 5, "tok')
-    back = files.list_checkpoints(broken)[0].step if files.list_checkpoints(broken) else 0
+    back = files.list_checkpoints(interrupted)[0].step if files.list_checkpoints(interrupted) else 0
     stopped = _Interruption(bench.stop, 3, kill=False)
     with suppress(TryAgain):
-        _run(bench, broken, stopped)
+        _run(bench, interrupted, stopped)
     if not (killed.happened and stopped.happened):
-        return False, "the run was over before it was interrupted"
-    _run(bench, broken, bench.stop)
-    ours, theirs = _metrics(whole), _metrics(broken)
+        return False, "the run finished before it was interrupted"
+    _run(bench, interrupted, bench.stop)
+    ours, theirs = _metrics(complete), _metrics(interrupted)
     if ours != theirs:
         first = next((a for a, b in zip(ours, theirs, strict=False) if a != b), ours[-1])
         return False, f"metrics differ from step {first['step']} on"
-    one, two = _tensors(whole), _tensors(broken)
+    one, two = _tensors(complete), _tensors(interrupted)
     wrong = [name for name in one.keys() | two.keys() if not _same(one.get(name), two.get(name))]
     figure = f"{STEPS} steps in {bench.precision}, killed (back to step {back}) and stopped"
     if wrong:
@@ -156,7 +156,7 @@ def _run(bench: Bench, path: Path, stop: StopFlag) -> None:
             stop=stop,
         )
     except Stopped:
-        check(bench.stop)  # what was saved is of no use to whoever stopped it
+        check(bench.stop)  # a user's stop must not report the temporary checkpoint
         raise
 
 

@@ -1,4 +1,4 @@
-"""Proofs of examples: the text is in them, mates and shown targets are used as the objective says.
+"""Proofs of examples: they contain their text, and use mates and visible targets correctly.
 
 T tokens of an example.
 """
@@ -16,16 +16,16 @@ SIZE, COUNT = 48, 200  # tokens and number of made-up examples
 
 
 def unmasking(subject: Subject) -> Verdict:
-    """Undo what the objective did: the piece that the example was made of must be there.
+    """Undo the changes of the objective: the example must contain its piece.
 
-    A label belongs to its own place (masked models) or to the next (models that predict it).
+    A label is put back at its own position (masked models) or at the next one (causal models).
     """
     sources = subject.sources(4000)
     hidden = 0
     for number, source in enumerate(sources):
         example = subject.example(source, subject.rng(6, number))
         hidden += int((example.get("labels", np.empty(0)) != IGNORE).sum())
-        if not any(_holds(subject, made, source) for made in unmasked(subject, example)):
+        if not any(_holds(subject, original, source) for original in unmasked(subject, example)):
             mates = " or a mate" if source.mates else ""
             figure = f"piece {number} of {source.size} tokens{mates} is not in its example"
             return False, figure + _hint(subject)
@@ -33,7 +33,7 @@ def unmasking(subject: Subject) -> Verdict:
 
 
 def _hint(subject: Subject) -> str:
-    """Return what an objective may say about its examples and does not."""
+    """Return a hint at missing optional methods of the objective."""
     missing = []
     if not subject.offering("unmask"):
         missing.append(
@@ -43,13 +43,15 @@ def _hint(subject: Subject) -> str:
         missing.append("`restore(example)`, which returns the texts of the unmasked example")
     if not missing:
         return ""
-    return f"; where it is there in another form, give the objective {' or '.join(missing)}"
+    return (
+        f"; if the example contains it in another form, give the objective {' or '.join(missing)}"
+    )
 
 
 def unmasked(subject: Subject, example: Example) -> list[Example]:
     """Return the example with its hidden tokens in `input_ids`; by default one for each shift."""
     offering = subject.offering("unmask")
-    for objective in reversed(offering):  # what was done last is undone first
+    for objective in reversed(offering):  # the last change is undone first
         example = objective.unmask(example)
     if offering:
         return [example]
@@ -59,16 +61,16 @@ def unmasked(subject: Subject, example: Example) -> list[Example]:
 def _filled(example: Example, shift: int) -> np.ndarray:
     inputs = example["input_ids"]
     labels = example.get("labels", np.empty(0, np.int64))
-    (places,) = np.nonzero(labels != IGNORE)
-    # A last label may belong behind the last input.
-    size = max([len(inputs), *(places + shift + 1)])
+    (positions,) = np.nonzero(labels != IGNORE)
+    # The last label may follow the last input.
+    size = max([len(inputs), *(positions + shift + 1)])
     filled = np.append(inputs, np.full(size - len(inputs), IGNORE))
-    filled[places + shift] = labels[places]
+    filled[positions + shift] = labels[positions]
     return filled
 
 
 def _holds(subject: Subject, example: Example, source: Source) -> bool:
-    """Return whether an unmasked example has its source: the piece, or runs of it and its mates."""
+    """Return whether an unmasked example contains its piece, or parts of it and its mates."""
     piece, *mates = source.texts
     offering = subject.offering("restore")
     if not offering and _contains(example["input_ids"], piece):
@@ -83,10 +85,10 @@ def _holds(subject: Subject, example: Example, source: Source) -> bool:
 
 
 def _texts(subject: Subject, example: Example) -> list[np.ndarray]:
-    """Return what stands between special tokens; where the text itself has some, its parts."""
+    """Return the texts between special tokens; special tokens in a text split it."""
     ids = example["input_ids"]
     inside = subject.text_in(ids)
-    if subject.tokenizer.unk_id is not None:  # stands for text here
+    if subject.tokenizer.unk_id is not None:  # unknown tokens count as text here
         inside |= ids == subject.tokenizer.unk_id
     bounds = np.flatnonzero(np.diff(np.concatenate([[0], inside, [0]])))
     return [ids[start:stop] for start, stop in bounds.reshape(-1, 2)]
@@ -100,10 +102,10 @@ def _contains(whole: np.ndarray, part: np.ndarray) -> bool:
 
 
 def shown_targets(subject: Subject) -> Verdict:
-    """Count the targets that show a word: as many as the objective says, and a word each.
+    """Count the visible targets: their share must be `shown_rate`, and each must be a word.
 
-    The standard error of the share is that of a ratio over examples, whose targets may be drawn
-    together, as those of a span are.
+    The standard error of the share is that of a ratio over examples, because the targets of one
+    example may be drawn together, for example as a span.
     """
     shown, targets, special, visible = [], [], 0, 0
     for example in subject.noises(COUNT, SIZE, 12):
@@ -122,16 +124,16 @@ def shown_targets(subject: Subject) -> Verdict:
     expected = visible * float((~subject.is_text).mean())
     if special > expected + 3 * expected**0.5:
         return False, f"{figure}: {special} of {visible} such places have a special token instead"
-    wanted = [o.shown_rate for o in subject.offering("shown") if hasattr(o, "shown_rate")]
-    if not wanted:
-        return True, f"{figure}; the objective does not say how many should"
-    error = float(np.sqrt(((shown - wanted[0] * of_all) ** 2).sum()) / max(of_all.sum(), 1))
-    figure = f"{figure}, {wanted[0]:.2%} ± {error:.2%} should"
-    return abs(rate - wanted[0]) <= 4 * error + 1e-9, figure
+    rates = [o.shown_rate for o in subject.offering("shown") if hasattr(o, "shown_rate")]
+    if not rates:
+        return True, f"{figure}; the objective has no `shown_rate`"
+    error = float(np.sqrt(((shown - rates[0] * of_all) ** 2).sum()) / max(of_all.sum(), 1))
+    figure = f"{figure}, expected {rates[0]:.2%} ± {error:.2%}"
+    return abs(rate - rates[0]) <= 4 * error + 1e-9, figure
 
 
 def mates(subject: Subject) -> Verdict:
-    """Make pieces and mates of different words: a mate's are in some examples; a label says so."""
+    """Use different words in pieces and mates: some examples have both, and a label tells which."""
     words = subject.rng(13).permutation(np.flatnonzero(subject.is_text))
     ours, theirs = np.array_split(words, 2)
     rng = subject.rng(14)
@@ -140,44 +142,47 @@ def mates(subject: Subject) -> Verdict:
     mixed = 0
     for _ in range(COUNT):
         example = subject.example(subject.noise(size, rng, ours, theirs), rng)
-        # Random replacements are of any words; `unmask` or the labels undo them.
+        # `unmask` or the labels undo random replacements, which may be any words.
         mated = all(np.isin(m["input_ids"], theirs).any() for m in unmasked(subject, example))
         mixed += mated
         with torch.no_grad():
             seen = look(subject, subject.model, subject.pack([example]))
         for name, head in seen.labels.items():
             if head.per == "sequence" and len(head.targets) == 1:
-                found = by_label.setdefault(name, {True: set(), False: set()})
-                found[mated].add(float(head.targets[0]))
+                values = by_label.setdefault(name, {True: set(), False: set()})
+                values[mated].add(float(head.targets[0]))
     figure = f"{mixed} of {COUNT} examples have text of another document"
     if not mixed:
-        return False, f"{figure}, though the objective asks for {subject.objective.mates} mates"
+        return False, f"{figure}, although the objective has `mates` {subject.objective.mates}"
     if mixed == COUNT or not by_label:
         return True, figure
-    if not any(found[True].isdisjoint(found[False]) for found in by_label.values()):
+    if not any(values[True].isdisjoint(values[False]) for values in by_label.values()):
         return False, f"{figure}, and no label tells them from the others"
     return True, f"{figure}, and a label tells which"
 
 
 def members(subject: Subject, mixed: mixture.Objective) -> Verdict:
-    """Count the members that made examples: as often as their weights say."""
+    """Count the examples of each member: the shares must match the weights."""
     made = [int(example[mixture.MEMBER][0]) for example in subject.noises(COUNT, SIZE, 17)]
-    found = np.bincount(made, minlength=len(mixed.labels)) / COUNT
+    shares = np.bincount(made, minlength=len(mixed.labels)) / COUNT
     errors = np.sqrt(mixed.shares * (1 - mixed.shares) / COUNT)
     figures = [
-        f"{label} {share:.0%}, {wanted:.0%} ± {error:.0%} should"
-        for label, share, wanted, error in zip(
-            mixed.labels, found, mixed.shares, errors, strict=True
+        f"{label} {share:.0%}, expected {expected:.0%} ± {error:.0%}"
+        for label, share, expected, error in zip(
+            mixed.labels, shares, mixed.shares, errors, strict=True
         )
     ]
-    drawn_right = bool((abs(found - mixed.shares) <= 4 * errors).all())
-    return drawn_right, f"{COUNT} examples: {'; '.join(figures)}"
+    passed = bool((abs(shares - mixed.shares) <= 4 * errors).all())
+    return passed, f"{COUNT} examples: {'; '.join(figures)}"
 
 
 def detection(subject: Subject) -> Verdict:
-    """Compare the label of each token with what it was: replaced is what is another token now."""
+    """Compare labels with original tokens: a token is replaced if it differs from the original."""
     if not subject.offering("unmask"):
-        return False, "the objective detects tokens, and has no `unmask` to tell what they were"
+        return (
+            False,
+            "the objective detects replaced tokens, but has no `unmask` for the original ones",
+        )
     tokens = replaced = wrong = 0
     for example in subject.noises(COUNT, SIZE, 15):
         (original,) = (made["input_ids"] for made in unmasked(subject, example))
@@ -189,12 +194,15 @@ def detection(subject: Subject) -> Verdict:
         differs = read != torch.from_numpy(original).to(subject.device)
         heads = [head for head in seen.labels.values() if head.per == "token"]
         if not heads:
-            return False, "the objective detects tokens, and no head has a label for each"
+            return (
+                False,
+                "the objective detects replaced tokens, but no head has a label for each token",
+            )
         for head in heads:
-            said = head.targets.bool()
-            tokens += len(said)
+            labels = head.targets.bool()
+            tokens += len(labels)
             replaced += int(differs[head.index].sum())
-            wrong += int((said != differs[head.index]).sum())
+            wrong += int((labels != differs[head.index]).sum())
     figure = f"{tokens:,} tokens, {replaced:,} replaced, {wrong} with the wrong label"
     if not replaced:
         return False, figure

@@ -1,4 +1,4 @@
-"""The proof of heads that predict no tokens: whether pairs follow, an order, what was replaced."""
+"""The proof of heads with other targets than tokens: next text, order, replaced tokens."""
 
 import math
 from collections.abc import Iterator
@@ -15,30 +15,33 @@ from nlpkit.selftest.watching import Head
 
 @dataclass
 class _Batch:
-    """What a head did on one batch: losses in the sum, and the counts of its labels."""
+    """The sum of a head's losses on one batch, and its labels."""
 
     total: float
     labels: torch.Tensor  # (M,)
 
 
 def label_leak(subject: Subject) -> Verdict:
-    """Train with all words replaced by random ones: nothing that is left may tell the labels.
+    """Train with all words replaced by random ones: the labels must be unpredictable.
 
-    The words are drawn anew when the examples are finished. What is left are special tokens, token
-    types, positions, lengths. The loss must come down to the entropy of the labels, not below.
+    The words are replaced in finished examples, so that only special tokens, token types, positions
+    and lengths remain. The loss must decrease to the entropy of the labels, not below.
     """
     rng = subject.rng(16)
-    found: dict[str, list[_Batch]] = {}
+    by_head: dict[str, list[_Batch]] = {}
     for made, seen in trained(subject, _blind(subject, rng)):
         words = subject.text_in(np.concatenate([example["input_ids"] for example in made]))
         for name, head in seen.given_labels.items():
-            found.setdefault(name, []).append(_kept(head, torch.from_numpy(words)))
+            by_head.setdefault(name, []).append(_kept(head, torch.from_numpy(words)))
     figures, passed = [], True
-    for name, batches in found.items():
+    for name, batches in by_head.items():
         mean, error, floor = _against_entropy(batches)
-        figure = f"{name}: loss {mean:.4f}, {floor:.4f} ± {error:.4f} if nothing tells the label"
+        figure = f"{name}: loss {mean:.4f}, {floor:.4f} ± {error:.4f} without a leak"
         if mean < floor - 3 * error:
-            passed, figure = False, f"{figure}, so something else than the text tells it"
+            passed, figure = (
+                False,
+                f"{figure}, so the label depends on something other than the text",
+            )
         elif not mean <= floor + LEARNED:  # so that NaN fails
             passed, figure = False, f"{figure}: learned too little for a leak to show"
         figures.append(figure)
@@ -58,22 +61,22 @@ def _blind(subject: Subject, rng: np.random.Generator) -> Iterator[tuple[list[Ex
 
 
 def _kept(head: Head, is_text: torch.Tensor) -> _Batch:
-    """Return what a head did, without the special tokens: anyone knows that they are original."""
+    """Return a head's losses and labels without special tokens, which are always original."""
     if head.per == "token":
         head = head.taken(is_text.to(head.index.device)[head.index].nonzero().squeeze(1))
     return _Batch(float(head.each.double().sum()), head.targets.cpu().long())
 
 
 def _against_entropy(batches: list[_Batch]) -> tuple[float, float, float]:
-    """Return the mean loss, the error of its difference to the labels' entropy, and the entropy.
+    """Return the mean loss, the standard error of its excess over the entropy, and the entropy.
 
-    Each batch's loss is compared with what the labels' own frequencies give on the same batch.
+    The loss of each batch is compared with that of the labels' frequencies on the same batch.
     """
     labels = torch.cat([batch.labels for batch in batches])
     frequency = torch.bincount(labels).double() / len(labels)
     surprise = -frequency.log()
     count = len(labels) / len(batches)
-    apart = [(b.total - float(surprise[b.labels].sum())) / count for b in batches]
+    excess = [(b.total - float(surprise[b.labels].sum())) / count for b in batches]
     floor = float(surprise[labels].mean())
     mean = sum(batch.total for batch in batches) / len(labels)
-    return mean, float(np.std(apart, ddof=1)) / math.sqrt(len(apart)), floor
+    return mean, float(np.std(excess, ddof=1)) / math.sqrt(len(excess)), floor

@@ -1,7 +1,4 @@
-"""Proofs of what joins objective and model: the stream of batches, and the loop.
-
-They go through `loader` and `loop` themselves.
-"""
+"""Proofs of the stream of batches (`data.loader`) and of the training loop (`train.loop`)."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -23,20 +20,20 @@ from nlpkit.train.state import State
 
 
 def batches(bench: Bench) -> Verdict:
-    """Compare the stream of batches with itself: with workers, from the middle, as promised."""
+    """Compare the stream of batches with itself: with workers, and resumed in the middle."""
     examples = bench.subject.examples
     settings = bench.small.recipe.train
 
     def stream(start: Position | None = None) -> Stream:
         return Stream(examples, budget=settings.batch_budget, batches_per_step=2, start=start)
 
-    torch.manual_seed(1)  # nothing here may depend on it, nor on numpy's
+    torch.manual_seed(1)  # no batch may depend on global seeds
     np.random.seed(1)
     first, workers = (list(steps(stream(), 3, count)) for count in (0, 2))
     np.random.seed(2)
     second = list(steps(stream(first[0].after), 2, 0))
     if not all(map(_same_step, first[1:], second)):
-        return False, "going on from the middle gives other batches"
+        return False, "a stream resumed in the middle has other batches"
     if not all(map(_same_step, first, workers)):
         return False, "worker processes make other batches"
     for step in first:
@@ -59,20 +56,20 @@ def _same_step(one: Step, two: Step) -> bool:
 
 
 def _epochs(bench: Bench, stream: Stream) -> Verdict:
-    """Check that every item of an epoch is in one batch of its round, as long as promised."""
+    """Check that every item is in exactly one batch per epoch, with the planned length."""
     examples, used, bin_count = bench.subject.examples, 0.0, 0
-    # A large corpus has one epoch a round; a small one is planned in no time.
-    rest = np.empty(0, np.int64)
+    # A round of a large corpus is one epoch; planning a small corpus takes little time.
+    leftover = np.empty(0, np.int64)
     for epoch in range(stream.round):
         bins = stream.plan(epoch)
-        due = np.sort(np.concatenate([examples.postponed(rest), examples.epoch(epoch)]))
+        due = np.sort(np.concatenate([examples.postponed(leftover), examples.epoch(epoch)]))
         if not np.array_equal(np.sort(np.concatenate([bins.items, bins.leftover])), due):
             return False, f"epoch {epoch} does not have every piece exactly once"
-        rest = bins.leftover
+        leftover = bins.leftover
         share = packing_efficiency(bins, examples.sizes, stream.budget)
         used, bin_count = used + share * len(bins), bin_count + len(bins)
-    if len(rest):
-        return False, f"{len(rest)} examples are left over at the end of a round"
+    if len(leftover):
+        return False, f"{len(leftover)} examples are left over at the end of a round"
     for number in bench.subject.rng(8).integers(0, len(examples), 50).tolist():
         made = len(examples.make(number, 0)[examples.token_field])
         if made != examples.sizes[number]:
@@ -82,18 +79,20 @@ def _epochs(bench: Bench, stream: Stream) -> Verdict:
 
 
 class _Gradients(torch.optim.SGD):
-    """Keeps the gradients that the loop hands it and changes nothing."""
+    """An optimizer that keeps the gradients and changes no weight."""
 
     def step(self, closure: Any = None) -> Any:
-        self.found = [p.grad.clone() for p in self.param_groups[0]["params"] if p.grad is not None]
+        self.gradients = [
+            p.grad.clone() for p in self.param_groups[0]["params"] if p.grad is not None
+        ]
 
 
 def accumulated(bench: Bench) -> Verdict:
-    """Give the loop a step as one batch, then as several: the gradient must be the same."""
+    """Compare the gradients of a step of one batch and of several: they must be equal."""
     subject = bench.subject
     sources = subject.sources(2000)[:24]
     made = [subject.example(s, subject.rng(9, i)) for i, s in enumerate(sources)]
-    cuts = [0, 1, len(made) // 2, len(made)]  # as unequal as can be
+    cuts = [0, 1, len(made) // 2, len(made)]  # very unequal parts
     parts = [made[a:b] for a, b in pairwise(cuts) if b > a]
 
     def gradient(groups: list[list[Any]]) -> tuple[Tensor, Counter[str]]:
@@ -118,7 +117,7 @@ def accumulated(bench: Bench) -> Verdict:
 def _miscounted(
     counted: Mapping[str, int], in_parts: Mapping[str, int], by_loss: Mapping[str, int]
 ) -> str:
-    """Return what is wrong with the targets of a term, or nothing."""
+    """Return a message if the numbers of targets of a term differ, or an empty string."""
     if {*counted} != {*by_loss}:
         return f"targets are counted of {', '.join(counted)}, the loss has {', '.join(by_loss)}"
     for name, count in counted.items():
@@ -131,7 +130,7 @@ def _miscounted(
 
 
 def _gradient(bench: Bench, step: Step) -> Tensor:
-    """Return the gradient that `train.loop` computes of one step, flat."""
+    """Return the gradient of one step of `train.loop`, flattened."""
     training = Training(bench.subject.model, bench.subject.objective)
     optimizer = _Gradients(training.parameters(), lr=1.0)
     job = Job(
@@ -151,4 +150,4 @@ def _gradient(bench: Bench, step: Step) -> Tensor:
         train(job, State())
     finally:
         bench.subject.model.eval()
-    return torch.cat([found.flatten() for found in optimizer.found])
+    return torch.cat([gradient.flatten() for gradient in optimizer.gradients])

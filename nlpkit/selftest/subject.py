@@ -1,7 +1,7 @@
-"""What the proofs work on: a small model, the objective, real and made-up sources of examples.
+"""The subject of the proofs: a small model, the objective, and sources of examples.
 
-A source is all that one example is made of: a piece of text, with marks where the objective asks
-for them, and its mates. T tokens of a piece.
+A source is the input of one example: a piece of text, with marks if the objective has `marks`, and
+its mates. Sources are real or random text. T tokens of a piece.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +20,9 @@ from nlpkit.objectives._provable import Provable
 from nlpkit.objectives._task import Item
 from nlpkit.objectives.contract import Objective
 
-# So few words because a leak must be learned before it shows: with 64 words it takes twice as long.
+# Few words, because the model must learn a leak before it shows: 64 words take twice as long.
 ALPHABET = 16
-# Of made-up text: a sentence and a word begin every so many tokens.
+# The number of tokens of a sentence and of a word in random text.
 SENTENCE, WORD = 6, 2
 
 Example = dict[str, np.ndarray]
@@ -30,7 +30,7 @@ Example = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Source:
-    """What one example is made of."""
+    """The input of one example."""
 
     piece: Any  # ids (T,), `Marked` ids, or the `Item` of a task
     mates: list[Any] = field(default_factory=list)
@@ -42,16 +42,16 @@ class Source:
 
     @property
     def ids(self) -> np.ndarray:
-        """The ids of the piece and its mates, one behind the other."""
+        """The concatenated ids of the piece and its mates."""
         return np.concatenate(self.texts)
 
     @property
     def size(self) -> int:
-        """Tokens of the piece."""
+        """The number of tokens of the piece."""
         return self.piece.size if isinstance(self.piece, Item) else len(self.piece)
 
     def replaced(self, ids: np.ndarray) -> "Source":
-        """Return the source with other `ids`, of the piece and its mates, and the same marks."""
+        """Return the source with new `ids` of the piece and its mates, and the same marks."""
         cuts = np.cumsum([len(text) for text in self.texts])[:-1]
         old = (self.piece, *self.mates)
         piece, *mates = (
@@ -63,34 +63,34 @@ class Source:
 
 @dataclass
 class Subject:
-    """What is proven: a small model without dropout, the objective, real examples."""
+    """The subject of the proofs: a small model without dropout, the objective, real examples."""
 
     model: nn.Module
-    fresh: Callable[[], nn.Module]  # the same model with new weights
+    fresh: Callable[[], nn.Module]  # the same model, initialized again
     objective: Objective
     tokenizer: Any
     examples: Examples
     device: torch.device
     seed: int
-    dtype: torch.dtype  # in which the recipe computes on this machine
+    dtype: torch.dtype  # of the recipe's computations on this machine
     check: Callable[[], None]  # raises when the proofs are to stop
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        """The objectives of a list; the only one."""
+        """The objectives of a list, or the single one."""
         return getattr(self.objective, "objectives", None) or (self.objective,)
 
     def offering(self, name: str) -> list[Provable]:
-        """Return the objectives that offer a part of `Provable`, in the order of the list."""
-        found: list[Any] = [each for each in self.objectives if hasattr(each, name)]
-        return found
+        """Return the objectives that have the member `name` of `Provable`, in order."""
+        having: list[Any] = [one for one in self.objectives if hasattr(one, name)]
+        return having
 
     def rng(self, *key: int) -> np.random.Generator:
-        """Return random numbers that depend on the seed and `key` alone."""
+        """Return a random generator that depends only on the seed and `key`."""
         return np.random.default_rng([self.seed, *key])
 
     def example(self, source: Source, rng: np.random.Generator) -> Example:
-        """Return the example that the objective makes of a source, called as the loader does."""
+        """Return the objective's example from a source, as in the loader."""
         mates = [source.mates] if self.objective.mates else []
         return self.objective.example(source.piece, rng, *mates)
 
@@ -101,16 +101,16 @@ class Subject:
         return batch
 
     def sources(self, tokens: int, longest: int | None = None) -> list[Source]:
-        """Return random pieces of the real text, of about so many tokens, at least 3."""
-        found: list[Source] = []
+        """Return at least 3 random pieces of real text, about `tokens` tokens in all."""
+        sources: list[Source] = []
         total = 0
         for number in self.rng(1).permutation(len(self.examples)).tolist():
             source = self._source(number, longest)
-            found.append(source)
+            sources.append(source)
             total += int(self.objective.length(np.array([source.size]))[0])
-            if len(found) >= 3 and total >= tokens:
+            if len(sources) >= 3 and total >= tokens:
                 break
-        return found
+        return sources
 
     def _source(self, number: int, longest: int | None) -> Source:
         examples = self.examples
@@ -122,42 +122,44 @@ class Subject:
 
     @cached_property
     def is_text(self) -> np.ndarray:
-        """Which ids (V,) stand for text and are not special."""
+        """Whether ids (V,) are text, not special tokens."""
         tokenizer = self.tokenizer
-        found = np.asarray(tokenizer.token_characters() > 0)
+        is_text = np.asarray(tokenizer.token_characters() > 0)
         special = (tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id, tokenizer.pad_id)
-        found[[i for i in (*special, getattr(tokenizer, "mask_id", None)) if i is not None]] = False
-        return found
+        is_text[[i for i in (*special, getattr(tokenizer, "mask_id", None)) if i is not None]] = (
+            False
+        )
+        return is_text
 
     def text_in(self, ids: np.ndarray) -> np.ndarray:
-        """Return which of `ids` stand for text; ids outside the vocabulary are special."""
-        found = (ids >= 0) & (ids < len(self.is_text))
-        found[found] = self.is_text[ids[found]]
-        return found
+        """Return whether each of `ids` is text; ids outside the vocabulary are not."""
+        in_text = (ids >= 0) & (ids < len(self.is_text))
+        in_text[in_text] = self.is_text[ids[in_text]]
+        return in_text
 
     @cached_property
     def words(self) -> np.ndarray:
-        """Up to `ALPHABET` ids that stand for text, in order."""
+        """Up to `ALPHABET` ids of text, sorted."""
         known = np.flatnonzero(self.is_text)
         return np.sort(self.rng(2).choice(known, min(ALPHABET, len(known)), replace=False))
 
     def changed(self, source: Source, where: slice | int = slice(None)) -> Source:
-        """Return a source with another word at each place of `where`, mates behind the piece."""
+        """Return a source with another word at each position `where` of `source.ids`."""
         other = source.ids.copy()
-        found = np.searchsorted(self.words, other[where])
-        other[where] = self.words[(found + 1) % len(self.words)]
+        index = np.searchsorted(self.words, other[where])
+        other[where] = self.words[(index + 1) % len(self.words)]
         return source.replaced(other)
 
-    def noise_size(self, wanted: int) -> int:
-        """Return the tokens of a made-up piece: so many, but no more than real ones have."""
+    def noise_size(self, size: int) -> int:
+        """Return the size of a random piece: `size`, but at most that of the longest real piece."""
         spans = self.examples.spans
-        return min(wanted, int((spans.stop - spans.start).max()))
+        return min(size, int((spans.stop - spans.start).max()))
 
     def noise(self, size: int, rng: np.random.Generator, *words: np.ndarray) -> Source:
-        """Return a piece of `size` random words, and mates of as many.
+        """Return a piece and mates of `size` random words each.
 
         Args:
-            words: those of the piece, and those of the mates; by default `self.words` for both.
+            words: of the piece and of the mates; default: `self.words` for both.
         """
         alphabets = words or (self.words, self.words)
         piece, *mates = (
@@ -167,13 +169,13 @@ class Subject:
         return Source(piece, mates)
 
     def _marked(self, ids: np.ndarray) -> Any:
-        """Return made-up ids with made-up marks, where the objective asks for marks."""
+        """Return random ids with artificial marks if the objective has `marks`."""
         if not self.objective.marks:
             return ids
-        place = np.arange(len(ids))
+        position = np.arange(len(ids))
         marks = np.zeros(len(ids), np.uint8)
-        marks[place % SENTENCE == 0] |= bit("sentence_start")
-        marks[place % WORD == 0] |= bit("word_start")
+        marks[position % SENTENCE == 0] |= bit("sentence_start")
+        marks[position % WORD == 0] |= bit("word_start")
         marks[len(ids) // 2 :] |= bit("second_side")
         return Marked(ids, marks)
 
@@ -186,7 +188,7 @@ class Subject:
 
 def _cut(text: Any, longest: int | None) -> Any:
     """Return a piece of at most `longest` tokens, around the middle of a pair of texts."""
-    if longest is None or isinstance(text, Item):  # a row of a task is whole
+    if longest is None or isinstance(text, Item):  # rows of tasks are not cut
         return text
     if not isinstance(text, Marked):
         return np.array(text[:longest])

@@ -1,7 +1,7 @@
-"""What an objective's loss judges: each head's states, right answers and losses, row by row.
+"""Records the states, targets and losses of each head while an objective computes its loss.
 
-Tokens are watched at `model.token_loss`, all other heads at torch's cross entropies, whoever calls
-them. N tokens of a pack, S sequences, M rows that a head judges, K classes.
+Heads of tokens are recorded in `model.token_loss`, other heads in torch's cross entropies.
+N tokens of a pack, S sequences, M rows of a head, K classes.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,22 +18,22 @@ from nlpkit.objectives.contract import IGNORE, Loss, forward
 from nlpkit.selftest.subject import Subject
 from nlpkit.train.loop import to_device
 
-TOKENS = "tokens"  # the head that `token_loss` is
+TOKENS = "tokens"  # the name of the head of `token_loss`
 
 
 @dataclass
 class Head:
-    """What one head judged, in the order of the pack."""
+    """The rows of one head, in the order of the pack."""
 
-    states: Tensor  # (M, …) what it predicts from: hidden states of `token_loss`, else logits
+    states: Tensor  # (M, …) hidden states of `token_loss`, logits of other heads
     targets: Tensor  # (M,)
     each: Tensor  # (M,) losses, without gradient
-    index: Tensor  # (M,) the row of the pack, or the number of the sequence
-    per: str  # whether these are rows of a "token", a "sequence", or not known: ""
+    index: Tensor  # (M,) the row of the pack, or the index of the sequence
+    per: str  # one row per "token" or "sequence", or "" if unknown
     of_words: bool  # whether the targets are tokens of the vocabulary
 
     def sorted(self) -> "Head":
-        """Return the rows in the order of the pack; parts of a loss may come in turn."""
+        """Return the rows in the order of the pack; a loss may compute them in another order."""
         return self.taken(self.index.argsort(stable=True))
 
     def taken(self, rows: Tensor) -> "Head":
@@ -55,12 +55,12 @@ class Head:
 
 @dataclass
 class Seen:
-    """The loss of a batch, and the heads that it comes from, by what they tell apart."""
+    """The loss of a batch and its heads, by name."""
 
     loss: Loss
     heads: dict[str, Head]
     hidden: Tensor  # (N, C), without gradient
-    # (N,) what the model read in the loss, such as the samples of a generator; None if nothing.
+    # (N,) ids that the model read in the loss, such as samples of a generator, or None.
     read_in_loss: Tensor | None
 
     @property
@@ -75,13 +75,13 @@ class Seen:
 
     @property
     def given_labels(self) -> dict[str, Head]:
-        """The heads whose labels are in the example, not made in the loss, as of samples."""
+        """The heads whose labels come from the example, not from samples in the loss."""
         labels = self.labels.items()
         return {n: h for n, h in labels if h.per != "token" or self.read_in_loss is None}
 
 
 class Watched:
-    """A model that hands what `token_loss` is asked to whoever watches."""
+    """A model that passes the arguments and losses of `token_loss` to `note`."""
 
     def __init__(self, model: nn.Module, note: Callable[[str, Head], None]):
         self.model, self.note, self.inside = model, note, False
@@ -95,7 +95,7 @@ class Watched:
     def token_loss(
         self, hidden: Tensor, index: Tensor, targets: Tensor, loss_weights: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return what the model does."""
+        """Return the model's `token_loss`."""
         self.inside = True
         total, each = self.model.token_loss(hidden, index, targets, loss_weights)  # type: ignore[operator]
         self.inside = False
@@ -104,7 +104,7 @@ class Watched:
 
 
 class _LossCalls(TorchFunctionMode):
-    """Notes the cross entropies that are not those of `token_loss`, and what the model reads."""
+    """Records the cross entropies outside `token_loss`, and the ids that the model reads."""
 
     def __init__(self, batch: Batch, vocab_size: int, watched: Watched):
         super().__init__()
@@ -141,7 +141,7 @@ class _LossCalls(TorchFunctionMode):
         self.watched.note("yes or no", Head(logits, targets, each, index, per, False))
 
     def _rows(self, count: int) -> tuple[str, Tensor]:
-        """Return what so many rows are, and the place of each."""
+        """Return the kind of `count` rows (see `Head.per`), and their indices."""
         labels = self.batch.fields.get("labels")
         device = next(iter(self.batch.fields.values())).device
         if count == self.batch.tokens:
@@ -156,7 +156,7 @@ class _LossCalls(TorchFunctionMode):
 def look(
     subject: Subject, model: nn.Module, batch: Batch, dtype: torch.dtype = torch.float32
 ) -> Seen:
-    """Return what the objective's loss reads from the model on `batch`, computed in `dtype`."""
+    """Return the loss and the heads of the objective on `batch`, computed in `dtype`."""
     heads: dict[str, Head] = {}
 
     def note(name: str, head: Head) -> None:
@@ -169,5 +169,5 @@ def look(
         hidden = forward(subject.objective, model, moved)
         with _LossCalls(moved, vocab_size, watched) as calls:
             loss = subject.objective.loss(watched, hidden, moved)
-    found = {name: head.sorted() for name, head in heads.items()}
-    return Seen(loss, found, hidden.detach(), calls.read)
+    ordered = {name: head.sorted() for name, head in heads.items()}
+    return Seen(loss, ordered, hidden.detach(), calls.read)
