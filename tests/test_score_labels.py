@@ -204,7 +204,7 @@ def test_correlation_of_a_constant_is_undefined_and_no_zero(metric: ModuleType) 
         DataError, match="undefined correlation: all 2 numbers of the references are 4"
     ):
         metric.score(["1", "2"], [["4", "4.0"]])
-    with pytest.raises(DataError, match="two lines at least, this is 1"):
+    with pytest.raises(DataError, match="at least two lines, there is 1"):
         metric.score(["1"], [["2"]])
 
 
