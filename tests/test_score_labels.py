@@ -104,7 +104,7 @@ def test_f1_binary_scores_the_positive_class_alone() -> None:
 
 
 def test_f1_binary_of_many_classes_or_an_absent_label_is_refused() -> None:
-    with pytest.raises(UsageError, match="of two classes, these are 3: choose macro"):
+    with pytest.raises(UsageError, match="needs two classes, there are 3: choose macro"):
         f1.score(PREDICTED, [RIGHT], average="binary", positive="a")
     message = "positive label '1' is in neither file; labels: no, yes"
     with pytest.raises(UsageError, match=message):
