@@ -151,7 +151,7 @@ def test_written_text_is_judged_by_eval_metrics(
         ("classes.yaml", ["eval.metrics=[mcc, pearson]"],
          ["eval.metrics: pearson cannot score answers such as bad, good, so so"]),
         ("classes.yaml", ["eval.metrics=[f1:average=binary]"],
-         ["eval.metrics: f1:average=binary cannot score", "is of two classes, these are 3"]),
+         ["eval.metrics: f1:average=binary cannot score", "needs two classes, there are 3"]),
     ],
 )  # fmt: skip
 def test_eval_metrics_that_do_not_fit_the_objective_are_refused_before_training(
@@ -170,7 +170,7 @@ def test_scores_that_the_answers_turn_out_not_to_have_are_named_with_the_setting
     # Rows of up to four options; that one of the first two is right does not show before.
     sets = ("--set", "eval.metrics=[f1:average=binary]")
     ended = server.run("finetune", folder / "nlu.yaml", "--out", tmp_path / "nlu", *sets)
-    _refused(ended, "eval.metrics: f1:average=binary: average binary is of two classes")
+    _refused(ended, "eval.metrics: f1:average=binary: average binary needs two classes")
     sets = ("--set", "eval.metrics=[spearman]")
     done(server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "nlg", *sets))
     _refused(server.run("eval", tmp_path / "nlg"), "eval.metrics: spearman: the prediction of row")

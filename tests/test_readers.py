@@ -83,8 +83,8 @@ def test_parallel_files_of_other_lengths_name_both_counts(tmp_path: Path) -> Non
     (tmp_path / "a.en").write_text("one\ntwo\nthree\n")
     (tmp_path / "a.de").write_text("eins\nzwei\n")
     for names, said in (
-        (["a.en", "a.de"], "a.en has 3 lines and a.de has 2; line n of the one must belong"),
-        (["a.de", "a.en"], "a.de has 2 lines and a.en has 3; line n of the one must belong"),
+        (["a.en", "a.de"], "a.en has 3 lines and a.de has 2; line n of one file must belong"),
+        (["a.de", "a.en"], "a.de has 2 lines and a.en has 3; line n of one file must belong"),
     ):
         with pytest.raises(DataError, match=said):
             _rows([{"files": names, "format": "parallel"}])
@@ -170,8 +170,8 @@ def test_idx_rows_are_images_with_labels(tmp_path: Path, zipped: bool) -> None:
         (lambda i, n: (i, n[:-1]), r"labels.*: cut short in label 5 of 5: 0 of 1 bytes"),
         (lambda i, n: (i[:9], n), r"images.*: cut short in the header: 5 of 12 bytes"),
         (lambda i, n: (b"", n), r"images.*: cut short in the header: 0 of 4 bytes"),
-        (lambda i, n: (i + b"x", n), r"images.*: goes on after the 5 that its header says"),
-        (lambda i, n: (i, n + b"x"), r"labels.*: goes on after the 5 that its header says"),
+        (lambda i, n: (i + b"x", n), r"images.*: its header says 5, but there are more bytes"),
+        (lambda i, n: (i, n + b"x"), r"labels.*: its header says 5, but there are more bytes"),
         (lambda i, n: (n, i), r"not an idx file of images \(2051\) but of labels; name images f"),
         (lambda i, n: (b"\0\0\x0c\x03" + i[4:], n), r"images \(2051\); it begins with 3075"),
         (lambda i, n: (gzip.compress(i), n), r"looks like a gzip file, which must be named .gz"),
@@ -179,8 +179,8 @@ def test_idx_rows_are_images_with_labels(tmp_path: Path, zipped: bool) -> None:
             lambda i, n: (i, n[:4] + struct.pack(">I", 4) + n[8:]),
             r"images.* has 5 images and .*labels.* 4 labels",
         ),
-        (lambda i, n: (i[:8] + b"\xff" * 8, n), r"header says images of 4294967295 x 4294967295"),
-        (lambda i, n: (i[:8] + b"\0" * 8, n), r"header says images of 0 x 0 pixels"),
+        (lambda i, n: (i[:8] + b"\xff" * 8, n), r"header gives images of 4294967295 x 4294967295"),
+        (lambda i, n: (i[:8] + b"\0" * 8, n), r"header gives images of 0 x 0 pixels"),
     ],
 )
 def test_idx_file_that_is_broken_says_what_is_wrong(tmp_path: Path, change, message: str) -> None:

@@ -117,7 +117,7 @@ def test_bleu_tokens_of_tricky_lines_are_those_of_sacrebleu(
 def test_bleu_tokens_with_a_full_memory_of_words_stay_the_same(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_bleu_tokens, "_WORDS", 7)
+    monkeypatch.setattr(_bleu_tokens, "_MAX_CACHED_WORDS", 7)
     check_tokens(name, 4, 3_000)
 
 

@@ -228,7 +228,7 @@ def test_ir_beir_qrels_with_header_gz_bom_and_crlf_are_read(tmp_path: Path) -> N
         (QRELS + "1 0 c 1\n", RUN, 3, "q:6: document 'c' of query '1' is in line 3, too"),
         (QRELS, "1 Q0 a 1 1\n", 3, "r:1: 5 columns; needs `query Q0 document rank score tag`"),
         (QRELS, "1 Q0 a 1 x t\n", 3, "r:1: score 'x' is no number"),
-        (QRELS, "1 Q0 a 1 nan t\n", 3, "r:1: score 'nan' has no place in a ranking"),
+        (QRELS, "1 Q0 a 1 nan t\n", 3, "r:1: score 'nan' cannot be ranked"),
         (QRELS, RUN + "1 Q0 b 9 0 t\n", 3, "r:7: document 'b' of query '1' is in line 1, too"),
         (QRELS, "7 Q0 b 9 0 t\n", 3, "r: no query of it has judgements (its first is '7', theirs"),
         (QRELS, b"1 Q0 a\xff 1 1 t\n", 3, "r:1: not utf-8 text"),

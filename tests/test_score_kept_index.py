@@ -55,11 +55,11 @@ def test_kept_index_of_other_documents_or_words_is_made_anew(
     _outputs(capsys, bm25, docs, queries, *kept)
     write_jsonl(docs, [*SMALL, "eel eel"])
     out, err = _outputs(capsys, bm25, docs, queries, *kept)
-    assert "written anew, for these changed: documents" in err
+    assert "written again, because these changed: documents" in err
     assert out == _outputs(capsys, bm25, docs, queries)[0]
     assert out.split()[2] == "d4"
     out, err = _outputs(capsys, bm25, docs, queries, *kept, "--no-lowercase")
-    assert "written anew, for these changed: lowercase" in err
+    assert "written again, because these changed: lowercase" in err
     assert [line.split()[2] for line in out.splitlines()] == ["d4"]
     # What a query does with the index is that of the index.
     assert _outputs(capsys, bm25, tmp_path / "kept", queries)[0] == out

@@ -104,7 +104,7 @@ def test_f1_binary_scores_the_positive_class_alone() -> None:
 
 
 def test_f1_binary_of_many_classes_or_an_absent_label_is_refused() -> None:
-    with pytest.raises(UsageError, match="of two classes, these are 3: choose macro"):
+    with pytest.raises(UsageError, match="needs two classes, there are 3: choose macro"):
         f1.score(PREDICTED, [RIGHT], average="binary", positive="a")
     message = "positive label '1' is in neither file; labels: no, yes"
     with pytest.raises(UsageError, match=message):
@@ -204,7 +204,7 @@ def test_correlation_of_a_constant_is_undefined_and_no_zero(metric: ModuleType) 
         DataError, match="undefined correlation: all 2 numbers of the references are 4"
     ):
         metric.score(["1", "2"], [["4", "4.0"]])
-    with pytest.raises(DataError, match="two lines at least, this is 1"):
+    with pytest.raises(DataError, match="at least two lines, there is 1"):
         metric.score(["1"], [["2"]])
 
 

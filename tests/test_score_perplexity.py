@@ -75,7 +75,7 @@ def test_perplexity_beyond_the_largest_float_is_infinite() -> None:
 
 
 def test_perplexity_positive_number_is_a_bad_line_with_a_way_out() -> None:
-    with pytest.raises(BadLine, match=r"0\.5 is positive.*turn the sign") as caught:
+    with pytest.raises(BadLine, match=r"0\.5 is positive.*change the sign") as caught:
         perplexity.score(["-1", "-2 0.5"])
     assert (caught.value.file, caught.value.index) == (0, 1)
 

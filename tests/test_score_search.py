@@ -35,7 +35,7 @@ SMALL = ["cat dog cat", "dog", "bird cat", ""]
         (["--measures", "AP"], "--measures needs --qrels FILE"),
         (["--run", "x"], "--run needs --qrels FILE"),
         (["-c"], "--complete needs --qrels FILE"),
-        (["--explain", "q0", "d0", "--format", "tsv"], "--explain goes without --qrels"),
+        (["--explain", "q0", "d0", "--format", "tsv"], "--explain excludes --qrels"),
     ],
 )
 def test_search_wrong_option_is_told_before_any_file_is_read(
@@ -141,7 +141,7 @@ def test_search_records_of_each_format_are_identifier_and_text(tmp_path: Path) -
         ("a.jsonl", '{"id": "x", "text": 3}', "text: 3 is no string"),
         ("a.jsonl", '{"id": "x", "contents": []}', "contents: [] is no string"),
         ("a.jsonl", '{"id": "x", "text": "y", "title": 1}', "title: 1 is no string"),
-        ("a.jsonl", '{"id": "x", "text": "\\ud800"}', "\\ud800 is half a character"),
+        ("a.jsonl", '{"id": "x", "text": "\\ud800"}', "\\ud800 is a lone surrogate"),
         ("a.jsonl", '{"id": "first", "text": ""}', "identifier 'first' is that of line 1, too"),
         ("a.tsv", "no tab", "no tab: needs identifier, tab, text"),
         ("a.tsv", "\ttext", "no identifier before the tab"),
@@ -215,7 +215,7 @@ def test_search_text_without_spaces_left_uncut_is_told(
 ) -> None:
     files = write_jsonl(tmp_path / "d.jsonl", [text]), write_tsv(tmp_path / "q.tsv", ["x"])
     call(bm25, *files, "--tokenize", tokenize)
-    assert ("leaves whole clauses uncut" in capsys.readouterr().err) == is_told
+    assert ("does not split clauses" in capsys.readouterr().err) == is_told
 
 
 def test_search_pipeline_of_the_real_command_line(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_tfidf_of_documents_alone_prints_the_top_words_of_each(
     [
         (["--qrels", "q"], "--qrels needs QUERIES"),
         (["--explain", "q", "d"], "--explain needs QUERIES"),
-        (["--format", "trec"], "--format trec is of rankings, so it needs QUERIES"),
+        (["--format", "trec"], "--format trec is for rankings, so it needs QUERIES"),
     ],
 )
 def test_tfidf_of_documents_alone_refuses_what_needs_queries(

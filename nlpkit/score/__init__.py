@@ -1,5 +1,5 @@
 """Scores: `nlpkit score NAME …` and `eval: {metrics: [NAME]}`; the name is the file's name.
 
-Nothing here imports torch, transformers, scipy, scikit-learn or pydantic, and numpy only where a
-score needs it: in a pipeline of small files, what is imported is most of the time.
+Nothing here imports torch, transformers, scipy, scikit-learn or pydantic, and numpy is
+imported only if a score needs it: for small files, imports take most of the time.
 """

@@ -93,7 +93,7 @@ def _run_metrics(modules: Mapping[str, Metric], arguments: list[str]) -> None:
     found.format = parsing.format_from(os.environ, found.format)
     _check_options(modules, found)
     fewest = max(module.REFERENCES[0] for module in modules.values())
-    # One that takes none is not given any; the others set the limit.
+    # A metric without references does not limit their number.
     limits = [module.REFERENCES[1] for module in modules.values()]
     most = min((m for m in limits if m), default=None if None in limits else 0)
     inputs = read(found, fewest, most, ",".join(modules))
@@ -219,9 +219,9 @@ def _check_limit(
         return
     wrong = [(n, v) for n, v in scores if not (v <= limit if over else v >= limit)]
     if wrong:
-        said = [f"{name} is {'undefined' if math.isnan(v) else f'{v:.6g}'}" for name, v in wrong]
+        values = [f"{name} is {'undefined' if math.isnan(v) else f'{v:.6g}'}" for name, v in wrong]
         option = f"above --fail-over {limit:g}" if over else f"below --fail-under {limit:g}"
-        raise ScoreTooLow(f"{', '.join(said)}: {option}")
+        raise ScoreTooLow(f"{', '.join(values)}: {option}")
 
 
 def _say_files(inputs: Inputs, rows: list[list[Result]], quiet: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a score file offers, and the small types that pass between it and the command line.
+"""The interface of a score file, and the types that it exchanges with the command line.
 
 A file of `metrics/` is a `Metric`, which compares lines, or a `Tool`, which reads files of its own
 kind. The first line of its docstring is its help. A metric may be a `LineMetric`, a `SummedMetric`
@@ -66,7 +66,7 @@ class LineMetric(Metric, Protocol):
 
 
 class SummedMetric(Metric, Protocol):
-    """A metric that sums over lines decide, for confidence intervals and paired tests."""
+    """A metric computed from sums over lines, for confidence intervals and paired tests."""
 
     def statistics(
         self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], **options: Any
@@ -78,7 +78,7 @@ class SummedMetric(Metric, Protocol):
 
 
 class ErrorRate(Metric, Protocol):
-    """A metric of which less is better: its limit is `--fail-over`, not `--fail-under`."""
+    """A metric for which lower is better: its limit is `--fail-over`, not `--fail-under`."""
 
     LOWER_IS_BETTER: bool
 
@@ -90,7 +90,7 @@ class Tool(Protocol):
         """Add its arguments and options."""
 
     def run(self, arguments: argparse.Namespace) -> float | None:
-        """Write the result to stdout; return what `--fail-under` compares, if there is such."""
+        """Write the result to stdout; return the score for `--fail-under`, if there is one."""
 
 
 # These look for names in the file: `isinstance` imports `inspect`, which takes milliseconds.

@@ -16,7 +16,7 @@ _MARK = "\ufeff"
 
 
 def name_of(path: str) -> str:
-    """Return what messages call the file."""
+    """Return the name of the file in messages."""
     return "stdin" if path == "-" else path
 
 
@@ -66,7 +66,7 @@ def _decoded(stream: IO[bytes], encoding: str) -> Iterator[str]:
 
 def _open(path: str) -> IO[bytes]:
     """Return the file's bytes, decompressed if they begin as gzip's do."""
-    # A second file object on stdin's number: ours is closed after reading, stdin stays.
+    # A second file object for stdin: it is closed after reading, but stdin stays open.
     where: str | int = path
     if path == "-":
         where = 0 if sys.stdin is None else sys.stdin.fileno()

@@ -1,4 +1,4 @@
-"""The help of a score: what its parser takes, in rows as `nlpkit.help_page` prints them."""
+"""The help of a score: arguments and options in the rows of `nlpkit.help_page`."""
 
 import argparse
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _FEW = 24  # letters of choices that fit beside an option's name
 def help_of(
     parser: argparse.ArgumentParser, abouts: Sequence[str | None], forms: Sequence[str]
 ) -> str:
-    """Return the page of help; `forms` are what follows the program's name in its usage."""
+    """Return the help page; `forms` follow the name of the program in the usage lines."""
     sections: dict[str, list[tuple[str, str]]] = {}
     arguments: list[str] = []
     for group in parser._action_groups:
@@ -35,7 +35,7 @@ def help_of(
 
 
 def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> tuple[str, str]:
-    """Return how the option or argument is written, and what it does."""
+    """Return the names of the option or argument, and its description."""
     text = (action.help or "") % {"prog": parser.prog}
     value = _value(action)
     if action.choices and not _choices(action):
@@ -52,7 +52,7 @@ def _names(action: argparse.Action) -> list[str]:
 
 
 def _value(action: argparse.Action) -> str:
-    """Return how the value is called, empty for a switch."""
+    """Return the name of the value; empty for a switch."""
     if action.nargs == 0:
         return ""
     if isinstance(action.metavar, tuple):

@@ -1,4 +1,4 @@
-"""The files of one `nlpkit score`: which are hypotheses, which references; read, and checked."""
+"""Reads and checks the files of one `nlpkit score`: hypotheses and references."""
 
 import argparse
 import sys
@@ -33,10 +33,10 @@ def read(found: argparse.Namespace, fewest: int, most: int | None, of: str) -> I
         raise UsageError(f"-nr {found.num_refs} splits one file of references, not {len(sources)}")
     count = len(sources) if found.num_refs == 1 else found.num_refs
     if count < fewest or (most is not None and count > most):
-        wanted = f"{fewest}" if fewest == most else f"{fewest} or more"
+        expected = f"{fewest}" if fewest == most else f"{fewest} or more"
         if most is not None and fewest != most:
-            wanted = f"{fewest} to {most}"
-        raise UsageError(f"{of}: takes {wanted} references, not {count}")
+            expected = f"{fewest} to {most}"
+        raise UsageError(f"{of}: takes {expected} references, not {count}")
     hypotheses = [_lines(path, found.encoding) for path in systems]
     if found.input is None and len(found.files) == 1 and fewest and "\t" in hypotheses[0][0]:
         # sacrebleu reads them as several systems; read as one, they give a wrong score.

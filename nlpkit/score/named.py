@@ -11,7 +11,7 @@ _SWITCH = {"true": True, "false": False}
 
 
 class WrongScore(UsageError):
-    """A score is unknown or has wrong options: its name, and what is wrong."""
+    """A score is unknown or has wrong options; `what` is the reason."""
 
     def __init__(self, name: str, what: str):
         self.name, self.what = name, what
@@ -27,7 +27,7 @@ def split(texts: Sequence[str]) -> list[str]:
     """
     found: list[str] = []
     for piece in (piece.strip() for text in texts for piece in text.split(",")):
-        if goes_on(piece) and found:
+        if is_option(piece) and found:
             found[-1] += ("," if ":" in found[-1] else ":") + piece
         else:
             found.append(piece)
@@ -38,7 +38,7 @@ def split(texts: Sequence[str]) -> list[str]:
     return found
 
 
-def goes_on(piece: str) -> bool:
+def is_option(piece: str) -> bool:
     """Return whether a piece between commas is an option of the score named before it."""
     return "=" in piece and ":" not in piece.partition("=")[0]
 
@@ -71,7 +71,7 @@ def resolve(name: str) -> tuple[Metric, dict[str, Any]]:
 
 
 def _value(name: str, option: Option, text: str) -> object:
-    """Return the value of an option; raise `WrongScore` if it cannot be."""
+    """Return the value of an option; raise `WrongScore` if it is invalid."""
     if option.choices and text not in option.choices:
         near = registry.suggest(text, option.choices)
         must = f"must be {', '.join(option.choices)}"
@@ -101,7 +101,7 @@ def score(
     """Return the score of `answers` against `right`; `warn` gets its warnings.
 
     Raises:
-        WrongScore: see `split`; or a line that it cannot read, such as a class for a correlation.
+        WrongScore: see `split`; or the score cannot read a line, such as a class for a correlation.
         DataError: the score is undefined.
     """
     module, options = resolve(name)

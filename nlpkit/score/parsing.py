@@ -276,11 +276,11 @@ def _at_least(least: int) -> Callable[[str], int]:
 
 
 def format_from(environment: Mapping[str, str], given: str) -> str:
-    """Return the format: sacrebleu lets SACREBLEU_FORMAT win over the option."""
-    wished = environment.get("SACREBLEU_FORMAT", "").lower()
-    return wished if wished in _FORMATS else given
+    """Return the format: as in sacrebleu, SACREBLEU_FORMAT overrides the option."""
+    override = environment.get("SACREBLEU_FORMAT", "").lower()
+    return override if override in _FORMATS else given
 
 
 def is_help(arguments: Iterable[str]) -> bool:
-    """Return whether help is asked for."""
+    """Return whether the arguments contain a help option."""
     return any(argument in ("-h", "--help") for argument in arguments)

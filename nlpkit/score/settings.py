@@ -5,12 +5,12 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, field_validator
 
 from nlpkit.config import FrozenConfig
-from nlpkit.score.named import WrongScore, goes_on, split
+from nlpkit.score.named import WrongScore, is_option, split
 
 
 def _known(entry: str) -> str:
-    """Return what stands in the list; raise `ValueError` if it names no score."""
-    if not goes_on(entry):  # a comma between a score's options makes entries of them in a flow list
+    """Return the entry; raise `ValueError` if it is neither a score nor an option of a score."""
+    if not is_option(entry):  # in a YAML flow list, a comma before an option starts a new entry
         _checked([entry])
     return entry
 
@@ -23,7 +23,7 @@ def _checked(entries: list[str]) -> list[str]:
 
 
 class Config(FrozenConfig):
-    """How a task is judged."""
+    """The scores of a task."""
 
     metrics: list[Annotated[str, AfterValidator(_known)]] | None = Field(
         None,

@@ -2,10 +2,10 @@
 
 The random numbers are those of sacrebleu 2.6.0 for the same seed, drawn in pieces, so that memory
 does not grow with samples x lines. Our figures are exact where those of sacrebleu are not:
-- its bootstrap adds and divides in float32: a sample's score is off by up to 5e-8 of itself, and by
-  more once a sum passes 2**24 (28.70 instead of 28.58 for 37.5 million tokens);
+- its bootstrap uses float32: the score of a sample has a relative error of up to 5e-8, and a larger
+  error if a sum is above 2**24 (28.70 instead of 28.58 for 37.5 million tokens);
 - its randomization cuts a fractional `add-k` to an integer;
-- its paired tests take the seed 0 for none.
+- its paired tests ignore the seed 0.
 """
 
 import os
@@ -110,7 +110,7 @@ def paired_approximate_randomization(
     real = _real(tables, from_sums)
     totals = [table.sum(0) for table in tables]
     differences: list[list[float]] = [[] for _ in tables[1:]]
-    # What the baseline has more than the system: a trial moves it, for the lines it takes.
+    # A trial exchanges lines: it moves the difference between baseline and system.
     moved = [tables[0] - table for table in tables[1:]]
     for taken in _shuffles(moved, samples, seed):
         for own, total, trials in zip(differences, totals[1:], taken, strict=True):

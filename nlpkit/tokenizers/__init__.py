@@ -1,1 +1,1 @@
-"""Tokenizers, a file a kind: text to ids and back. What each offers: `contract`."""
+"""Tokenizers, one file per kind: text to ids and back. Their interface is in `contract`."""

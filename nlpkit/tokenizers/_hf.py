@@ -43,13 +43,13 @@ class LibraryTokenizer(ABC):
         # The library raises a plain Exception for any mistake in the file.
         except Exception as error:
             raise FileError(f"{source}: not a tokenizer.json: {error}") from error
-        found = type(self._library.model).__name__
-        if found != self.model:
-            raise FileError(f"{source}: has a {found} model; kind {self.kind} needs {self.model}")
+        model = type(self._library.model).__name__
+        if model != self.model:
+            raise FileError(f"{source}: has a {model} model; kind {self.kind} needs {self.model}")
         ends = getattr(self._library.model, "end_of_word_suffix", None) or None
         if ends != self.end_of_word:
-            wanted = self.end_of_word or "no suffix"
-            raise FileError(f"{source}: words end in {ends or 'no suffix'}, not in {wanted}")
+            expected = self.end_of_word or "no suffix"
+            raise FileError(f"{source}: words end in {ends or 'no suffix'}, not in {expected}")
         self._library.encode_special_tokens = True
         self._library.no_truncation()
         self._library.no_padding()
@@ -101,15 +101,15 @@ class LibraryTokenizer(ABC):
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
         """Return the ids of each text, computed on all cores."""
         batch = list(_text.sound(texts))
-        found = self._library.encode_batch_fast(batch, add_special_tokens=False)
-        return [encoding.ids for encoding in found]
+        encodings = self._library.encode_batch_fast(batch, add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
 
     def encode_with_offsets(
         self, texts: Iterable[str]
     ) -> list[tuple[list[int], list[tuple[int, int]]]]:
         """Return the ids of each text, and the characters [start, stop) of each token."""
-        found = self._library.encode_batch(list(_text.sound(texts)), add_special_tokens=False)
-        return [(encoding.ids, encoding.offsets) for encoding in found]
+        encodings = self._library.encode_batch(list(_text.sound(texts)), add_special_tokens=False)
+        return [(encoding.ids, encoding.offsets) for encoding in encodings]
 
     def special_id(self, token: str) -> int | None:
         """Return the id of a special token, or None if it does not exist."""
@@ -182,7 +182,7 @@ def count_characters(words: Counter[str]) -> Counter[str]:
 
 def repeat(words: Counter[str]) -> Iterator[str]:
     """Yield each word as often as it was counted, with spaces between, as a trainer needs it."""
-    at_once = 10_000
+    chunk = 10_000
     for word, count in words.items():
-        for start in range(0, count, at_once):
-            yield " ".join([word] * min(at_once, count - start))
+        for start in range(0, count, chunk):
+            yield " ".join([word] * min(chunk, count - start))

@@ -42,7 +42,7 @@ def read(path: str | Path, name: str) -> tuple[str, Path]:
 
 
 def write(directory: str | Path, files: dict[str, str]) -> None:
-    """Write the texts to files in `directory`, which is made if necessary; raise `FileError`."""
+    """Write the texts to files in `directory`, which is created if needed; raise `FileError`."""
     folder = Path(directory)
     try:
         folder.mkdir(parents=True, exist_ok=True)

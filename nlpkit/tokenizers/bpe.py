@@ -52,12 +52,12 @@ class Tokenizer(LibraryTokenizer):
 
     def _characters(self, token: str) -> int:
         # A character is counted at its first byte; in UTF-8 these are all bytes but 10xxxxxx. A
-        # symbol that stands for no byte (in a token that was added later) is a character.
+        # symbol without a byte (in a token that was added later) is a character.
         return sum(_BYTE_OF.get(symbol, 0) & 0xC0 != 0x80 for symbol in token)
 
 
 def _byte_symbols() -> dict[str, int]:
-    """Return GPT-2's symbol → byte: the printable character itself, or else one from U+0100 on."""
+    """Return symbol → byte of GPT-2: printable characters, and U+0100 and up for other bytes."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(0x100) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {

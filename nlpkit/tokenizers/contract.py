@@ -1,4 +1,4 @@
-"""What every tokenizer offers: `encode` adds no control token, and reads none in a text."""
+"""The interface of a tokenizer; `encode` neither adds nor recognizes special tokens."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ class TokenizerFile(Protocol):
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back, learned from text, kept in transformers' layout; picklable."""
+    """Text to ids and back; trained on texts, saved in the layout of transformers, picklable."""
 
-    files: ClassVar[
-        tuple[str, ...]
-    ]  # any one of these in a directory says that it is a tokenizer's
+    # A directory with one of these files has a tokenizer of this kind.
+    files: ClassVar[tuple[str, ...]]
 
-    # Ids of the special tokens, None where the kind, or this vocabulary, has none.
+    # Ids of the special tokens; None if the vocabulary does not have the token.
     @property
     def bos_id(self) -> int | None: ...
     @property
@@ -39,14 +38,14 @@ class Tokenizer(Protocol):
 
     @classmethod
     def train(cls, texts: Iterable[str], config: Any) -> Tokenizer:
-        """Return the tokenizer that the texts give."""
+        """Return a tokenizer trained on the texts."""
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
-        """Return the tokenizer in a directory, or file; raise `FileError`."""
+        """Return the tokenizer in a directory or file; raise `FileError` if it cannot be read."""
 
     def save(self, directory: str | Path) -> None:
-        """Write its files into a directory, which is made."""
+        """Write the files into a directory, which is created if needed."""
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text."""
@@ -55,13 +54,13 @@ class Tokenizer(Protocol):
         """Return the ids of each text."""
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids, special tokens left out."""
+        """Return the text of ids without special tokens."""
 
     def token(self, token_id: int) -> str:
         """Return the token with this id."""
 
     def token_characters(self) -> np.ndarray:
-        """Return how many characters of text each token stands for, (V,)."""
+        """Return the number of characters of text in each token: (V,) int32."""
 
     def fingerprint(self) -> str:
         """Return a hash of everything that the ids of a text depend on."""
@@ -72,7 +71,7 @@ class Growing(Tokenizer, Protocol):
     """A tokenizer whose vocabulary can be extended from texts."""
 
     def grow(self, texts: Iterable[str], vocab_size: int, min_frequency: int = 2) -> Tokenizer:
-        """Return the tokenizer with new tokens from the texts after the old ones."""
+        """Return a tokenizer with new tokens from the texts, with ids after all others."""
 
 
 @runtime_checkable

@@ -93,7 +93,7 @@ class Tokenizer:
     files = ("vocab.txt",)
 
     def __init__(self, tokens: Sequence[str], source: str = "vocabulary"):
-        """Make a tokenizer of tokens in the order of ids; `source` is for error messages."""
+        """Take the tokens in the order of ids; `source` names their file in a `FileError`."""
         _check(tokens, source)
         self._tokens = tuple(tokens)
         self._special = {token: i for i, token in enumerate(tokens) if token in SPECIAL_TOKENS}
@@ -102,7 +102,7 @@ class Tokenizer:
         self.bos_id: int | None = self._special["<s>"]
         self.eos_id: int | None = self._special["</s>"]
         self.mask_id: int | None = self._special.get("<mask>")
-        # Without special tokens, so that no text can match one.
+        # Special tokens are left out, so that no text can match one.
         vocabulary = {t: i for i, t in enumerate(tokens) if t not in self._special}
         vocabulary |= {text: self._special[token] for token, text in _WRITTEN.items()}
         self._pieces = _Pieces(vocabulary, self._special["<unk>"])
@@ -208,7 +208,7 @@ class Tokenizer:
         """Return (V,) int32: the number of characters in each token.
 
         It is 0 for special tokens, 1 for `<unk>`, the space and the newline. (This is wrong for an
-        `<unk>` that stands for a word of more than 200 characters.)
+        `<unk>` of a word of more than 200 characters.)
         """
         counts = [0 if token in self._special else len(token) for token in self._tokens]
         for token in ("<unk>", *_WRITTEN):

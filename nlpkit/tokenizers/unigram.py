@@ -127,11 +127,11 @@ def _learn(
 def _kept_characters(stretches: Counter[str], config: Config) -> set[str]:
     """Return the most frequent characters, up to the coverage or the size of the vocabulary."""
     counts = count_characters(stretches)
-    wanted = config.character_coverage * counts.total()
+    needed = config.character_coverage * counts.total()
     kept: set[str] = set()
     covered = 0
     for character, count in counts.items():
-        if covered >= wanted or len(kept) == config.vocab_size - len(_SPECIAL) - len(_BYTES):
+        if covered >= needed or len(kept) == config.vocab_size - len(_SPECIAL) - len(_BYTES):
             break
         kept.add(character)
         covered += count
@@ -145,12 +145,12 @@ def _reproducible(pieces: list[tuple[str, float]], vocab_size: int) -> list[tupl
     for letter in _SPELLING - scores.keys():
         scores[letter] = floor
     ordered = sorted(scores, key=lambda piece: (piece not in _SPELLING, -scores[piece], piece))
-    # The rest is rare, and is encoded as bytes.
+    # Other pieces are rare; they are encoded as bytes.
     kept = sorted(
         ordered[: vocab_size - len(_SPECIAL) - len(_BYTES)],
         key=lambda piece: (-scores[piece], piece),
     )
-    # Lower than the score of any 6 letters, so that these names are never found in a text.
+    # Lower than the score of any 6 letters, so that no text is ever split into these names.
     lowest = 10 * min(floor, -1.0)
     return [(name, lowest) for name in (*_SPECIAL, *_BYTES)] + [(p, scores[p]) for p in kept]
 

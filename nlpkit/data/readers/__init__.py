@@ -1,4 +1,4 @@
-"""Readers of rows, a file a format: what `data.format` or a file's ending names.
+"""Readers of rows, one file per format; `data.format` or a file's ending selects the format.
 
-What a reader offers is in `contract.py`. None imports anything heavy.
+The interface of a reader is in `contract.py`. The readers are fast to import.
 """

@@ -1,4 +1,4 @@
-"""Rows of cells -> values by column, for tsv and csv: by name from a header, or by number."""
+"""Turns rows of cells into values by column, for tsv and csv: by name or by number."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,9 +15,9 @@ def by_column(
     columns: Sequence[str],
     counts: Counts,
 ) -> Iterator[tuple[int, Values | RowError]]:
-    """Yield each row's cells by name; `columns` that are all numbers mean that no header is there.
+    """Yield the line number and the cells by column name of each row, or a `RowError`.
 
-    Columns are counted from 1.
+    The names are in the first row. If all `columns` are numbers (from 1), there is no header.
     """
     numbered = all(name.isascii() and name.isdigit() for name in columns)
     names: list[str] | None = None

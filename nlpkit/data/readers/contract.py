@@ -1,4 +1,4 @@
-"""What every reader of rows offers: a module with these names."""
+"""The interface of a reader of rows: a module with these names."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
@@ -12,17 +12,17 @@ Values = dict[str, Any]  # strings, numbers, lists as in JSON, and arrays
 class Reader(Protocol):
     """The rows of files of one format."""
 
-    ENDINGS: tuple[str, ...]  # of file names, before .gz, that tell the format
-    FILES: tuple[str, ...]  # what the files are that belong together, in the recipe's order
-    INSIDE: str  # where a folder may be named as a whole, the glob of its files; else empty
+    ENDINGS: tuple[str, ...]  # endings of file names, before .gz
+    FILES: tuple[str, ...]  # the kinds of files that belong together, in the recipe's order
+    INSIDE: str  # the glob for the files in a folder; empty if a folder cannot be given
 
     def rows(
         self, file: TextFile, columns: Sequence[str], counts: Counts
     ) -> Iterator[tuple[int, Values | RowError]]:
-        """Yield line (from 1) and values, or what is wrong, of each row that is not blank.
+        """Yield for each row that is not blank its line (from 1), and its values or the error.
 
-        `columns` are those that the task reads. Lines, blank ones and empty texts are counted.
+        The task reads `columns`. Lines, blank lines and empty texts are added to `counts`.
 
         Raises:
-            DataError: the whole file is unfit.
+            DataError: the file cannot be used.
         """

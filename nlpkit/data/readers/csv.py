@@ -1,4 +1,4 @@
-"""Rows as RFC 4180 has them: cells parted by commas, quoted ones may hold line breaks."""
+"""Rows of RFC 4180: commas between cells; quoted cells may contain line breaks."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ INSIDE = ""
 def rows(
     file: TextFile, columns: Sequence[str], counts: Counts
 ) -> Iterator[tuple[int, Values | RowError]]:
-    """Yield the cells by the names of the header, or by number where `columns` are numbers."""
+    """Yield the cells by the names of the header, or by number if `columns` are numbers."""
     return by_column(file, _cells(file), columns, counts)
 
 

@@ -1,8 +1,8 @@
 """Images in MNIST's idx format, plain or gzip: a file of images and a file of labels.
 
-A header of 4-byte big-endian integers: 2051, count, height, width before the images (a byte a
-pixel, row by row), 2049, count before the labels (a byte each); LeCun et al., "The MNIST database
-of handwritten digits".
+A header has 4-byte big-endian integers: 2051, count, height, width for images; 2049, count for
+labels. Then follows one byte per pixel, row by row, or one byte per label. LeCun et al., "The MNIST
+database of handwritten digits".
 """
 
 import gzip
@@ -22,14 +22,14 @@ ENDINGS = ("-idx3-ubyte", "-idx1-ubyte", ".idx3-ubyte", ".idx1-ubyte")
 FILES = ("images", "labels")
 INSIDE = ""
 _IMAGES, _LABELS = 2051, 2049
-_MOST_PIXELS = 1 << 26  # more in one image is a broken header
+_MAX_PIXELS = 1 << 26  # per image; a header with more is broken
 _KINDS = {_IMAGES: "images", _LABELS: "labels"}
 
 
 def rows(
     file: TextFile, columns: Sequence[str], counts: Counts
 ) -> Iterator[tuple[int, Values | RowError]]:
-    """Yield `image`, uint8 (height, width), and `label`, an integer; a row's line is its number.
+    """Yield `image`, uint8 (height, width), and `label`, an integer; the line is the row number.
 
     Raises:
         DataError: a header is broken, a file is cut short or too long, or the counts differ.
@@ -48,32 +48,32 @@ def rows(
             counts.lines += 1
             image = np.frombuffer(pixels, np.uint8).reshape(height, width)
             yield number, {"image": image, "label": label[0]}
-        for half, stream in ((file, images), (file.second, labels)):
-            if _bytes(half, stream, 1):
-                raise DataError(f"{half.name}: goes on after the {count:,} that its header says")
+        for part, stream in ((file, images), (file.second, labels)):
+            if _bytes(part, stream, 1):
+                raise DataError(f"{part.name}: its header says {count:,}, but there are more bytes")
 
 
 def _header(file: TextFile, stream: IO[bytes], magic: int, dimensions: int) -> tuple[int, ...]:
-    """Return the sizes in a file's header; raise `DataError` if it is another's."""
-    (found,) = struct.unpack(">I", _read(file, stream, 4, "the header"))
-    if found != magic:
-        hint = f"; it begins with {found}"
-        if found in _KINDS:
-            hint = f" but of {_KINDS[found]}; name images first, then labels"
-        elif found >> 16 == 0x1F8B:
+    """Return the sizes in a header; raise `DataError` if its first number is not `magic`."""
+    (number,) = struct.unpack(">I", _read(file, stream, 4, "the header"))
+    if number != magic:
+        hint = f"; it begins with {number}"
+        if number in _KINDS:
+            hint = f" but of {_KINDS[number]}; name images first, then labels"
+        elif number >> 16 == 0x1F8B:
             hint = "; it looks like a gzip file, which must be named .gz"
         raise DataError(f"{file.name}: not an idx file of {_KINDS[magic]} ({magic}){hint}")
     sizes = struct.unpack(f">{dimensions}I", _read(file, stream, 4 * dimensions, "the header"))
-    if sizes[1:] and not 0 < sizes[1] * sizes[2] <= _MOST_PIXELS:
-        raise DataError(f"{file.name}: its header says images of {sizes[1]} x {sizes[2]} pixels")
+    if sizes[1:] and not 0 < sizes[1] * sizes[2] <= _MAX_PIXELS:
+        raise DataError(f"{file.name}: its header gives images of {sizes[1]} x {sizes[2]} pixels")
     return sizes
 
 
 def _read(file: TextFile, stream: IO[bytes], size: int, what: str) -> bytes:
-    found = _bytes(file, stream, size)
-    if len(found) < size:
-        raise DataError(f"{file.name}: cut short in {what}: {len(found)} of {size} bytes")
-    return found
+    data = _bytes(file, stream, size)
+    if len(data) < size:
+        raise DataError(f"{file.name}: cut short in {what}: {len(data)} of {size} bytes")
+    return data
 
 
 def _bytes(file: TextFile, stream: IO[bytes], size: int) -> bytes:

@@ -1,4 +1,4 @@
-"""PNG files in a folder a class: `digits/3/0001.png` is an image of the class `3`.
+"""PNG files in one folder per class: `digits/3/0001.png` is an image of the class `3`.
 
 Needs pillow: `pip install nlpkit[images]`.
 """
@@ -24,7 +24,7 @@ def rows(
 ) -> Iterator[tuple[int, Values | RowError]]:
     """Yield the one row of a file: `image`, uint8 (height, width) or (height, width, 3), `label`.
 
-    What a pixel says of its transparency is left out. An image of 16 bits a pixel is refused.
+    Transparency is ignored. An image with 16 bits per pixel is a `RowError`.
     """
     try:
         from PIL import Image
@@ -42,7 +42,7 @@ def rows(
                     yield 1, RowError(f"pixels of kind {picture.mode}; 8 bits a colour are needed")
                     return
                 image = np.asarray(picture.convert(mode))
-        # Pillow raises these, and others below OSError, for what is no sound picture.
+        # Pillow raises these errors for a damaged picture.
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             yield 1, RowError(f"not a PNG file: {error}")
             return

@@ -1,4 +1,4 @@
-"""Rows as JSON objects, one a line."""
+"""Rows of JSON objects, one per line."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +14,7 @@ INSIDE = ""
 def rows(
     file: TextFile, columns: Sequence[str], counts: Counts
 ) -> Iterator[tuple[int, Values | RowError]]:
-    """Yield the objects; no key may be there twice."""
+    """Yield the objects; a repeated key is a `RowError`."""
     example = columns[0] if columns else "text"
     for number, raw in enumerate(lines(file), 1):
         counts.lines += 1

@@ -1,4 +1,4 @@
-"""Two files of text whose lines translate each other: rows of a `source` and a `target`."""
+"""Two text files, a source and its translation: each row has a `source` and a `target` line."""
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
@@ -16,7 +16,7 @@ INSIDE = ""
 def rows(
     file: TextFile, columns: Sequence[str], counts: Counts
 ) -> Iterator[tuple[int, Values | RowError]]:
-    """Yield the pairs of lines; one of which a side is empty is counted as empty.
+    """Yield the pairs of lines; pairs with an empty line are only counted.
 
     Raises:
         DataError: the files have different numbers of lines.
@@ -41,7 +41,7 @@ def rows(
     if read[0] != read[1]:
         raise DataError(
             f"{file.name} has {read[0]:,} lines and {file.second.name} has {read[1]:,}; line n of "
-            "the one must belong to line n of the other"
+            "one file must belong to line n of the other"
         )
 
 

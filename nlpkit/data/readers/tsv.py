@@ -1,4 +1,4 @@
-"""Rows as lines whose cells are parted by tabs; nothing is quoted."""
+"""Rows of lines with tabs between cells; there are no quoted cells."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,7 +15,7 @@ INSIDE = ""
 def rows(
     file: TextFile, columns: Sequence[str], counts: Counts
 ) -> Iterator[tuple[int, Values | RowError]]:
-    """Yield the cells by the names of the header, or by number where `columns` are numbers."""
+    """Yield the cells by the names of the header, or by number if `columns` are numbers."""
     return by_column(file, _cells(file), columns, counts)
 
 

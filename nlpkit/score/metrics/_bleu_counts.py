@@ -1,11 +1,11 @@
-"""What BLEU counts of a line: clipped matches of n-grams, their totals, and the lengths."""
+"""The counts of BLEU for a line: clipped n-gram matches, numbers of n-grams, and lengths."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from operator import add
 
-ORDER = 4  # of the longest n-grams (Papineni et al. 2002, section 2.1.2)
+ORDER = 4  # the length of the longest n-grams (Papineni et al. 2002, section 2.1.2)
 COLUMNS = 2 + 2 * ORDER
 
 _GRAMS: tuple[Callable[[list[str]], Iterable[object]], ...] = (
@@ -25,35 +25,36 @@ def row_of(hypothesis: list[str], references: list[list[str]]) -> tuple[int, ...
 
 
 def matches(hypothesis: list[str], references: list[list[str]]) -> list[int]:
-    """Return how many 1- … 4-grams match, each at most as often as in any single reference."""
-    found = [0] * ORDER
+    """Return the clipped matches of 1- … 4-grams (Papineni et al. 2002, section 2.1)."""
+    matched = [0] * ORDER
     repeats = True
     for order, grams in enumerate(_GRAMS):
-        known = set().union(*map(grams, references))
-        hits = list(filter(known.__contains__, grams(hypothesis)))
+        in_references = set().union(*map(grams, references))
+        hits = list(filter(in_references.__contains__, grams(hypothesis)))
         if not hits:
             break
-        found[order] = len(hits)
+        matched[order] = len(hits)
         if repeats:
             distinct = set(hits)
             # An n-gram cannot repeat if no shorter one did.
             repeats = len(distinct) < len(hits)
             if repeats:
-                found[order] = len(distinct) + _more(hits, references, grams)
-    return found
+                matched[order] = len(distinct) + _clipped_repeats(hits, references, grams)
+    return matched
 
 
-def _more(
+def _clipped_repeats(
     hits: list[object],
     references: list[list[str]],
     grams: Callable[[list[str]], Iterable[object]],
 ) -> int:
-    """Return how many of `hits` match beyond the first of their kind."""
+    """Return the clipped matches in `hits` that repeat an earlier n-gram."""
     repeated = {gram: count for gram, count in Counter(hits).items() if count > 1}
-    # Counted together: one `list.count` a kind would be quadratic in the length of the line.
+    # One `list.count` for each n-gram would be quadratic in the length of the line.
     counts = [Counter(filter(repeated.__contains__, grams(line))) for line in references]
     return sum(
-        min(count, max(known[gram] for known in counts)) - 1 for gram, count in repeated.items()
+        min(count, max(reference[gram] for reference in counts)) - 1
+        for gram, count in repeated.items()
     )
 
 

@@ -1,8 +1,8 @@
-"""BLEU's tokenizers: 13a, zh, char and none here, equal to sacrebleu 2.6.0's; the others are its.
+"""The tokenizers of BLEU: 13a, zh, char and none are here, the others are imported from sacrebleu.
 
-The 13a rules (mteval-v13a.pl) look only at the neighbours of a character, and white space is a
-boundary to all of them, so the tokens of a line are those of its words, and each distinct word
-needs the rules once.
+The results are equal to those of sacrebleu 2.6.0. The 13a rules (mteval-v13a.pl) depend only on the
+neighbours of a character, and no rule crosses white space. Therefore each word can be tokenized
+alone, and each distinct word once.
 """
 
 import re
@@ -10,19 +10,23 @@ from collections.abc import Callable
 from itertools import chain
 from typing import NamedTuple
 
-VERSION = "2.6.0"  # of sacrebleu, whose tokens these are
+VERSION = "2.6.0"  # of sacrebleu
 OWN = ("13a", "zh", "char", "none")
 BORROWED = ("intl", "ja-mecab", "ko-mecab", "spm", "flores101", "flores200")
 
-_WORDS = 200_000  # remembered at most
+_MAX_CACHED_WORDS = 200_000
 _RULES = (
-    (re.compile(r"([\{-\~\[-\` -\&\(-\+\:-\@\/])"), r" \1 "),  # no apostrophe, full stop, comma, -
+    (
+        re.compile(r"([\{-\~\[-\` -\&\(-\+\:-\@\/])"),
+        r" \1 ",
+    ),  # all but ' . , -
     (re.compile(r"([^0-9])([\.,])"), r"\1 \2 "),
     (re.compile(r"([\.,])([^0-9])"), r" \1 \2"),
     (re.compile(r"([0-9])(-)"), r"\1 \2 "),
 )
-# sacrebleu's ranges as Python reads them: "\u20000" is two characters, so what it calls extension
-# B and the compatibility supplement are U+2001 … U+2A6D and U+2F81 … U+2FA1 (mjpost/sacrebleu#298).
+# The ranges of sacrebleu, as Python reads them: "\u20000" is two characters. Therefore its
+# extension B and compatibility supplement are U+2001 … U+2A6D and U+2F81 … U+2FA1
+# (mjpost/sacrebleu#298).
 _CHINESE = (
     "\u3400-\u4db5\u4e00-\u9fa5\u9fa6-\u9fbb\uf900-\ufa2d\ufa30-\ufa6a\ufa70-\ufad9"
     "\u2001-\u2a6d\u2f81-\u2fa1\uff00-\uffef\u2e80-\u2eff\u3000-\u303f\u31c0-\u31ef"
@@ -33,7 +37,7 @@ _PIECES = re.compile(rf"(?!\s)[{_CHINESE}]|[^\s{_CHINESE}]+")
 
 
 class Tokenizer(NamedTuple):
-    """A line's tokens, and how the signature calls what made them."""
+    """A function that splits a line, and its name and version for the signature."""
 
     tokens: Callable[[str], list[str]]
     name: str
@@ -41,7 +45,7 @@ class Tokenizer(NamedTuple):
 
 
 def tokenizer(name: str) -> Tokenizer:
-    """Return the tokenizer; raise `UsageError` if it is sacrebleu's and cannot be had."""
+    """Return the tokenizer; raise `UsageError` if sacrebleu cannot provide it."""
     if name in BORROWED:
         from nlpkit.score.metrics._sacrebleu import borrowed_tokenizer
 
@@ -53,17 +57,17 @@ def tokenizer(name: str) -> Tokenizer:
 
 
 def by_rules(text: str) -> list[str]:
-    """Return the tokens of `text` by the rules that 13a and zh share."""
+    """Return the tokens of `text` by the rules that 13a and zh have in common."""
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
     return text.split()
 
 
 class _Words(dict[str, tuple[str, ...]]):
-    """The tokens of words seen so far, as they are between white space."""
+    """A cache: word between white space → its tokens."""
 
     def __missing__(self, word: str) -> tuple[str, ...]:
-        if len(self) >= _WORDS:
+        if len(self) >= _MAX_CACHED_WORDS:
             self.clear()
         if word.isalnum():
             tokens: tuple[str, ...] = (word,)
@@ -91,7 +95,7 @@ def _tokens_zh(line: str) -> list[str]:
     pieces = _PIECES.findall(line)
     if not pieces:
         return pieces
-    # Here, unlike in 13a, nothing stands before the line or after it.
+    # Unlike 13a, zh adds no space before and after the line.
     first, last = pieces[0], pieces[-1]
     if first[0] not in ".," and last[-1] not in ".,":
         return list(chain.from_iterable(map(_tokens_of, pieces)))

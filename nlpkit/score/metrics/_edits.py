@@ -1,7 +1,7 @@
 """Longest common subsequence and Levenshtein distance, bit-parallel on Python's integers.
 
-A row of the dynamic programme is one integer, so that a step is a few operations on whole words of
-memory (Hyyrö 2004, "Bit-parallel LCS-length computation revisited"; Hyyrö 2003, "A bit-vector
+A row of the dynamic programming table is one integer, and one step is a few operations on integers
+(Hyyrö 2004, "Bit-parallel LCS-length computation revisited"; Hyyrö 2003, "A bit-vector
 algorithm for computing Levenshtein and Damerau edit distances").
 """
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Edits(NamedTuple):
-    """What turns a reference into a hypothesis."""
+    """The numbers of operations that turn a reference into a hypothesis."""
 
     hits: int
     substitutions: int
@@ -25,7 +25,7 @@ class Edits(NamedTuple):
 
 
 def _positions(tokens: Sequence[Hashable]) -> dict[Hashable, int]:
-    """Return for each token the integer whose bit i says that it stands at i."""
+    """Return for each token an integer; its bit i is 1 if the token is at index i."""
     positions: dict[Hashable, int] = {}
     for i, token in enumerate(tokens):
         positions[token] = positions.get(token, 0) | 1 << i
@@ -55,19 +55,20 @@ def longest_run(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
 
 
 def _bits(number: int) -> list[int]:
-    found = []
+    """Return the indices of the bits that are 1, ascending."""
+    indices = []
     while number:
         low = number & -number
-        found.append(low.bit_length() - 1)
+        indices.append(low.bit_length() - 1)
         number ^= low
-    return found
+    return indices
 
 
 def edits(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> Edits:
-    """Return the operations of a shortest edit script, counted.
+    """Return the numbers of operations in a shortest edit script.
 
-    Of several shortest ones it is the one that RapidFuzz, and so jiwer, reports: from the end,
-    a deletion where there may be one, else an insertion, else a substitution.
+    If there are several, it is the script of RapidFuzz and jiwer: going back from the end, it takes
+    a deletion if possible, else an insertion, else a substitution.
     """
     if reference == hypothesis:
         return Edits(len(reference), 0, 0, 0)
@@ -78,12 +79,12 @@ def edits(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> Edit
     while end < shorter - begin and reference[-1 - end] == hypothesis[-1 - end]:
         end += 1
     inner = reference[begin : len(reference) - end]
-    found = _script(inner, hypothesis[begin : len(hypothesis) - end])
-    return found._replace(hits=found.hits + begin + end)
+    script = _script(inner, hypothesis[begin : len(hypothesis) - end])
+    return script._replace(hits=script.hits + begin + end)
 
 
 def _script(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> Edits:
-    """Walk back through the rows; they are made again block by block, O(n sqrt(m)) bits kept."""
+    """Return the edits by backtracking; recompute the rows in blocks to store O(n sqrt(m)) bits."""
     if not reference or not hypothesis:
         return Edits(0, 0, len(reference), len(hypothesis))
     positions, full = _positions(reference), (1 << len(reference)) - 1
@@ -100,7 +101,7 @@ def _script(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> Ed
             while column and rows[i][0] >> (column - 1) & 1:
                 column -= 1
                 deletions += 1
-            # Above the first row every column is reached by deletions alone: no negative step.
+            # In the first row every column is reached by deletions only: no negative step.
             if not column or rows[i - 1][1] >> (column - 1) & 1:
                 insertions += 1
                 continue
@@ -115,9 +116,9 @@ def _script(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> Ed
 def _rows(
     positions: dict[Hashable, int], full: int, tokens: Sequence[Hashable], up: int, down: int
 ) -> list[tuple[int, int]]:
-    """Return for each token the columns where the distance grows by one (`up`), or falls (`down`).
+    """Return for each token the columns where the distance rises (`up`) or falls (`down`) by one.
 
-    Hyyrö 2003, fig. 2; `up` and `down` are its VP and VN, given for the row before.
+    Hyyrö 2003, fig. 2. The arguments `up` and `down` are VP and VN of the previous row.
     """
     rows = []
     for token in tokens:

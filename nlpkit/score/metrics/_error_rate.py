@@ -1,4 +1,4 @@
-"""What word and character error rate share: edits by the length of the reference."""
+"""The common part of word and character error rate: edits divided by the reference length."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -9,42 +9,42 @@ from nlpkit.score.metrics._edits import Edits, edits
 
 
 class ErrorRate(NamedTuple):
-    """The functions of a metric; `options` are those of `tokens` and `signature`."""
+    """The functions of a metric; they pass `options` to `tokens` and `signature`."""
 
     name: str
     unit: str
-    tokens: Callable[..., Sequence[str]]  # of a line
+    tokens: Callable[..., Sequence[str]]  # splits a line
     signature: Callable[..., str]
 
     def score(
         self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], **options: bool
     ) -> Score:
-        """Return edits by the length of the references, the kinds of edit in `details`.
+        """Return edits divided by the length of the references; `details` has each kind of edit.
 
         Raise `DataError` if the references are empty.
         """
-        total, length, lines, right, empty = Edits(0, 0, 0, 0), 0, 0, 0, 0
-        for found, size in self._edits(hypotheses, references, options):
-            total = Edits(*map(int.__add__, total, found))
+        total, length, lines, correct, empty = Edits(0, 0, 0, 0), 0, 0, 0, 0
+        for line_edits, size in self._edits(hypotheses, references, options):
+            total = Edits(*map(int.__add__, total, line_edits))
             length += size
             lines += 1
-            right += not found.distance
+            correct += not line_edits.distance
             empty += not size
         if not length:
-            what = f"the references have no {self.unit} ({lines} lines)"
-            raise DataError(f"{self.name} is undefined: {what}")
+            reason = f"the references have no {self.unit} ({lines} lines)"
+            raise DataError(f"{self.name} is undefined: {reason}")
         warnings = []
         if empty:
             noun = "line has" if empty == 1 else "lines have"
-            warnings.append(f"{empty} {noun} an empty reference; what is inserted there counts")
-        ours = total.hits + total.substitutions + total.insertions
+            warnings.append(f"{empty} {noun} an empty reference; insertions there count")
+        hypothesis_length = total.hits + total.substitutions + total.insertions
         details = {
             **total._asdict(),
             f"reference_{self.unit}": length,
-            f"hypothesis_{self.unit}": ours,
-            "ratio": ours / length,
+            f"hypothesis_{self.unit}": hypothesis_length,
+            "ratio": hypothesis_length / length,
             "lines": lines,
-            "lines_without_error": right,
+            "lines_without_error": correct,
             "warnings": warnings,
         }
         value = total.distance / length
@@ -54,23 +54,23 @@ class ErrorRate(NamedTuple):
     def sentences(
         self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], **options: bool
     ) -> Iterator[Score]:
-        """Yield the rate of each line; an empty reference counts as 1 long, as jiwer does."""
+        """Yield the rate of each line; an empty reference has length 1, as in jiwer."""
         signature = self.signature(**options)
-        for found, size in self._edits(hypotheses, references, options):
-            details = {**found._asdict(), f"reference_{self.unit}": size}
-            value = found.distance / max(1, size)
-            kinds = _kinds(found, size)
+        for line_edits, size in self._edits(hypotheses, references, options):
+            details = {**line_edits._asdict(), f"reference_{self.unit}": size}
+            value = line_edits.distance / max(1, size)
+            kinds = _kinds(line_edits, size)
             yield Score(self.name, value, signature, kinds, details, percent=False)
 
     def statistics(
         self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], **options: bool
     ) -> list[tuple[int, int]]:
-        """Return a row a line: edits, length of the reference."""
-        found = self._edits(hypotheses, references, options)
-        return [(each.distance, size) for each, size in found]
+        """Return for each line its number of edits and the length of its reference."""
+        pairs = self._edits(hypotheses, references, options)
+        return [(line_edits.distance, size) for line_edits, size in pairs]
 
     def from_sums(self, sums: Sequence[int], **_options: bool) -> float:
-        """Return edits by length; empty references alone count as 1 long."""
+        """Return edits divided by length; a length of 0 counts as 1."""
         return int(sums[0]) / max(1, int(sums[1]))
 
     def _edits(
@@ -85,6 +85,6 @@ class ErrorRate(NamedTuple):
             yield edits(reference, hypothesis), len(reference)
 
 
-def _kinds(found: Edits, length: int) -> str:
-    parts = f"S {found.substitutions} D {found.deletions} I {found.insertions}"
-    return f"{parts} of {length}"
+def _kinds(line_edits: Edits, length: int) -> str:
+    substitutions, deletions, insertions = line_edits[1:]
+    return f"S {substitutions} D {deletions} I {insertions} of {length}"

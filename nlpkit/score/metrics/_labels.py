@@ -1,4 +1,4 @@
-"""Labels a line, and the counts that accuracy, F1 and MCC are made of."""
+"""The labels of lines, and the counts from which accuracy, F1 and MCC are computed."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -6,12 +6,11 @@ from typing import NamedTuple
 from nlpkit.errors import DataError
 from nlpkit.score.contract import BadLine
 
-# More names than this in a message say no more.
-_SHOWN = 5
+_MAX_SHOWN = 5  # labels in a message
 
 
 class Labels(NamedTuple):
-    """What was predicted and what is right, and the labels that occur in either, sorted."""
+    """The predicted and the right label of each line, and all labels in sorted order."""
 
     predicted: list[str]
     right: list[str]
@@ -19,7 +18,7 @@ class Labels(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Of one class: lines where it is right and predicted, predicted, right."""
+    """The numbers of lines where a class is both predicted and right, predicted, and right."""
 
     both: int
     predicted: int
@@ -43,7 +42,7 @@ def _strip(lines: Sequence[str], file: int) -> list[str]:
 
 
 def _order(label: str) -> tuple[int, int, str]:
-    """Sort whole numbers by value, before names."""
+    """Return the sort key: integers by value, then names."""
     digits = label.removeprefix("-")
     if digits.isascii() and digits.isdecimal():
         return 0, int(label), label
@@ -51,17 +50,17 @@ def _order(label: str) -> tuple[int, int, str]:
 
 
 def warnings(labels: Labels) -> list[str]:
-    """Return what may be wrong with the labels themselves: one that is never right."""
+    """Return a warning if labels are predicted that are right in no line."""
     strange = sorted(set(labels.predicted) - set(labels.right), key=_order)
     if not strange:
         return []
     lines = sum(label in set(strange) for label in labels.predicted)
-    names = ", ".join(strange[:_SHOWN]) + (", ..." if len(strange) > _SHOWN else "")
+    names = ", ".join(strange[:_MAX_SHOWN]) + (", ..." if len(strange) > _MAX_SHOWN else "")
     return [f"predicted, but never right: {names} (lines: {lines})"]
 
 
 def rows(labels: Labels, classes: Sequence[str]) -> Iterator[tuple[int, ...]]:
-    """Yield a row a line: for each class the three numbers of its `Counts`, 0 or 1."""
+    """Yield for each line the `Counts` of each class in a row: numbers that are 0 or 1."""
     column = {label: 3 * k for k, label in enumerate(classes)}
     for predicted, right in zip(labels.predicted, labels.right, strict=True):
         row = [0] * (3 * len(classes))
@@ -77,13 +76,13 @@ def count(labels: Labels, classes: Sequence[str]) -> list[Counts]:
     """Return the counts of each class over all lines."""
     both = dict.fromkeys(labels.known, 0)
     predicted, right = dict(both), dict(both)
-    for ours, theirs in zip(labels.predicted, labels.right, strict=True):
-        predicted[ours] += 1
-        right[theirs] += 1
-        both[ours] += ours == theirs
+    for prediction, label in zip(labels.predicted, labels.right, strict=True):
+        predicted[prediction] += 1
+        right[label] += 1
+        both[prediction] += prediction == label
     return [Counts(both[c], predicted[c], right[c]) for c in classes]
 
 
 def from_row(sums: Sequence[int]) -> list[Counts]:
-    """Return the counts that a sum of `rows` holds."""
+    """Return the counts of each class from the sum of `rows`."""
     return [Counts(*(int(n) for n in sums[k : k + 3])) for k in range(0, len(sums), 3)]

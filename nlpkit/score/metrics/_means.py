@@ -1,7 +1,7 @@
-"""Means over lines, and sums that decide them exactly enough to be resampled.
+"""Means over lines, and integer sums from which a resampled mean is computed.
 
-`statistics` must be integers; a line's fraction is kept in units of 2**-40 (error below 1e-12),
-so that sums of eight million lines still fit 64 bits.
+The score of a line is stored as an integer in units of 2**-40 (error below 1e-12). Sums of eight
+million lines still fit in 64 bits.
 """
 
 import math
@@ -13,17 +13,17 @@ _UNIT = 1 << 40
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the mean, the sum without rounding errors; raise `DataError` if there is no value."""
+    """Return the mean, summed without rounding errors; raise `DataError` if there is no value."""
     if not values:
         raise DataError("there is no line to score")
     return math.fsum(values) / len(values)
 
 
 def statistics_of(values: Sequence[float]) -> list[tuple[int, int]]:
-    """Return a row (fraction in units of 2**-40, 1) for each line's fraction."""
+    """Return a row (value in units of 2**-40, 1) for each line's value."""
     return [(round(value * _UNIT), 1) for value in values]
 
 
 def mean_of_sums(sums: Sequence[int]) -> float:
-    """Return the mean that sums of such rows decide."""
+    """Return the mean from the sums of these rows."""
     return int(sums[0]) / _UNIT / int(sums[1])

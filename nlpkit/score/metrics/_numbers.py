@@ -1,4 +1,4 @@
-"""A number a line, for correlations."""
+"""Reading one number from each line, and computing correlations."""
 
 import math
 import re
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from nlpkit.errors import DataError
 from nlpkit.score.contract import BadLine
 
-# float() would also take nan, inf, 1_000 and the digits of other scripts.
+# float() also accepts nan, inf, 1_000 and the digits of other scripts.
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
@@ -27,16 +27,16 @@ def read(lines: Sequence[str], file: int) -> list[float]:
 def read_pairs(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]]
 ) -> tuple[list[float], list[float]]:
-    """Return both sides; raise `DataError` where no correlation is defined."""
-    ours, theirs = read(hypotheses, 0), read(references[0], 1)
-    if len(ours) < 2:
-        raise DataError(f"a correlation needs two lines at least, this is {len(ours)}")
-    for name, side in (("hypotheses", ours), ("references", theirs)):
+    """Return the numbers of both files; raise `DataError` if the correlation is undefined."""
+    x, y = read(hypotheses, 0), read(references[0], 1)
+    if len(x) < 2:
+        raise DataError(f"a correlation needs at least two lines, there is {len(x)}")
+    for name, side in (("hypotheses", x), ("references", y)):
         if min(side) == max(side):
             raise DataError(
                 f"undefined correlation: all {len(side)} numbers of the {name} are {side[0]:g}"
             )
-    return ours, theirs
+    return x, y
 
 
 def pearson(x: Sequence[float], y: Sequence[float]) -> float:
@@ -48,20 +48,20 @@ def pearson(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def _centred(values: Sequence[float]) -> list[float]:
-    """Return the deviations from the mean, scaled below 1: no square over- or underflows."""
+    """Return the deviations from the mean, scaled below 1 so that no square over- or underflows."""
     scaled = _scaled(values)
     mean = math.fsum(scaled) / len(scaled)
     return _scaled([v - mean for v in scaled])
 
 
 def _scaled(values: Sequence[float]) -> list[float]:
-    """Divide by a power of two, which costs no digit."""
+    """Return the values divided by a power of two, so that no digit is lost."""
     _, exponent = math.frexp(max(map(abs, values)))
     return [math.ldexp(v, -exponent) for v in values]
 
 
 def double_ranks(values: Sequence[float]) -> list[int]:
-    """Return twice the rank of each value, from 2; equal values share the mean of theirs."""
+    """Return twice the rank of each value, from 2; equal values get the mean of their ranks."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks, first = [0] * len(values), 0
     while first < len(order):

@@ -1,4 +1,4 @@
-"""Lines with their references, as the translation scores take them."""
+"""Lines with their references, for the translation scores."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,7 +9,7 @@ References = Sequence[Sequence[str | None]]  # references[k][i]; None: line i ha
 
 
 def check_lines(hypotheses: Sequence[str], references: References) -> None:
-    """Raise `DataError` unless there are lines, and as many of each reference."""
+    """Raise `DataError` if there is no line, or if the numbers of lines differ."""
     if not hypotheses:
         raise DataError("there are no hypotheses")
     if not references:
@@ -24,19 +24,19 @@ def check_lines(hypotheses: Sequence[str], references: References) -> None:
 def with_references(
     hypotheses: Sequence[str], references: References
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yield each hypothesis with its references; raise `BadLine` where there is none.
+    """Yield each hypothesis with its references; raise `BadLine` for a line without a reference.
 
-    As in sacrebleu, an empty string is a reference of no words, and None is no reference.
+    As in sacrebleu, an empty string is a reference without words, and None is no reference.
     """
-    for index, (hypothesis, *found) in enumerate(zip(hypotheses, *references, strict=True)):
-        kept = [line for line in found if line is not None]
+    for index, (hypothesis, *lines) in enumerate(zip(hypotheses, *references, strict=True)):
+        kept = [line for line in lines if line is not None]
         if not kept:
             raise BadLine(1, index, "there is no reference for this line")
         yield hypothesis, kept
 
 
 def references_a_line(references: References) -> int | str:
-    """Return the number of references of a line, `var` if lines differ."""
+    """Return the number of references for each line, or `var` if it differs between lines."""
     if not any(None in lines for lines in references):
         return len(references)
     counts = {sum(line is not None for line in lines) for lines in zip(*references, strict=True)}

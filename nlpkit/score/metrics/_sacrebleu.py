@@ -1,4 +1,4 @@
-"""What is left to sacrebleu: its other tokenizers, chrF and TER; imported only when asked for."""
+"""The parts of sacrebleu that are used: tokenizers, chrF and TER; imported only if needed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,11 +12,11 @@ from nlpkit.score.metrics._references import (
     with_references,
 )
 
-Row = tuple[float, ...]  # integers, but TER's mean reference length
+Row = tuple[float, ...]  # integers, except TER's mean reference length
 
 
 def imported(needed_by: str) -> Any:
-    """Return the module sacrebleu; raise `UsageError` naming what needs it if it is missing."""
+    """Return the module sacrebleu; raise `UsageError` if it is not installed."""
     try:
         import sacrebleu
     except ImportError as error:
@@ -27,16 +27,16 @@ def imported(needed_by: str) -> Any:
 
 
 def borrowed_tokenizer(name: str) -> tuple[Callable[[str], list[str]], str, str]:
-    """Return how sacrebleu splits a line, what its signature calls it, and its version."""
+    """Return a tokenizer of sacrebleu, its name in the signature, and sacrebleu's version."""
     library = imported(f"the tokenizer {name}")
     try:
-        # The same model by its present name, which it does not warn of.
+        # flores101 is the new name of the same model; sacrebleu warns about the name spm.
         tokenize = library.BLEU(tokenize="flores101" if name == "spm" else name).tokenizer
     except (ImportError, RuntimeError, AssertionError, OSError, SystemExit) as error:
-        # Its own messages span lines and name what to install.
+        # The messages of sacrebleu have several lines and say which package to install.
         reason = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, OSError):
-            reason = f"sacrebleu fetches its model from the network: {reason}"
+            reason = f"sacrebleu downloads its model from the network: {reason}"
         raise UsageError(f"the tokenizer {name} cannot be used: {reason}") from error
     return (
         lambda line: tokenize(line.rstrip()).split(),
@@ -46,9 +46,9 @@ def borrowed_tokenizer(name: str) -> tuple[Callable[[str], list[str]], str, str]
 
 
 def rows(metric: Any, hypotheses: Sequence[str], references: References) -> Iterator[Row]:
-    """Yield what `metric` counts of each line, one line at a time.
+    """Yield the counts of `metric` for each line, one line at a time.
 
-    `corpus_score` would keep the n-grams of all references: 12 kB a line and more.
+    `corpus_score` of sacrebleu stores the n-grams of all references: 12 kB per line or more.
     """
     check_lines(hypotheses, references)
     for hypothesis, lines in with_references(hypotheses, references):
@@ -67,26 +67,26 @@ def corpus_score(metric: Any, hypotheses: Sequence[str], references: References)
 def sentence_scores(
     metric: Any, hypotheses: Sequence[str], references: References
 ) -> Iterator[Score]:
-    """Yield the score of each line by itself."""
+    """Yield the score of each line."""
     check_lines(hypotheses, references)
     for hypothesis, lines in with_references(hypotheses, references):
         yield _scored(metric, list(_row(metric, hypothesis, lines)), len(lines))
 
 
 def score_of_sums(metric: Any, sums: Sequence[float]) -> float:
-    """Return the score that the sums of the rows give."""
+    """Return the score computed from the sums of the rows."""
     return float(metric._compute_score_from_stats(list(sums)).score)
 
 
 def _row(metric: Any, hypothesis: str, references: list[str]) -> Row:
-    # Its command line drops white space at line ends; chrF can count it.
-    each = [[line.rstrip()] for line in references]
-    (row,) = metric._extract_corpus_statistics([hypothesis.rstrip()], each)
+    # As sacrebleu's command line, remove white space at line ends, which chrF can count.
+    stripped = [[line.rstrip()] for line in references]
+    (row,) = metric._extract_corpus_statistics([hypothesis.rstrip()], stripped)
     return tuple(row)
 
 
 def _scored(metric: Any, sums: list[float], references: int | str) -> Score:
-    found = metric._compute_score_from_stats(list(sums))
+    result = metric._compute_score_from_stats(list(sums))
     metric.num_refs = references
     signature = metric.get_signature().format()
-    return Score(found.name, found.score, signature, details={"sums": sums})
+    return Score(result.name, result.score, signature, details={"sums": sums})

@@ -1,7 +1,7 @@
-"""Text to the units that are compared: words, characters, n-grams.
+"""Splits text into the units that are compared: words, characters, n-grams.
 
-The names of the tokenizers are the values of `--tokenize`. Nothing is segmented by a dictionary:
-Chinese is taken by characters, as LCSTS (Hu et al. 2015) and CMRC 2018 do.
+The names of the tokenizers are the values of `--tokenize`. No dictionary is used: Chinese is split
+into characters, as in LCSTS (Hu et al. 2015) and CMRC 2018.
 """
 
 import re
@@ -16,7 +16,7 @@ _HAN = re.compile(f"[{HAN}]")
 _ASCII_WORD = re.compile(r"[a-z0-9]+")
 _WORD = re.compile(r"[^\W_]+")
 _ZH = re.compile(rf"[{HAN}]|[^\W_{HAN}]+")
-_SAMPLE = 1000  # lines that tell how a text is written
+_SAMPLE = 1000  # lines that `is_unspaced` reads
 
 
 def _characters(text: str) -> str:
@@ -24,7 +24,7 @@ def _characters(text: str) -> str:
 
 
 TOKENIZERS: dict[str, Callable[[str], Sequence[str]]] = {
-    # rouge_score's default: what is not a-z or 0-9 separates words and is dropped.
+    # The default of rouge_score: all other characters than a-z and 0-9 separate words.
     "word": lambda text: _ASCII_WORD.findall(text.lower()),
     "unicode": lambda text: _WORD.findall(text.lower()),
     "zh": lambda text: _ZH.findall(text.lower()),
@@ -34,12 +34,12 @@ TOKENIZERS: dict[str, Callable[[str], Sequence[str]]] = {
 
 
 def ngrams(tokens: Sequence[str], n: int) -> list[tuple[str, ...]]:
-    """Return the n-grams in order; none where there are fewer than n tokens."""
+    """Return the n-grams in order; the list is empty if there are fewer than n tokens."""
     return list(zip(*(tokens[i:] for i in range(n)), strict=False))
 
 
 def dropped_letters(lines: Iterable[str]) -> tuple[int, int]:
-    """Return how many letters and digits the tokenizer `word` drops, and how many there are."""
+    """Return how many letters and digits the tokenizer `word` removes, and how many there are."""
     kept = total = 0
     for line in map(str.lower, lines):
         letters = len("".join(_ASCII_WORD.findall(line)))
@@ -49,7 +49,7 @@ def dropped_letters(lines: Iterable[str]) -> tuple[int, int]:
 
 
 def is_unspaced(lines: Sequence[str]) -> bool:
-    """Return whether the first lines are of a script without spaces, and have few."""
+    """Return whether the first lines are in a script without spaces, and have few spaces."""
     sample = lines[:_SAMPLE]
     words = " ".join(sample).split()
     han = sum(len(_HAN.findall(word)) for word in words)

@@ -1,6 +1,6 @@
 """Accuracy: the share of lines whose label is right.
 
-One label a line, 0...1. As scikit-learn's `accuracy_score`.
+Each line has one label. The score is 0...1, as `accuracy_score` of scikit-learn.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ def score(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Sco
 
 
 def sentences(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Iterator[Score]:
-    """Yield 1 for each line that is right, 0 for one that is not."""
+    """Yield 1 for a line with the right label, else 0."""
     labels = _labels.read(hypotheses, references)
     signature = _signature(labels)
     for predicted, right in zip(labels.predicted, labels.right, strict=True):
@@ -38,7 +38,7 @@ def sentences(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) ->
 def statistics(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]]
 ) -> list[tuple[int, int]]:
-    """Return a row a line: 1 if it is right, and 1."""
+    """Return for each line a row: 1 if the label is right, else 0; and 1."""
     labels = _labels.read(hypotheses, references)
     return [(int(a == b), 1) for a, b in zip(labels.predicted, labels.right, strict=True)]
 

@@ -1,6 +1,6 @@
 """BLEU: geometric mean of clipped n-gram precisions times the brevity penalty, 0 … 100.
 
-Papineni et al. 2002; integers, score and signature are those of sacrebleu 2.6.0.
+Papineni et al. 2002. Counts, score and signature are equal to those of sacrebleu 2.6.0.
 """
 
 import math
@@ -22,15 +22,19 @@ from nlpkit.score.metrics._references import (
 SMOOTHING: dict[str, float | None] = {"exp": None, "floor": 0.1, "add-k": 1, "none": None}
 VARIANTS = ("standard", "document")
 OPTIONS = (
-    Option("tokenize", "13a", "how lines become tokens", ("-tok",), choices=(*OWN, *BORROWED)),
+    Option("tokenize", "13a", "tokenizer of lines", ("-tok",), choices=(*OWN, *BORROWED)),
     Option(
-        "smooth_method", "exp", "what orders without a match get", ("-s",), choices=(*SMOOTHING,)
+        "smooth_method",
+        "exp",
+        "how n-gram orders without a match are smoothed",
+        ("-s",),
+        choices=(*SMOOTHING,),
     ),
     Option(
         "smooth_value", None, "for floor (0.1) and add-k (1)", ("-sv",), type=float, metavar="X"
     ),
     Option("lowercase", False, "compare without case", ("-lc",), type=bool),
-    Option("force", False, "say nothing of text that looks tokenized already", type=bool),
+    Option("force", False, "do not warn about text that seems to be tokenized", type=bool),
     Option(
         "variant",
         "standard",
@@ -40,9 +44,9 @@ OPTIONS = (
 )
 REFERENCES = (1, None)
 
-_LOG_OF_ZERO = -9999999999.0  # sacrebleu's
-_TOKENIZED = 100  # lines that end in " ." make sacrebleu warn
-_SAMPLE = 1000  # lines looked at for Chinese
+_LOG_OF_ZERO = -9999999999.0  # as in sacrebleu
+_TOKENIZED = 100  # with so many lines that end in " .", sacrebleu warns
+_SAMPLE = 1000  # lines in which Chinese is searched
 _HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")
 
 
@@ -58,13 +62,13 @@ class Settings(NamedTuple):
 
     @property
     def k(self) -> float:
-        """Return what the smoothing adds."""
+        """The number that the smoothing adds."""
         default = SMOOTHING[self.smooth_method]
         return (default or 0) if self.smooth_value is None else self.smooth_value
 
 
 class Sums(NamedTuple):
-    """BLEU of summed counts: score, brevity penalty, precisions in per cent."""
+    """BLEU computed from summed counts: score, brevity penalty, precisions in per cent."""
 
     score: float
     bp: float
@@ -74,27 +78,27 @@ class Sums(NamedTuple):
 def score(hypotheses: Sequence[str], references: References, **options: Any) -> Score:
     """Return BLEU of the corpus.
 
-    `references[k][i]` is the k-th reference of line i, None if there is none. `details` holds
+    `references[k][i]` is the k-th reference of line i, None if there is none. `details` has
     `counts` and `totals` of 1- … 4-grams (before smoothing), `precisions` (per cent), `bp`,
     `sys_len`, `ref_len`, `ratio`, and `warnings`. Raise `DataError` if numbers of lines differ,
-    `BadLine` for a line without a reference, `UsageError` for an option that cannot be.
+    `BadLine` for a line without a reference, `UsageError` for a wrong option.
     """
     settings = _settings(options)
     split = tokenizer(settings.tokenize)
     sums = sum_rows(_rows(hypotheses, references, settings, split))
-    found = _compute(sums, settings, effective_order=False)
+    result = _compute(sums, settings, effective_order=False)
     signature = _signature(settings, split, references_a_line(references), effective_order=False)
-    return _score(found, sums, signature, settings, _warnings(hypotheses, references, settings))
+    return _score(result, sums, signature, settings, _warnings(hypotheses, references, settings))
 
 
 def sentences(hypotheses: Sequence[str], references: References, **options: Any) -> Iterator[Score]:
-    """Yield BLEU of each line by itself, over the orders that it has (effective order)."""
+    """Yield BLEU of each line, over the n-gram orders of the line (effective order)."""
     settings = _settings(options)
     split = tokenizer(settings.tokenize)
     check_lines(hypotheses, references)
-    for line, found in with_references(hypotheses, references):
-        row = list(_row(line, found, settings, split))
-        signature = _signature(settings, split, len(found), effective_order=True)
+    for line, answers in with_references(hypotheses, references):
+        row = list(_row(line, answers, settings, split))
+        signature = _signature(settings, split, len(answers), effective_order=True)
         yield _score(_compute(row, settings, effective_order=True), row, signature, settings, [])
 
 
@@ -107,7 +111,7 @@ def statistics(
 
 
 def from_sums(sums: Sequence[int], **options: Any) -> float:
-    """Return the BLEU that the sums of the rows of `statistics` give."""
+    """Return BLEU computed from the sums of the rows of `statistics`."""
     return _compute(sums, _settings(options), effective_order=False).score
 
 
@@ -122,8 +126,8 @@ def _rows(
     hypotheses: Sequence[str], references: References, settings: Settings, split: Tokenizer
 ) -> Iterator[tuple[int, ...]]:
     check_lines(hypotheses, references)
-    for line, found in with_references(hypotheses, references):
-        yield _row(line, found, settings, split)
+    for line, answers in with_references(hypotheses, references):
+        yield _row(line, answers, settings, split)
 
 
 def _row(line: str, references: list[str], settings: Settings, split: Tokenizer) -> tuple[int, ...]:
@@ -133,7 +137,7 @@ def _row(line: str, references: list[str], settings: Settings, split: Tokenizer)
 
 
 def _compute(sums: Sequence[int], settings: Settings, effective_order: bool) -> Sums:
-    """Return the score of summed counts, rounded as sacrebleu's arithmetic rounds."""
+    """Return the score of summed counts, with the same order of operations as sacrebleu."""
     length, closest = sums[:2]
     counts, totals = sums[2 : 2 + ORDER], sums[2 + ORDER :]
     if settings.variant == "document":
@@ -186,53 +190,53 @@ def _signature(
 
 
 def _score(
-    found: Sums, sums: list[int], signature: str, settings: Settings, warnings: list[str]
+    result: Sums, sums: list[int], signature: str, settings: Settings, warnings: list[str]
 ) -> Score:
     length, closest = sums[:2]
     ratio = length / closest if closest else 0.0
     name = "BLEU" if settings.variant == "standard" else "BLEU-document"
-    shown = "/".join(f"{precision:.1f}" for precision in found.precisions)
+    shown = "/".join(f"{precision:.1f}" for precision in result.precisions)
     verbose = (
-        f"{shown} (BP = {found.bp:.3f} ratio = {ratio:.3f} hyp_len = {length} ref_len = {closest})"
+        f"{shown} (BP = {result.bp:.3f} ratio = {ratio:.3f} hyp_len = {length} ref_len = {closest})"
     )
     details = {
         "counts": sums[2 : 2 + ORDER],
         "totals": sums[2 + ORDER :],
-        "precisions": found.precisions,
-        "bp": found.bp,
+        "precisions": result.precisions,
+        "bp": result.bp,
         "sys_len": length,
         "ref_len": closest,
         "ratio": ratio,
         "warnings": warnings,
     }
-    return Score(name, found.score, signature, verbose, details)
+    return Score(name, result.score, signature, verbose, details)
 
 
 def _warnings(hypotheses: Sequence[str], references: References, settings: Settings) -> list[str]:
-    found = []
+    warnings = []
     ends = 0 if settings.force else sum(line.rstrip().endswith(" .") for line in hypotheses)
     if ends >= _TOKENIZED:
-        found.append(
+        warnings.append(
             f"{ends} lines end in a full stop with a space before it: BLEU is for detokenized text,"
             " tokenized text may score lower (--force: it is meant so)"
         )
     if settings.tokenize == "13a" and _mostly_chinese(hypotheses, *references):
-        found.append(
+        warnings.append(
             "the text is mostly Chinese, which 13a does not split into words or characters:"
             " --tokenize zh"
         )
     if settings.smooth_value is not None and SMOOTHING[settings.smooth_method] is None:
-        found.append(f"the smooth value has no effect with {settings.smooth_method}")
+        warnings.append(f"the smooth value has no effect with {settings.smooth_method}")
     if settings.variant == "document":
-        found.append(
+        warnings.append(
             "the document's formula exp(p1 + p2 + p3 + p4) is not BLEU: from 1 to 54.6, without"
             " brevity penalty; its numbers compare with no published ones"
         )
-    return found
+    return warnings
 
 
 def _mostly_chinese(*files: Sequence[str | None]) -> bool:
-    """Return whether Chinese characters are most of what the first lines of any file hold."""
+    """Return whether most characters in the first lines of any file are Chinese."""
     for lines in files:
         text = "".join(line for line in lines[:_SAMPLE] if line)
         if not text.isascii() and 2 * len(_HAN.findall(text)) > len("".join(text.split())):

@@ -1,27 +1,29 @@
 """Rank documents for queries with BM25; with --qrels, score that ranking.
 
-DOCS and QUERIES hold a text a line (its identifier is the line's number), or by their ending jsonl
-(id, _id or docid; text or contents; title) or tsv (identifier, tab, text); .gz is looked through,
-- is stdin. DOCS may also be the directory of an index that --index kept.
+DOCS and QUERIES have one text per line; its identifier is the line number. By the file's ending
+they are jsonl (id, _id or docid; text or contents; title) or tsv (identifier, tab, text). .gz files
+are unpacked; - is stdin. DOCS can also be the directory of an index that --index has written.
 
-The ranking goes to stdout, all else to stderr. With --qrels the measures go to stdout instead,
-over the best 1000 of each query, and --run FILE keeps the ranking.
+The ranking is written to stdout, messages to stderr. With --qrels the measures are written to
+stdout instead, over the best 1000 documents of each query; --run FILE saves the ranking.
 
-Only documents that hold a word of the query are ranked, with scores above 0; under robertson-raw,
-where a word that most documents hold counts against them, with negative scores, too. Equal scores
-are in the order of DOCS; in a TREC run the second of two that trec_eval would take for equal (it
-reads float32) is lowered to the next float32, so that its rule for ties changes nothing.
+Only documents with a word of the query and a score above 0 are ranked. With robertson-raw the idf
+of frequent words is negative, and documents with negative scores are ranked, too. Documents with
+equal scores are in the order of DOCS. trec_eval reads scores as float32. If two scores of a TREC
+run are equal in float32, the second is lowered to the next float32, so that trec_eval keeps the
+order.
 
-K = k1 * (1 - b + b * length / mean length), N documents, df of them with the word, tf times:
+K = k1 * (1 - b + b * length / mean length); N documents, df of them contain the word; tf is the
+number of times that the word is in the document:
   lucene          log(1 + (N-df+0.5)/(df+0.5))        tf / (tf+K)
   robertson       log((N-df+0.5)/(df+0.5)), above 0   tf / (tf+K)
   robertson-raw   log((N-df+0.5)/(df+0.5))            (k1+1) tf / (tf+K)
   atire           log(N/df)                           (k1+1) tf / (tf+K)
   bm25l           log((N+1)/(df+0.5))                 (k1+1) (c+delta) / (k1+c+delta), c = k1 tf/K
   bm25+           log((N+1)/df)                       (k1+1) tf / (tf+K) + delta
-as bm25s has them (Kamphuis et al. 2020), where bm25l and bm25+ give delta's part to documents
-without the word, too; robertson-raw is Robertson's idf as it stands. A word that the query has qtf
-times counts (k3+1) qtf / (k3+qtf), without --k3 qtf times, with --k3 0 once.
+The formulas are those of bm25s (Kamphuis et al. 2020): bm25l and bm25+ add delta for documents
+without the word, too. robertson-raw does not change Robertson's idf. The weight of a word that is
+in the query qtf times is (k3+1) qtf / (k3+qtf); without --k3 it is qtf, with --k3 0 it is 1.
 """
 
 import argparse
@@ -36,7 +38,7 @@ from nlpkit.score.search.inverted_index import Index
 
 VARIANTS = ("lucene", "robertson", "robertson-raw", "atire", "bm25l", "bm25+")
 _WITH_DELTA = ("bm25l", "bm25+")
-# As in bm25s, for both; Lv and Zhai 2011 take 0.5 for BM25L and 1 for BM25+.
+# As in bm25s for both variants; Lv and Zhai 2011 use 0.5 for BM25L and 1 for BM25+.
 _DELTA = 0.5
 
 
@@ -62,43 +64,43 @@ class Weighting:
         self._k1, self._b, self._k3 = k1, b, k3
         self._delta = _DELTA if delta is None else delta
         self.signed = variant == "robertson-raw"
-        # Documents without a word are in no postings, so a mean of 0 divides nothing.
+        # If the mean length is 0, there are no postings and the factors are not used.
         self._factors = 1 - b + b * (index.lengths / (index.mean_length or 1.0))  # (N,)
 
     @property
     def parameters(self) -> dict[str, str | float | None]:
-        """Return all that moves the scores, by name."""
-        found: dict[str, str | float | None] = {
+        """The parameters that change the scores, by name."""
+        values: dict[str, str | float | None] = {
             "variant": self._variant,
             "k1": self._k1,
             "b": self._b,
             "k3": self._k3,
         }
         if self._variant in _WITH_DELTA:
-            found["delta"] = self._delta
-        return found
+            values["delta"] = self._delta
+        return values
 
     @property
     def tag(self) -> str:
-        """Return the same in short, for the last column of a TREC run."""
+        """The parameters in short form, for the last column of a TREC run."""
         values = [f"{n}={v:g}" for n, v in self.parameters.items() if isinstance(v, float | int)]
         return "-".join(["bm25", self._variant, *values])
 
     def impacts(self, term: int) -> np.ndarray:
-        """Return idf times the tf part for each posting, less `absent`: (df,) float64."""
+        """Return idf times the tf part for each posting, minus `absent`: (df,) float64."""
         span = self._index.postings(term)
         factors = self._factors[self._index.documents[span]]
         part = self._part(self._index.counts[span].astype(np.float64), factors)
         return self._idf(term) * part - self.absent(term)
 
     def absent(self, term: int) -> float:
-        """Return idf times the tf part of a document that does not hold the term."""
+        """Return idf times the tf part for a document without the term."""
         if self._variant not in _WITH_DELTA:
             return 0.0
         return self._idf(term) * float(self._part(np.zeros(1), np.ones(1))[0])
 
     def weights(self, terms: Sequence[int], counts: Sequence[int]) -> list[float]:
-        """Return (k3+1) qtf / (k3+qtf) of each term."""
+        """Return (k3+1) qtf / (k3+qtf) for each term, or qtf if there is no k3."""
         k3 = self._k3
         return [float(n) if k3 is None else (k3 + 1) * n / (k3 + n) for n in counts]
 
@@ -129,7 +131,7 @@ class Weighting:
                 return math.log((N + 1) / df)
 
     def _part(self, tf: np.ndarray, factors: np.ndarray) -> np.ndarray:
-        """Return what the counts make of the idf; `factors` are the documents' length factors."""
+        """Return the tf part of the formula; `factors` are the length factors of the documents."""
         k1 = self._k1
         if self._variant == "bm25l":
             c = tf / factors + self._delta
@@ -141,7 +143,7 @@ class Weighting:
 
 
 def _check(variant: str, k1: float, b: float, k3: float | None, delta: float | None) -> None:
-    """Raise `UsageError` for what the formula cannot take."""
+    """Raise `UsageError` for parameters that are out of range."""
     for name, value in (("k1", k1), ("k3", k3), ("delta", delta)):
         if value is not None and not 0 <= value < math.inf:
             raise UsageError(f"--{name}: {value:g} is not a number of at least 0")
@@ -160,12 +162,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     formula.add_argument("--variant", choices=VARIANTS, default="lucene", help="default: lucene")
     formula.add_argument("--k1", type=float, default=1.5, help="default: 1.5")
     formula.add_argument("--b", type=float, default=0.75, help="default: 0.75")
-    formula.add_argument("--k3", type=float, help="default: none, a repeated word counts each time")
+    formula.add_argument("--k3", type=float, help="default: none, repeated words count each time")
     formula.add_argument("--delta", type=float, help="of bm25l and bm25+; default: 0.5")
 
 
 def run(arguments: argparse.Namespace) -> float | None:
-    """Rank or, with --qrels, score: return the first measure then, else None."""
+    """Print the ranking, or its measures with --qrels; return the first measure or None."""
 
     def weighting(index: Index) -> Weighting:
         return Weighting(

@@ -1,8 +1,8 @@
-"""Character error rate: edits that turn the reference into the hypothesis, by its characters.
+"""Character error rate: edits from reference to hypothesis, divided by reference characters.
 
-Levenshtein distance over characters (Unicode code points), corpus level: all edits by all
-reference characters. As `jiwer.process_characters`: white space around a line is dropped, spaces
-inside count as characters unless `ignore_spaces`.
+Levenshtein distance over characters (Unicode code points) at corpus level: the sum of edits is
+divided by the sum of reference characters. As in `jiwer.process_characters`, white space around a
+line is removed, and spaces inside a line count as characters, except with `ignore_spaces`.
 """
 
 from nlpkit.score.contract import Option
@@ -12,7 +12,7 @@ REFERENCES = (1, 1)
 LOWER_IS_BETTER = True
 OPTIONS = (
     Option("lowercase", False, "compare in lower case", ("-lc",), type=bool),
-    Option("ignore_spaces", False, "leave white space out, as is usual for Chinese", type=bool),
+    Option("ignore_spaces", False, "ignore white space, as is usual for Chinese", type=bool),
 )
 
 

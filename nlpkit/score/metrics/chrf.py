@@ -1,7 +1,7 @@
 """chrF and chrF++: F-score of character (and word) n-grams, 0 … 100, by sacrebleu.
 
-Popović 2015 and 2017; `--chrf-word-order 2` is chrF++. The n-grams are sacrebleu's, so is the
-number; only memory differs, since lines are counted one after the other.
+Popović 2015 and 2017; `--chrf-word-order 2` is chrF++. sacrebleu counts the n-grams and computes
+the score. It gets one line at a time, which needs less memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,7 +46,7 @@ REFERENCES = (1, None)
 
 
 def score(hypotheses: Sequence[str], references: References, **options: Any) -> Score:
-    """Return chrF of the corpus, 0 … 100; each line counts with the reference it fits best."""
+    """Return chrF of the corpus, 0 … 100; each line uses the reference with its best score."""
     return _sacrebleu.corpus_score(_metric(options), hypotheses, references)
 
 
@@ -58,12 +58,12 @@ def sentences(hypotheses: Sequence[str], references: References, **options: Any)
 def statistics(
     hypotheses: Sequence[str], references: References, **options: Any
 ) -> Iterator[_sacrebleu.Row]:
-    """Yield n-grams of the hypothesis, of the reference and in both, for each order in turn."""
+    """Yield for each line and order the n-grams of the hypothesis, the reference, and both."""
     return _sacrebleu.rows(_metric(options), hypotheses, references)
 
 
 def from_sums(sums: Sequence[float], **options: Any) -> float:
-    """Return the chrF that the sums of the rows of `statistics` give."""
+    """Return chrF computed from the sums of the rows of `statistics`."""
     return _sacrebleu.score_of_sums(_metric(options), sums)
 
 

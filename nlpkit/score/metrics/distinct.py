@@ -1,9 +1,9 @@
-"""Distinct-n: the share of different n-grams among all of them, a measure of diversity.
+"""Distinct-n: distinct n-grams divided by all n-grams, a measure of diversity.
 
 Li et al. 2016, "A diversity-promoting objective function for neural conversation models". 0...1,
-no references. It falls with the amount of text: compare outputs of the same size. `--level corpus`
-counts over all lines together, `sentence` is the mean over lines of a line's own share, 0 for a
-line with no n-gram.
+without references. Longer texts have lower scores: compare outputs of the same size. `--level
+corpus` counts over all lines together. `sentence` is the mean of the scores of the lines; a line
+without an n-gram has score 0.
 """
 
 from array import array
@@ -19,12 +19,17 @@ TOKENIZE = ("whitespace", "word", "unicode", "zh", "char")
 REFERENCES = (0, 0)
 OPTIONS = (
     Option("n", 2, "the length of the n-grams", type=int, metavar="N"),
-    Option("level", "corpus", "over all lines together, or the mean over lines", choices=LEVELS),
+    Option(
+        "level",
+        "corpus",
+        "over all lines together, or the mean of lines",
+        choices=LEVELS,
+    ),
     Option(
         "tokenize",
         "whitespace",
-        "whitespace: as it is; word: a-z and 0-9; unicode: words of any script; zh: Chinese "
-        "characters one by one, other words whole; char: every character but white space",
+        "whitespace: split at white space; word: a-z and 0-9; unicode: words of any script; zh: "
+        "Chinese characters and other words; char: every character except white space",
         ("-tok",),
         choices=TOKENIZE,
     ),
@@ -74,7 +79,7 @@ def sentences(
     level: str = "corpus",
     tokenize: str = "whitespace",
 ) -> Iterator[Score]:
-    """Yield each line's own share, 0 if it has no n-gram."""
+    """Yield the score of each line, 0 if it has no n-gram."""
     signature = _signature("sentence", tokenize)
     for line in _lines(hypotheses, n, tokenize):
         verbose = f"{len(set(line))} of {len(line)}"
@@ -94,7 +99,7 @@ def _share(line: Sequence[tuple[str, ...]]) -> float:
 
 def _warnings(hypotheses: Sequence[str], tokenize: str) -> Iterator[str]:
     if tokenize == "whitespace" and is_unspaced(hypotheses):
-        yield "the lines are written without spaces, so a line is a token: --tokenize zh"
+        yield "the lines are written without spaces, so each line is one token: use --tokenize zh"
 
 
 def _signature(level: str, tokenize: str) -> str:

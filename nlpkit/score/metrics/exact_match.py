@@ -1,7 +1,8 @@
 """Exact match: the share of lines that equal a reference answer.
 
-0...1. Of several references one must match. `--normalize squad` is the rule of the SQuAD v1.1
-script (Rajpurkar et al. 2016), `cmrc` that of CMRC 2018 (both print 100 times this).
+0...1. If there are several references, one must match. `--normalize squad` is the rule of the SQuAD
+v1.1 script (Rajpurkar et al. 2016); `cmrc` is the rule of CMRC 2018. Both scripts print 100 times
+this score.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ OPTIONS = (
     Option(
         "normalize",
         "none",
-        "none: as it is, but for white space around a line; squad: lower case, without ASCII "
+        "none: only without white space around a line; squad: lower case, without ASCII "
         "punctuation and a, an, the; cmrc: lower case, without Chinese punctuation",
         choices=NORMALIZE,
     ),
@@ -37,7 +38,7 @@ def score(
 def sentences(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, normalize: str = "none"
 ) -> Iterator[Score]:
-    """Yield 1 for each line that matches, 0 for one that does not."""
+    """Yield 1 for a line that matches, else 0."""
     signature = _signature(references, normalize)
     for match in _matches(hypotheses, references, normalize):
         yield Score("EM", float(match), signature, percent=False)
@@ -46,7 +47,7 @@ def sentences(
 def statistics(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, normalize: str = "none"
 ) -> list[tuple[int, int]]:
-    """Return a row a line: 1 if it matches, and 1."""
+    """Return for each line a row: 1 if it matches, else 0; and 1."""
     return [(match, 1) for match in _matches(hypotheses, references, normalize)]
 
 
@@ -58,9 +59,9 @@ def from_sums(sums: Sequence[int], **_options: object) -> float:
 def _matches(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], normalize: str
 ) -> list[int]:
-    plain = NORMALIZERS[normalize]
+    normalized = NORMALIZERS[normalize]
     return [
-        int(plain(hypothesis) in map(plain, answers))
+        int(normalized(hypothesis) in map(normalized, answers))
         for hypothesis, answers in with_answers(hypotheses, references)
     ]
 

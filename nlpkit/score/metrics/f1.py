@@ -1,8 +1,8 @@
 """F1, with precision and recall: macro, micro or weighted over the classes, or of one class.
 
-One label a line, 0...1. As scikit-learn's `precision_recall_fscore_support` with `zero_division=0`:
-precision is 0 for a class that is never predicted, recall for one that is never right. The classes
-are those of both files; macro averages F1 itself, not precision and recall.
+Each line has one label. The score is 0...1, as `precision_recall_fscore_support` of scikit-learn
+with `zero_division=0`: precision is 0 for a class that is never predicted, and recall is 0 for a
+class that is never right. The classes of both files count. Macro averages the F1 of the classes.
 """
 
 import math
@@ -20,8 +20,8 @@ OPTIONS = (
     Option(
         "average",
         "macro",
-        "macro: every class counts the same; micro: every line (equal to accuracy); weighted: "
-        "every class by its lines; binary: --positive alone",
+        "macro: every class counts the same; micro: every line counts the same (equal to "
+        "accuracy); weighted: each class counts by its lines; binary: only --positive",
         choices=AVERAGES,
     ),
     Option("positive", "1", "the class that --average binary scores", metavar="LABEL"),
@@ -43,10 +43,10 @@ def score(
     positive: str = "1",
     per_class: bool = False,
 ) -> Score:
-    """Return F1, `details` with precision, recall and a row (with support) for every class.
+    """Return F1; `details` has precision, recall, and the same with support for each class.
 
-    Raise `UsageError` if `binary` is asked of more than two classes or of a label that is in
-    neither file.
+    Raise `UsageError` if `average` is `binary` and there are more than two classes, or `positive`
+    is in neither file.
     """
     labels = _labels.read(hypotheses, references)
     classes = _classes(labels, average, positive)
@@ -81,13 +81,13 @@ def statistics(
     positive: str = "1",
     per_class: bool = False,
 ) -> Iterator[tuple[int, ...]]:
-    """Yield a row a line: three numbers for every class that is averaged (see `_labels.rows`)."""
+    """Yield for each line three numbers for every averaged class (see `_labels.rows`)."""
     labels = _labels.read(hypotheses, references)
     return _labels.rows(labels, _classes(labels, average, positive))
 
 
 def from_sums(sums: Sequence[int], *, average: str = "macro", **_options: object) -> float:
-    """Return F1; classes that are in neither side of a resample are not averaged over."""
+    """Return F1; the average leaves out classes that do not occur in the resample."""
     return _average(_labels.from_row(sums), average).f1
 
 
@@ -95,8 +95,8 @@ def _classes(labels: Labels, average: str, positive: str) -> list[str]:
     if average != "binary":
         return labels.known
     if len(labels.known) > 2:
-        many = f"average binary is of two classes, these are {len(labels.known)}"
-        raise UsageError(f"{many}: choose macro, micro or weighted")
+        count = f"average binary needs two classes, there are {len(labels.known)}"
+        raise UsageError(f"{count}: choose macro, micro or weighted")
     if positive not in labels.known:
         known = ", ".join(labels.known)
         raise UsageError(f"the positive label {positive!r} is in neither file; labels: {known}")
@@ -121,10 +121,10 @@ def _average(classes: Sequence[Counts], average: str) -> _Part:
         return _part(Counts(*(sum(column) for column in zip(*classes, strict=True))))
     present = [c for c in classes if c.predicted or c.right]
     weights = [c.right if average == "weighted" else 1 for c in present]
-    whole, parts = sum(weights), [_part(c) for c in present]
+    total, parts = sum(weights), [_part(c) for c in present]
     return _Part(
         *(
-            math.fsum(w * part[k] for w, part in zip(weights, parts, strict=True)) / whole
+            math.fsum(w * part[k] for w, part in zip(weights, parts, strict=True)) / total
             for k in range(3)
         )
     )

@@ -1,15 +1,17 @@
 """Score rankings against relevance judgements, as trec_eval does.
 
-QRELS holds `query 0 document relevance`, or BEIR's tsv `query document relevance` with its header;
-RUN `query Q0 document rank score tag`; .gz is looked through, - is stdin. Several runs give a row
-each. Documents are in the order of their scores, read as float32, equal ones by descending
-identifier; the rank column counts for nothing: all as trec_eval has it.
+QRELS has lines `query 0 document relevance`, or `query document relevance` after a header, as in
+BEIR. RUN has lines `query Q0 document rank score tag`. .gz files are unpacked; - is stdin. Each run
+is a row of the table. As in trec_eval, documents are sorted by score, read as float32; equal scores
+are sorted by descending identifier; the rank column is ignored.
 
-The means are over the queries that are in both files (trec_eval's rule); with --complete over all
-queries of QRELS, 0 for those that RUN does not have (trec_eval -c, and what ir_measures gives).
+The means are over the queries that are in both files, as in trec_eval. With --complete they are
+over all queries of QRELS, and queries that are not in RUN count 0, as in trec_eval -c and
+ir_measures.
 
-Measures, as ir_measures names them: nDCG and nDCG@k (linear gain, log2(rank + 1)), AP (MAP), RR
-(MRR), P@k, R@k (Recall@k), Success@k, Rprec; (rel=2) for what counts as relevant: P(rel=2)@10.
+Measures have the names of ir_measures: nDCG and nDCG@k (linear gain, log2(rank + 1)), AP (MAP), RR
+(MRR), P@k, R@k (Recall@k), Success@k, Rprec; (rel=2) sets the lowest relevance that counts:
+P(rel=2)@10.
 """
 
 import argparse
@@ -35,10 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=evaluation.DEFAULT,
         help=f"default: {' '.join(evaluation.DEFAULT)}",
     )
-    parser.add_argument("-c", "--complete", action="store_true", help="mean over all of QRELS")
-    parser.add_argument("--per-query", action="store_true", help="each query's values, too")
-    parser.add_argument("--json", action="store_true", help="values unrounded, one object a run")
-    text = "the numbers alone, a line a run"
+    parser.add_argument("-c", "--complete", action="store_true", help="mean over all QRELS queries")
+    parser.add_argument("--per-query", action="store_true", help="also the values of each query")
+    parser.add_argument("--json", action="store_true", help="unrounded values, one object per run")
+    text = "only the numbers, one line for each run"
     parser.add_argument("-b", "--score-only", action="store_true", help=text)
     parser.add_argument("-w", "--width", type=int, default=4, help="decimals; default: 4")
     parser.add_argument("-q", "--quiet", action="store_true", help="no remarks on stderr")
@@ -54,21 +56,21 @@ def run(arguments: argparse.Namespace) -> float | None:
     if arguments.width < 0:
         raise UsageError(f"--width: {arguments.width} is below 0")
     qrels = read_qrels(arguments.qrels)
-    found: list[Evaluation] = []
+    evaluations: list[Evaluation] = []
     for path in arguments.runs:
         rankings = read_run(path)
         name = name_of(path)
-        found.append(
+        evaluations.append(
             evaluation.evaluate(name, qrels, rankings, measures, complete=arguments.complete)
         )
         if not arguments.quiet:
-            sys.stderr.write(f"{name}: means {found[-1].about}\n")
+            sys.stderr.write(f"{name}: means {evaluations[-1].about}\n")
     if arguments.json:
-        text = evaluation.as_json(found, arguments.per_query, qrels=name_of(arguments.qrels))
+        text = evaluation.as_json(evaluations, arguments.per_query, qrels=name_of(arguments.qrels))
     elif arguments.score_only:
-        rows = (each.means.values() for each in found)
+        rows = (result.means.values() for result in evaluations)
         text = "".join("\t".join(f"{v:.{arguments.width}f}" for v in row) + "\n" for row in rows)
     else:
-        text = evaluation.table(found, arguments.width, arguments.per_query)
+        text = evaluation.table(evaluations, arguments.width, arguments.per_query)
     sys.stdout.write(text)
-    return found[0].means[measures[0].name]
+    return evaluations[0].means[measures[0].name]

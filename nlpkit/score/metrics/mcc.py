@@ -1,8 +1,8 @@
-"""Matthews correlation coefficient, of two classes or many.
+"""Matthews correlation coefficient of two or more classes.
 
-One label a line, -1...1; Gorodkin 2004 for many classes ("Comparing two K-category assignments by
-a K-category correlation coefficient", eq. 8). As scikit-learn's `matthews_corrcoef`: 0 where one
-side has a single class, which is said.
+Each line has one label. The score is -1...1; for many classes: Gorodkin 2004, "Comparing two
+K-category assignments by a K-category correlation coefficient", eq. 8. As `matthews_corrcoef` of
+scikit-learn, it is 0, with a warning, if one file has a single class.
 """
 
 import math
@@ -33,7 +33,7 @@ def score(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Sco
 def statistics(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]]
 ) -> Iterator[tuple[int, ...]]:
-    """Yield a row a line: three numbers for every class (see `_labels.rows`)."""
+    """Yield for each line three numbers for every class (see `_labels.rows`)."""
     labels = _labels.read(hypotheses, references)
     return _labels.rows(labels, labels.known)
 
@@ -44,7 +44,7 @@ def from_sums(sums: Sequence[int], **_options: object) -> float:
 
 
 def _correlation(classes: Sequence[Counts]) -> float:
-    """Return cov(x, y) / sqrt(cov(x, x) cov(y, y)); integers up to the division."""
+    """Return cov(x, y) / sqrt(cov(x, x) cov(y, y)), computed in integers before the division."""
     lines = sum(c.right for c in classes)
     correct = sum(c.both for c in classes)
     covariance = correct * lines - sum(c.predicted * c.right for c in classes)

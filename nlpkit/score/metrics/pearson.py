@@ -1,7 +1,7 @@
 """Pearson correlation of two columns of numbers.
 
-One number a line, -1...1. As `scipy.stats.pearsonr`, but that a constant column is an error and
-not a quiet nan.
+Each line has one number. The score is -1...1, as `scipy.stats.pearsonr`. Differs from SciPy: a
+constant column is an error, not nan.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ OPTIONS: tuple[Option, ...] = ()
 
 
 def score(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
-    """Return r; raise `DataError` if it is undefined, `BadLine` for what is no number."""
-    ours, theirs = _numbers.read_pairs(hypotheses, references)
-    lines = len(ours)
-    value = _numbers.pearson(ours, theirs)
+    """Return r; raise `DataError` if it is undefined, `BadLine` for a line without a number."""
+    x, y = _numbers.read_pairs(hypotheses, references)
+    lines = len(x)
+    value = _numbers.pearson(x, y)
     return Score("Pearson", value, f"n:{lines}", "", {"lines": lines}, percent=False)

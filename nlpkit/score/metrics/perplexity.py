@@ -1,10 +1,11 @@
-"""Perplexity from a file of log-probabilities, by token, and by word and character of a text.
+"""Perplexity per token from a file of log-probabilities, or per word or character of a text.
 
-A line holds the log-probabilities of its tokens, one or many between white space; an empty line
-has none. exp(-mean), 1 or more, lower is better. With the text as reference (a line for a line)
-also perplexities by word and by character, and bits by character and by byte, which models with
-different vocabularies can be compared by. All tokens in the file count, so it says which tokens
-are scored (an end of sentence, a beginning); a token of probability 0 (-inf) makes it infinite.
+A line has the log-probabilities of its tokens, with white space between them; it may be empty. The
+score is exp(-mean), 1 or more; lower is better. The text with the same lines can be given as
+reference. Then there are also perplexities per word and character, and bits per character and byte.
+These are comparable between models with different vocabularies. All tokens in the file count: the
+file decides if the ends of sentences are scored. A probability of 0 (-inf) makes the score
+infinite.
 """
 
 import math
@@ -22,22 +23,22 @@ NORMS = ("token", "word", "character")
 REFERENCES = (0, 1)
 LOWER_IS_BETTER = True
 OPTIONS = (
-    Option("base", "e", "of the logarithms in the file", choices=tuple(BASES)),
+    Option("base", "e", "base of the logarithms in the file", choices=tuple(BASES)),
     Option(
         "per",
         "token",
-        "what the score is by: token, or word (between white space) or character of the text "
+        "unit of the score: token, or word (between white space) or character of the text "
         "that is given as reference",
         choices=NORMS,
     ),
     Option(
         "count_ends",
         False,
-        "a line's end is a word, a character and a byte of its text, too: where it was scored",
+        "count the end of each line as a word, character and byte; for models that score it",
         type=bool,
     ),
 )
-# A float32 log-softmax of a certain token may end a little above 0.
+# In float32, the log-softmax of a token with probability 1 may be slightly above 0.
 _ROUNDING = 1e-6
 _INFINITY = re.compile(r"-inf(inity)?", re.IGNORECASE)
 
@@ -50,10 +51,10 @@ def score(
     per: str = "token",
     count_ends: bool = False,
 ) -> Score:
-    """Return exp(-sum / count); `details` holds it by every count there is.
+    """Return exp(-sum / count); `details` has the perplexity for every unit.
 
-    Raise `BadLine` for what is no log-probability (positive, nan, text), `DataError` if there is
-    no token, or no word or character, `UsageError` if `per` needs a text.
+    Raise `BadLine` for a value that is no log-probability (positive, nan, text), `DataError` if
+    there is no token, or no word or character, `UsageError` if `per` needs a text.
     """
     _check(per, references)
     values, lines, empty = array("d"), 0, 0
@@ -93,7 +94,7 @@ def sentences(
     per: str = "token",
     count_ends: bool = False,
 ) -> Iterator[Score]:
-    """Yield the perplexity of each line; raise `BadLine` for one with nothing to divide by."""
+    """Yield the perplexity of each line; raise `BadLine` for a line without the unit `per`."""
     _check(per, references)
     signature = _signature(base, per, count_ends, bool(references))
     for i, line in enumerate(hypotheses):
@@ -126,7 +127,7 @@ def _read(line: str, index: int, base: str) -> list[float]:
             raise BadLine(
                 0,
                 index,
-                f"{field} is positive, a log-probability is at most 0 (turn the sign of negative "
+                f"{field} is positive, a log-probability is at most 0 (change the sign of negative "
                 "log-likelihoods; take the logarithm of probabilities)",
             )
         values.append(value * BASES[base])
@@ -134,7 +135,7 @@ def _read(line: str, index: int, base: str) -> list[float]:
 
 
 def _count(references: Sequence[Sequence[str]], count_ends: bool) -> dict[str, int]:
-    """Return words, characters and bytes of the text, nothing without one."""
+    """Return the numbers of words, characters and bytes of the text; empty without a text."""
     if not references:
         return {}
     text = references[0]

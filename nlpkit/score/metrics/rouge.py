@@ -1,9 +1,9 @@
-"""ROUGE-1, ROUGE-2 and ROUGE-L: words, or Chinese characters, shared with a reference summary.
+"""ROUGE-1, ROUGE-2 and ROUGE-L: words or Chinese characters in common with a reference summary.
 
 Lin 2004, "ROUGE: a package for automatic evaluation of summaries"; equal to the package
-`rouge_score` without stemming, and to its `score_multi`: of several references the one with the
-best F-measure counts, line by line. The score is the mean over lines, 0...1. A reference that is
-empty where another is not is one that the line has not.
+`rouge_score` without stemming. If a line has several references, the best F-measure counts, as in
+`score_multi` of that package. The score is the mean over lines, 0...1. An empty reference counts
+only if all references of the line are empty.
 """
 
 from array import array
@@ -20,13 +20,13 @@ VARIANTS = ("rouge1", "rouge2", "rougeL")
 TOKENIZE = ("word", "unicode", "zh", "char", "whitespace")
 REFERENCES = (1, None)
 OPTIONS = (
-    Option("variant", "rougeL", "which of the three is the score", choices=VARIANTS),
+    Option("variant", "rougeL", "the score", choices=VARIANTS),
     Option(
         "tokenize",
         "word",
-        "word: a-z and 0-9, all else dropped, as rouge_score; unicode: words of any script; "
-        "zh: Chinese characters one by one, other words whole, no punctuation; "
-        "char: every character but white space; whitespace: as it is",
+        "word: only a-z and 0-9, as rouge_score; unicode: words of any script; "
+        "zh: Chinese characters and other words, without punctuation; "
+        "char: every character except white space; whitespace: split at white space",
         ("-tok",),
         choices=TOKENIZE,
     ),
@@ -34,7 +34,7 @@ OPTIONS = (
 _TITLES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
 Tokens = Sequence[str]
 
-# Below this share the letters dropped are names and loan words of an English text.
+# A smaller share of removed letters comes from names and loan words in an English text.
 _WARN_SHARE = 0.01
 
 
@@ -51,7 +51,7 @@ def score(
     variant: str = "rougeL",
     tokenize: str = "word",
 ) -> Score:
-    """Return the mean F-measure of `variant`; all three with precision and recall in `details`."""
+    """Return the mean F-measure of `variant`; `details` has all three, precision and recall."""
     columns = {v: [array("d") for _ in _Part._fields] for v in VARIANTS}
     lines = empty = 0
     for hypothesis, answers in _tokens(hypotheses, references, tokenize):
@@ -95,7 +95,7 @@ def statistics(
     variant: str = "rougeL",
     tokenize: str = "word",
 ) -> list[tuple[int, int]]:
-    """Return a row a line: its F-measure as an integer (see `_means`), and 1."""
+    """Return for each line its F-measure as an integer (see `_means`), and 1."""
     lines = sentences(hypotheses, references, variant=variant, tokenize=tokenize)
     return _means.statistics_of([line.score for line in lines])
 
@@ -114,7 +114,7 @@ def _tokens(
 
 
 def _best(hypothesis: Tokens, answers: list[Tokens], variant: str) -> _Part:
-    """Return the part of the reference with the best F-measure, the first of equals."""
+    """Return the best F-measure over the references, with its precision and recall."""
     measure = _common_subsequence if variant == "rougeL" else _common_ngrams[variant]
     return max((measure(hypothesis, answer) for answer in answers), key=lambda part: part.f)
 
@@ -139,7 +139,7 @@ def _part(shared: int, ours: int, theirs: int) -> _Part:
     if not shared:
         return _Part(0.0, 0.0, 0.0)
     precision, recall = shared / ours, shared / theirs
-    # The harmonic mean in rouge_score's order of operations, so that equal means equal.
+    # The order of operations is that of rouge_score, so that the results are equal.
     return _Part(precision, recall, 2 * precision * recall / (precision + recall))
 
 
@@ -153,8 +153,8 @@ def _warnings(
 ) -> Iterator[str]:
     dropped = total = 0
     for reference in references if tokenize == "word" else ():
-        more, all_of_them = dropped_letters(reference)
-        dropped, total = dropped + more, total + all_of_them
+        dropped_here, total_here = dropped_letters(reference)
+        dropped, total = dropped + dropped_here, total + total_here
     if dropped > _WARN_SHARE * total:
         yield (
             f"--tokenize word drops {dropped} of {total} letters of the references (all but a-z "

@@ -1,7 +1,7 @@
 """Spearman rank correlation of two columns of numbers.
 
-One number a line, -1...1; equal numbers share the mean of their ranks. As `scipy.stats.spearmanr`,
-but that a constant column is an error and not a quiet nan.
+Each line has one number. The score is -1...1, as `scipy.stats.spearmanr`; equal numbers get the
+mean of their ranks. Differs from SciPy: a constant column is an error, not nan.
 """
 
 import math
@@ -15,15 +15,15 @@ OPTIONS: tuple[Option, ...] = ()
 
 
 def score(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
-    """Return rho; raise `DataError` if it is undefined, `BadLine` for what is no number."""
-    ours, theirs = _numbers.read_pairs(hypotheses, references)
-    lines = len(ours)
-    # Twice a rank is whole and the mean of all is lines + 1: integers up to the division.
-    a = [rank - lines - 1 for rank in _numbers.double_ranks(ours)]
-    b = [rank - lines - 1 for rank in _numbers.double_ranks(theirs)]
+    """Return rho; raise `DataError` if it is undefined, `BadLine` for a line without a number."""
+    x, y = _numbers.read_pairs(hypotheses, references)
+    lines = len(x)
+    # Doubled ranks are integers, and their mean is lines + 1: no rounding before the division.
+    a = [rank - lines - 1 for rank in _numbers.double_ranks(x)]
+    b = [rank - lines - 1 for rank in _numbers.double_ranks(y)]
     covariance = sum(map(int.__mul__, a, b))
     value = covariance / math.sqrt(sum(v * v for v in a) * sum(v * v for v in b))
-    ties = lines - len(set(ours)), lines - len(set(theirs))
+    ties = lines - len(set(x)), lines - len(set(y))
     details = {"lines": lines, "ties_in_hypotheses": ties[0], "ties_in_references": ties[1]}
     signature = f"n:{lines}|ties:mean"
     return Score("Spearman", value, signature, "", details, percent=False)

@@ -1,9 +1,9 @@
 """Answer F1 of question answering: words in common (SQuAD), or Chinese characters (CMRC).
 
-0...1, the mean over lines of the best F1 over a line's references. `squad` is the rule of the
-SQuAD v1.1 script (Rajpurkar et al. 2016): words in common after normalisation, 0 where none is.
-`cmrc` is that of CMRC 2018: the longest run of characters in common; Latin words are cut at signs
-here, by nltk there. Both scripts print 100 times this.
+0...1: the mean over lines of the best F1 over the references of a line. `squad` is the rule of the
+SQuAD v1.1 script (Rajpurkar et al. 2016): words in common after normalisation. `cmrc` is the rule
+of CMRC 2018: the longest run of characters in common. Differs from CMRC 2018: Latin words are split
+at signs, not by nltk. Both scripts print 100 times this score.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ def score(
     details["warnings"] = []
     if normalize == "squad" and is_unspaced(references[0]):
         details["warnings"].append(
-            "the references are written without spaces, so a line is a word: --normalize cmrc"
+            "the references are written without spaces, so a line is one word: use --normalize cmrc"
         )
     signature = _signature(references, normalize)
     verbose = f"{len(values)} lines, {details['lines_with_0']} with 0"
@@ -57,7 +57,7 @@ def sentences(
 def statistics(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, normalize: str = "squad"
 ) -> list[tuple[int, int]]:
-    """Return a row a line: its F1 as an integer (see `_means`), and 1."""
+    """Return for each line its F1 as an integer (see `_means`), and 1."""
     return _means.statistics_of(list(_values(hypotheses, references, normalize)))
 
 
@@ -69,14 +69,14 @@ def from_sums(sums: Sequence[int], **_options: object) -> float:
 def _values(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], normalize: str
 ) -> Iterator[float]:
-    plain = NORMALIZERS[normalize]
+    normalized = NORMALIZERS[normalize]
     for hypothesis, answers in with_answers(hypotheses, references):
         if normalize == "cmrc":
             ours = cmrc_units(hypothesis)
             yield max(_run_f1(ours, cmrc_units(answer)) for answer in answers)
         else:
-            words = plain(hypothesis).split()
-            yield max(_bag_f1(words, plain(answer).split()) for answer in answers)
+            words = normalized(hypothesis).split()
+            yield max(_bag_f1(words, normalized(answer).split()) for answer in answers)
 
 
 def _bag_f1(ours: list[str], theirs: list[str]) -> float:

@@ -1,6 +1,6 @@
-"""TER: edits and shifts of word runs for each reference word, in per cent, by sacrebleu.
+"""TER: edits and shifts of word runs per reference word, in per cent, by sacrebleu.
 
-Translation edit rate (Snover et al. 2006): 0 is best, and it can exceed 100.
+Translation edit rate (Snover et al. 2006). 0 is best; the score can be above 100.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,19 +15,19 @@ OPTIONS = (
     Option(
         "asian_support",
         False,
-        "treat Chinese and Japanese characters apart, with the two below",
+        "split Chinese and Japanese characters; only with the two options below",
         ("--ter-asian-support",),
         bool,
     ),
-    Option("no_punct", False, "leave punctuation out", ("--ter-no-punct",), bool),
-    Option("normalized", False, "split punctuation off words", ("--ter-normalized",), bool),
+    Option("no_punct", False, "remove punctuation", ("--ter-no-punct",), bool),
+    Option("normalized", False, "separate punctuation from words", ("--ter-normalized",), bool),
 )
 REFERENCES = (1, None)
 LOWER_IS_BETTER = True
 
 
 def score(hypotheses: Sequence[str], references: References, **options: Any) -> Score:
-    """Return TER of the corpus: fewest edits over the mean length of the references."""
+    """Return TER of the corpus: fewest edits divided by the mean length of the references."""
     return _sacrebleu.corpus_score(_metric(options), hypotheses, references)
 
 
@@ -44,7 +44,7 @@ def statistics(
 
 
 def from_sums(sums: Sequence[float], **options: Any) -> float:
-    """Return the TER that the sums of the rows of `statistics` give."""
+    """Return TER computed from the sums of the rows of `statistics`."""
     return _sacrebleu.score_of_sums(_metric(options), sums)
 
 

@@ -1,19 +1,21 @@
-"""The top words of documents by TF-IDF, or documents ranked for queries.
+"""Find the top words of documents by TF-IDF, or rank documents for queries.
 
-Without QUERIES: the words of each document with the highest weight, --top of them, as tsv
-(document, rank, word, weight) or JSON. With QUERIES: documents ranked, and scored with --qrels.
-DOCS, QUERIES, what goes where and how ties are told apart: as in `nlpkit score bm25`.
+Without QUERIES it prints the --top words of each document with the highest weight, as tsv
+(document, rank, word, weight) or JSON. With QUERIES it ranks documents, and scores the ranking with
+--qrels. Files, output and the order of equal scores are those of `nlpkit score bm25`.
 
-N documents, df of them with the word, tf times in a document of so many words, qtf in the query:
+N documents, df of them contain the word; it is tf times in a document and qtf times in the query;
+length is the number of words of the document:
   plain       (tf / length) * ln(N / (df + 1))
   unsmoothed  (tf / length) * ln(N / df)
   sublinear   (1 + ln tf) * ln(N / df)
   sklearn     tf * (ln((1 + N) / (1 + df)) + 1), divided by the Euclidean norm of the document
-A document's score is the sum over the query's words, each qtf times; for sklearn it is the cosine,
-as scikit-learn's TfidfVectorizer makes it.
+The score of a document is the sum over the words of the query, each times qtf. For sklearn it is
+the cosine of TfidfVectorizer of scikit-learn.
 
-The idf of plain is 0 for a word that all documents but one hold, negative for one in all of them;
-there, documents that hold a word of the query are ranked whatever their score, else above 0 only.
+The idf of plain is 0 for a word that is in all documents except one, and negative for a word in all
+documents. Therefore plain ranks all documents with a word of the query; the other variants rank
+only documents with scores above 0.
 """
 
 import argparse
@@ -41,16 +43,16 @@ class Weighting:
 
     @property
     def parameters(self) -> dict[str, str | float | None]:
-        """Return all that moves the scores, by name."""
+        """The parameters that change the scores, by name."""
         return {"variant": self._variant}
 
     @property
     def tag(self) -> str:
-        """Return the same in short, for the last column of a TREC run."""
+        """The parameters in short form, for the last column of a TREC run."""
         return f"tfidf-{self._variant}"
 
     def impacts(self, term: int) -> np.ndarray:
-        """Return the tf-idf of the term in each document that holds it: (df,) float64."""
+        """Return the tf-idf of the term in each document that contains it: (df,) float64."""
         span = self._index.postings(term)
         counts = self._index.counts[span]
         if self._variant == "sublinear":
@@ -58,11 +60,11 @@ class Weighting:
         return counts * float(self._idf[term]) / self._sizes[self._index.documents[span]]
 
     def absent(self, term: int) -> float:
-        """Return 0: a document is not weighed by what it does not hold."""
+        """Return 0: a term that is not in a document adds nothing."""
         return 0.0
 
     def weights(self, terms: Sequence[int], counts: Sequence[int]) -> list[float]:
-        """Return the query's counts or, in `sklearn`, its normalised tf-idf."""
+        """Return the counts of the query, or for `sklearn` its normalised tf-idf."""
         if self._variant != "sklearn":
             return [float(n) for n in counts]
         values = [n * float(self._idf[term]) for term, n in zip(terms, counts, strict=True)]
@@ -70,7 +72,7 @@ class Weighting:
         return [v / norm for v in values]
 
     def parts(self, term: int, document: int) -> tuple[float, ...]:
-        """Return the idf, and what the count is divided by or, in `sublinear`, becomes."""
+        """Return the idf, and the divisor of the count, or for `sublinear` the tf part."""
         idf = float(self._idf[term])
         if self._variant != "sublinear":
             return idf, float(self._sizes[document])
@@ -79,7 +81,7 @@ class Weighting:
 
     @cached_property
     def _idf(self) -> np.ndarray:
-        """Return the idf of every term: (V,)."""
+        """The idf of every term: (V,)."""
         N, df = len(self._index.ids), self._index.frequencies
         if self._variant == "plain":
             return np.log(N / (df + 1))
@@ -89,7 +91,7 @@ class Weighting:
 
     @cached_property
     def _sizes(self) -> np.ndarray:
-        """Return each document's length in words or, in `sklearn`, its norm: (N,) float64."""
+        """The length of each document in words, or for `sklearn` its norm: (N,) float64."""
         if self._variant != "sklearn":
             return self._index.lengths.astype(np.float64)
         values = self._index.counts * np.repeat(self._idf, self._index.frequencies)
@@ -105,5 +107,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> float | None:
-    """Print top words or rankings or, with --qrels, measures; return the first measure then."""
+    """Print top words, a ranking, or with --qrels its measures; return the first one or None."""
     return command.run(arguments, "tfidf", lambda index: Weighting(index, arguments.variant))

@@ -1,8 +1,8 @@
-"""Word error rate: edits that turn the reference into the hypothesis, by words of the reference.
+"""Word error rate: edits from reference to hypothesis, divided by reference words.
 
-Levenshtein distance over words between white space, corpus level: all edits by all reference
-words, so above 1 where much is inserted. As `jiwer.process_words`, the kinds of edit too, but that
-a tab or U+3000 separates words here; jiwer splits at the space (U+0020) alone.
+Levenshtein distance over words between white space, at corpus level: the sum of edits is divided by
+the sum of reference words. It is above 1 if there are many insertions. Score and kinds of edits are
+those of `jiwer.process_words`. Differs from jiwer: a tab or U+3000 also separates words.
 """
 
 from collections.abc import Sequence
@@ -31,10 +31,10 @@ sentences, statistics, from_sums = _RATE.sentences, _RATE.statistics, _RATE.from
 def score(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool = False
 ) -> Score:
-    """Return edits by reference words; raise `DataError` if the references have no word."""
+    """Return edits divided by reference words; raise `DataError` if there is no reference word."""
     result = _RATE.score(hypotheses, references, lowercase=lowercase)
     if is_unspaced(references[0]):
         result.details["warnings"].append(
-            "the references are written without spaces, so a line is a word: use cer"
+            "the references are written without spaces, so each line is one word: use cer"
         )
     return result

@@ -1,9 +1,9 @@
-"""Documents and queries from files: identifier and text, one a line.
+"""Reads documents and queries from files: one identifier and text per line.
 
-- `jsonl`: objects with `id`, `_id` or `docid`, and `text` (with `title` before it where there is
-  one, as BEIR and Anserini do) or `contents` (which has the title already, in Anserini's layout);
-- `tsv`: identifier, a tab, text (further tabs are white space in it);
-- `text`: a text; its identifier is the line's number, from 1.
+- `jsonl`: objects with `id`, `_id` or `docid`, and `text` or `contents`. A `title` is put before
+  `text`, as in BEIR and Anserini; `contents` of Anserini already contains the title.
+- `tsv`: identifier, tab, text; more tabs are white space in the text.
+- `text`: a text; its identifier is the line number, from 1.
 """
 
 import json
@@ -19,22 +19,22 @@ _ENDINGS = {"jsonl": "jsonl", "ndjson": "jsonl", "json": "jsonl", "tsv": "tsv", 
 
 
 def format_of(path: str) -> str:
-    """Return the format that the ending stands for, before `.gz`; `text` if none."""
+    """Return the format for the file's ending without `.gz`, by default `text`."""
     name = path.lower().removesuffix(".gz")
     return _ENDINGS.get(name.rpartition(".")[2], "text") if "." in name else "text"
 
 
 class Records:
-    """Yields (identifier, text) for each line of a file, and counts what it passes over.
+    """Yields (identifier, text) for each line of a file, and counts the blank lines.
 
-    Raise `DataError` with file and line for what is malformed or has an identifier seen before.
+    Raises `DataError` with file and line for a malformed line or a repeated identifier.
     """
 
     def __init__(self, path: str, form: str | None = None, title: bool = True):
         self.path = path
         self.format = form or format_of(path)
         self.title = title
-        self.blank = 0  # lines without anything, of jsonl and tsv
+        self.blank = 0  # blank lines of jsonl and tsv files
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         read = {"jsonl": self._from_json, "tsv": _from_tsv}.get(self.format)
@@ -61,44 +61,44 @@ class Records:
 
     def _from_json(self, line: str) -> tuple[str, str]:
         try:
-            found = json.loads(line)
+            values = json.loads(line)
         except json.JSONDecodeError as error:
             raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from error
         except RecursionError as error:
             raise ValueError("not JSON that can be read: nested too deep") from error
-        if not isinstance(found, dict):
+        if not isinstance(values, dict):
             raise ValueError('not a JSON object, such as {"id": "1", "text": "…"}')
-        text = found.get("text")
+        text = values.get("text")
         if text is None:
-            return _id(found), _string(found, "contents")
-        title = found.get("title") if self.title else None
+            return _id(values), _string(values, "contents")
+        title = values.get("title") if self.title else None
         if title:
-            return _id(found), f"{_string(found, 'title')} {_string(found, 'text')}"
-        return _id(found), _string(found, "text")
+            return _id(values), f"{_string(values, 'title')} {_string(values, 'text')}"
+        return _id(values), _string(values, "text")
 
 
-def _id(found: dict[str, object]) -> str:
+def _id(values: dict[str, object]) -> str:
     for name in _IDS:
-        value = found.get(name)
+        value = values.get(name)
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
             raise ValueError(f"{name}: {json.dumps(value)[:40]} is no identifier, a string is")
         return str(value)
-    raise ValueError(f"no identifier: none of {', '.join(_IDS)}; there are {_keys(found)}")
+    raise ValueError(f"no identifier: none of {', '.join(_IDS)}; there are {_keys(values)}")
 
 
-def _string(found: dict[str, object], name: str) -> str:
-    value = found.get(name)
+def _string(values: dict[str, object], name: str) -> str:
+    value = values.get(name)
     if value is None:
-        raise ValueError(f"no text: neither text nor contents; there are {_keys(found)}")
+        raise ValueError(f"no text: neither text nor contents; there are {_keys(values)}")
     if not isinstance(value, str):
         raise ValueError(f"{name}: {json.dumps(value)[:40]} is no string")
     return value
 
 
-def _keys(found: dict[str, object]) -> str:
-    return ", ".join(map(repr, list(found)[:6])) or "no keys"
+def _keys(values: dict[str, object]) -> str:
+    return ", ".join(map(repr, list(values)[:6])) or "no keys"
 
 
 def _from_tsv(line: str) -> tuple[str, str]:
@@ -111,7 +111,7 @@ def _from_tsv(line: str) -> tuple[str, str]:
 
 
 def _check_characters(*texts: str) -> None:
-    """Raise for half a surrogate pair, which JSON can write and no file can hold."""
+    """Raise `ValueError` for a lone surrogate, which JSON can contain but UTF-8 cannot."""
     for text in texts:
-        if found := re.search("[\ud800-\udfff]", text):
-            raise ValueError(f"\\u{ord(found[0]):04x} is half a character")
+        if surrogate := re.search("[\ud800-\udfff]", text):
+            raise ValueError(f"\\u{ord(surrogate[0]):04x} is a lone surrogate")

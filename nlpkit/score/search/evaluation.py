@@ -1,4 +1,4 @@
-"""Rankings against judgements: values for each query, their means, and how they are shown."""
+"""Evaluates rankings with judgements: values of each query and means, as a table or JSON."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ DEFAULT = ("nDCG@10", "AP", "RR", "P@10", "R@100")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a run is worth: values by query and measure, and the means over these queries."""
+    """The values of a run by query and measure, and the means over these queries."""
 
     run: str
     values: dict[str, dict[str, float]]
@@ -25,7 +25,7 @@ class Evaluation:
 
     @property
     def about(self) -> str:
-        """Return over which queries the means are, for people."""
+        """A text that says over which queries the means are."""
         n, left = len(self.values), ""
         if self.unjudged:
             left = f"; {self.unjudged} of the run have no judgements and are left out"
@@ -37,26 +37,26 @@ class Evaluation:
         return f"over the {n} queries in both{left}"
 
     def as_object(self, per_query: bool) -> dict[str, object]:
-        """Return it for JSON, unrounded."""
+        """Return the unrounded values for JSON."""
         over = "all queries with judgements" if self.complete else "queries in both"
-        found: dict[str, object] = {"run": self.run, "scores": self.means}
-        found |= {"queries": len(self.values), "averaged_over": over}
-        found |= {"unranked": self.unranked, "unjudged": self.unjudged}
-        return found | ({"per_query": self.values} if per_query else {})
+        result: dict[str, object] = {"run": self.run, "scores": self.means}
+        result |= {"queries": len(self.values), "averaged_over": over}
+        result |= {"unranked": self.unranked, "unjudged": self.unjudged}
+        return result | ({"per_query": self.values} if per_query else {})
 
 
 def evaluate(
     run: str, qrels: Qrels, rankings: Rankings, measures: Sequence[Measure], *, complete: bool
 ) -> Evaluation:
-    """Return the values over the queries of both or, if `complete`, over all with judgements.
+    """Return the values over the queries of both, or if `complete`, over all with judgements.
 
     Raise `DataError` if no query is in both.
     """
     both = [query for query in qrels if query in rankings]
     if not both:
-        theirs, ours = next(iter(rankings), "none"), next(iter(qrels))
-        shown = f"its first is {theirs!r}, theirs {ours!r}" if rankings else "it ranks nothing"
-        raise DataError(f"{run}: no query of it has judgements ({shown})")
+        ranked, judged = next(iter(rankings), "none"), next(iter(qrels))
+        firsts = f"its first is {ranked!r}, theirs {judged!r}" if rankings else "it ranks nothing"
+        raise DataError(f"{run}: no query of it has judgements ({firsts})")
     chosen = list(qrels) if complete else both
     values = {
         query: {m.name: m.of(rankings.get(query, []), qrels[query]) for m in measures}
@@ -68,7 +68,7 @@ def evaluate(
 
 
 def table(evaluations: Sequence[Evaluation], width: int, per_query: bool) -> str:
-    """Return rows of run, queries (or query) and values, the columns aligned."""
+    """Return a table with aligned columns: run, queries (or query), values."""
     names = list(evaluations[0].means)
     rows = [["run", "query" if per_query else "queries", *names]]
     for each in evaluations:
@@ -87,6 +87,6 @@ def table(evaluations: Sequence[Evaluation], width: int, per_query: bool) -> str
 
 
 def as_json(evaluations: Sequence[Evaluation], per_query: bool, **more: object) -> str:
-    """Return one object for one run, a list of them for several; a line."""
-    found = [more | each.as_object(per_query) for each in evaluations]
-    return json.dumps(found[0] if len(found) == 1 else found, ensure_ascii=False) + "\n"
+    """Return a line of JSON: one object for one run, a list of objects for several."""
+    objects = [more | each.as_object(per_query) for each in evaluations]
+    return json.dumps(objects[0] if len(objects) == 1 else objects, ensure_ascii=False) + "\n"

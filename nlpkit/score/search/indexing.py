@@ -1,4 +1,4 @@
-"""The index of the documents: new, or kept by an earlier run; and the signature of its scores."""
+"""Builds the index of the documents or opens a saved one; and the signature of its scores."""
 
 import argparse
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from nlpkit.score.search.words import TOKENIZERS, tokenizer
 
 
 class Settings(NamedTuple):
-    """What an index depends on in addition to the documents."""
+    """The settings on which an index depends."""
 
     tokenize: str
     lowercase: bool
@@ -24,50 +24,50 @@ class Settings(NamedTuple):
     title: bool
 
 
-def index_of(found: argparse.Namespace, info: Callable[[str], None]) -> tuple[Index, Settings]:
-    """Return the index of the documents, built or kept, and its settings."""
-    if found.docs != "-" and Path(found.docs).is_dir():
-        return _opened(found, info)
-    records = Records(found.docs, found.input_format, title=found.title is not False)
-    lowercase = found.lowercase is not False
-    settings = Settings(found.tokenize or "word", lowercase, records.format, records.title)
-    if not found.index:
+def index_of(options: argparse.Namespace, info: Callable[[str], None]) -> tuple[Index, Settings]:
+    """Return the new or saved index of the documents, and its settings."""
+    if options.docs != "-" and Path(options.docs).is_dir():
+        return _opened(options, info)
+    records = Records(options.docs, options.input_format, title=options.title is not False)
+    lowercase = options.lowercase is not False
+    settings = Settings(options.tokenize or "word", lowercase, records.format, records.title)
+    if not options.index:
         return _built(records, settings, info), settings
-    directory = Path(found.index)
+    directory = Path(options.index)
     kept = kept_index.read_settings(directory)
     made_from = settings._asdict() | kept_index.versions(settings.tokenize)
-    if found.docs != "-":
-        made_from["documents"] = kept_index.fingerprint(found.docs)
+    if options.docs != "-":
+        made_from["documents"] = kept_index.fingerprint(options.docs)
         if kept == made_from:
             info(f"index: {directory}, kept")
             return kept_index.load(directory)[0], settings
     index = _built(records, settings, info)
     kept_index.save(index, made_from, directory)
     changed = [key for key in made_from if kept is not None and kept.get(key) != made_from[key]]
-    why = f" anew, for these changed: {', '.join(changed)}" if changed else ""
-    info(f"index: {directory}, written{why}")
+    reason = f" again, because these changed: {', '.join(changed)}" if changed else ""
+    info(f"index: {directory}, written{reason}")
     return index, settings
 
 
-def _opened(found: argparse.Namespace, info: Callable[[str], None]) -> tuple[Index, Settings]:
-    """Return the index that DOCS is; raise `UsageError` for options that it was not made with."""
-    if found.index:
-        raise UsageError(f"--index: {found.docs} is an index already")
-    index, kept = kept_index.load(Path(found.docs))
+def _opened(options: argparse.Namespace, info: Callable[[str], None]) -> tuple[Index, Settings]:
+    """Return the index in DOCS; raise `UsageError` if options differ from its settings."""
+    if options.index:
+        raise UsageError(f"--index: {options.docs} is already an index")
+    index, kept = kept_index.load(Path(options.docs))
     try:
         settings = Settings(**{name: kept[name] for name in Settings._fields})
         if settings.tokenize not in TOKENIZERS:
             raise ValueError(f"no {settings.tokenize!r} among the tokenizers")
     except (KeyError, ValueError) as error:
-        raise FileError(f"{found.docs}: a damaged index ({error}); remove it") from error
+        raise FileError(f"{options.docs}: a damaged index ({error}); remove it") from error
     for name, version in kept_index.versions(settings.tokenize).items():
         if kept.get(name) != version:
             other = f"made with {name} {kept.get(name)}, here is {version}"
-            info(f"{found.docs}: {other}; words may be cut otherwise")
-    asked = (found.tokenize, found.lowercase, found.input_format, found.title)
-    for name, value, made in zip(Settings._fields, asked, settings, strict=True):
+            info(f"{options.docs}: {other}; words may be split differently")
+    given = (options.tokenize, options.lowercase, options.input_format, options.title)
+    for name, value, made in zip(Settings._fields, given, settings, strict=True):
         if value is not None and value != made:
-            raise UsageError(f"{found.docs}: made with {name} {made}, not {value}")
+            raise UsageError(f"{options.docs}: made with {name} {made}, not {value}")
     return index, settings
 
 
@@ -81,6 +81,7 @@ def _built(records: Records, settings: Settings, info: Callable[[str], None]) ->
 
 
 def signature(name: str, weighting: Weighting, index: Index, settings: Settings) -> str:
+    """Return `NAME|key:value|…` with all settings that change the scores."""
     values = {key: "none" if v is None else v for key, v in weighting.parameters.items()}
     values |= {"tok": settings.tokenize, "case": "lower" if settings.lowercase else "mixed"}
     if settings.format == "jsonl":

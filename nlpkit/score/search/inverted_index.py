@@ -1,6 +1,6 @@
-"""Which documents hold which words, and how often: the same for every way of scoring.
+"""An inverted index: the documents that contain each word, and how often.
 
-N documents, V terms, P postings (pairs of a term and a document that holds it).
+N documents, V terms, P postings (pairs of a term and a document that contains it).
 """
 
 from collections import defaultdict
@@ -13,13 +13,12 @@ import numpy as np
 
 from nlpkit.score.search.words import Words
 
-# Words that are numbered at a time: enough to be fast, few enough to stay in the cache.
-_CHUNK = 8192
+_CHUNK = 8192  # words that are numbered at a time; they fit in the cache of the CPU
 
 
 @dataclass(frozen=True)
 class Index:
-    """The postings of term t are `starts[t]:starts[t + 1]`, by document; all is read only."""
+    """The index; the postings of term t are `starts[t]:starts[t + 1]`, sorted by document."""
 
     ids: list[str]  # N
     terms: dict[str, int]  # V
@@ -30,50 +29,50 @@ class Index:
 
     @cached_property
     def frequencies(self) -> np.ndarray:
-        """Return how many documents hold each term: (V,) int64."""
+        """The number of documents that contain each term: (V,) int64."""
         return np.diff(self.starts)
 
     @cached_property
     def mean_length(self) -> float:
-        """Return the mean number of words of a document, 0 where there is no word."""
+        """The mean number of words of a document, 0 if there is no document."""
         return float(self.lengths.mean()) if len(self.lengths) else 0.0
 
     @property
     def empty(self) -> int:
-        """Return how many documents have no word."""
+        """The number of documents without a word."""
         return int(np.count_nonzero(self.lengths == 0))
 
     def postings(self, term: int) -> slice:
-        """Return where the postings of a term are."""
+        """Return the slice of the postings of a term."""
         return slice(int(self.starts[term]), int(self.starts[term + 1]))
 
     def count(self, term: int, document: int) -> int:
-        """Return how often a document holds a term."""
+        """Return how often a term is in a document."""
         span = self.postings(term)
-        held = self.documents[span]
-        at = int(np.searchsorted(held, document))
-        return int(self.counts[span][at]) if at < len(held) and held[at] == document else 0
+        documents = self.documents[span]
+        i = int(np.searchsorted(documents, document))
+        return int(self.counts[span][i]) if document in documents[i : i + 1] else 0
 
 
 def build(records: Iterable[tuple[str, str]], words: Words) -> Index:
-    """Return the index of documents given as (identifier, text); terms by their first use."""
+    """Return the index of documents given as (identifier, text); terms in order of first use."""
     terms: defaultdict[str, int] = defaultdict(count().__next__)
     ids: list[str] = []
     lengths: list[int] = []
     pending: list[str] = []
     numbered: list[np.ndarray] = []
     for key, text in records:
-        found = words(text)
+        tokens = words(text)
         ids.append(key)
-        lengths.append(len(found))
-        pending += found
+        lengths.append(len(tokens))
+        pending += tokens
         if len(pending) >= _CHUNK:
             numbered.append(_numbers(pending, terms))
             pending = []
     numbered.append(_numbers(pending, terms))
-    held = np.array(lengths, dtype=np.int32)
-    starts, documents, counts = _inverted(np.concatenate(numbered), held, len(terms))
-    return Index(ids, dict(terms), starts, documents, counts, held)
+    sizes = np.array(lengths, dtype=np.int32)
+    starts, documents, counts = _inverted(np.concatenate(numbered), sizes, len(terms))
+    return Index(ids, dict(terms), starts, documents, counts, sizes)
 
 
 def _numbers(words: list[str], terms: defaultdict[str, int]) -> np.ndarray:
@@ -83,7 +82,7 @@ def _numbers(words: list[str], terms: defaultdict[str, int]) -> np.ndarray:
 def _inverted(
     numbers: np.ndarray, lengths: np.ndarray, terms: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return starts, documents and counts from the term of each word, document by document."""
+    """Return starts, documents and counts; `numbers` are the terms of all words in order."""
     keys = numbers.astype(np.int64) << 32
     keys |= np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
     keys.sort()

@@ -1,4 +1,4 @@
-"""Relevance judgements (qrels) and rankings (runs), as trec_eval and BEIR write them."""
+"""Reads relevance judgements (qrels) and rankings (runs) in the formats of trec_eval and BEIR."""
 
 from array import array
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ Rankings = dict[str, list[str]]  # query -> documents, best first
 def read_qrels(path: str) -> Qrels:
     """Return the judgements: `query 0 document relevance`, or BEIR's `query document relevance`.
 
-    BEIR's header (`query-id corpus-id score`) is passed over. Raise `DataError` for a malformed
-    line, a document judged twice for a query, and a file without a judgement.
+    BEIR's header (`query-id corpus-id score`) is skipped. Raise `DataError` for a malformed line,
+    a document judged twice for a query, and a file without a judgement.
     """
     qrels: Qrels = {}
     lines: dict[str, dict[str, int]] = {}
@@ -24,8 +24,8 @@ def read_qrels(path: str) -> Qrels:
             width = 3
             continue
         if len(fields) not in (3, 4) or width not in (0, len(fields)):
-            wanted = {3: "query document relevance"}.get(width, "query 0 document relevance")
-            raise DataError(f"{_where(path, number)}: {len(fields)} columns; needs `{wanted}`")
+            expected = {3: "query document relevance"}.get(width, "query 0 document relevance")
+            raise DataError(f"{_where(path, number)}: {len(fields)} columns; needs `{expected}`")
         width = len(fields)
         query, document, relevance = fields[0], fields[-2], fields[-1]
         _check_once(lines.setdefault(query, {}), query, document, path, number)
@@ -40,22 +40,22 @@ def read_qrels(path: str) -> Qrels:
 
 
 def read_run(path: str) -> Rankings:
-    """Return the rankings of a TREC run, `query Q0 document rank score tag`, as trec_eval does.
+    """Return the rankings of a TREC run, lines of `query Q0 document rank score tag`.
 
-    By descending score, read as float32; equal scores by descending document identifier; the rank
-    column counts for nothing. Raise `DataError` for a malformed line, a document twice for a query,
-    and a file without a ranking.
+    As in trec_eval, the order is by descending score, read as float32, then by descending document
+    identifier; the rank column is ignored. Raise `DataError` for a malformed line, a document that
+    a query has twice, and a file without a ranking.
     """
-    # Documents with their lines, and scores in the same order.
-    found: dict[str, tuple[dict[str, int], array[float]]] = {}
+    # For each query: document → line, and the scores in the same order.
+    run: dict[str, tuple[dict[str, int], array[float]]] = {}
     for number, fields in _rows(path):
         if len(fields) != 6:
-            wanted = "needs `query Q0 document rank score tag`"
-            raise DataError(f"{_where(path, number)}: {len(fields)} columns; {wanted}")
+            expected = "needs `query Q0 document rank score tag`"
+            raise DataError(f"{_where(path, number)}: {len(fields)} columns; {expected}")
         query, document = fields[0], fields[2]
-        if query not in found:
-            found[query] = {}, array("f")
-        documents, scores = found[query]
+        if query not in run:
+            run[query] = {}, array("f")
+        documents, scores = run[query]
         _check_once(documents, query, document, path, number)
         try:
             score = float(fields[4])
@@ -63,15 +63,13 @@ def read_run(path: str) -> Rankings:
             text = f"{_where(path, number)}: score {fields[4]!r} is no number"
             raise DataError(text) from error
         if score != score:
-            raise DataError(
-                f"{_where(path, number)}: score {fields[4]!r} has no place in a ranking"
-            )
+            raise DataError(f"{_where(path, number)}: score {fields[4]!r} cannot be ranked")
         scores.append(score)
-    if not found:
+    if not run:
         raise DataError(f"{name_of(path)}: holds no ranking")
     return {
         query: [document for _, document in sorted(zip(scores, documents, strict=True))[::-1]]
-        for query, (documents, scores) in found.items()
+        for query, (documents, scores) in run.items()
     }
 
 

@@ -1,8 +1,8 @@
 """An index in a directory: `index.json` names the folder of its arrays, which are memory-mapped.
 
 `index.json` also holds what the index depends on: the hash of the documents, the tokenizer, and
-so on. A new index is written beside the old one, and `index.json` is renamed last, so a reader
-finds a complete index, the old or the new one, also if the writer was stopped.
+so on. A new index is written to another folder than the old one, and `index.json` is replaced last.
+Therefore a reader always sees a complete index, old or new, even if the writer was stopped.
 """
 
 import contextlib
@@ -44,9 +44,9 @@ def fingerprint(path: str) -> str:
 
 
 def read_settings(directory: Path) -> Settings | None:
-    """Return what the index there was made from, None if there is none of this layout.
+    """Return the settings of the index in a directory, None if there is no index of this layout.
 
-    Raise `UsageError` for a directory that holds something else, or a file in its place.
+    Raise `UsageError` if the directory has other files, or is not a directory.
     """
     head = _head(directory)
     if head is None:
@@ -61,9 +61,9 @@ def read_settings(directory: Path) -> Settings | None:
 
 
 def load(directory: Path) -> tuple[Index, Settings]:
-    """Return the index, memory-mapped, and what it was made from.
+    """Return the memory-mapped index and its settings.
 
-    Raise `FileError` if there is none, or its files are missing or do not belong together.
+    Raise `FileError` if there is no index, or if its files are missing or inconsistent.
     """
     head = _head(directory)
     if head is None:
@@ -79,42 +79,42 @@ def load(directory: Path) -> tuple[Index, Settings]:
         _check(index)
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, OSError) and _head(directory) != head:
-            return load(directory)  # another process has put a new one in its place
+            return load(directory)  # another process has replaced the index
         raise FileError(f"{directory}: a damaged index ({error}); remove it") from error
     return index, head["settings"]
 
 
 def _check(index: Index) -> None:
-    """Raise `ValueError` if the arrays do not belong together."""
+    """Raise `ValueError` if the arrays are inconsistent."""
     sizes = len(index.starts) == len(index.terms) + 1 and len(index.lengths) == len(index.ids)
     sizes = sizes and len(index.documents) == len(index.counts) == int(index.starts[-1])
     if not sizes or bool((np.diff(index.starts) < 0).any()):
         raise ValueError("its arrays differ in length")
-    held = index.documents
-    if len(held) and not 0 <= int(held.min()) <= int(held.max()) < len(index.ids):
-        raise ValueError("it names documents that it has not")
+    documents = index.documents
+    if len(documents) and not 0 <= documents.min() <= documents.max() < len(index.ids):
+        raise ValueError("it has postings of unknown documents")
 
 
 def _head(directory: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads((directory / _HEAD).read_bytes())
+        head = json.loads((directory / _HEAD).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise FileError(f"{directory / _HEAD}: cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise FileError(f"{directory}: a damaged index ({_HEAD}); remove it") from error
-    if not isinstance(found, dict) or not isinstance(found.get("settings"), dict):
-        raise FileError(f"{directory}: {_HEAD} is not that of an index")
-    return found
+    if not isinstance(head, dict) or not isinstance(head.get("settings"), dict):
+        raise FileError(f"{directory}: {_HEAD} does not describe an index")
+    return head
 
 
 def save(index: Index, settings: Settings, directory: Path) -> None:
-    """Write the index and put it in the place of the one there; raise `FileError` if it fails."""
+    """Write the index, replacing the old one; raise `FileError` if it fails."""
     folder = directory / f"data-{os.urandom(6).hex()}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with _alone(directory):
+        with _locked(directory):
             _replace(index, settings, folder)
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
@@ -134,18 +134,19 @@ def _replace(index: Index, settings: Settings, folder: Path) -> None:
     head = {"layout": _LAYOUT, "folder": folder.name, "settings": settings}
     _write(folder / _HEAD, head)
     os.replace(folder / _HEAD, folder.parent / _HEAD)
-    # The old one's, and what a writer that was killed has left.
+    # Remove the old index, and files of killed writers.
     for old in folder.parent.glob("data-*"):
         if old.name != folder.name:
             shutil.rmtree(old, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """Hold a lock in this context; wait until no other process writes an index here."""
+def _locked(directory: Path) -> Iterator[None]:
+    """Lock the directory, so that one process at a time writes an index there."""
     handle = os.open(directory, os.O_RDONLY)
     try:
-        # Some network file systems cannot lock a directory; two writers are rare there.
+        # Some network file systems cannot lock a directory; the index is then written without a
+        # lock.
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -161,7 +162,7 @@ def _write(path: Path, value: object) -> None:
 
 
 def versions(tokenize: str) -> dict[str, str]:
-    """Return the versions of what cuts texts into words."""
+    """Return the versions on which the splitting into words depends."""
     import unicodedata
 
     found = {"unicode": unicodedata.unidata_version}

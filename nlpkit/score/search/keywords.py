@@ -1,4 +1,4 @@
-"""The top words of each document: those of the highest weight, as lines of tsv or JSON."""
+"""The words with the highest weights in each document, as lines of tsv or JSON."""
 
 import json
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ from nlpkit.score.search.ranking import Weighting
 def lines(
     index: Index, weighting: Weighting, most: int, form: str, signature: str
 ) -> Iterator[str]:
-    """Yield the lines of each document, at most `most` words, the highest weight first.
+    """Yield the lines of each document: at most `most` words, sorted by descending weight.
 
-    Words of equal weight are in the order in which they first occur in the documents.
+    Words of equal weight are in the order of their first use in all documents.
     """
     names = list(index.terms)
     terms = np.repeat(np.arange(len(names)), index.frequencies)  # (P,)

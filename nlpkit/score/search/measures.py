@@ -1,8 +1,8 @@
 """Measures of a ranking, named as in ir_measures, computed as trec_eval does.
 
-`P@k`, `R@k`, `AP`, `RR`, `nDCG`, `Success@k` and `Rprec`, with `@k` where it stands and optionally
-for the others; `(rel=2)` after the name of any but nDCG counts only judgements of at least 2.
-Names of other programs are taken, too: MAP, MRR, Recall@k, Precision@k, Hit@k, in any case.
+The measures are `P@k`, `R@k`, `AP`, `RR`, `nDCG`, `Success@k` and `Rprec`; AP, RR and nDCG can have
+`@k`. With `(rel=2)` after the name, only judgements of at least 2 are relevant (not for nDCG). MAP,
+MRR, Recall@k, Precision@k and Hit@k are other names. Upper and lower case are the same.
 """
 
 import re
@@ -13,21 +13,21 @@ from typing import NamedTuple
 from nlpkit.errors import UsageError
 from nlpkit.registry import suggest
 
-# Gains of a ranking in its order, gains of all judged documents, the cutoff or the whole length.
+# Arguments: gains in the order of the ranking, gains of all judged documents, cutoff or length.
 Formula = Callable[[Sequence[int], Sequence[int], int], float]
 
 
 class Measure(NamedTuple):
-    """One measure, called by its name as printed."""
+    """One measure; `name` is printed."""
 
     name: str
     formula: Formula
     cutoff: int | None
-    rel: int  # the least relevance that counts as relevant
+    rel: int  # the lowest relevance of a relevant document
     graded: bool
 
     def of(self, ranking: Sequence[str], judged: dict[str, int]) -> float:
-        """Return the value for one query: 0 where nothing is relevant, as trec_eval does."""
+        """Return the value for one query; it is 0 without a relevant document, as in trec_eval."""
         grades = [judged.get(document, 0) for document in ranking]
         ideal = list(judged.values())
         if not self.graded:
@@ -36,52 +36,52 @@ class Measure(NamedTuple):
         return self.formula(grades, ideal, len(grades) if self.cutoff is None else self.cutoff)
 
 
-def _precision(found: Sequence[int], _judged: Sequence[int], k: int) -> float:
-    # Of k places, also where the ranking has fewer.
-    return sum(found[:k]) / k
+def _precision(gains: Sequence[int], _judged: Sequence[int], k: int) -> float:
+    # The divisor is k, even if the ranking is shorter.
+    return sum(gains[:k]) / k
 
 
-def _recall(found: Sequence[int], judged: Sequence[int], k: int) -> float:
+def _recall(gains: Sequence[int], judged: Sequence[int], k: int) -> float:
     relevant = sum(judged)
-    return sum(found[:k]) / relevant if relevant else 0.0
+    return sum(gains[:k]) / relevant if relevant else 0.0
 
 
-def _r_precision(found: Sequence[int], judged: Sequence[int], _k: int) -> float:
+def _r_precision(gains: Sequence[int], judged: Sequence[int], _k: int) -> float:
     relevant = sum(judged)
-    return sum(found[:relevant]) / relevant if relevant else 0.0
+    return sum(gains[:relevant]) / relevant if relevant else 0.0
 
 
-def _success(found: Sequence[int], _judged: Sequence[int], k: int) -> float:
-    return float(any(found[:k]))
+def _success(gains: Sequence[int], _judged: Sequence[int], k: int) -> float:
+    return float(any(gains[:k]))
 
 
-def _reciprocal_rank(found: Sequence[int], _judged: Sequence[int], k: int) -> float:
-    return next((1 / rank for rank, hit in enumerate(found[:k], 1) if hit), 0.0)
+def _reciprocal_rank(gains: Sequence[int], _judged: Sequence[int], k: int) -> float:
+    return next((1 / rank for rank, hit in enumerate(gains[:k], 1) if hit), 0.0)
 
 
-def _average_precision(found: Sequence[int], judged: Sequence[int], k: int) -> float:
+def _average_precision(gains: Sequence[int], judged: Sequence[int], k: int) -> float:
     relevant = sum(judged)
     total, hits = 0.0, 0
-    for rank, hit in enumerate(found[:k], 1):
+    for rank, hit in enumerate(gains[:k], 1):
         if hit:
             hits += 1
             total += hits / rank
     return total / relevant if relevant else 0.0
 
 
-def _ndcg(found: Sequence[int], judged: Sequence[int], k: int) -> float:
-    # Without a cutoff the ideal is of all that is relevant, however short the ranking.
+def _ndcg(gains: Sequence[int], judged: Sequence[int], k: int) -> float:
     best = sorted((grade for grade in judged if grade > 0), reverse=True)
     ideal = _dcg(best[:k])
-    return _dcg(found[:k]) / ideal if ideal else 0.0
+    return _dcg(gains[:k]) / ideal if ideal else 0.0
 
 
-def _ndcg_of_all(found: Sequence[int], judged: Sequence[int], _k: int) -> float:
-    return _ndcg(found, judged, max(len(found), len(judged)))
+def _ndcg_of_all(gains: Sequence[int], judged: Sequence[int], _k: int) -> float:
+    # The ideal ranking has all relevant documents, even if the ranking is shorter.
+    return _ndcg(gains, judged, max(len(gains), len(judged)))
 
 
 def _dcg(grades: Sequence[int]) -> float:
-    # Järvelin and Kekäläinen 2002 with linear gain; the discount log2(rank + 1) is trec_eval's.
+    # Järvelin and Kekäläinen 2002 with linear gain and the discount of trec_eval, log2(rank + 1).
     return sum(grade / log2(rank + 1) for rank, grade in enumerate(grades, 1) if grade > 0)
 
 
@@ -107,7 +107,7 @@ _SHAPE = re.compile(r"(\w+)(?:\(rel=(\d+)\))?(?:@(\d+))?", re.ASCII)
 
 
 def parse(text: str) -> Measure:
-    """Return the measure called `text`; raise `UsageError` with the nearest name for no other."""
+    """Return the measure `text`; raise `UsageError` with the nearest name if it is unknown."""
     shape = _SHAPE.fullmatch(text.replace(" ", ""))
     name = _OTHER_NAMES.get(shape[1].lower()) if shape else None
     if shape is None or name is None:
@@ -133,6 +133,8 @@ def parse(text: str) -> Measure:
 
 
 def parse_all(texts: Sequence[str]) -> list[Measure]:
-    """Return the measures, each once; several may be in one text, joined by commas."""
-    found = {m.name: m for text in texts for part in text.split(",") if (m := parse(part.strip()))}
-    return list(found.values())
+    """Return the measures without repeats; a text can have several, separated by commas."""
+    measures = {
+        m.name: m for text in texts for part in text.split(",") if (m := parse(part.strip()))
+    }
+    return list(measures.values())

@@ -1,7 +1,7 @@
-"""Queries -> the best documents, term at a time over an `Index`; exact, ties in document order.
+"""Ranks the documents of an `Index` for queries, term at a time; ties are in document order.
 
-A `Weighting` computes what a term adds to the score of a document. It is computed when a query
-first needs it, and kept for the next queries.
+The ranking is exact. A `Weighting` computes the impacts of a term on the scores of documents. They
+are computed for the first query with the term, and cached.
 """
 
 from collections import Counter
@@ -12,63 +12,62 @@ import numpy as np
 
 from nlpkit.score.search.inverted_index import Index
 
-# Rows that are compared when a bound for the k-th best score is sought: see `_best`.
-_ROWS = 64
+_ROWS = 64  # see `_best`
 
 
 class Weighting(Protocol):
-    """How terms and documents are weighed: score = Σ weight(term in query) · impact(term, doc)."""
+    """A scoring formula: score = Σ weight(term in query) · impact(term, document)."""
 
     @property
     def parameters(self) -> dict[str, str | float | None]:
-        """Return all that moves the scores, by name."""
+        """The parameters that change the scores, by name."""
 
     @property
     def tag(self) -> str:
-        """Return the same in short, without white space."""
+        """The parameters in short form, without white space."""
 
     @property
     def signed(self) -> bool:
-        """Return whether a word may lower the score of a document that holds it."""
+        """Whether a word can lower the score of a document that contains it."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the names of what `parts` returns."""
+        """The names of the numbers that `parts` returns."""
 
     def impacts(self, term: int) -> np.ndarray:
-        """Return what the term adds to each document that holds it, beyond `absent`: float64."""
+        """Return the impact on each document with the term, minus `absent`: (df,) float64."""
 
     def absent(self, term: int) -> float:
-        """Return what the term adds to a document that does not hold it."""
+        """Return the impact of the term on a document without it."""
 
     def weights(self, terms: Sequence[int], counts: Sequence[int]) -> list[float]:
-        """Return the query's factor of each of its terms, from how often it has them."""
+        """Return the weight of each term of a query, from the counts of the terms."""
 
     def parts(self, term: int, document: int) -> tuple[float, ...]:
-        """Return the numbers from which an impact is made, for `--explain`."""
+        """Return the numbers from which the impact is computed, for `--explain`."""
 
 
 class Hit(NamedTuple):
-    """A document by its number, and its score."""
+    """The index of a document, and its score."""
 
     document: int
     score: float
 
 
 class Part(NamedTuple):
-    """What one term of a query adds to the score of one document."""
+    """The contribution of a term of a query to the score of a document."""
 
     term: str
     in_query: int
     weight: float
     in_document: int
-    frequency: int  # documents that hold the term
+    frequency: int  # documents with the term
     parts: tuple[float, ...]
     contribution: float
 
 
 class Ranker:
-    """Ranks the documents of an index; keeps the impacts of the terms of earlier queries."""
+    """Ranks the documents of an index; caches the impacts of terms."""
 
     def __init__(self, index: Index, weighting: Weighting):
         self.index = index
@@ -77,15 +76,15 @@ class Ranker:
         self._scores = np.zeros(len(index.ids))
 
     def known(self, words: Sequence[str]) -> dict[int, int]:
-        """Return the terms of a query that some document holds, with their counts, in order."""
+        """Return the counts of the terms of a query that are in the index, in order."""
         terms = self.index.terms
         return Counter(terms[word] for word in words if word in terms)
 
     def top(self, words: Sequence[str], most: int) -> list[Hit]:
-        """Return at most `most` documents that hold a word of the query, best first.
+        """Return at most `most` documents with a word of the query, best first.
 
-        Scores of 0 or below are left out, unless words can lower a score (`signed`).
-        Of equal scores the earlier document comes first.
+        Documents with scores of 0 or below are left out, except if `signed`. Documents with equal
+        scores are in document order.
         """
         counts = self.known(words)
         if not counts or most < 1:
@@ -109,26 +108,28 @@ class Ranker:
         return scores + self._add(self.known(words), scores)
 
     def explain(self, words: Sequence[str], document: int) -> list[Part]:
-        """Return what each term of the query that is known adds; the sum is the score."""
+        """Return the contributions of the terms that are in the index; their sum is the score."""
         counts = self.known(words)
         weights = self.weighting.weights([*counts], [*counts.values()])
         names = {term: word for word in words if (term := self.index.terms.get(word)) is not None}
-        found = []
+        explained = []
         for (term, in_query), weight in zip(counts.items(), weights, strict=True):
-            held = self.index.count(term, document)
+            count = self.index.count(term, document)
             impact = self.weighting.absent(term)
-            if held:
+            if count:
                 span = self.index.postings(term)
-                at = np.searchsorted(self.index.documents[span], document)
-                impact += float(self.weighting.impacts(term)[at])
+                posting = np.searchsorted(self.index.documents[span], document)
+                impact += float(self.weighting.impacts(term)[posting])
             frequency = int(self.index.frequencies[term])
             parts = self.weighting.parts(term, document)
             contribution = weight * impact
-            found.append(Part(names[term], in_query, weight, held, frequency, parts, contribution))
-        return found
+            explained.append(
+                Part(names[term], in_query, weight, count, frequency, parts, contribution)
+            )
+        return explained
 
     def _add(self, counts: dict[int, int], scores: np.ndarray) -> float:
-        """Add what the terms give to `scores`; return what they give to every document."""
+        """Add the impacts of the terms to `scores`; return the sum that every document gets."""
         constant = 0.0
         weights = self.weighting.weights([*counts], [*counts.values()])
         for term, weight in zip(counts, weights, strict=True):
@@ -143,19 +144,19 @@ class Ranker:
         return constant
 
     def _impacts_of(self, term: int) -> np.ndarray:
-        """Return a term's impacts, one a posting or, if most documents hold it, one a document."""
-        found = self._impacts.get(term)
-        if found is None:
-            found = self.weighting.impacts(term)
-            if 2 * len(found) > len(self._scores) > len(found):
+        """Return the impacts of a term for its postings, or for all documents if most have it."""
+        impacts = self._impacts.get(term)
+        if impacts is None:
+            impacts = self.weighting.impacts(term)
+            if 2 * len(impacts) > len(self._scores) > len(impacts):
                 full = np.zeros(len(self._scores))
-                full[self.index.documents[self.index.postings(term)]] = found
-                found = full
-            self._impacts[term] = found
-        return found
+                full[self.index.documents[self.index.postings(term)]] = impacts
+                impacts = full
+            self._impacts[term] = impacts
+        return impacts
 
     def _holding(self, terms: dict[int, int]) -> np.ndarray:
-        """Return which documents hold one of the terms: (N,) bool."""
+        """Return which documents contain one of the terms: (N,) bool."""
         holds = np.zeros(len(self._scores), dtype=bool)
         for term in terms:
             holds[self.index.documents[self.index.postings(term)]] = True
@@ -163,10 +164,10 @@ class Ranker:
 
 
 def _best(scores: np.ndarray, most: int, lowest: float, constant: float) -> np.ndarray:
-    """Return documents of at least `lowest`, unordered, the `most` best and their ties among them.
+    """Return unordered documents with scores of at least `lowest`, including the `most` best.
 
-    The k-th greatest of the maxima of k or more disjoint groups is a lower bound of the k-th
-    greatest score; it costs one pass, and few documents are above it.
+    The k-th greatest maximum of disjoint groups is a lower bound of the k-th greatest score. It
+    needs one pass, and few documents are above it.
     """
     rows = min(_ROWS, len(scores) // (4 * most))
     if rows > 1:
@@ -174,6 +175,6 @@ def _best(scores: np.ndarray, most: int, lowest: float, constant: float) -> np.n
         maxima = scores[: rows * width].reshape(rows, width).max(axis=0)
         bound = float(np.partition(maxima, width - most)[width - most])
         if bound > lowest:
-            # Below it by what adding the constant may round away.
+            # Lowered by the possible rounding error of adding the constant.
             lowest = max(lowest, bound - 2 * float(np.spacing(abs(bound) + abs(constant))))
     return np.flatnonzero(scores >= lowest)

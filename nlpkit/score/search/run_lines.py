@@ -1,4 +1,4 @@
-"""Rankings as text: TREC run lines, tsv, JSON; and a score's explanation, term by term."""
+"""Rankings as text: TREC run lines, tsv, JSON; and the explanation of a score, term by term."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def lines(form: str, tag: str, signature: str) -> Lines:
 
 
 def check_identifiers(form: str, path: str, identifiers: Iterable[str]) -> None:
-    """Raise `DataError` for an identifier that the columns of the format cannot hold."""
+    """Raise `DataError` for an identifier with characters that the format does not allow."""
     if form == "json":
         return
     bad = re.compile(r"\s" if form == "trec" else r"[\t\r\n]").search
@@ -43,21 +43,21 @@ def check_identifiers(form: str, path: str, identifiers: Iterable[str]) -> None:
 
 
 def distinct(scores: Sequence[float]) -> list[float]:
-    """Return descending scores, some lowered so that no two are the same float32.
+    """Return descending scores; some are lowered, so that all are distinct in float32.
 
-    trec_eval reads scores as float32 and puts equal ones in the order of the documents' names.
+    trec_eval reads scores as float32 and sorts documents with equal scores by identifier.
     """
-    found = list(scores)
-    singles = np.array(found, dtype=np.float32)
+    distinct_scores = list(scores)
+    singles = np.array(scores, dtype=np.float32)
     if bool((singles[1:] < singles[:-1]).all()):
-        return found
+        return distinct_scores
     before = np.float32(np.inf)
     for index, single in enumerate(singles):
         if not single < before:
             single = np.nextafter(before, np.float32(-np.inf))
-            found[index] = float(single)
+            distinct_scores[index] = float(single)
         before = single
-    return found
+    return distinct_scores
 
 
 def _trec(ranked: Ranked, tag: str) -> str:
@@ -74,14 +74,14 @@ def _tsv(ranked: Ranked) -> str:
 def _json(ranked: Ranked, signature: str) -> str:
     rows = zip(ranked.documents, ranked.scores, strict=True)
     results = [{"id": d, "rank": r, "score": s} for r, (d, s) in enumerate(rows, 1)]
-    found = {"query": ranked.query, "signature": signature, "results": results}
-    return json.dumps(found, ensure_ascii=False) + "\n"
+    values = {"query": ranked.query, "signature": signature, "results": results}
+    return json.dumps(values, ensure_ascii=False) + "\n"
 
 
 def explanation(
     query: str, document: str, parts: Sequence[Part], columns: Sequence[str], unknown: Sequence[str]
 ) -> str:
-    """Return a table: a row a term, what it adds, the sum last."""
+    """Return a table: a row for each term with its contribution, then the sum."""
     rows = [["term", "qtf", "weight", "tf", "df", *columns, "adds"]]
     for part in parts:
         counts = [part.term, str(part.in_query), f"{part.weight:.6g}"]
@@ -103,7 +103,7 @@ def explanation(
 def explanation_object(
     query: str, document: str, parts: Sequence[Part], columns: Sequence[str], unknown: Sequence[str]
 ) -> dict[str, object]:
-    """Return the same for JSON."""
+    """Return the values of `explanation` for JSON."""
     terms = [
         {
             "term": part.term,
@@ -116,8 +116,8 @@ def explanation_object(
         }
         for part in parts
     ]
-    found = {"query": query, "document": document, "score": _total(parts)}
-    return found | {"terms": terms, "unknown": list(unknown)}
+    values = {"query": query, "document": document, "score": _total(parts)}
+    return values | {"terms": terms, "unknown": list(unknown)}
 
 
 def _total(parts: Sequence[Part]) -> float:

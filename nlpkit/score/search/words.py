@@ -1,10 +1,10 @@
-"""Texts -> words, for search: what counts as a word is the tokenizer's choice, nothing is stopped.
+"""Splits texts into words for search; there is no list of stop words.
 
-- `word`: runs of letters, digits and `_` (Unicode `\\w+`), one-character words too;
-- `whitespace`: what stands between white space;
-- `char`: every character that is not white space;
-- `bigram`: in runs of Chinese, Japanese or Korean characters every two neighbours (a single one
-  alone), elsewhere as `word`; as Lucene's CJKBigramFilter does;
+- `word`: runs of letters, digits and `_` (Unicode `\\w+`), also one-character words;
+- `whitespace`: words between white space;
+- `char`: every character except white space;
+- `bigram`: all pairs of neighbours in runs of Chinese, Japanese or Korean characters (or a single
+  character), else as `word`; as CJKBigramFilter of Lucene;
 - `zh`: the words of jieba (`rjieba`, with its model of unknown words), without punctuation.
 """
 
@@ -15,7 +15,7 @@ from itertools import pairwise
 Words = Callable[[str], list[str]]
 
 _WORD = re.compile(r"\w+")
-# Kana, Bopomofo, Hangul and Han, with 々 and 〇; half-width kana last but for the later planes.
+# Kana, Bopomofo, Hangul and Han, with 々, 〇 and half-width kana.
 _CJK = (
     "\u1100-\u11ff\u3005-\u3007\u3040-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f"
     "\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00016fe0-\U000187ff\U0001b000-\U0001b16f"
@@ -26,7 +26,7 @@ _RUNS = re.compile(f"[{_CJK}]+|[^\\W{_CJK}]+")
 
 
 def _plain(lowercase: bool) -> bytes:
-    """Return the table that keeps `\\w` of ASCII, in lower case if so wished; the rest is space."""
+    """Return a table for `bytes.translate`: ASCII `\\w` is kept, all other bytes become spaces."""
     kept = "".join(c if c.isalnum() or c == "_" else " " for c in map(chr, range(128)))
     return (kept.lower() if lowercase else kept).encode("ascii") + bytes(128)
 
@@ -36,7 +36,7 @@ def _word(lowercase: bool) -> Words:
     find = _WORD.findall
 
     def words(text: str) -> list[str]:
-        # The same words for ASCII, at two thirds of the time.
+        # A fast path: the same words for ASCII in two thirds of the time.
         if text.isascii():
             return text.encode("ascii").translate(table).decode("ascii").split()
         return find(text.lower() if lowercase else text)
@@ -53,17 +53,17 @@ def _characters(text: str) -> list[str]:
 
 
 def _bigrams(text: str) -> list[str]:
-    found: list[str] = []
+    words: list[str] = []
     for run in _RUNS.findall(text):
         if len(run) < 2 or not _CJK_RUN.match(run):
-            found.append(run)
+            words.append(run)
         else:
-            found += map("".join, pairwise(run))
-    return found
+            words += map("".join, pairwise(run))
+    return words
 
 
 def _chinese() -> Words:
-    # Its dictionary takes a third of a second.
+    # Imported here, since loading its dictionary takes a third of a second.
     import rjieba
 
     def words(text: str) -> list[str]:
@@ -73,11 +73,11 @@ def _chinese() -> Words:
 
 
 def look_uncut(words: Iterable[str]) -> bool:
-    """Return whether most are whole clauses of a language that is written without spaces."""
-    found = list(words)
-    clauses = [word for word in found if _CJK_RUN.fullmatch(word)]
-    # Korean has spaces: its words are in the range, but short.
-    return 2 * len(clauses) > len(found) and sum(map(len, clauses)) > 4 * len(clauses)
+    """Return whether most words are clauses of a language that is written without spaces."""
+    listed = list(words)
+    clauses = [word for word in listed if _CJK_RUN.fullmatch(word)]
+    # Korean words are in the range of characters, but short.
+    return 2 * len(clauses) > len(listed) and sum(map(len, clauses)) > 4 * len(clauses)
 
 
 def _lowered(words: Words) -> Words:
@@ -94,7 +94,7 @@ TOKENIZERS = ("word", *_MAKERS)
 
 
 def tokenizer(name: str, lowercase: bool) -> Words:
-    """Return the function that cuts a text; `name` is one of `TOKENIZERS`."""
+    """Return the function that splits a text; `name` is one of `TOKENIZERS`."""
     if name == "word":
         return _word(lowercase)
     words = _MAKERS[name]()
