@@ -88,6 +88,12 @@ def write_settings(directory: Path, settings: Mapping[str, Any]) -> None:
     (directory / "config.json").write_text(text + "\n", encoding="utf-8")
 
 
+def write_notes(directory: Path, notes: Mapping[str, Any]) -> None:
+    """Write `nlpkit.json`."""
+    text = json.dumps(notes, indent=1, ensure_ascii=False)
+    (directory / NOTES).write_text(text + "\n", encoding="utf-8")
+
+
 def layout(
     family: str,
     config: Any,
