@@ -111,7 +111,7 @@ def test_init_missing_draws_what_it_names_and_nothing_else(tmp_path: Path) -> No
         _part(tmp_path / "base", "init_missing=[ln_1.weight]")
     part = _part(tmp_path / "base", "init_missing=[ln_1]")
     assert part.warnings == [
-        "missing, and drawn afresh: transformer.h.0.ln_1.weight, transformer.h.0.ln_1.bias, "
+        "missing, randomly initialized: transformer.h.0.ln_1.weight, transformer.h.0.ln_1.bias, "
         "transformer.h.1.ln_1.weight and 1 more"
     ]
     new = build.build_model(part, len(_adapters.WORDS), "auto").state_dict()
@@ -132,7 +132,7 @@ def test_run_says_what_its_start_lacks_and_holds_beside(tmp_path: Path) -> None:
     said = f"{(tmp_path / 'base').resolve()}: "
     lines = [line.partition(said)[2] for line in done.stderr.splitlines() if said in line]
     assert lines == [
-        "missing, and drawn afresh: cpmant.encoder.output_layernorm.weight",
+        "missing, randomly initialized: cpmant.encoder.output_layernorm.weight",
         "unexpected in this model, ignored: qa_outputs.weight",
     ]
 
@@ -153,7 +153,7 @@ def test_adapters_on_a_model_without_what_it_need_not_have_are_trained_as_they_o
     part = _part(place, "lora={targets: all-linear}")
     assert part.family == HALVES
     assert part.warnings == [
-        "missing, and taken as 0: halves.pooler.dense.weight, halves.pooler.dense.bias"
+        "missing, set to 0: halves.pooler.dense.weight, halves.pooler.dense.bias"
     ]
     assert {*part.targets} == {"layers.0.out", "layers.1.out"}
     model: Any = build.build_model(part, 6, "auto")
@@ -336,8 +336,8 @@ def test_tensor_that_a_family_can_do_without_may_be_missing(halves: tuple[Halves
     bare = {name.removeprefix("halves."): t for name, t in tensors.items() if "pooler" not in name}
     loaded = hf_layout.converted(HALVES, place, settings, bare)
     assert loaded.missing == ("halves.pooler.dense.weight", "halves.pooler.dense.bias")
-    assert loaded.warnings("and taken as 0") == [
-        "missing, and taken as 0: halves.pooler.dense.weight, halves.pooler.dense.bias"
+    assert loaded.warnings("set to 0") == [
+        "missing, set to 0: halves.pooler.dense.weight, halves.pooler.dense.bias"
     ]
     # What is not there is not written either.
     folders = hf_layout.layout(HALVES, loaded.config, loaded.state)

@@ -479,7 +479,7 @@ def test_options_reach_the_verb_as_one_object(folder, monkeypatch, capsys):
     ("options", "said"),
     [
         (["--device", "gpu"], "'gpu' is none of auto, cpu, cuda, cuda:1"),
-        (["--max-time", "soon"], "'soon' is no time such as 90s, 50m or 1h30m"),
+        (["--max-time", "soon"], "'soon' is not a time such as 90s, 50m or 1h30m"),
         (["-q", "-v"], "-q and -v exclude each other"),
     ],
 )

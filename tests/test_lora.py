@@ -185,7 +185,7 @@ def _q(layer: int) -> str:
         (lambda t: t.update({_q(7): torch.ones(4, 9), _q(7).replace("_A", "_B"): torch.ones(9, 4)}),
          "encoder.layers.7.self_att.self_attention.project_q, which the base does not have"),
         (lambda t: t.update({"base_model.model.new.weight": torch.ones(3)}),
-         "holds new.weight (3,), which the base does not have"),
+         "holds new.weight (3,), which is missing in the base"),
         (lambda t: t.update({"base_model.model.lm_head.weight": torch.ones(3, 32)}),
          "lm_head differs from the token embedding"),
     ],
@@ -366,7 +366,7 @@ def test_lora_wrong_or_missing_base_is_refused_naming_both(start, tmp_path: Path
     with pytest.raises(FileError) as caught:
         open_checkpoint(last)
     assert str(caught.value) == (
-        f"{last}: its base {base} does not exist; put it back, or change base_model_name_or_path "
+        f"{last}: its base {base} does not exist; restore it, or change base_model_name_or_path "
         "in adapter_config.json"
     )
 

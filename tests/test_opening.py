@@ -179,7 +179,7 @@ def test_open_foreign_directory_with_cut_weights_is_refused(foreign: Path) -> No
 def test_open_foreign_directory_with_another_tokenizer_is_refused(foreign: Path) -> None:
     with open(foreign / "vocab.txt", "a", encoding="utf-8") as file:
         file.write("新词\n")
-    with pytest.raises(FileError, match=r"the model has \d+ tokens and the tokenizer beside it"):
+    with pytest.raises(FileError, match=r"the model has \d+ tokens and its tokenizer has"):
         open_checkpoint(foreign)
 
 

@@ -224,7 +224,7 @@ def test_classifier_of_transformers_loads_and_must_be_whole(tmp_path: Path) -> N
     assert torch.equal(loaded.state["head.bias"], theirs.classifier.bias)
     assert not loaded.unexpected
     tensors.pop("classifier.bias")
-    with pytest.raises(FileError, match=r"classifier\.bias is missing beside classifier\.weight"):
+    with pytest.raises(FileError, match=r"classifier\.bias is missing, but classifier\.weight"):
         hf_layout.converted(FAMILY, tmp_path, settings, tensors, allow_missing=("cls",))
 
 

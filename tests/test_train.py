@@ -343,8 +343,8 @@ def test_checkpoint_without_a_manifest_is_put_aside_and_named(whole, tmp_path: P
     assert files.newest_valid(tmp_path, warnings.append) == before
     (line,) = warnings
     assert line == (
-        f"{newest.path} is damaged (manifest.json is missing); put aside as "
-        f"{aside.name}.2; {before.path.name} is taken"
+        f"{newest.path} is damaged (manifest.json is missing); renamed to "
+        f"{aside.name}.2; {before.path.name} is used"
     )
     place = _tiny.pretrain(path, tmp_path)
     assert _same_bits(place, files.read_pointer(run, "latest"))

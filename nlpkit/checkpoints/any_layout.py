@@ -1,5 +1,5 @@
-"""Reads checkpoints in all formats: a directory of `transformers`, LoRA adapters, or the files that
-a family's authors released (read by `models/NAME/original.py`)."""
+"""Reads checkpoints: in the layout of `transformers`, as LoRA adapters, or as a family's authors
+released them (with `models/NAME/original.py`)."""
 
 import contextlib
 import importlib
@@ -24,8 +24,7 @@ class Original:
     """The files of an original release, and the module that reads them.
 
     The module has `WEIGHTS` and `SETTINGS` (patterns of file names), `is_settings(content)`, and
-    `read(weights, settings, dtype)`, which returns `config.json` and tensors in the layout of
-    `transformers`.
+    `read(weights, settings, dtype)`, which returns the same as `read` below.
     """
 
     module: Any
@@ -38,8 +37,7 @@ class Original:
         Raises:
             FileError: a file is missing or damaged, or its tensors do not fit the model.
         """
-        content: hf_layout.Content
-        content = self.module.read(self.weights, self.settings, dtype)
+        content: hf_layout.Content = self.module.read(self.weights, self.settings, dtype)
         return content
 
 
@@ -52,11 +50,11 @@ def original(path: Path, settings: Path | None = None) -> Original | None:
     """Return the original release at `path`, or None if there is none.
 
     Args:
-        path: a file, or a directory. A directory with weights of `transformers` is no release.
+        path: a file or a directory. A directory with weights of `transformers` is not a release.
         settings: the file of settings, if it is not in the same directory.
 
     Raises:
-        FileError: the settings of the release were not found.
+        FileError: the settings of the release are missing, or several files match.
     """
     for module in _readers():
         if path.is_dir():
@@ -64,40 +62,41 @@ def original(path: Path, settings: Path | None = None) -> Original | None:
                 (path / name).exists() for name in (hf_layout.WEIGHTS, _INDEX, peft_layout.SETTINGS)
             ):
                 return None
-            found = sorted(path.glob(module.WEIGHTS))
+            weights = sorted(path.glob(module.WEIGHTS))
         else:
-            found = [path] if path.is_file() and path.suffix == Path(module.WEIGHTS).suffix else []
-        if len(found) > 1:
-            raise FileError(f"{path}: holds {', '.join(p.name for p in found)}; name one")
-        if found:
-            return Original(module, found[0], settings or _settings_beside(found[0], module))
+            is_weights = path.is_file() and path.suffix == Path(module.WEIGHTS).suffix
+            weights = [path] if is_weights else []
+        if len(weights) > 1:
+            raise FileError(f"{path}: holds {', '.join(p.name for p in weights)}; name one")
+        if weights:
+            return Original(module, weights[0], settings or _find_settings(weights[0], module))
     return None
 
 
-def _settings_beside(weights: Path, module: Any) -> Path:
-    """Return the settings file with the same name as the weights, or else the only one there."""
+def _find_settings(weights: Path, module: Any) -> Path:
+    """Return the settings file with the name of the weights, or the only one in their directory."""
     same = weights.with_suffix(Path(module.SETTINGS).suffix)
     if same.is_file():
         return same
-    found = []
+    candidates = []
     for path in sorted(weights.parent.glob(module.SETTINGS)):
         with contextlib.suppress(FileError):  # another kind of file
             if module.is_settings(read_json(path)):
-                found.append(path)
-    if len(found) != 1:
-        what = ", ".join(path.name for path in found) or "none"
+                candidates.append(path)
+    if len(candidates) != 1:
+        names = ", ".join(path.name for path in candidates) or "none"
         raise FileError(
-            f"{weights}: needs its settings, {same.name}, in the same directory; there is {what} "
+            f"{weights}: needs its settings, {same.name}, in the same directory; there is {names} "
             f"(for nlpkit convert: --config FILE)"
         )
-    return found[0]
+    return candidates[0]
 
 
 def read(path: Path, family: str | None = None) -> hf_layout.Content:
     """Return `config.json` and tensors of a checkpoint, with adapters merged.
 
     Args:
-        family: the family that reads it, if not the one that the checkpoint names.
+        family: the family that reads the checkpoint; None: the one that the checkpoint names.
 
     Raises:
         FileError: a file is missing or damaged, or the files do not fit together.
@@ -115,13 +114,13 @@ def read(path: Path, family: str | None = None) -> hf_layout.Content:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Return whether `path` looks like a checkpoint that `read` can read."""
+    """Return whether `path` has the files of a checkpoint, valid or not."""
     marks = ("config.json", peft_layout.SETTINGS)
     return any((path / name).is_file() for name in marks) or original(path) is not None
 
 
 def homes(path: Path) -> list[Path]:
-    """Return the directories to search for a checkpoint's tokenizer and notes, in this order."""
+    """Return the directories to search, in order, for a checkpoint's tokenizer and notes."""
     if not path.is_dir():
         return [path.parent]
     adapter = peft_layout.read_settings(path)
@@ -131,7 +130,7 @@ def homes(path: Path) -> list[Path]:
 
 
 def tokenizer_home(path: Path) -> Path:
-    """Return the directory of a checkpoint's tokenizer, also if it is missing there."""
+    """Return the directory of a checkpoint's tokenizer; the tokenizer may be missing."""
     directories = homes(path)
     return next(filter(tokenizer_files.is_there, directories), directories[0])
 
@@ -144,22 +143,22 @@ def read_notes(path: Path) -> dict[str, Any]:
 def base(path: Path) -> Path | None:
     """Return the base checkpoint of the adapters in a checkpoint, or None if it has no adapters.
 
-    A resumed run must use this path: `latest` may point to another checkpoint by now.
+    A resumed run must use this path, because the target of the link `latest` may have changed.
     """
     adapter = peft_layout.read_settings(path)
     return None if adapter is None else peft_layout.base_of(path, adapter).resolve()
 
 
 def base_hash(path: Path) -> str:
-    """Return the hash that new adapters store to recognize their base checkpoint.
+    """Return the hash of a base checkpoint, which its adapters store.
 
     Raises:
-        UsageError: peft could not open this checkpoint as a base.
+        UsageError: peft cannot use this checkpoint as a base.
     """
     if path.is_dir() and peft_layout.read_settings(path) is not None:
-        what = "has adapters itself; merge them first"
+        problem = "has adapters itself; merge them first"
     elif original(path) is not None:
-        what = "is not in transformers' layout; convert it first"
+        problem = "is not in transformers' layout; convert it first"
     else:
         return peft_layout.content_hash(path)
-    raise UsageError(f"lora: {path} {what}: nlpkit convert {path} DIR")
+    raise UsageError(f"lora: {path} {problem}: nlpkit convert {path} DIR")

@@ -12,24 +12,25 @@ from nlpkit.models.contract import Family
 
 
 def model_type_of(settings: Mapping[str, Any]) -> Any:
-    """Return the `model_type` of `config.json`, as transformers calls the family."""
-    named = settings.get("model_type")
-    return named.removeprefix(OWN_TYPE) if isinstance(named, str) else named
+    """Return transformers' name of the family, from `model_type` in `config.json`."""
+    model_type = settings.get("model_type")
+    return model_type.removeprefix(OWN_TYPE) if isinstance(model_type, str) else model_type
 
 
 def family_of(
-    settings: Mapping[str, Any], directory: Path, asked: str | None = None
+    settings: Mapping[str, Any], directory: Path, family: str | None = None
 ) -> tuple[str, Family]:
     """Return the family that reads a checkpoint, and its light module.
 
-    It is `asked` if given, else the family in the checkpoint's notes, else the shipped family with
-    its `model_type`. For families that are not shipped, see `registry.check_named_by`.
+    The family is the argument `family` if it is given, then the family in the checkpoint's notes,
+    then the shipped family with the same `model_type`. A family that is not shipped is imported
+    only if `registry.check_named_by` allows it.
 
     Raises:
-        FileError: there is no such family, or it cannot be imported.
+        FileError: the family does not exist, or cannot be imported.
     """
-    if asked is not None:
-        return asked, families.load(asked)
+    if family is not None:
+        return family, families.load(family)
     file, notes = directory / "config.json", settings.get("nlpkit")
     named = notes.get("family") if isinstance(notes, dict) else None
     if isinstance(named, str) and "." in named:

@@ -1,9 +1,9 @@
-"""Writes and finds the checkpoints of a run, atomically: a checkpoint is complete or not there.
+"""Writes and finds the checkpoints of a run. Writing is atomic: there is no incomplete checkpoint.
 
 All files and then a manifest with sizes and hashes are written to a hidden directory in
-`checkpoints/`, which is synced and then renamed. Older checkpoints are removed after that, but
-never the best one and never the only valid one. They get a hidden name first, so that after a kill
-the rest is no checkpoint. A directory without a manifest is a damaged checkpoint, and stays.
+`checkpoints/`, which is synced and then renamed. After that, older checkpoints are removed, except
+the best one. Each is renamed to a hidden name first, so that a removal that was killed leaves no
+partial checkpoint. A directory without a manifest is a damaged checkpoint, and is kept.
 """
 
 import json
@@ -47,14 +47,14 @@ def list_checkpoints(run: Path) -> list[Checkpoint]:
 
 
 def list_directories(run: Path) -> list[Checkpoint]:
-    """Return everything with the name of a checkpoint, complete or not, newest step first."""
+    """Return all directories named like checkpoints, complete or not, newest step first."""
     paths = [p for p in _directory(run).glob("step-*") if p.name[5:].isdecimal()]
     return sorted((Checkpoint(p, int(p.name[5:])) for p in paths), key=lambda c: -c.step)
 
 
 def find_corruption(path: Path) -> str | None:
-    """Return what is wrong with the files of a checkpoint, or None if all hashes match."""
-    if not (path / MANIFEST).is_file():  # also refuses a pipe, which would block the reader
+    """Return the first problem of a checkpoint's files, or None if all hashes match."""
+    if not (path / MANIFEST).is_file():  # a pipe is no file: reading it would block
         return f"{MANIFEST} is missing"
     try:
         files = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["files"]
@@ -85,35 +85,35 @@ def is_inside(name: str) -> bool:
 def newest_valid(run: Path, info: Callable[[str], None]) -> Checkpoint | None:
     """Return the newest valid checkpoint, or None if there is no checkpoint.
 
-    Damaged newer ones are reported to `info` and renamed to `damaged-step-…`, so that the run can
-    save those steps again.
+    `info` is called for each damaged newer checkpoint, which is renamed to `damaged-step-…`, so
+    that the run can save this step again.
 
     Raises:
-        FileError: there are checkpoints and all are damaged.
+        FileError: all checkpoints are damaged.
     """
-    found = list_directories(run)
+    checkpoints = list_directories(run)
     problems: list[tuple[Path, str]] = []
-    for checkpoint in found:
+    for checkpoint in checkpoints:
         problem = find_corruption(checkpoint.path)
         if problem is None:
-            for path, what in problems:
+            for path, cause in problems:
                 info(
-                    f"{path} is damaged ({what}); put aside as {_put_aside(path)}; "
-                    f"{checkpoint.path.name} is taken"
+                    f"{path} is damaged ({cause}); renamed to {_rename_damaged(path)}; "
+                    f"{checkpoint.path.name} is used"
                 )
             return checkpoint
         problems.append((checkpoint.path, problem))
-    if found:
+    if checkpoints:
         raise FileError(
-            f"{_directory(run)}: all {len(found)} checkpoints are damaged: "
-            + "; ".join(f"{path.name}: {what}" for path, what in problems)
+            f"{_directory(run)}: all {len(checkpoints)} checkpoints are damaged: "
+            + "; ".join(f"{path.name}: {cause}" for path, cause in problems)
             + "; restore one, or start a new run with another --out"
         )
     return None
 
 
-def _put_aside(path: Path) -> str:
-    """Rename a damaged checkpoint, so that its step can be saved again; return the new name."""
+def _rename_damaged(path: Path) -> str:
+    """Rename a damaged checkpoint to `damaged-NAME`; return the new name."""
     name, number = f"damaged-{path.name}", 1
     while os.path.lexists(path.with_name(name)):
         number += 1
@@ -124,10 +124,10 @@ def _put_aside(path: Path) -> str:
 
 
 def save(run: Path, step: int, write: Callable[[Path], None]) -> Path:
-    """Save the files that `write(directory)` makes as checkpoint `step`, and point `latest` to it.
+    """Save the files that `write(directory)` writes as checkpoint `step`; set the link `latest`.
 
     Raises:
-        FileError: no space or no permission; what was there before is unchanged.
+        FileError: no space or no permission; older checkpoints are unchanged.
     """
     target = checkpoint_path(run, step)
     draft = target.with_name(f".{target.name}")
@@ -155,7 +155,7 @@ def save(run: Path, step: int, write: Callable[[Path], None]) -> Path:
 
 
 def amend(path: Path, name: str, text: str) -> None:
-    """Add a file to a checkpoint, in one step: the manifest is replaced last."""
+    """Add a file to a checkpoint, atomically: the manifest is replaced last."""
     with name_path_in_errors(path):
         (path / name).write_text(text, encoding="utf-8")
         sync(path / name)
@@ -166,8 +166,8 @@ def amend(path: Path, name: str, text: str) -> None:
 
 def training_file(path: Path) -> Path:
     """Return the file with the state of the run at this checkpoint."""
-    named = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["files"]
-    return path / (EVALUATED if EVALUATED in named else TRAINING)
+    names = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["files"]
+    return path / (EVALUATED if EVALUATED in names else TRAINING)
 
 
 def prune(run: Path, keep: int) -> None:
@@ -176,7 +176,7 @@ def prune(run: Path, keep: int) -> None:
     for checkpoint in list_checkpoints(run)[keep:]:
         if checkpoint.path.name == (best.name if best else None):
             continue
-        if checkpoint.path.is_symlink():  # the user keeps the checkpoint elsewhere: leave it there
+        if checkpoint.path.is_symlink():  # the user moved the checkpoint: only the link is removed
             with name_path_in_errors(checkpoint.path):
                 checkpoint.path.unlink()
         else:
@@ -187,13 +187,13 @@ def prune(run: Path, keep: int) -> None:
 
 
 def remove_drafts(run: Path) -> None:
-    """Remove what a killed save or prune left; only for the owner of the run directory."""
+    """Remove the files of a killed `save` or `prune`. The caller must hold the lock of the run."""
     for path in _directory(run).glob(".step-*"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def set_pointer(run: Path, name: str, target: Path) -> None:
-    """Make the link `checkpoints/NAME` point to `target`, in one rename."""
+    """Set the link `checkpoints/NAME` to `target`, in one rename."""
     link, draft = _directory(run) / name, _directory(run) / f".{name}"
     with name_path_in_errors(link):
         draft.unlink(missing_ok=True)
@@ -203,15 +203,15 @@ def set_pointer(run: Path, name: str, target: Path) -> None:
 
 
 def read_pointer(run: Path, name: str) -> Path | None:
-    """Return the checkpoint that the link `checkpoints/NAME` points to, or None."""
+    """Return the target of the link `checkpoints/NAME`, or None."""
     link = _directory(run) / name
     return link.resolve() if link.is_dir() else None
 
 
 def chosen(run: Path) -> tuple[Path, str] | None:
-    """Return the checkpoint that is meant where a run is named, and which it is.
+    """Return the checkpoint to use for a run, and its name: `best` or `latest`.
 
-    It is the best if the run was evaluated, else the latest. None if `run` has no checkpoint.
+    It is the latest if no evaluation chose a best one. None if `run` has no checkpoint.
     """
     for name in ("best", "latest"):
         if path := read_pointer(run, name):

@@ -18,11 +18,11 @@ from nlpkit.models.head import BIAS, HEAD, classifier_names
 from nlpkit.models.rows import vocabulary_size
 
 WEIGHTS = "model.safetensors"
-OWN_TYPE = "nlpkit-"  # prefix of the model_type of models that transformers cannot compute
-NOTES = "nlpkit.json"  # what transformers does not need: the objective with its settings
-NAMED = 3  # at most so many tensors are named in a message
+OWN_TYPE = "nlpkit-"  # prefix of model_type for models that transformers does not support
+NOTES = "nlpkit.json"  # the objective with its settings, which transformers does not need
+NAMED = 3  # maximal number of tensor names in a message
 
-# `config.json` and tensors of a directory; of each directory of a checkpoint, "" is itself.
+# `config.json` and tensors of a directory, and those of all its subfolders ("": the directory).
 Content = tuple[dict[str, Any], dict[str, Tensor]]
 Folders = dict[str, Content]
 
@@ -37,7 +37,7 @@ class Loaded:
     unexpected: tuple[str, ...]  # tensors that the model does not have
 
     def warnings(self, fate: str) -> list[str]:
-        """Return a line on missing and one on unexpected tensors; `fate`: of missing ones."""
+        """Return lines about missing and unexpected tensors; `fate`: what replaces missing ones."""
         lines = [f"missing, {fate}: {listed(self.missing)}"] if self.missing else []
         if self.unexpected:
             lines.append(f"unexpected in this model, ignored: {listed(self.unexpected)}")
@@ -45,7 +45,7 @@ class Loaded:
 
 
 class MissingTensors(FileError):
-    """A checkpoint lacks tensors that the model needs; `example` is part of the name of one."""
+    """Required tensors are missing; `example` is a part of the name of one of them."""
 
     def __init__(self, message: str, example: str):
         super().__init__(message)
@@ -53,7 +53,7 @@ class MissingTensors(FileError):
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the first names, and the number of the others."""
+    """Return the first names and the number of other names."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return f"{', '.join(names[:NAMED])}{more}"
 
@@ -74,11 +74,11 @@ def write(directory: Path, settings: Mapping[str, Any], tensors: Mapping[str, Te
 def save_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
 ) -> None:
-    """Write a safetensors file with the permissions of a new file; safetensors makes it private."""
+    """Write a safetensors file with default permissions; `save_file` alone makes it private."""
     path.touch()
     permissions = path.stat().st_mode
-    whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    save_file(whole, path, metadata=metadata)
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(contiguous, path, metadata=metadata)
     path.chmod(permissions)
 
 
@@ -86,6 +86,12 @@ def write_settings(directory: Path, settings: Mapping[str, Any]) -> None:
     """Write `config.json`."""
     text = json.dumps(settings, indent=2, ensure_ascii=False)
     (directory / "config.json").write_text(text + "\n", encoding="utf-8")
+
+
+def write_notes(directory: Path, notes: Mapping[str, Any]) -> None:
+    """Write `nlpkit.json`."""
+    text = json.dumps(notes, indent=1, ensure_ascii=False)
+    (directory / NOTES).write_text(text + "\n", encoding="utf-8")
 
 
 def layout(
@@ -97,8 +103,8 @@ def layout(
 ) -> Folders:
     """Return `config.json` and tensors of a model, with the task's output layer if it has one.
 
-    `labels` are the names of the outputs of that layer. A model with such a layer is saved as the
-    classifier that transformers has for this family (`CLASSIFIER` in its `model.py`), if any.
+    `labels` are the names of the outputs of this layer. A model with an output layer is saved as
+    the family's classifier in transformers (`CLASSIFIER` in `model.py`), if there is one.
 
     Raises:
         UsageError: a family's table of names is not complete.
@@ -128,8 +134,8 @@ def layout(
             settings["architectures"] = []
         folders[folder] = settings, tensors[folder]
     if HEAD in weights:
-        settings, whole = folders[""]
-        whole |= {theirs: weights[ours] for ours, theirs in classifier_names(module).items()}
+        settings, body_tensors = folders[""]
+        body_tensors |= {theirs: weights[ours] for ours, theirs in classifier_names(module).items()}
         names = labels or [f"LABEL_{i}" for i in range(len(weights[HEAD]))]
         settings["id2label"] = dict(enumerate(names))
         settings["label2id"] = {name: i for i, name in enumerate(names)}
@@ -141,9 +147,9 @@ def layout(
 
 
 def read(directory: Path) -> Content:
-    """Return the settings and all tensors of a checkpoint directory, also if it has shards.
+    """Return the settings and all tensors of a checkpoint directory, with or without shards.
 
-    A tensor in a folder that the settings name is called `FOLDER/NAME`.
+    A tensor in a subfolder (`nlpkit.folders` in the settings) has the name `FOLDER/NAME`.
 
     Raises:
         FileError: a file is missing, damaged, or a pickle.
@@ -151,8 +157,8 @@ def read(directory: Path) -> Content:
     settings = read_settings(directory)
     tensors = _read_tensors(directory)
     for folder in _folders(settings, directory):
-        found = _read_tensors(directory / folder)
-        tensors |= {f"{folder}/{name}": tensor for name, tensor in found.items()}
+        inner = _read_tensors(directory / folder)
+        tensors |= {f"{folder}/{name}": tensor for name, tensor in inner.items()}
     return settings, tensors
 
 
@@ -211,7 +217,7 @@ def read_settings(directory: Path) -> dict[str, Any]:
 
 
 def _absent(path: Path) -> str:
-    """Return why a path is not a file. A link to a file is one, as in the Hugging Face cache."""
+    """Return why a path is not a file. Links to files are files, as in the Hugging Face cache."""
     return "not a regular file" if path.exists() else "no such file"
 
 
@@ -223,40 +229,40 @@ def converted(
     *,
     allow_missing: Sequence[str] = (),
 ) -> Loaded:
-    """Return `Config` and state dict of a family, checked against each other.
+    """Return the family's `Config` and state dict for a checkpoint, after a check of all shapes.
 
-    No memory is allocated for parameters that the file does not contain.
+    No memory is allocated for missing parameters.
 
     Args:
-        allow_missing: parts of the names of tensors that may be missing, in addition to those
-            that are optional in the family.
+        allow_missing: parts of the names of tensors that may be missing, in addition to the
+            family's optional tensors.
 
     Raises:
-        FileError: a setting or tensor is missing, of a wrong type, or of another size.
+        FileError: a setting or tensor is missing, or has a wrong type or size.
     """
     light, module = families.load(family), families.load_model(family)
-    form, where = module.FORMAT, f"{directory}/config.json: does not fit the weights"
+    form = module.FORMAT
     try:
         config = hf_format.read_config(form, light.Config, settings)
         kinds = settings.get("nlpkit", {}).get("attention", [])
         config = config.model_copy(update={"attention": tuple(map(Choice.from_json, kinds))})
         hf_format.check_depth(form, config, tensors)
-        wanted = hf_format.outline(module.Model, config, 1)
-        state, left = hf_format.read_state(form, config, settings, tensors, wanted)
+        outline = hf_format.outline(module.Model, config, 1)
+        state, unused = hf_format.read_state(form, config, settings, tensors, outline)
         vocab_size = vocabulary_size(state, families.vocabulary(family))
         model = hf_format.outline(module.Model, config, vocab_size)
     except KeyError as error:
         raise FileError(f"{directory}: {error} is missing from config.json or weights") from error
     except (ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
-        what = " ".join(str(error).split("\n")[:3])
-        raise FileError(f"{where}: {what}") from error
+        cause = " ".join(str(error).split("\n")[:3])
+        raise FileError(f"{directory}/config.json: does not fit the weights: {cause}") from error
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     missing = _missing(form, directory, [n for n in shapes if n not in state], allow_missing)
     names = classifier_names(module)
     if names[HEAD] in tensors:
         if lacking := [theirs for theirs in names.values() if theirs not in tensors]:
-            raise FileError(f"{directory}: {lacking[0]} is missing beside {names[HEAD]}")
-        left = [name for name in left if name not in names.values()]
+            raise FileError(f"{directory}: {lacking[0]} is missing, but {names[HEAD]} exists")
+        unused = [name for name in unused if name not in names.values()]
         state |= {ours: tensors[theirs] for ours, theirs in names.items()}
         outputs = len(state[HEAD])
         shapes[HEAD] = (outputs, config.hidden_size)  # type: ignore[attr-defined]
@@ -266,7 +272,7 @@ def converted(
             raise FileError(
                 f"{directory}: {name} is {tuple(tensor.shape)}; by config.json it is {shapes[name]}"
             )
-    return Loaded(config, state, missing, tuple(sorted(left)))
+    return Loaded(config, state, missing, tuple(sorted(unused)))
 
 
 def _missing(
@@ -277,7 +283,7 @@ def _missing(
     patterns = (*form.optional, *allowed)
     wrong = [n[0] for ours, n in theirs.items() if not hf_format.matches(patterns, ours, *n)]
     if wrong:
-        what = f"{len(wrong)} tensor{' is' if len(wrong) == 1 else 's are'} missing"
-        message = f"{directory}: {what}: {listed(wrong)}"
+        number = f"{len(wrong)} tensor{' is' if len(wrong) == 1 else 's are'} missing"
+        message = f"{directory}: {number}: {listed(wrong)}"
         raise MissingTensors(message, wrong[0].removesuffix(".weight").rpartition(".")[2])
-    return tuple(found[0] for found in theirs.values())
+    return tuple(keys[0] for keys in theirs.values())

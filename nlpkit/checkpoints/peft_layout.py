@@ -1,8 +1,8 @@
 """LoRA adapters in peft's layout: `adapter_config.json` and `adapter_model.safetensors`.
 
-nlpkit writes them with the `config.json` of the merged model, and reads them merged into their
-base. A directory that peft wrote may have no `config.json`, notes or tokenizer: then those of the
-base are used.
+nlpkit writes them with the `config.json` of the merged model, and merges them into their base when
+it reads them. A directory that peft wrote may have no `config.json`, notes or tokenizer: then the
+files of the base are used.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ from torch import Tensor
 from nlpkit.checkpoints import hf_layout
 from nlpkit.checkpoints.peft_merge import PREFIX, heads_of, merged, name_in_base, tables_of
 from nlpkit.config import FrozenConfig
+from nlpkit.disk import read_json
 from nlpkit.errors import FileError
 from nlpkit.models import families, hf_format
 from nlpkit.models.head import HEAD
@@ -36,10 +37,11 @@ def write(
     tables: Mapping[str, Tensor],
     base: Path,
 ) -> None:
-    """Write `adapter_config.json` and `adapter_model.safetensors` as peft does.
+    """Write `adapter_config.json` and `adapter_model.safetensors` in the format of peft.
 
     Args:
-        model_config: the family's `Config` of this model.
+        model_config: an object of the family's `Config`.
+        targets: the layers with adapters: our name -> the name in transformers.
         weights: the model's state dict; the adapters and the task's output layer are saved.
         tables: the embedding tables by transformers' names, if the vocabulary has grown.
         base: the base checkpoint of the adapters.
@@ -54,7 +56,7 @@ def write(
         tensors |= {f"{PREFIX}{theirs}": weights[ours] for ours, theirs in heads.items()}
     tensors |= {f"{PREFIX}{name}": table for name, table in tables.items()}
     module = families.load_model(family)
-    every = hf_format.linear_names(module.FORMAT, module.Model, model_config)
+    linear = hf_format.linear_names(module.FORMAT, module.Model, model_config)
     transposed = [hf_format.is_transposed(module.FORMAT, name) for name in targets.values()]
     settings = {
         "peft_type": "LORA",
@@ -63,7 +65,7 @@ def write(
         "r": config.rank,
         "lora_alpha": config.alpha,
         "lora_dropout": config.dropout,
-        "target_modules": _target_modules(every.values(), targets),
+        "target_modules": _target_modules(linear.values(), targets),
         "fan_in_fan_out": all(transposed),
         "bias": "none",
         "modules_to_save": [heads[HEAD].rpartition(".")[0]] if has_head else None,
@@ -73,17 +75,17 @@ def write(
     hf_layout.save_tensors(directory / WEIGHTS, tensors, {"format": "pt"})
 
 
-def _target_modules(every: Iterable[str], targets: Mapping[str, str]) -> list[str]:
-    """Return name suffixes that match the targets, and no other of the linear layers `every`."""
+def _target_modules(linear: Iterable[str], targets: Mapping[str, str]) -> list[str]:
+    """Return name suffixes that match, of the `linear` layers, all targets and nothing else."""
     short = {theirs.rpartition(".")[2] for theirs in targets.values()}
-    meant = {name for name in every if name.rpartition(".")[2] in short}
-    return sorted(short if meant == set(targets.values()) else targets.values())
+    matched = {name for name in linear if name.rpartition(".")[2] in short}
+    return sorted(short if matched == set(targets.values()) else targets.values())
 
 
 def read_state(
     directory: Path, family: str, targets: Mapping[str, str], vocab_size: int
 ) -> dict[str, Tensor]:
-    """Return the part of the state dict that is saved in a directory of our adapters.
+    """Return the part of the state dict that nlpkit saved in a directory of adapters.
 
     Raises:
         KeyError: an adapter is missing.
@@ -99,7 +101,7 @@ def read_state(
             state[ours] = tensors[PREFIX + theirs]
     for ours, theirs in tables_of(family).items():
         if PREFIX + theirs in tensors:
-            # Rows after the vocabulary are something else, such as soft prompts.
+            # Rows after the vocabulary are not tokens; they are soft prompts, for example.
             state[ours] = tensors[PREFIX + theirs][:vocab_size].clone()
     return state
 
@@ -121,20 +123,20 @@ def read(
         FileError: something is missing or damaged, or the adapters do not fit the base.
     """
     settings, tensors = base
-    found = merged(tensors, adapter, _read_tensors(directory), family, directory / SETTINGS)
+    result = merged(tensors, adapter, _read_tensors(directory), family, directory / SETTINGS)
     if (directory / "config.json").is_file():
-        return hf_layout.read_settings(directory), found
+        return hf_layout.read_settings(directory), result
     form = families.load_model(family).FORMAT
     tables = [name_in_base(name, tensors, form) for name in tables_of(family).values()]
-    more = next((len(found[t]) - len(tensors[t]) for t in tables if t in tensors), 0)
-    return settings | ({"vocab_size": settings["vocab_size"] + more} if more else {}), found
+    more = next((len(result[t]) - len(tensors[t]) for t in tables if t in tensors), 0)
+    return settings | ({"vocab_size": settings["vocab_size"] + more} if more else {}), result
 
 
 def base_of(directory: Path, adapter: Mapping[str, Any]) -> Path:
-    """Return the base checkpoint of adapters, after a comparison of hashes if there is one.
+    """Return the base checkpoint of adapters; its hash is checked if the adapters store one.
 
     Raises:
-        FileError: it is missing, is a different checkpoint, or has adapters itself.
+        FileError: the base is missing, is another checkpoint, or has adapters itself.
     """
     named = adapter.get("base_model_name_or_path")
     if not isinstance(named, str) or not named:
@@ -143,7 +145,7 @@ def base_of(directory: Path, adapter: Mapping[str, Any]) -> Path:
     base = next((path for path in candidates if (path / "config.json").is_file()), None)
     if base is None:
         raise FileError(
-            f"{directory}: its base {named} does not exist; put it back, or change "
+            f"{directory}: its base {named} does not exist; restore it, or change "
             f"base_model_name_or_path in {SETTINGS}"
         )
     if read_settings(base) is not None:
@@ -151,8 +153,8 @@ def base_of(directory: Path, adapter: Mapping[str, Any]) -> Path:
             f"{directory}: its base {base} has adapters itself; merge them first: "
             f"nlpkit convert {base} DIR"
         )
-    wanted = hf_layout.read_notes(directory).get("base")
-    if wanted is not None and wanted != content_hash(base):
+    base_hash = hf_layout.read_notes(directory).get("base")
+    if base_hash is not None and base_hash != content_hash(base):
         raise FileError(f"{directory}: {base} is not the model that these adapters were trained on")
     return base
 
@@ -182,14 +184,6 @@ def content_hash(directory: Path) -> str:
 
 
 def read_settings(directory: Path) -> dict[str, Any] | None:
-    """Return `adapter_config.json` of a directory, or None if it holds no adapters."""
+    """Return `adapter_config.json` of a directory, or None if there is none."""
     path = directory / SETTINGS
-    if not path.is_file():
-        return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise FileError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise FileError(f"{path}: not a JSON object")
-    return content
+    return read_json(path) if path.is_file() else None

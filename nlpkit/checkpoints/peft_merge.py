@@ -1,4 +1,4 @@
-"""Merges the matrices of LoRA adapters, by peft's names, into the weights of their base."""
+"""Merges LoRA adapters, with peft's tensor names, into the weights of their base."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from nlpkit.models.hf_format import HfFormat
 
 PREFIX = "base_model.model."  # of the names of all tensors in peft's file
 _A, _B = ".lora_A.weight", ".lora_B.weight"
-# Settings of peft that do not change what is computed from A and B.
+# Settings of peft that do not change the computation with A and B.
 _PLAIN = frozenset(
     (
         *("peft_type", "task_type", "auto_mapping", "peft_version", "base_model_name_or_path"),
@@ -38,7 +38,7 @@ def tables_of(family: str) -> dict[str, str]:
 
 
 def name_in_base(name: str, base: Mapping[str, Tensor], form: HfFormat) -> str:
-    """Return a tensor's name in the base, which may be with or without the prefix of the body."""
+    """Return a tensor's name in the base, with or without the prefix of the body."""
     body = form.body
     names = (name, body + name, name.removeprefix(body))
     return next((each for each in names if each in base), name)
@@ -51,7 +51,7 @@ def merged(
     family: str,
     where: Path,
 ) -> dict[str, Tensor]:
-    """Return the base's tensors, W + alpha / r * B A (float32) where there is an adapter.
+    """Return the base's tensors; a layer with an adapter has W + alpha / r * B A in float32.
 
     Raises:
         FileError: the method is not LoRA, or a tensor does not exist in the base.
@@ -61,34 +61,34 @@ def merged(
     tensors = dict(base)
     rank = settings["r"]
     scale = settings["lora_alpha"] / (math.sqrt(rank) if settings.get("use_rslora") else rank)
-    whole = {}
+    replacements = {}
     for name, tensor in adapters.items():
         layer = name.removeprefix(PREFIX).replace(".base_layer.", ".")
         if not layer.endswith((_A, _B)):
-            whole[name_in_base(layer, base, form)] = tensor
+            replacements[name_in_base(layer, base, form)] = tensor
             continue
-        mine, other = (_A, _B) if layer.endswith(_A) else (_B, _A)
-        if name.removesuffix(mine) + other not in adapters:
+        suffix, other = (_A, _B) if layer.endswith(_A) else (_B, _A)
+        if name.removesuffix(suffix) + other not in adapters:
             raise FileError(f"{where}: {name} has no matching {other[1:7]}")
-        if mine == _B:
+        if suffix == _B:
             continue
         layer, b = layer.removesuffix(_A), adapters[name.removesuffix(_A) + _B]
         weight = name_in_base(f"{layer}.weight", base, form)
         if weight not in base or base[weight].ndim != 2 or layer == "lm_head":
             raise FileError(f"{where}: an adapter of {layer}, which the base does not have")
-        turned = hf_format.is_transposed(form, weight.removesuffix(".weight"))
+        transposed = hf_format.is_transposed(form, weight.removesuffix(".weight"))
         tensors[weight] = base[weight].float() + _delta(
-            tensor, b, scale, base[weight], turned, f"{where}: {layer}"
+            tensor, b, scale, base[weight], transposed, f"{where}: {layer}"
         )
     tables = [name_in_base(name, base, form) for name in tables_of(family).values()]
-    _replace(tensors, whole, tables, [*heads_of(family).values()], where)
+    _replace(tensors, replacements, tables, [*heads_of(family).values()], where)
     return tensors
 
 
 def _delta(
     a: Tensor, b: Tensor, scale: float, weight: Tensor, transposed: bool, where: str
 ) -> Tensor:
-    """Return alpha / r * B A, transposed if the base stores its weight that way."""
+    """Return alpha / r * B A, transposed if the base stores transposed weights."""
     out_size, in_size = reversed(weight.shape) if transposed else weight.shape
     if a.ndim != 2 or b.ndim != 2 or (len(b), *a.shape) != (out_size, b.shape[1], in_size):
         raise FileError(
@@ -101,14 +101,14 @@ def _delta(
 
 def _replace(
     tensors: dict[str, Tensor],
-    whole: dict[str, Tensor],
+    replacements: dict[str, Tensor],
     tables: Sequence[str],
     heads: Sequence[str],
     where: Path,
 ) -> None:
-    """Replace tensors of the base by those saved in full; embedding tables may have more rows."""
-    output = whole.pop("lm_head.weight", None)
-    for name, tensor in whole.items():
+    """Replace tensors of the base; embedding tables may have more rows than in the base."""
+    output = replacements.pop("lm_head.weight", None)
+    for name, tensor in replacements.items():
         old = tensors.get(name)
         fits = old is not None and (
             tensor.shape == old.shape
@@ -116,10 +116,10 @@ def _replace(
         )
         is_head = name in heads and tensor.ndim == (2 if name.endswith("weight") else 1)
         if not fits and not is_head:
-            what = (
-                "which the base does not have" if old is None else f"in the base {tuple(old.shape)}"
+            in_base = "missing" if old is None else str(tuple(old.shape))
+            raise FileError(
+                f"{where}: holds {name} {tuple(tensor.shape)}, which is {in_base} in the base"
             )
-            raise FileError(f"{where}: holds {name} {tuple(tensor.shape)}, {what}")
         tensors[name] = tensor
     if output is not None and not any(_is_start_of(output, tensors.get(table)) for table in tables):
         raise FileError(
@@ -133,15 +133,15 @@ def _is_start_of(output: Tensor, table: Tensor | None) -> bool:
 
 
 def _check(settings: Mapping[str, Any], where: Path) -> None:
-    """Raise `FileError` for settings that change how A and B are used."""
-    odd = sorted(name for name, value in settings.items() if value and name not in _PLAIN)
+    """Raise `FileError` for settings that change the computation with A and B."""
+    unsupported = sorted(name for name, value in settings.items() if value and name not in _PLAIN)
     init = settings.get("init_lora_weights")
     if isinstance(init, (dict, list)) or init not in _PLAIN_INITS:
-        odd.append(f"init_lora_weights {init}")
+        unsupported.append(f"init_lora_weights {init}")
     if settings.get("peft_type") != "LORA":
-        odd.insert(0, f"peft_type {settings.get('peft_type')}")
-    if odd:
-        raise FileError(f"{where}: {', '.join(odd)}: only plain LoRA adapters are read")
+        unsupported.insert(0, f"peft_type {settings.get('peft_type')}")
+    if unsupported:
+        raise FileError(f"{where}: {', '.join(unsupported)}: only plain LoRA adapters are read")
     for name in ("r", "lora_alpha"):
         value = settings.get(name)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:

@@ -1,6 +1,6 @@
 """The directory of a run: its lock, its recipe and its status.
 
-Imports no torch, so that a finished or locked run is recognized without delay.
+Imports no torch, so that a finished or locked run is recognized quickly.
 """
 
 import fcntl
@@ -29,8 +29,8 @@ def process_rank() -> int:
 
 def seed_runs(directory: Path) -> list[tuple[int, Path]]:
     """Return the seed and the directory of each run that `finetune --seeds` made in `directory`."""
-    found = [path for path in directory.glob("seed-*") if (path / RECIPE).is_file()]
-    return sorted((int(path.name[5:]), path) for path in found if path.name[5:].isdecimal())
+    runs = [path for path in directory.glob("seed-*") if (path / RECIPE).is_file()]
+    return sorted((int(path.name[5:]), path) for path in runs if path.name[5:].isdecimal())
 
 
 class RunDirectory:
@@ -43,11 +43,11 @@ class RunDirectory:
     def locked(self) -> Iterator[None]:
         """Lock the directory in this context; the kernel releases the lock if the process dies.
 
-        A directory that is made here is removed after an error if nothing was trained.
+        A new directory is removed after an error if nothing was trained.
 
         Raises:
             TryAgain: another process has the lock.
-            FileError: the directory cannot be made or written.
+            FileError: the directory cannot be created or written.
         """
         if process_rank() != 0:  # rank 0 has the lock for all processes of a launch
             yield
@@ -77,7 +77,7 @@ class RunDirectory:
                 raise
 
     def _remove_unused(self) -> None:
-        """Remove the directory if there was no step; tokenized text in it (`cache/`) is kept."""
+        """Remove the directory if no step was logged and there is no subdirectory (`cache/`)."""
         metrics = self.path / METRICS
         trained = metrics.exists() and metrics.stat().st_size > 0
         if not trained and not any(path.is_dir() for path in self.path.iterdir()):
@@ -101,21 +101,21 @@ class RunDirectory:
         write_json(self.path / STATUS, self.status() | values)
 
     def as_begun(self, resolved: recipe.Resolved) -> recipe.Resolved:
-        """Return the recipe with settings that are newer than this run as they were in it."""
+        """Return the recipe; settings that are newer than this run get their old fixed values."""
         path = self.path / RECIPE
         if not path.exists() or not files.list_checkpoints(self.path):
             return resolved
         return as_begun(resolved, recipe.load(str(path)))
 
     def accept(self, resolved: recipe.Resolved, allow_change: bool) -> list[str]:
-        """Compare the recipe with the one that this run was started with; return what changed.
+        """Return the settings that differ from the recipe with which this run was started.
 
         Raises:
-            UsageError: settings that matter have changed, and `allow_change` is False; or those of
-                the tokenizer, which belongs to the model.
+            UsageError: settings that change the result differ and `allow_change` is False, or
+                settings of the tokenizer differ, which belongs to the model.
         """
         path = self.path / RECIPE
-        # A run without a checkpoint may change its settings.
+        # The settings of a run without a checkpoint may change.
         if not path.exists() or not files.list_checkpoints(self.path):
             return []
         before, now = self.as_begun(recipe.load(str(path))).dump(), resolved.dump()

@@ -1,4 +1,4 @@
-"""Saves a tokenizer, and opens a saved one of any kind. Imports no torch."""
+"""Saves and loads tokenizers of all kinds. Imports no torch."""
 
 import json
 from pathlib import Path
@@ -7,22 +7,22 @@ from nlpkit import registry
 from nlpkit.errors import FileError
 from nlpkit.tokenizers.contract import Tokenizer
 
-KIND = "nlpkit_tokenizer.json"  # names a kind of the user's own, a dotted one
+KIND = "nlpkit_tokenizer.json"  # has the dotted name of a kind that the user wrote
 
 
 def _files() -> list[str]:
-    """Return file names; a directory with one of them is a tokenizer's."""
+    """Return the file names of all kinds; a directory with one of them has a tokenizer."""
     kinds = (registry.load("tokenizers", kind) for kind in registry.names("tokenizers"))
     return sorted({KIND, *(name for module in kinds for name in module.Tokenizer.files)})
 
 
 def is_there(directory: Path) -> bool:
-    """Return whether a directory has a file of a tokenizer, readable or not."""
+    """Return whether a directory has a file of a tokenizer, valid or not."""
     return any((directory / name).is_file() for name in _files())
 
 
 def save(tokenizer: Tokenizer, directory: Path) -> None:
-    """Write the tokenizer's files, and the name of its kind where nlpkit has no such kind."""
+    """Write the tokenizer's files, and the name of its kind if it is not a kind of nlpkit."""
     tokenizer.save(directory)
     module = type(tokenizer).__module__
     if not module.startswith("nlpkit.tokenizers."):
@@ -30,10 +30,10 @@ def save(tokenizer: Tokenizer, directory: Path) -> None:
 
 
 def load(directory: str | Path) -> tuple[str, Tokenizer]:
-    """Return kind and `Tokenizer` of a directory, or of its file; raise `FileError`.
+    """Return the kind and the `Tokenizer` in a directory or file; raise `FileError`.
 
-    It is the kind that the directory names, else the first one whose `Tokenizer.load` accepts the
-    files: each refuses those of others.
+    The kind is the one in the file `nlpkit_tokenizer.json` or, without this file, the first kind
+    whose `Tokenizer.load` accepts the files. `load` refuses the files of other kinds.
     """
     path = Path(directory)
     if not path.exists():
@@ -53,7 +53,7 @@ def load(directory: str | Path) -> tuple[str, Tokenizer]:
 
 
 def _named_kind(file: Path) -> str:
-    """Return the kind that a file names, which may be imported; raise `FileError`."""
+    """Return the dotted kind in a file; raise `FileError` if it must not be imported."""
     try:
         kind = json.loads(file.read_text(encoding="utf-8"))["kind"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:

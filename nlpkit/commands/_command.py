@@ -1,4 +1,4 @@
-"""A verb of the typer application: typer's command, with the help page that every verb has."""
+"""Classes for the verbs of the typer application, which print the help page of nlpkit."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from nlpkit.help_page import HELP_ROW, page
 class Verb(TyperCommand):
     """One verb."""
 
-    # The class of `ctx` is typer's or click's, as the version of typer has it.
+    # The class of `ctx` is typer's or click's, which depends on the version of typer.
     def get_help(self, ctx: Any) -> str:
         """Return the page of help."""
         return _page(self, ctx, {})
@@ -38,7 +38,7 @@ def _page(command: TyperCommand | TyperGroup, ctx: Any, more: dict[str, Any]) ->
             continue
         name, text = record
         if parameter.param_type_name == "argument":
-            # Not as typer writes it, which differs from version to version.
+            # typer's own text differs between versions.
             name = str(parameter.metavar)
             usage.append(name if parameter.required else f"[{name}]")
             text = text.removesuffix("[required]").rstrip()

@@ -1,4 +1,4 @@
-"""The options that verbs share, and what they mean to a verb: `Common`.
+"""Defines the options that verbs share. A verb gets their values as a `Common`:
 
 @shared("overrides", "out", "json")
 def command(recipe: RecipeName, common: Common) -> None:
@@ -37,7 +37,7 @@ def seconds(duration: str) -> float:
     elif "".join(number + unit for number, unit in parts) != duration:
         total = 0.0
     if not 0 < total < float("inf"):
-        raise typer.BadParameter(f"{duration!r} is no time such as 90s, 50m or 1h30m")
+        raise typer.BadParameter(f"{duration!r} is not a time such as 90s, 50m or 1h30m")
     return total
 
 
@@ -56,7 +56,7 @@ Set = Annotated[
         "--set", metavar="KEY=VALUE", help="change a setting, such as train.lr=1e-4; repeatable"
     ),
 ]
-Out = Annotated[str | None, typer.Option("--out", metavar="DIR", help="where the result goes")]
+Out = Annotated[str | None, typer.Option("--out", metavar="DIR", help="directory of the result")]
 Device = Annotated[
     str,
     typer.Option("--device", metavar="NAME", callback=_device, help="auto, cpu, cuda or cuda:1"),
@@ -121,7 +121,7 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
 
 @dataclass(frozen=True)
 class Common:
-    """The shared options of one call; an option that the verb does not have is at its default."""
+    """The shared options of one call; an option that the verb does not have has its default."""
 
     overrides: list[str] | None = None
     out: str | None = None
@@ -134,11 +134,11 @@ class Common:
 
     @property
     def verbosity(self) -> int:
-        """Return 0 for `-q`, 2 for `-v`, else 1, as `train.log` counts."""
+        """Return 0 for `-q`, 2 for `-v`, else 1, as in `train.log`."""
         return 1 + int(self.verbose) - int(self.quiet)
 
     def load(self, recipe: str) -> "Resolved":
-        """Return the recipe with `--set` applied, and `--out` as its `out`."""
+        """Return the recipe with the changes of `--set` and `--out`."""
         from nlpkit.recipe import load
 
         overrides = list(self.overrides or ())

@@ -1,8 +1,8 @@
-"""What `nlpkit recipes parts` prints: which objective trains which family, and a line a part."""
+"""Lists the parts for `nlpkit recipes parts`, and which objective trains which family."""
 
 from nlpkit import registry
 
-# What a list is called, with --json, too, and the folder of its parts.
+# The name of a list, also with --json, and the folder of its parts.
 _LISTS = {
     "attention_kinds": "attention/kinds",
     "attention_backends": "attention/backends",
@@ -14,7 +14,7 @@ _LISTS = {
 def trained() -> dict[str, list[str]]:
     """Return the families that each objective trains, with their default settings.
 
-    What a mixture trains depends on its members, so it is not in the table.
+    A mixture is not in the table, because its families depend on its members.
     """
     from nlpkit.recipe.fit import families_for
 
@@ -33,11 +33,11 @@ def lists() -> dict[str, dict[str, str]]:
     }
 
 
-def table(found: dict[str, list[str]]) -> str:
-    """Return objectives x families in Markdown."""
+def table(objectives: dict[str, list[str]]) -> str:
+    """Return a table of objectives and families in Markdown."""
     families = registry.names("models")
     rows = [["objective", *(f"`{name}`" for name in families)], ["---"] * (1 + len(families))]
-    for objective, suited in found.items():
+    for objective, suited in objectives.items():
         rows.append([f"`{objective}`", *("yes" if name in suited else "" for name in families)])
     head, line, *body = ("| " + " | ".join(cells) + " |" for cells in rows)
     return "\n".join([head, line.replace(" ", ""), *body])

@@ -1,5 +1,6 @@
-"""What `--smoke-test` does: the whole way of a recipe in seconds, on a few rows, in a temporary
-directory. Lightning calls it `fast_dev_run`, the field a smoke test."""
+"""Runs all steps of a recipe in seconds, on a few rows, in a temporary directory (`--smoke-test`).
+
+Lightning calls this `fast_dev_run`."""
 
 import dataclasses
 import itertools
@@ -25,16 +26,16 @@ _STEPS = 2
 _TRAIN_ROWS, _VALID_ROWS = 64, 16
 _FILES = 4  # of a source
 _BYTES = 1 << 20  # of a file
-_TOKENS = 1024  # of a batch, where the recipe has more and its examples fit
+_TOKENS = 1024  # of a batch, if the recipe has more and if its examples fit
 _NEW_TOKENS = 8
 _LINES = ("text", "paragraphs", "jsonl", "tsv", "csv", "parallel")
 
 
 def smoke_test(resolved: "Resolved", common: Common) -> None:
-    """Train, save, open, evaluate and generate; print what was done. The run is not touched.
+    """Train, save, open, evaluate and generate; print a summary. The run directory is not used.
 
     Raises:
-        UsageError, DataError, FileError: as the run itself would.
+        UsageError, DataError, FileError: the same errors as in the real run.
     """
     from nlpkit.cli import exit_now
     from nlpkit.train.log import Log
@@ -60,7 +61,7 @@ def smoke_test(resolved: "Resolved", common: Common) -> None:
 
 @contextmanager
 def _name_originals(originals: dict[str, str]) -> Iterator[None]:
-    """Name the user's files in errors, not their copies; `originals` has the name of each copy."""
+    """Replace paths of copies in errors by the names of the user's files (path -> name)."""
     try:
         yield
     except (DataError, FileError) as error:
@@ -102,13 +103,13 @@ def _few_rows(
 ) -> "Config":
     """Return `data` with copies of the first rows of each source.
 
-    The held-out rows are trained on, too: a label that only they have must be known.
+    The held-out rows are also training rows, because a label may occur only in them.
     """
     from nlpkit.data import corpus
 
     spool = workdir / "stdin"
     train, valid = corpus.resolve(config, base, spool, stop.check)
-    if config.valid_fraction:  # of a few rows, it may be none
+    if config.valid_fraction:  # a fraction of a few rows may be no row
         valid = train
     known = _copies(valid, workdir / "known", _VALID_ROWS, originals)
     values = {
@@ -124,12 +125,12 @@ def _few_rows(
 def _copies(
     inputs: list["Input"], folder: Path, rows: int, originals: dict[str, str]
 ) -> list[dict[str, Any]]:
-    """Return the sources with some of their files: of lines the first rows, others as a whole."""
+    """Return the sources with some of their files: copies of the first rows, or links."""
     sources = []
     for number, source in enumerate(inputs):
         form = source.files[0].format
         by_lines = form in _LINES
-        # Spread over all of them: images of a class lie together.
+        # Spread over all files, because images of a class are neighbors.
         count = min(len(source.files), _FILES if by_lines else rows)
         few = [source.files[i * len(source.files) // count] for i in range(count)]
         paths = []
@@ -163,7 +164,7 @@ def _copy(file: "TextFile", folder: Path, rows: int) -> str:
 
 
 def _link(file: "TextFile", folder: Path) -> str:
-    """Link a file, below a directory of its own class; return the path of the link."""
+    """Make a link to a file, in a directory named like its class; return the path of the link."""
     path = Path(file.path)
     link = folder / path.parent.name / path.name
     link.parent.mkdir(parents=True, exist_ok=True)
@@ -181,9 +182,9 @@ def _train(small: "Resolved", workdir: Path, device: str, log: "Log", stop: "Sto
 
 
 def _use(checkpoint: Path, device: str, log: "Log", stop: "StopFlag") -> tuple[str, dict[str, Any]]:
-    """Open a checkpoint, evaluate it and generate with it; return what was done, and the figures.
+    """Open a checkpoint, evaluate it and generate with it; return a summary and the figures.
 
-    What a recipe has no data for, or an objective cannot do, is left out.
+    Without held-out data nothing is evaluated, and not every objective generates.
     """
     from nlpkit import evaluate
     from nlpkit.data.items import Items

@@ -1,4 +1,4 @@
-"""One run from a checked recipe, as `pretrain` and `finetune` start it."""
+"""Trains one recipe, for `pretrain` and `finetune`."""
 
 from typing import TYPE_CHECKING
 
@@ -35,9 +35,9 @@ def train(resolved: "Resolved", common: Common, max_time: str | None, allow_chan
         one_run(resolved, common, allow_change, log, stop)
     if process_rank() != 0:
         return
-    found = files.chosen(directory.path)
-    assert found is not None  # the run is finished
-    checkpoint, which = found
+    chosen = files.chosen(directory.path)
+    assert chosen is not None  # the run is finished
+    checkpoint, which = chosen
     best_by = resolved.recipe.train.best_by
     why = f"by held-out {best_by}" if which == "best" else "as no evaluation chose a best one"
     log.info(f"checkpoint of the run: the {which}, {why}: {checkpoint.name}")
@@ -47,7 +47,7 @@ def train(resolved: "Resolved", common: Common, max_time: str | None, allow_chan
 def one_run(
     resolved: "Resolved", common: Common, allow_change: bool, log: "Log", stop: "StopFlag"
 ) -> None:
-    """Train the recipe, or resume its run; logs that there is nothing to do if it is finished."""
+    """Train the recipe, or resume its run; a finished run is only reported."""
     from nlpkit.checkpoints import files
     from nlpkit.checkpoints.run_directory import RunDirectory, process_rank
     from nlpkit.data import corpus
@@ -85,11 +85,11 @@ def one_run(
 
 
 def _check(resolved: "Resolved", common: Common) -> None:
-    """Raise `UsageError` if what is asked for is not here, before anything is written."""
+    """Raise an error if a tracker or the device is missing, before anything is written."""
     from nlpkit.train.trackers import check_installed
 
     check_installed(resolved.recipe.train.trackers)
-    if common.device not in ("auto", "cpu"):  # these are everywhere, and torch takes a second
+    if common.device not in ("auto", "cpu"):  # always available; the import of torch takes a second
         from nlpkit.train.machine import find_device
 
         find_device(common.device)

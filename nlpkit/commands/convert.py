@@ -21,11 +21,11 @@ Precision = Annotated[
 ]
 Settings = Annotated[
     str | None,
-    typer.Option("--config", metavar="FILE", help="the JSON file of a .pt that has none beside it"),
+    typer.Option("--config", metavar="FILE", help="the JSON file of a .pt, if it is elsewhere"),
 ]
 Vocabulary = Annotated[
     str | None,
-    typer.Option("--vocab", metavar="FILE", help="the tokenizer, if it is not beside the weights"),
+    typer.Option("--vocab", metavar="FILE", help="the tokenizer, if it is not with the weights"),
 ]
 
 
@@ -42,7 +42,7 @@ def command(
     """Write a checkpoint for transformers, with adapters merged, in any precision.
 
     OUT holds config.json, model.safetensors, the tokenizer and nlpkit.json. `from_pretrained` and
-    every command of nlpkit open it. It appears whole or not at all. Prints OUT.
+    every command of nlpkit open it. An error leaves no partial OUT. Prints OUT.
     """
     from nlpkit.runs.convert import convert
     from nlpkit.train.log import Log

@@ -32,14 +32,16 @@ Metrics = Annotated[
 ]
 Predictions = Annotated[
     str | None,
-    typer.Option("--predictions", metavar="FILE", help="write the answers to FILE, a row a line"),
+    typer.Option(
+        "--predictions", metavar="FILE", help="write predictions to FILE, one row per line"
+    ),
 ]
 TextKey = Annotated[
     str | None, typer.Option("--text-key", metavar="KEY", help="as data.text_key in a recipe")
 ]
 Tokens = Annotated[
     int,
-    typer.Option("--tokens-per-batch", metavar="N", min=1, help="changes the speed, but no result"),
+    typer.Option("--tokens-per-batch", metavar="N", min=1, help="changes only the speed"),
 ]
 MaxNew = Annotated[
     int | None,
@@ -87,7 +89,7 @@ def command(
     runs = seed_runs(user_path(checkpoint))
     if runs and predictions is not None:
         raise UsageError(f"--predictions: {checkpoint} holds {len(runs)} runs; name one of them")
-    found = []
+    results = []
     with catch_signals(exit_now) as stop:
         callbacks = Callbacks(note=log.detail, warn=log.warn, should_stop=stop.check)
         for path in [path for _, path in runs] or [Path(checkpoint)]:
@@ -97,22 +99,22 @@ def command(
             source = evaluate.find_data(opened, data or (), text_key, log, callbacks)
             run = evaluate.Evaluation(opened, source, tokens_per_batch, callbacks)
             figures, rows = run.figures(names, generation, log, stop, batch=32)
-            found.append(figures)
+            results.append(figures)
     if predictions is not None:
         _write(Path(predictions), rows)
     if runs:
-        _print_summary([seed for seed, _ in runs], found, common)
+        _print_summary([seed for seed, _ in runs], results, common)
     else:
         common.result(evaluate.table(figures), **figures)
 
 
-def _print_summary(seeds: list[int], found: list[dict[str, Any]], common: Common) -> None:
+def _print_summary(seeds: list[int], results: list[dict[str, Any]], common: Common) -> None:
     """Print mean, median and deviation of the figures of several seeds."""
     from nlpkit.evaluate import values
     from nlpkit.runs.seeds import summary, table
 
-    result = summary(seeds, [values(figures) for figures in found])
-    result["checkpoints"] = [figures["checkpoint"] for figures in found]
+    result = summary(seeds, [values(figures) for figures in results])
+    result["checkpoints"] = [figures["checkpoint"] for figures in results]
     common.result(table(result), **result)
 
 

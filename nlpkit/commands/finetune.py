@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from nlpkit.recipe import Resolved
 
 DEFAULT_RECIPE = "cpm_ant_nlg"
-DEFAULT, COMMAND_LINE = "default", "command line"  # as `recipe.Resolved.origin` says it
-# Adapters want about ten times the learning rate of full tuning (Schulman et al. 2025,
+DEFAULT, COMMAND_LINE = "default", "command line"  # values in `recipe.Resolved.origin`
+# Adapters need about ten times the learning rate of full tuning (Schulman et al. 2025,
 # "LoRA Without Regret"); measured here on cpm_ant_nlg: docs/cpm_ant.md.
 LORA_LR = 10
 Name = Annotated[
@@ -73,7 +73,7 @@ def command(
     opens them, and `nlpkit convert` merges them into the model.
 
     With --seeds N there are N runs, with the seed of the recipe and the seeds after it. Each has a
-    directory of its own inside that of the run.
+    separate directory inside the directory of the run.
     """
     resolved = _loaded(common, recipe, start, lora, family)
     if smoke_test:
@@ -100,14 +100,14 @@ def command(
             runs.append(user_path(one.recipe.out))
     if process_rank() == 0:
         best_by = resolved.recipe.train.best_by
-        found = summary(numbers, [best_evaluation(run, best_by) for run in runs])
-        common.result(table(found), **found)
+        result = summary(numbers, [best_evaluation(run, best_by) for run in runs])
+        common.result(table(result), **result)
 
 
 def _as_at_first(start: str, out: str) -> str:
-    """Return `start`, or the pointer to its latest checkpoint if the run `out` began with that one.
+    """Return `start`, or the link to its latest checkpoint if the recipe of the run `out` has it.
 
-    Older versions of nlpkit put this pointer in place of a run, and such a run must resume.
+    Older versions of nlpkit replaced a run by this link, and such runs must resume.
     """
     from nlpkit.checkpoints.run_directory import RECIPE
     from nlpkit.recipe import load
@@ -130,7 +130,7 @@ def _loaded(
     family: str | None,
     more: Sequence[str] = (),
 ) -> "Resolved":
-    """Return the recipe with what the options change; its checkpoint is there."""
+    """Return the recipe with the changes of the options; check that `init_from` exists."""
     from nlpkit import recipe as recipes
 
     sets = list(common.overrides or ())
@@ -174,19 +174,19 @@ def _section(resolved: "Resolved", family: str) -> str:
 
 
 def _adapters(resolved: "Resolved") -> list[str]:
-    """Return the settings that `--lora` adds to a recipe that says nothing about adapters."""
+    """Return the settings that `--lora` adds to the recipe."""
     recipe, origin = resolved.recipe, resolved.origin
-    found = [f"out={_quoted(recipe.out + '-lora')}"]
+    sets = [f"out={_quoted(recipe.out + '-lora')}"]
     if recipe.lora is None:
-        found.append("lora={}")
-    asked = {where for name, where in origin.items() if name.startswith("lora.")}
-    if asked <= {DEFAULT, COMMAND_LINE} and origin["train.lr"] != COMMAND_LINE:
-        found.append(f"train.lr={LORA_LR * recipe.train.lr:.6g}")
-    return found
+        sets.append("lora={}")
+    origins = {source for name, source in origin.items() if name.startswith("lora.")}
+    if origins <= {DEFAULT, COMMAND_LINE} and origin["train.lr"] != COMMAND_LINE:
+        sets.append(f"train.lr={LORA_LR * recipe.train.lr:.6g}")
+    return sets
 
 
 def _check_start(resolved: "Resolved") -> None:
-    """Raise `FileError` if the checkpoint to start from is not there, saying what makes it."""
+    """Raise `FileError` with a hint if the checkpoint of `init_from` is missing."""
     from nlpkit import recipe as recipes
 
     named = resolved.recipe.init_from

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nlpkit.train.log import Log
 
 _KEY = "input"  # of a line of jsonl
-# What would end a line or a column, and the character that says so.
+# Characters that would end a line or a column, and the backslash.
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 
 Checkpoint = Annotated[
@@ -25,13 +25,13 @@ Checkpoint = Annotated[
         help="a run (its best checkpoint), a checkpoint, or a directory of transformers",
     ),
 ]
-File = Annotated[str, typer.Argument(metavar="FILE|-", help="one input a line; - is stdin")]
+File = Annotated[str, typer.Argument(metavar="FILE|-", help="one input per line; - is stdin")]
 Key = Annotated[
     str | None,
     typer.Option(
         "--key",
         metavar="KEY",
-        help=f"lines are JSON objects with the input at KEY; of *.jsonl it is {_KEY}",
+        help=f"lines are JSON objects with the input in KEY; default for *.jsonl: {_KEY}",
     ),
 ]
 Beam = Annotated[int, typer.Option("--beam", metavar="N", help="beam search with N beams")]
@@ -75,7 +75,7 @@ RepetitionPenalty = Annotated[
     float,
     typer.Option("--repetition-penalty", metavar="X", help="above 1: repeat less, as in CTRL"),
 ]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="of sampling")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="seed of sampling")]
 Batch = Annotated[
     int, typer.Option("--batch", metavar="N", min=1, help="inputs that are computed at once")
 ]
@@ -124,8 +124,8 @@ def command(
     divided by length ** penalty), tokens and finish (stop or length).
 
     Decoding is greedy, unless --beam or one of --temperature, --top-k, --top-p is given. If an
-    input is too long, its beginning is left out (of one with blanks, what is farthest before them,
-    then after them), and stderr says how many inputs were cut.
+    input is too long, its beginning is left out (with blanks: the tokens farthest before them, then
+    after them), and stderr shows how many inputs were cut.
     """
     settings = _settings(
         max_new_tokens=max_new_tokens,
@@ -167,7 +167,7 @@ def command(
     texts = writer.write(inputs, batch=batch, ready=inputs.ready, scores=common.json)
     for number, written in enumerate(texts, 1):
         if written.problem:
-            log.warn(f"input {number}: {written.problem}; answered with nothing")
+            log.warn(f"input {number}: {written.problem}; its output is empty")
         _print(written, echo, settings, common)
     _report(writer, inputs, time.perf_counter() - start, log)
     if inputs.error:
@@ -175,7 +175,7 @@ def command(
 
 
 def _settings(**values: Any) -> "Settings":
-    """Return the decoding settings; raise `UsageError` that names the options at fault."""
+    """Return the decoding settings; raise `UsageError` with the names of wrong options."""
     from pydantic import ValidationError
 
     from nlpkit.generate.settings import Settings
@@ -197,7 +197,7 @@ def _print(written: "Written", echo: bool, settings: "Settings", common: Common)
     """Print the line for one input."""
 
     def shown(output: "Output") -> str:
-        # Filled blanks are in their text already.
+        # A text with filled blanks contains the input.
         return written.text + output.text if echo and not output.whole else output.text
 
     outputs = [
@@ -218,7 +218,7 @@ def _print(written: "Written", echo: bool, settings: "Settings", common: Common)
 
 
 def _report(writer: "Writer", inputs: "Inputs", seconds: float, log: "Log") -> None:
-    """Say on stderr what was done, and what of the inputs was left out."""
+    """Log the speed, and the numbers of inputs and tokens that were left out."""
     counts = writer.counts
     log.info(
         f"{counts['inputs']:,} inputs, {counts['tokens']:,} tokens in {seconds:.1f} s, "

@@ -12,7 +12,7 @@ from nlpkit.disk import user_path
 from nlpkit.errors import UsageError
 
 BatchOption = Annotated[
-    bool, typer.Option("--batch", help="print the first batch instead, a token a line")
+    bool, typer.Option("--batch", help="print the first batch instead, one token per line")
 ]
 Mask = Annotated[
     str | None,
@@ -21,7 +21,7 @@ Mask = Annotated[
     ),
 ]
 NoProbe = Annotated[
-    bool, typer.Option("--no-probe", help="do not time a few steps; there is no estimate then")
+    bool, typer.Option("--no-probe", help="do not measure a few steps; then there is no estimate")
 ]
 _SECTIONS = ("data", "packing", "model", "estimate")
 
@@ -74,11 +74,11 @@ def command(
 
 
 def _print(described: dict[str, Any], origin: dict[str, str]) -> None:
-    """Print a line a figure, then a line a setting and where it came from; # heads a section."""
+    """Print one line per figure, then one line per setting with its origin, in titled sections."""
     for section in _SECTIONS:
         if section in described:
-            found = _flat(described[section], section)
-            rows = [(key, value, "") for key, value in found if key not in origin]
+            figures = _flat(described[section], section)
+            rows = [(key, value, "") for key, value in figures if key not in origin]
             _print_block(section, rows)
     settings = dict(_flat(described["settings"]))
     _print_block("settings", [(key, settings.get(key, ""), origin[key]) for key in origin])
@@ -86,7 +86,7 @@ def _print(described: dict[str, Any], origin: dict[str, str]) -> None:
 
 
 def _print_block(title: str, rows: list[tuple[str, Any, str]]) -> None:
-    """Print rows of key, value and origin under a title, numbers flush right before their unit."""
+    """Print rows of key, value and origin under a title, with numbers aligned at the right."""
     shown = [(key, *_human(key, value), where) for key, value, where in rows]
     width = max(len(key) for key, *_ in shown)
     digits = max([len(text) for _, text, unit, _ in shown if unit is not None], default=0)
@@ -115,7 +115,7 @@ def _flat(data: Any, prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def _human(key: str, value: Any) -> tuple[str, str | None]:
-    """Return a value as people read it and its unit; the unit of what is no number is None."""
+    """Return a readable value and its unit; the unit is None if the value is not a number."""
     if value is None or value == [] or value == {}:
         return "none", None
     if isinstance(value, bool):

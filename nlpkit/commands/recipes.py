@@ -51,18 +51,18 @@ def command(common: Common, name: Name = None) -> None:
         text = packaged[name].read_text(encoding="utf-8")
         print(json.dumps({"name": name, "text": text}) if common.json else text.rstrip("\n"))
         return
-    found = [_about(name, path.read_text(encoding="utf-8")) for name, path in packaged.items()]
+    listed = [_about(name, path.read_text(encoding="utf-8")) for name, path in packaged.items()]
     if common.json:
-        print(json.dumps(found, ensure_ascii=False))
+        print(json.dumps(listed, ensure_ascii=False))
         return
-    width = max((len(each["name"]) for each in found), default=0)
-    for each in found:
+    width = max((len(each["name"]) for each in listed), default=0)
+    for each in listed:
         takes = f" (takes {each['takes']})" if each["takes"] else ""
         print(f"{each['name']:{width}}  {each['about']}{takes}")
 
 
 def _about(name: str, text: str) -> dict[str, str]:
-    """Return name, first comment line, and what the comment `takes:` says."""
+    """Return the name, the first comment line, and the text of the comment `takes:`."""
     comments = [line[1:].strip() for line in text.splitlines() if line.startswith("#")]
     comments = [line for line in comments if line and not line.startswith("yaml-language-server")]
     takes = [line[6:].strip() for line in comments if line.startswith("takes:")]

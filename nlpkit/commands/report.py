@@ -9,7 +9,7 @@ from nlpkit.commands._options import Common, shared
 
 Runs = Annotated[
     list[str],
-    typer.Argument(metavar="RUN...", help="run directories, also one that holds those of --seeds"),
+    typer.Argument(metavar="RUN...", help="run directories, or the directory of a --seeds run"),
 ]
 Output = Annotated[
     str | None,

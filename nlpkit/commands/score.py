@@ -1,6 +1,6 @@
 """Score the lines of a file (bleu, rouge, accuracy, ...), or rank documents (bm25, tfidf).
 
-`nlpkit score` lists them. Light: neither this nor what it imports may import typer.
+`nlpkit score` lists them. This module and its imports must not import typer, which is slow.
 """
 
 from nlpkit.errors import UsageError
@@ -12,4 +12,4 @@ def main(arguments: list[str]) -> None:
     try:
         command.run(arguments)
     except MemoryError as error:
-        raise UsageError("out of memory: all lines of the files are held in it") from error
+        raise UsageError("out of memory: all lines of the files must fit into it") from error

@@ -25,7 +25,7 @@ command = typer.Typer(no_args_is_help=True)
 Out = Annotated[
     str | None,
     typer.Option(
-        "--out", metavar="DIR", help="where the tokenizer goes; default: tokenizer/ of the run"
+        "--out", metavar="DIR", help="directory of the tokenizer; default: tokenizer/ of the run"
     ),
 ]
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="a saved tokenizer")]
@@ -65,13 +65,13 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
             settings = section.config.model_dump()
             tokenizer = grow.grown(old, old_kind, section.kind, texts, settings)
     directory.parent.mkdir(parents=True, exist_ok=True)
-    # It appears whole or not at all.
+    # A failed write must not leave an incomplete tokenizer.
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".tokenizer-") as draft:
         tokenizer_files.save(tokenizer, Path(draft) / "made")
         os.replace(Path(draft) / "made", directory)
     if not common.quiet:
         size = f"{tokenizer.vocab_size:,} tokens"
-        print(f"tokenizer: {section.kind}, {size}, from {texts.said}", file=sys.stderr)
+        print(f"tokenizer: {section.kind}, {size}, from {texts.summary}", file=sys.stderr)
     common.result(
         str(directory),
         path=str(directory),
@@ -83,7 +83,7 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
 
 
 class _Texts:
-    """The texts of `data.train` without what is held out; `counts` afterwards what was read."""
+    """The texts of `data.train` without held-out documents; `counts` counts the documents read."""
 
     def __init__(self, resolved: "Resolved", should_stop: Callable[[], None]):
         from nlpkit.data import corpus
@@ -106,7 +106,7 @@ class _Texts:
             yield from (text for document in documents for text in document.texts)
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """Return the counts in words."""
         skipped = f", {self.counts.bad:,} malformed rows skipped" if self.counts.bad else ""
         return f"{self.counts.documents:,} documents{skipped}"
@@ -115,7 +115,7 @@ class _Texts:
 @command.command("show", cls=Verb)
 @shared("json")
 def show(directory: Directory, common: Common, text: Text = None) -> None:
-    """Print the tokens of TEXT, one a line: id, tab, token.
+    """Print the tokens of TEXT, one per line: id, tab, token.
 
     Without TEXT, print kind, size, special tokens and the first tokens of the vocabulary.
     """

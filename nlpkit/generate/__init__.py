@@ -1,5 +1,5 @@
-"""Decoding: text from a trained model, many inputs at once, each as if it were alone.
+"""Generates text with a trained model. An output does not depend on the other inputs of the batch.
 
-`texts.Writer` turns texts into prompts (by the objective) and tokens into texts; `engine.generate`
-keeps a batch of sequences going, greedy, sampled or in beams; `settings.Settings` says which.
+`texts.Writer` converts texts to prompts (with the objective) and tokens to texts. `engine.generate`
+decodes a batch of sequences: greedy, by sampling or by beam search, as `settings.Settings` selects.
 """

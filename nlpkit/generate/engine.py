@@ -1,9 +1,9 @@
 """Continuous batching: finished sequences are removed, new ones are added, the order is kept.
 
-Prompts of different lengths are computed as one pack. Then each sequence grows by one token a step,
-with its keys and values cached. Nothing is padded, so an answer does not depend on the other
-sequences (except for rounding in matrix products, which depends on the number of rows).
-U requests, each with W rows of the cache (W beams, else 1), R = U * W, C width, V vocabulary.
+Prompts of different lengths are computed as one pack. After that, each step adds one token to each
+sequence; keys and values are cached. Nothing is padded. Therefore an answer does not depend on the
+other sequences, except for rounding in matrix products, which depends on the number of rows.
+U requests with W rows of the cache each (W beams, or 1), R = U * W, C width, V vocabulary.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ from nlpkit.generate.rows import ActiveBatch, Request, Rules, compact
 from nlpkit.generate.settings import Settings
 from nlpkit.objectives.contract import Prompt
 
-# Prompts computed together; more would need more memory and be no faster.
+# Limit for prompts that are computed together; more tokens need more memory and are not faster.
 _TOKENS_AT_ONCE = 16384
 
 
@@ -36,12 +36,12 @@ def generate(
     ready: Callable[[], bool] = lambda: True,
     scores: bool = True,
 ) -> Iterator[list[Answer]]:
-    """Yield `settings.nbest` answers for each prompt, best first, in order; none for a None.
+    """Yield `settings.nbest` answers for each prompt, best first; an empty list for None.
 
-    At most `batch` inputs are active at once. `ready` tells whether the next prompt is available
-    without waiting; the engine waits for it only when it has nothing else to do. An answer's score
-    is its log-probability; without `scores` a single greedy or sampled answer has the score 0,
-    which is faster.
+    At most `batch` inputs are active at once. `ready` returns whether the next prompt is available
+    without waiting; the engine waits for a prompt only if no request is active. The score of an
+    answer is its log-probability. Without `scores`, a single greedy or sampled answer has the score
+    0; this is faster.
 
     Raises:
         ValueError: `settings.beam` does not fit the vocabulary.
@@ -50,14 +50,14 @@ def generate(
         raise ValueError(f"beam: {settings.beam} is too many for {model.vocab_size} tokens")
     engine = _Engine(model, settings, rules, scores or settings.nbest > 1)
     source = enumerate(prompts)
-    # New prompts are computed several at a time: one by one costs more.
-    enough = max(batch // 4, 1)
+    # Prompts are computed several at a time, because single prompts cost more.
+    min_free = max(batch // 4, 1)
     finished: dict[int, list[Answer]] = {}
     copies = settings.nbest if settings.samples else 1
     left: dict[int, int] = {}  # requests of an input that are not finished yet
-    following, exhausted = 0, False
+    next_number, exhausted = 0, False
     while left or finished or not exhausted:
-        if not exhausted and (not left or batch - len(left) >= enough):
+        if not exhausted and (not left or batch - len(left) >= min_free):
             wait = not left
             taken = _take(source, batch - len(left), wait, ready)
             exhausted = wait and not taken
@@ -73,24 +73,24 @@ def generate(
             left[request.number] -= 1
             if not left[request.number]:
                 del left[request.number]
-        while following in finished and following not in left:
-            answers = sorted(finished.pop(following), key=lambda answer: -answer.score)
+        while next_number in finished and next_number not in left:
+            answers = sorted(finished.pop(next_number), key=lambda answer: -answer.score)
             yield answers[: settings.nbest]
-            following += 1
+            next_number += 1
 
 
 def _take(
-    source: Iterator[tuple[int, Prompt | None]], most: int, wait: bool, ready: Callable[[], bool]
+    source: Iterator[tuple[int, Prompt | None]], limit: int, wait: bool, ready: Callable[[], bool]
 ) -> list[tuple[int, Prompt | None]]:
-    """Return up to `most` of the next prompts; `wait`: wait for the first one if necessary."""
+    """Return up to `limit` of the next prompts; `wait`: wait for the first one if necessary."""
     taken: list[tuple[int, Prompt | None]] = []
     tokens = 0
-    while len(taken) < most and tokens < _TOKENS_AT_ONCE and (ready() or (wait and not taken)):
-        found = next(source, None)
-        if found is None:
+    while len(taken) < limit and tokens < _TOKENS_AT_ONCE and (ready() or (wait and not taken)):
+        item = next(source, None)
+        if item is None:
             break
-        taken.append(found)
-        tokens += len(found[1].given["input_ids"]) if found[1] else 0
+        taken.append(item)
+        tokens += len(item[1].given["input_ids"]) if item[1] else 0
     return taken
 
 
@@ -102,20 +102,20 @@ class _Engine:
         self.device = next(model.parameters()).device
         self.running = ActiveBatch()
         self.done: deque[Request] = deque()
-        # Each sample of an input is a request of its own; beams are rows of one request.
+        # Each sample of an input is a separate request; beams are rows of one request.
         self.copies = settings.nbest if settings.samples else 1
 
-    # Not on `generate`: a generator would leave it switched on for its caller.
+    # Not on `generate`, because a generator would also set the mode for its caller.
     @torch.inference_mode()
     def admit(self, prompts: Sequence[tuple[int, Prompt]]) -> None:
-        """Compute the prompts and their first tokens; add what is unfinished to `running`."""
+        """Compute the prompts and their first tokens; add unfinished requests to `running`."""
         if not prompts:
             return
         new = ActiveBatch()
         hidden = self._compute_prompts([prompt for _, prompt in prompts], new.cache)
         states, start = [], 0
         for number, prompt in prompts:
-            # A copy, so that the memory of the other states can be freed.
+            # With a copy, the memory of the other states can be freed.
             kept = {
                 slot: hidden[start + int(index)].clone()
                 for slot, index in enumerate(prompt.predicted_from)
@@ -140,7 +140,7 @@ class _Engine:
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Feed the last token of every row and choose the next."""
+        """Compute the states after the last token of every row, and choose the next tokens."""
         active = self.running
         requests = active.requests
         width = self._width(active)
@@ -157,7 +157,7 @@ class _Engine:
 
     def _compute_prompts(self, prompts: list[Prompt], cache: Cache) -> Tensor:
         """Return the states (N, C) of the prompts, packed."""
-        inputs: dict[str, Any] = {
+        inputs: dict[str, Tensor | tuple[int, ...]] = {
             name: torch.from_numpy(np.concatenate([p.given[name] for p in prompts])).to(self.device)
             for name in prompts[0].given
         }
@@ -171,7 +171,7 @@ class _Engine:
     def _request(self, number: int, copy: int, prompt: Prompt, kept: dict[int, Tensor]) -> Request:
         settings, draws, beam = self.settings, None, None
         if settings.samples:
-            # The seed depends on the input alone, not on the rest of the batch.
+            # The seed does not depend on the other inputs of the batch.
             draws = np.random.default_rng((settings.seed, number, copy))
         elif settings.beam > 1:
             beam = Beam(settings.beam, settings.length_penalty, len(prompt.predicted_from))
@@ -198,7 +198,7 @@ class _Engine:
             active.seen = seen
 
     def _extend(self, active: ActiveBatch, logits: Tensor) -> list[list[int]]:
-        """Add a token to each request, greedy or sampled; return the row that each one extends."""
+        """Add a greedy or sampled token to each request; return the parent row of each request."""
         settings, requests = self.settings, active.requests
         allowed = self._restrict(active, logits)
         if settings.samples:
@@ -212,11 +212,11 @@ class _Engine:
             )
         else:
             tokens = allowed.argmax(-1)
-        gained = [0.0] * len(requests)
+        scores = [0.0] * len(requests)
         if self.scores:
             chosen = logits.gather(1, tokens[:, None]).squeeze(1)
-            gained = (chosen - logits.logsumexp(-1)).tolist()
-        for request, token, score in zip(requests, tokens.tolist(), gained, strict=True):
+            scores = (chosen - logits.logsumexp(-1)).tolist()
+        for request, token, score in zip(requests, tokens.tolist(), scores, strict=True):
             request.score += score
             ended = token in self.rules.eos_token_ids
             request.ids += [token]
@@ -227,7 +227,7 @@ class _Engine:
         return [[0]] * len(requests)
 
     def _extend_beams(self, active: ActiveBatch, logits: Tensor) -> list[list[int]]:
-        """Add a token to the beams of each request; return the beam that each new one extends."""
+        """Add a token to the beams of each request; return the parent of each new beam."""
         requests, size = active.requests, self.rules.candidates(self.settings.beam)
         allowed = self._restrict(active, logits.log_softmax(-1))
         beams = [request.beam for request in requests if request.beam]
@@ -253,7 +253,7 @@ class _Engine:
         return parents
 
     def _restrict(self, active: ActiveBatch, logits: Tensor) -> Tensor:
-        """Return `logits` after the repetition penalty, -inf where a token may not be chosen."""
+        """Return penalized `logits` (R, V), with -inf for tokens that are not allowed."""
         rules, settings = self.rules, self.settings
         if active.seen is not None:
             logits = choosing.penalize(logits, active.seen, settings.repetition_penalty)
@@ -266,10 +266,13 @@ class _Engine:
             logits[:, list(rules.suppress_tokens)] = -torch.inf
             if any(early) and rules.eos_token_ids:
                 width = self._width(active)
-                bound = [
-                    i * width + j for i, held in enumerate(early) if held for j in range(width)
+                rows = [
+                    i * width + j
+                    for i, is_early in enumerate(early)
+                    if is_early
+                    for j in range(width)
                 ]
-                logits[torch.tensor(bound)[:, None], torch.tensor(rules.eos_token_ids)] = -torch.inf
+                logits[torch.tensor(rows)[:, None], torch.tensor(rules.eos_token_ids)] = -torch.inf
         return logits
 
     def _stops(self, ids: Sequence[int]) -> bool:

@@ -1,4 +1,4 @@
-"""Reads the inputs of generation, one a line, from a file or stdin, each as soon as it is there."""
+"""Reads the inputs of generation, one per line, from a file or stdin without waiting for more."""
 
 import os
 import select
@@ -15,9 +15,9 @@ _UTF8_MARK = b"\xef\xbb\xbf"
 
 
 class Inputs:
-    """The texts of `path` (`-`: stdin); with `key`, each line is a JSON object with the text there.
+    """The texts of `path` (`-`: stdin); with `key`, lines are JSON objects with the text in `key`.
 
-    A malformed line ends the texts and is reported in `error`: those before it are answered.
+    Reading ends at a malformed line, which `error` describes. The lines before it are used.
     """
 
     def __init__(self, path: str, key: str | None):
@@ -30,7 +30,7 @@ class Inputs:
 
     @property
     def is_terminal(self) -> bool:
-        """Return whether the texts are typed at a terminal."""
+        """Return whether the input is a terminal."""
         return self._pipe is not None and os.isatty(_STDIN)
 
     def ready(self) -> bool:
@@ -54,15 +54,15 @@ class Inputs:
 
 
 class _Pipe:
-    """The lines of a file descriptor, without their `\\n` or `\\r\\n` and a byte order mark.
+    """The lines of a file descriptor, without `\\n`, `\\r\\n` and the byte order mark.
 
-    Python's own buffer cannot tell whether it holds a whole line.
+    With Python's own buffer, `ready` could not find out whether there is a complete line.
     """
 
     def __init__(self, descriptor: int):
         self._descriptor = descriptor
         self._lines: deque[bytes] = deque()
-        self._begun = b""  # a line whose end was not read yet
+        self._partial = b""  # a line whose end was not read yet
         self._first = True
         self._ended = False
 
@@ -71,7 +71,7 @@ class _Pipe:
             try:
                 if not select.select([self._descriptor], [], [], 0)[0]:
                     return False
-            except OSError:  # Windows asks sockets only
+            except OSError:  # on Windows, `select` accepts only sockets
                 return True
             self._read()
         return True
@@ -88,9 +88,9 @@ class _Pipe:
 
     def _read(self) -> None:
         chunk = os.read(self._descriptor, _AT_ONCE)
-        *whole, self._begun = (self._begun + chunk).split(b"\n")
-        self._lines.extend(whole)
+        *complete, self._partial = (self._partial + chunk).split(b"\n")
+        self._lines.extend(complete)
         if not chunk:
             self._ended = True
-            if self._begun:
-                self._lines.append(self._begun)
+            if self._partial:
+                self._lines.append(self._partial)

@@ -6,13 +6,13 @@ R rows, V vocabulary.
 import torch
 from torch import Tensor
 
-_SORTED_FIRST = 256  # tokens for top-p; the whole vocabulary is sorted only if they are too few
+_SORTED_FIRST = 256  # tokens for top-p; the complete vocabulary is sorted only if more are needed
 
 
 def penalize(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    """Return logits (R, V) with those `seen` (R, V) less probable (Keskar et al. 2019, sec. 4.1).
+    """Return logits (R, V), lower for tokens in `seen` (R, V) (Keskar et al. 2019, sec. 4.1).
 
-    Positive values are divided by `penalty`, negative ones multiplied, as in transformers.
+    Positive values are divided by `penalty` and negative ones multiplied, as in transformers.
     """
     changed = torch.where(logits < 0, logits * penalty, logits / penalty)
     return torch.where(seen, changed, logits)
@@ -26,22 +26,22 @@ def draw(
     top_k: int | None = None,
     top_p: float | None = None,
 ) -> Tensor:
-    """Return a token (R,) for each row: where the `uniform` number (R,) falls in its distribution.
+    """Return sampled tokens (R,); `uniform` (R,) has a random number in [0, 1) for each row.
 
-    In the order of transformers: temperature, then the `top_k` most probable tokens, then the
-    fewest of them whose share reaches `top_p` (Holtzman et al. 2020, sec. 3.1).
+    The order is that of transformers: temperature, then the `top_k` most probable tokens, then the
+    fewest of them whose total probability reaches `top_p` (Holtzman et al. 2020, sec. 3.1).
     """
     values, tokens = candidates(logits / temperature, top_k, top_p)
-    # In float64: a float32 sum over a vocabulary would never reach its last tokens.
+    # A float32 sum over a vocabulary would never reach the last tokens.
     edges = values.double().softmax(-1).cumsum(-1)
     indices = torch.searchsorted(edges, (uniform.double() * edges[:, -1])[:, None], right=True)
-    # If the number falls on the last edge, no token that was left out may be drawn.
+    # A number on the last edge must not select an excluded token.
     last = (values > -torch.inf).sum(-1, keepdim=True) - 1
     return tokens.gather(1, indices.minimum(last)).squeeze(1)
 
 
 def candidates(logits: Tensor, top_k: int | None, top_p: float | None) -> tuple[Tensor, Tensor]:
-    """Return logits (R, K) and tokens (R, K), most probable first; -inf for what is left out."""
+    """Return logits (R, K) and tokens (R, K), most probable first; -inf for excluded tokens."""
     size = logits.shape[-1]
     if top_p is None or top_p == 1:
         return logits.topk(min(top_k or size, size))
@@ -59,5 +59,5 @@ def _nucleus(values: Tensor, total: Tensor, top_p: float) -> Tensor:
     """Return sorted `values` with -inf after the first whose cumulative share reaches `top_p`."""
     share = (values - total).exp()
     before = share.cumsum(-1) - share
-    before[:, 0] = 0  # one is always left
+    before[:, 0] = 0  # the most probable token is always kept
     return values.masked_fill(before >= top_p, -torch.inf)

@@ -1,6 +1,6 @@
 """The active requests of generation, and their rows of the cache.
 
-W rows a request, R rows in all, C width, V vocabulary.
+W rows per request, R rows in total, C width, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,13 +23,13 @@ class Rules:
     stops: Callable[[Sequence[int]], bool] | None = None  # whether ids contain a stop text
 
     def candidates(self, beams: int) -> int:
-        """Return how many continuations to consider, so that `beams` are left if others end."""
+        """Return how many candidates are needed to have `beams` of them without an end token."""
         return max(2, 1 + len(self.eos_token_ids)) * beams
 
 
 @dataclass
 class Request:
-    """An unfinished answer: that of an input, or one of several samples of it."""
+    """The generation for an input, or one of several samples for it."""
 
     number: int  # the index of its input
     prompt: Prompt
@@ -37,12 +37,12 @@ class Request:
     beam: Beam | None
     ids: list[int] = field(default_factory=list)
     score: float = 0.0
-    answers: list[Answer] | None = None  # when it is finished
-    kept: dict[int, Tensor] = field(default_factory=dict)  # slot -> state (C,) it is predicted from
+    answers: list[Answer] | None = None  # None until it is finished
+    kept: dict[int, Tensor] = field(default_factory=dict)  # slot -> state (C,) that predicts it
 
     @property
     def count(self) -> int:
-        """Tokens generated so far."""
+        """The number of tokens generated so far."""
         return len(self.beam.running[0][1]) if self.beam else len(self.ids)
 
     def last(self) -> list[int]:
@@ -60,7 +60,7 @@ class ActiveBatch:
 
 
 def compact(alive: Sequence[bool]) -> list[int]:
-    """Return the indices of those alive; the last ones fill the gaps, the others do not move."""
+    """Return the indices of True values; the last of them replace the False values before them."""
     count = sum(alive)
     movers = (i for i in range(len(alive) - 1, count - 1, -1) if alive[i])
     return [i if alive[i] else next(movers) for i in range(count)]

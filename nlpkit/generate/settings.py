@@ -1,4 +1,4 @@
-"""The settings of decoding. Imports no torch, so that a command line is checked at once."""
+"""The settings of decoding. Imports no torch, so that a command line is checked quickly."""
 
 from pydantic import Field, model_validator
 
@@ -25,8 +25,9 @@ class Settings(FrozenConfig):
     repetition_penalty: float = Field(
         1.0, gt=0, description="above 1, tokens of the input and output become less probable"
     )
-    seed: int = Field(0, ge=0, description="sampling: what the draws depend on, with the input's "
-    "number")  # fmt: skip
+    seed: int = Field(
+        0, ge=0, description="sampling: the seed, used together with the number of the input"
+    )
     stop: list[str] = Field(default_factory=list, description="texts at which an answer ends")
     blank: str = Field(
         "<blank>",

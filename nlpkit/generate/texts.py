@@ -1,4 +1,4 @@
-"""Turns texts into prompts, and generated tokens into texts, also those that fill blanks."""
+"""Converts texts to prompts, and generated tokens to texts; fills blanks in texts."""
 
 import re
 from collections import Counter, deque
@@ -12,26 +12,28 @@ from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
 from nlpkit.objectives.contract import Filling, Generative, Prompt
+from nlpkit.tokenizers.contract import Tokenizer
 
 _DEFAULT_NEW_TOKENS = 128
-# Tokens of the input that are decoded with the output: a word's first piece may hold its space.
+# Tokens of the input that are decoded with the output, because a token may contain the space
+# before its word.
 _BEFORE = 8
 
 
 @dataclass(frozen=True)
 class Output:
-    """A generated text: what follows the input or, if `whole`, the input with its blanks filled."""
+    """A generated text: the continuation or, if `whole`, the input with its blanks filled."""
 
     text: str
     score: float
     tokens: int
-    ended: bool  # by an end token or a stop text; else at the limit of tokens
+    ended: bool  # True: by an end token or a stop text; False: at the limit of tokens
     whole: bool = False
 
 
 @dataclass(frozen=True)
 class Written:
-    """An input and its outputs, best first; `problem` says why there are none."""
+    """An input and its outputs, best first; `problem` is the reason if there are none."""
 
     text: str
     outputs: list[Output]
@@ -40,7 +42,7 @@ class Written:
 
 @dataclass(frozen=True)
 class _Job:
-    """An input that is being answered: the texts around its blanks, and the prompt."""
+    """An input in work: the texts around its blanks, and the prompt."""
 
     text: str
     parts: list[str]
@@ -50,13 +52,13 @@ class _Job:
 
 
 class Writer:
-    """Generates text with a model; `counts` has the numbers of what was done and left out."""
+    """Generates text with a model; `counts` counts inputs and tokens, also those left out."""
 
-    def __init__(self, model: Any, tokenizer: Any, objective: Any, settings: Settings):
-        """Bind the parts of an opened checkpoint.
+    def __init__(self, model: Any, tokenizer: Tokenizer, objective: object, settings: Settings):
+        """Take the parts of an opened checkpoint.
 
         Raises:
-            UsageError: its objective does not generate text, or the settings ask for too much.
+            UsageError: the objective does not generate text, or a setting is too large.
         """
         if not isinstance(objective, Generative):
             named = getattr(objective, "objectives", (objective,))
@@ -88,7 +90,7 @@ class Writer:
         ready: Callable[[], bool] = lambda: True,
         scores: bool = True,
     ) -> Iterator[Written]:
-        """Yield what is generated for each text, in order; see `engine.generate`."""
+        """Yield the outputs for each text, in order; see `engine.generate` for the arguments."""
         jobs: deque[_Job] = deque()
 
         def prompts() -> Iterator[Prompt | None]:
@@ -113,7 +115,7 @@ class Writer:
             yield Written(job.text, outputs, job.problem)
 
     def _job(self, text: str) -> _Job:
-        """Return a text's prompt, or why there is none."""
+        """Return the text with its prompt, or with the reason why there is none."""
         parts, blanks = [text], []
         if self._blank is not None:
             pieces = self._blank.split(text)
@@ -149,14 +151,14 @@ class Writer:
                 text += self.tokenizer.decode([next(fills) for _ in range(blank)]) + part
         else:
             text = self._continuation(job.prompt.text[-_BEFORE:].tolist(), list(answer.ids))
-            found = [text.find(stop) for stop in self.settings.stop if stop in text]
-            text = text[: min(found, default=None)]
+            ends = [text.find(stop) for stop in self.settings.stop if stop in text]
+            text = text[: min(ends, default=None)]
         return Output(text, answer.score, len(answer.ids), answer.ended, bool(job.blanks))
 
     def _continuation(self, before: list[int], ids: list[int]) -> str:
-        """Return the text of `ids` after the tokens `before`, with a space between if needed."""
-        start, whole = self.tokenizer.decode(before), self.tokenizer.decode(before + ids)
-        return whole[len(start) :] if whole.startswith(start) else self.tokenizer.decode(ids)
+        """Return the text of `ids` after the tokens `before`, also its leading space."""
+        start, text = self.tokenizer.decode(before), self.tokenizer.decode(before + ids)
+        return text[len(start) :] if text.startswith(start) else self.tokenizer.decode(ids)
 
     def _stops(self, ids: Sequence[int]) -> bool:
         text = self.tokenizer.decode(ids)
@@ -164,7 +166,7 @@ class Writer:
 
 
 def _blank_pattern(marker: str) -> re.Pattern[str]:
-    """Return a pattern of `marker`; if it ends in a bracket, also with a number: `<blank:5>`."""
+    """Return a pattern for `marker`; if it ends in a bracket, a number may follow: `<blank:5>`."""
     number = r"(?::([1-9]\d{0,3}))?"
     if marker[-1] in ">])}":
         return re.compile(re.escape(marker[:-1]) + number + re.escape(marker[-1]))

@@ -1,4 +1,4 @@
-"""What a run logs about its model and data at its start, and about its result at its end."""
+"""Logs the model and the data at the start of a run, and the result at its end."""
 
 from collections.abc import Iterator
 
@@ -35,13 +35,13 @@ def announce(run: Run, state: State) -> None:
         log.info(f"held out: {_size(data.valid)}{known}")
     for name, corpus in (("training", data.train), ("held-out", data.valid)):
         if corpus is not None and corpus.cut:
-            cut = ", ".join(f"{n:,} {what}" for what, n in corpus.cut.items())
+            cut = ", ".join(f"{n:,} {kind}" for kind, n in corpus.cut.items())
             log.warn(f"too long in the {name} data: {cut}")
-    written = run.resolved.recipe.train
-    if written.epochs or written.warmup_ratio:
+    section = run.resolved.recipe.train
+    if section.epochs or section.warmup_ratio:
         log.info(
             f"training: {run.settings.steps:,} steps"
-            + (f" for {written.epochs:g} epochs" if written.epochs else "")
+            + (f" for {section.epochs:g} epochs" if section.epochs else "")
             + f", warm-up {run.settings.warmup_steps:,}"
         )
     if note := long_warmup(run.settings):
@@ -63,7 +63,7 @@ def _size(corpus: Corpus | Items) -> str:
 
 
 def _left_out(data: Data) -> dict[str, int]:
-    """Return the numbers of rows, texts and tokens that are not trained on, by reason."""
+    """Return the numbers of rows, texts and tokens that are not used for training, by reason."""
     counts, spans = data.train.counts, data.examples.spans
     return {
         "malformed rows": counts.bad,
@@ -82,7 +82,7 @@ def conclude(run: Run, state: State, held_out: HeldOut | None) -> None:
         return
     best_by = run.resolved.recipe.train.best_by
     if state.best_value is None:
-        run.log.info(f"no best held-out {best_by}: it is undefined in every evaluation")
+        run.log.info(f"no best held-out {best_by}: the score is undefined in every evaluation")
         return
     where = f"at step {state.best_step}"
     if best_by != LOSS:

@@ -32,12 +32,12 @@ from nlpkit.tokenizers.contract import Tokenizer
 
 
 def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
-    """Return the model, with random weights (from torch's generator) or those of `init_from`.
+    """Return the model, with random weights (from torch's generator) or the weights of `init_from`.
 
-    Embeddings of tokens that `init_from` does not have are random: see `models/rows.py`.
+    New tokens get random embeddings: see `models/rows.py`.
     """
     model = part.module().Model(part.config, vocab_size if part.vocabulary else 0, backend)
-    # An incomplete table of names must fail now, not at the first checkpoint.
+    # An incomplete table of names must cause an error now, not at the first checkpoint.
     weights = {name: tensor.to("meta") for name, tensor in model.state_dict().items()}
     hf_layout.layout(part.family, part.config, weights)
     old: dict[str, torch.Tensor] = {}
@@ -45,12 +45,12 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
         state, part.start = dict(part.start), None
         old = taken_head(state)
         resized = resize_embeddings(state, part.vocabulary, vocab_size)
-        # Missing tensors are random. With LoRA they are 0, as when the checkpoint is opened,
-        # because they are not saved.
-        drawn = model.state_dict()
+        # Missing tensors are random. With LoRA they are 0: they are not saved, and are 0 when the
+        # checkpoint is opened.
+        initial = model.state_dict()
         if part.lora is not None:
-            drawn = {name: torch.zeros_like(tensor) for name, tensor in drawn.items()}
-        model.load_state_dict(drawn | resized)
+            initial = {name: torch.zeros_like(tensor) for name, tensor in initial.items()}
+        model.load_state_dict(initial | resized)
     if part.outputs:
         model.head = part.new_head()
         # The output layer is kept only if the task is the same.
@@ -67,37 +67,37 @@ def _train_prompt_only(model: Any, start: int, stop: int) -> None:
     """Freeze the model except rows `start:stop` of its soft prompts (Lester et al. 2021)."""
     for parameter in model.parameters():
         parameter.requires_grad_(parameter is model.prompt_embedding)
-    ours = torch.zeros(len(model.prompt_embedding), 1)
-    ours[start:stop] = 1.0
+    mask = torch.zeros(len(model.prompt_embedding), 1)
+    mask[start:stop] = 1.0
     # Without decay, Adam does not change rows whose gradient is always 0.
-    model.prompt_embedding.register_hook(lambda gradient: gradient * ours.to(gradient.device))
+    model.prompt_embedding.register_hook(lambda gradient: gradient * mask.to(gradient.device))
 
 
 def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: Callbacks) -> Data:
-    """Return the tokenized text, from the cache if it is there, with the objective.
+    """Return the objective and the tokenized text, from the cache if possible.
 
     Raises:
-        DataError: the text is malformed, or gives no example.
-        UsageError: settings do not fit together.
+        DataError: the text is malformed, or there is no example.
+        UsageError: settings contradict each other.
     """
     config = resolved.recipe.data
     cache = cache_directory(config.cache, run_path / "cache", callbacks.note)
     train_inputs, valid_inputs = corpus.resolve(config, resolved.base, cache, callbacks.should_stop)
     if both := data_files.in_both(train_inputs, valid_inputs):
         callbacks.note(
-            f"data.valid: {shown(both)}: also in data.train; held-out figures show what the model "
-            "has learned by heart"
+            f"data.valid: {shown(both)}: also in data.train; the held-out loss is not that of "
+            "unseen text"
         )
     held_out_share = bool(config.valid_fraction)
     train_part: corpus.Part = "train" if held_out_share else "all"
-    # Must come before the tokenizer, which needs the objective's special tokens.
+    # This check comes first, because the tokenizer needs the objective's special tokens.
     checks.validated_objective(resolved, part)
     tokenizer = build_tokenizer(
         resolved, part, train_inputs, train_part, run_path, cache, callbacks
     )
     objective = bind_objective(resolved, tokenizer, part, train_inputs, train_part)
 
-    def build(inputs: list[corpus.Input], which: corpus.Part) -> store.Corpus | Items:
+    def build_part(inputs: list[corpus.Input], which: corpus.Part) -> store.Corpus | Items:
         if isinstance(objective, Task):
             return build_items(
                 inputs, config, objective, cache_dir=cache, part=which, callbacks=callbacks
@@ -114,18 +114,18 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
             callbacks=callbacks,
         )
 
-    train = build(train_inputs, train_part)
+    train = build_part(train_inputs, train_part)
     valid = None
     if valid_inputs or held_out_share:
-        valid = build(valid_inputs or train_inputs, "valid" if held_out_share else "all")
+        valid = build_part(valid_inputs or train_inputs, "valid" if held_out_share else "all")
     seed = resolved.recipe.seed
     examples = Examples(train, objective, seed)
     held_out = Examples(valid, objective, seed, HELD_OUT) if valid else None
-    for name, made in (("data.train", examples), ("data.valid", held_out)):
-        if made is not None and not len(made):
+    for name, result in (("data.train", examples), ("data.valid", held_out)):
+        if result is not None and not len(result):
             raise DataError(
-                f"{name}: {len(made.corpus):,} documents give no example; left out: "
-                + ", ".join(f"{n:,} {what}" for what, n in made.spans.dropped.items())
+                f"{name}: {len(result.corpus):,} documents give no example; left out: "
+                + ", ".join(f"{n:,} {reason}" for reason, n in result.spans.dropped.items())
             )
     inputs = train_inputs, valid_inputs
     return Data(tokenizer, objective, train, valid, examples, held_out, inputs, cache)
@@ -140,17 +140,16 @@ def bind_objective(
 ) -> Any:
     """Return the recipe's objective, checked against the model.
 
-    A task completes its settings from the training rows in `inputs`, for example its labels, and
-    sets the output layer in `part`.
+    For a task, missing settings such as the labels are read from the training rows in `inputs`, and
+    the output layer is set in `part`.
 
     Raises:
-        UsageError: the objective needs something that the model does not have, or sizes differ.
+        UsageError: the model lacks something that the objective needs, or sizes differ.
     """
     first, *others = resolved.recipe.objective
     objective_class = checks.validated_objective(resolved, part)
     settings = first.config
     if issubclass(objective_class, Task):
-        # Only the task knows which columns it reads.
         columns = objective_class.named_columns(settings)
         rows = read_rows(inputs, resolved.recipe.data, columns, corpus.Counts(), which)
         settings = objective_class.complete(settings, rows)
@@ -178,7 +177,7 @@ def bind_objective(
 
 
 def objective_notes(resolved: Resolved, objective: Any) -> Any:
-    """Return name and settings of the objective, as in `nlpkit.json`; for a list, of each."""
+    """Return name and settings of the objective for `nlpkit.json`; a list for several."""
     sections = resolved.recipe.objective
     bound = getattr(objective, "objectives", (objective,))
     notes = [

@@ -1,4 +1,4 @@
-"""Checks that the settings of a recipe fit together, before anything is read or trained."""
+"""Checks whether the settings of a recipe fit together, before data is read."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def validated_objective(resolved: Resolved, part: ModelPart) -> Any:
     """Return the class of the recipe's first objective, which makes the examples.
 
     Raises:
-        UsageError: the family does not fit an objective, or there is nothing for `eval.metrics`.
+        UsageError: the family does not fit an objective, or `eval.metrics` has no answers to score.
     """
-    for path, what in fit.of_objectives(resolved.recipe.objective, part.family, part.config):
-        raise UsageError(f"{dotted(path)}: {what}")
+    for path, problem in fit.of_objectives(resolved.recipe.objective, part.family, part.config):
+        raise UsageError(f"{dotted(path)}: {problem}")
     first = resolved.recipe.objective[0]
     objective_class = registry.load("objectives", first.name).Objective
     if resolved.recipe.eval.metrics and not issubclass(objective_class, Task):
@@ -32,10 +32,10 @@ def validated_objective(resolved: Resolved, part: ModelPart) -> Any:
 
 
 def check_training(resolved: Resolved, objective: Any) -> tuple[int, int] | None:
-    """Return the rows of the soft prompts that are trained, or None if all weights are.
+    """Return the range of trained rows of the soft prompts, or None if all weights are trained.
 
     Raises:
-        UsageError: `train` or `eval` needs something that this objective does not have.
+        UsageError: the objective does not support a setting of `train` or `eval`.
     """
     settings, name = resolved.recipe.train, resolved.recipe.objective[0].name
     predicts = isinstance(objective, Task) and type(objective).predict is not Task.predict
@@ -69,7 +69,7 @@ def _check_readable(objective: Task) -> None:
         try:
             named.score(name, answers, answers)
         except named.WrongScore as error:
-            what = f"cannot score answers such as {', '.join(answers[:3])}: {error.what}"
-            raise UsageError(f"eval.metrics: {name} {what}") from error
+            problem = f"cannot score answers such as {', '.join(answers[:3])}: {error.what}"
+            raise UsageError(f"eval.metrics: {name} {problem}") from error
         except DataError:  # undefined for so few rows
             continue

@@ -1,6 +1,5 @@
-"""Converts a checkpoint to the layout of `transformers`: adapters merged, in any precision."""
+"""Converts a checkpoint to the layout of `transformers`: merges adapters, changes the precision."""
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -50,26 +49,26 @@ def convert(
     Args:
         precision: fp32, bf16 or fp16; None: as stored (fp32 for an original release).
         config: settings of an original release, if they are not in the same directory.
-        family: the family that reads it; None: the one that the checkpoint names.
-        vocabulary: file or directory of the tokenizer, if it is not beside the weights.
+        vocabulary: file or directory of the tokenizer, if it is not with the weights.
+        family: the family that reads `source`; None: the one that the checkpoint names.
 
     Raises:
         UsageError: `out` exists and is not empty, or an option does not apply.
         FileError: a file is missing or damaged, does not fit, or cannot be written.
     """
     _check_free(out)
-    asked = PRECISIONS[precision] if precision is not None else None
-    found = _read(source, asked, config, family, info)
-    family, _ = family_of(found.settings, found.path, family)
-    loaded = hf_layout.converted(family, found.path, found.settings, found.tensors)
-    for line in loaded.warnings("and not written"):
+    requested = PRECISIONS[precision] if precision is not None else None
+    old = _read(source, requested, config, family, info)
+    family, _ = family_of(old.settings, old.path, family)
+    loaded = hf_layout.converted(family, old.path, old.settings, old.tensors)
+    for line in loaded.warnings("not written"):
         warn(line)
-    tokenizer = _tokenizer(found.path, loaded, family, vocabulary)
+    tokenizer = _tokenizer(old.path, loaded, family, vocabulary)
     pad_id = tokenizer.pad_id if tokenizer is not None else None
     folders = hf_layout.layout(family, loaded.config, loaded.state, pad_id=pad_id)
-    dtype = asked or found.precision
+    dtype = requested or old.precision
     for folder, (settings, tensors) in folders.items():
-        kept = {} if folder else found.settings
+        kept = {} if folder else old.settings
         settings = {
             **{k: v for k, v in kept.items() if k != "torch_dtype"},
             **settings,
@@ -78,20 +77,19 @@ def convert(
         }
         cast = {name: _cast(name, tensor, dtype) for name, tensor in tensors.items()}
         folders[folder] = settings, cast
-    notes = {**any_layout.read_notes(found.path), "nlpkit": __version__}
+    notes = {**any_layout.read_notes(old.path), "nlpkit": __version__}
     notes.pop("base", None)
 
     def write(directory: Path) -> None:
         hf_layout.write_folders(directory, folders)
         if tokenizer is not None:
             tokenizer_files.save(tokenizer, directory)
-        text = json.dumps(notes, indent=1, ensure_ascii=False)
-        (directory / hf_layout.NOTES).write_text(text + "\n", encoding="utf-8")
+        hf_layout.write_notes(directory, notes)
 
     _publish(out, write)
     return {
         "checkpoint": str(out),
-        "source": str(found.path),
+        "source": str(old.path),
         "family": family,
         "precision": next(name for name, kind in PRECISIONS.items() if kind == dtype),
         "parameters": sum(tensor.numel() for tensor in loaded.state.values()),
@@ -107,15 +105,15 @@ def _check_free(out: Path) -> None:
 
 def _read(
     source: Path,
-    asked: torch.dtype | None,
+    requested: torch.dtype | None,
     config: Path | None,
     family: str | None,
     info: Callable[[str], None],
 ) -> _Weights:
-    """Return the weights of an original release or another checkpoint, with adapters merged."""
+    """Return the content of an original release or of a checkpoint, with adapters merged."""
     release = any_layout.original(source, config)
     if release is not None:
-        dtype = asked or torch.float32
+        dtype = requested or torch.float32
         info(f"{release.weights}: original release, settings from {release.settings}")
         return _Weights(source, *release.read(dtype), dtype)
     if config is not None:
@@ -137,11 +135,11 @@ def _read(
 def _tokenizer(
     path: Path, loaded: hf_layout.Loaded, family: str, vocabulary: Path | None
 ) -> Tokenizer | None:
-    """Return the tokenizer of a checkpoint, or None where its family has no vocabulary.
+    """Return the tokenizer of a checkpoint, or None if the family has no vocabulary.
 
     Raises:
-        UsageError: one is named that the family cannot have.
-        FileError: there is none, or it has not as many tokens as the model.
+        UsageError: `vocabulary` is given, but the family has no vocabulary.
+        FileError: there is no tokenizer, or the model has another number of tokens.
     """
     tables = families.vocabulary(family)
     if not tables:
@@ -151,9 +149,9 @@ def _tokenizer(
     tokenizer = tokenizer_files.load(vocabulary or any_layout.tokenizer_home(path))[1]
     rows = vocabulary_size(loaded.state, tables)
     if rows not in (0, tokenizer.vocab_size):
-        whose = vocabulary or "the one beside it"
+        name = vocabulary or "in its directory"
         raise FileError(
-            f"{path}: the model has {rows} tokens and its tokenizer, {whose}, "
+            f"{path}: the model has {rows} tokens and its tokenizer ({name}) has "
             f"{tokenizer.vocab_size}"
         )
     return tokenizer
@@ -162,13 +160,13 @@ def _tokenizer(
 def _cast(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
     cast = tensor.to(dtype)
     if dtype == torch.float16 and not cast.isfinite().all() and tensor.isfinite().all():
-        most = tensor.abs().max().item()
-        raise UsageError(f"--precision fp16: {name} has {most:.3g}, above 65504; use bf16")
+        largest = tensor.abs().max().item()
+        raise UsageError(f"--precision fp16: {name} has {largest:.3g}, above 65504; use bf16")
     return cast
 
 
 def _publish(out: Path, write: Callable[[Path], None]) -> None:
-    """Make `out` from the files that `write(directory)` makes, in one rename."""
+    """Create the directory `out` with the files that `write(directory)` writes, in one rename."""
     draft = out.absolute().with_name(f".{out.absolute().name}.{os.getpid()}")
     with name_path_in_errors(out):
         draft.mkdir(parents=True)

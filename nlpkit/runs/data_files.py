@@ -1,6 +1,6 @@
-"""The files that a run was trained and evaluated on: where they were, and the hash of each.
+"""Records the paths and hashes of the files that a run was trained and evaluated on.
 
-`data_files.json` in the run's directory keeps them, so that `nlpkit eval` reads the same held-out
+With this record, `data_files.json` in the run's directory, `nlpkit eval` reads the same held-out
 text from any directory.
 """
 
@@ -21,7 +21,7 @@ DATA_FILES = "data_files.json"
 def write(
     run: Path, train: Sequence[Input], valid: Sequence[Input], cache: Path, stop: Callable[[], None]
 ) -> None:
-    """Write `data_files.json`: for each source its files, with path, format and hash."""
+    """Write `data_files.json`: the path, format and hash of each file of each source."""
     content = {
         "directory": str(run.absolute()),
         "train": [[_entry(file, cache, stop) for file in _single_files(each)] for each in train],
@@ -35,18 +35,18 @@ def find(
 ) -> list[dict[str, Any]] | None:
     """Return the `files` and the `format` of each source of `part` (train or valid) of a run.
 
-    A file that was moved is found by its path from the run's directory, or by its name in the
-    working directory or in `base`, if its content is the same. Returns None for a run of an older
-    version, which recorded no files.
+    A file that was moved is searched by its path relative to the run's directory, and by its name
+    in the working directory and in `base`; its content must be the same. Returns None for a run of
+    an older version, which recorded no files.
 
     Raises:
         DataError: the content of a file has changed.
-        FileError: there is no such file any more.
+        FileError: a file does not exist any more.
     """
     if not (run / DATA_FILES).is_file():
         return None
     recorded = read_json(run / DATA_FILES)
-    found = []
+    sources = []
     try:
         for files in recorded[part]:
             paths = []
@@ -55,10 +55,10 @@ def find(
                 named = [Path.cwd() / file["name"], base / file["name"]]
                 candidates = [Path(file["path"]), moved, *named]
                 paths.append(_unchanged(file, candidates, run, cache, stop))
-            found.append({"files": paths, "format": files[0]["format"]})
+            sources.append({"files": paths, "format": files[0]["format"]})
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"{run / DATA_FILES}: not a record of files: {error!r}") from error
-    return found
+    return sources
 
 
 def in_both(train: Sequence[Input], valid: Sequence[Input]) -> list[str]:
@@ -79,14 +79,14 @@ def _unchanged(
 ) -> str:
     """Return the first of the candidates whose content has the recorded hash."""
     paths = dict.fromkeys(os.path.normpath(path) for path in candidates)
-    there = [path for path in paths if os.path.isfile(path)]
-    for path in there:
+    existing = [path for path in paths if os.path.isfile(path)]
+    for path in existing:
         if _hash(TextFile(path, path, file["format"]), cache, stop) == file["sha256"]:
             return path
-    if there:
+    if existing:
         raise DataError(
-            f"{there[0]}: not the text that {run} was evaluated on (its hash is not that in "
-            f"{DATA_FILES}); restore the file, or choose this one: --data {there[0]}"
+            f"{existing[0]}: not the text that {run} was evaluated on (its hash is not that in "
+            f"{DATA_FILES}); restore the file, or choose this one: --data {existing[0]}"
         )
     raise FileError(
         f"{file['path']}: no such file, and {run} was evaluated on it; restore it, or choose "
@@ -95,8 +95,8 @@ def _unchanged(
 
 
 def _single_files(source: Input) -> list[TextFile]:
-    """Return the files of a source; two that belong together are two."""
-    return [one for file in source.files for one in (file, file.second) if one is not None]
+    """Return the files of a source; a pair of parallel files gives two."""
+    return [each for file in source.files for each in (file, file.second) if each is not None]
 
 
 def _entry(file: TextFile, cache: Path, stop: Callable[[], None]) -> dict[str, str]:

@@ -10,10 +10,10 @@ from nlpkit.tokenizers.contract import Growing, Tokenizer
 def grown(
     old: Tokenizer, old_kind: str, kind: str, texts: Iterable[str], settings: dict[str, Any]
 ) -> Tokenizer:
-    """Return `old` with new tokens from `texts`, at most `settings["vocab_size"]` in total.
+    """Return `old` extended with tokens from `texts` to at most `settings["vocab_size"]` tokens.
 
     Raises:
-        UsageError: the kind is different or cannot grow, or `vocab_size` is too small.
+        UsageError: the kind is different or cannot be extended, or `vocab_size` is too small.
     """
     if kind != old_kind or not isinstance(old, Growing):
         why = f"has a tokenizer of kind {old_kind}" if kind != old_kind else "cannot be grown"
@@ -25,20 +25,20 @@ def grown(
     if size < old.vocab_size:
         raise UsageError(
             f"tokenizer.vocab_size: {size} is less than the {old.vocab_size} tokens of init_from; "
-            f"token {size}, {old.token(size)!r}, would be the first one lost; "
-            f"a vocabulary only grows, give {old.vocab_size} or more"
+            f"token {size}, {old.token(size)!r}, and all after it would be lost; "
+            f"give {old.vocab_size} or more"
         )
     return old.grow(texts, **settings)
 
 
 def check(old: Tokenizer, new: Tokenizer, path: str) -> None:
-    """Raise `UsageError` unless `new` starts with all tokens of `old`, the one in `path`."""
+    """Raise `UsageError` unless `new` starts with all tokens of `old`, which is in `path`."""
     sizes = f"({new.vocab_size} tokens; {old.vocab_size} in {path})"
     for number in range(old.vocab_size):
-        here = new.token(number) if number < new.vocab_size else None
-        if here != old.token(number):
-            found = f"is {here!r}" if here is not None else "is missing"
+        token = new.token(number) if number < new.vocab_size else None
+        if token != old.token(number):
+            actual = f"is {token!r}" if token is not None else "is missing"
             raise UsageError(
-                f"tokenizer: token {number} {found}, in init_from it is {old.token(number)!r} "
-                f"{sizes}; a vocabulary only grows: all old tokens first, in their order"
+                f"tokenizer: token {number} {actual}, in init_from it is {old.token(number)!r} "
+                f"{sizes}; all old tokens must come first, in their order"
             )

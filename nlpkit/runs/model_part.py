@@ -1,4 +1,4 @@
-"""The model of a run as its recipe or `init_from` describes it, with the weights to start from."""
+"""Finds the model of a run: family, sizes and initial weights, from the recipe or `init_from`."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -29,9 +29,8 @@ def model_part(
 ) -> ModelPart:
     """Return the family and sizes of the model, from the section `model` or from `init_from`.
 
-    The weights of `init_from` are not read if the run has checkpoints, or is resumed from the
-    checkpoint `resumed`: these have all sizes and weights. `info` is told which checkpoint of a run
-    is read.
+    If the run has checkpoints, or is resumed from the checkpoint `resumed`, the weights of
+    `init_from` are not read. `info` is called with the name of the checkpoint that is used.
 
     Raises:
         FileError: a file of `init_from` is missing, damaged, or does not fit.
@@ -40,12 +39,12 @@ def model_part(
     if recipe.init_from is None:
         if recipe.init_missing:
             raise UsageError("init_missing: needs init_from; remove it, or set init_from")
-        assert recipe.model is not None  # the recipe's own check
+        assert recipe.model is not None  # checked by the recipe
         assert recipe.model.family is not None
         config = fit.with_attention(recipe.model.config, recipe.attention.choices)
         return ModelPart(recipe.model.family, config, None)
     own = base = None
-    if recipe.lora is not None:  # a checkpoint of adapters names its base
+    if recipe.lora is not None:  # a checkpoint of adapters contains the path of its base
         saved = [c.path for c in files.list_checkpoints(run_path)] if run_path else []
         newest = resumed or (saved[0] if saved else None)
         base = any_layout.base(newest) if newest else None
@@ -54,15 +53,13 @@ def model_part(
     elif run_path is not None:
         own = _own_checkpoint(run_path)
     directory = own[0] if own else base or _start(resolved.path(recipe.init_from), info)
-    asked = _family_of_recipe(recipe, directory)
-    settings, tensors = own[1] if own else any_layout.read(directory, asked)
-    family, _ = family_of(settings, directory, asked)
+    named = _family_of_recipe(recipe, directory)
+    settings, tensors = own[1] if own else any_layout.read(directory, named)
+    family, _ = family_of(settings, directory, named)
     part = ModelPart(family, None, None, directory)
     loaded = _loaded(resolved, family, directory, settings, tensors)
-    part.config, part.warnings = (
-        loaded.config,
-        loaded.warnings("and drawn afresh" if recipe.lora is None else "and taken as 0"),
-    )
+    part.config = loaded.config
+    part.warnings = loaded.warnings("randomly initialized" if recipe.lora is None else "set to 0")
     part.start = None if own else loaded.state
     part.rows = vocabulary_size(loaded.state, part.vocabulary) or None
     if recipe.model is not None and recipe.model.family is None:
@@ -70,11 +67,11 @@ def model_part(
     elif recipe.model is not None and recipe.model.config != _plain(part.config):
         differ = [k for k, v in part.config if getattr(recipe.model.config, k, None) != v]
         raise UsageError(
-            f"init_from: {directory} has other {', '.join(differ)} than the section model; "
+            f"init_from: {directory} and the section model differ in {', '.join(differ)}; "
             "remove the section"
         )
-    for path, what in fit.of_attention(recipe.attention, part.config):
-        raise UsageError(f"{dotted(path)}: {what}")
+    for path, problem in fit.of_attention(recipe.attention, part.config):
+        raise UsageError(f"{dotted(path)}: {problem}")
     part.config = fit.with_attention(part.config, recipe.attention.choices)
     if recipe.lora is not None:
         part.lora = recipe.lora
@@ -85,7 +82,7 @@ def model_part(
 
 
 def _with_dropout(config: ModelConfig, rates: Mapping[str, float]) -> ModelConfig:
-    """Return the config with other dropout rates; raise `UsageError` for what it does not have."""
+    """Return the config with other dropout rates; raise `UsageError` for unknown or wrong ones."""
     known = [name for name, _ in config if name.endswith("dropout")]
     for name in rates:
         if name not in known:
@@ -108,16 +105,14 @@ def _family_of_recipe(recipe: Recipe, directory: Path) -> str | None:
     """Return the family in the section `model`, or None if there is no such section.
 
     Raises:
-        UsageError: the `model_type` of the checkpoint is that of another family.
+        UsageError: the checkpoint has the `model_type` of another family.
     """
     if recipe.model is None or recipe.model.family is None:
         return None
     family = recipe.model.family
     if (directory / "config.json").is_file():
-        ours, theirs = (
-            families.load(family).MODEL_TYPE,
-            model_type_of(hf_layout.read_settings(directory)),
-        )
+        ours = families.load(family).MODEL_TYPE
+        theirs = model_type_of(hf_layout.read_settings(directory))
         if ours != theirs:
             raise UsageError(
                 f"init_from: {directory} has model_type {theirs}, and family {family} of the "
@@ -133,7 +128,7 @@ def _loaded(
     settings: Mapping[str, Any],
     tensors: Mapping[str, torch.Tensor],
 ) -> hf_layout.Loaded:
-    """Return the weights of `init_from`; those that `init_missing` names may be missing."""
+    """Return the weights of `init_from`; tensors in `init_missing` may be missing."""
     recipe = resolved.recipe
     allowed = recipe.init_missing if recipe.lora is None else ()
     try:
@@ -145,20 +140,18 @@ def _loaded(
         raise FileError(f"{error}; {remedy}") from error
 
 
-def _own_checkpoint(
-    run_path: Path,
-) -> tuple[Path, hf_layout.Content] | None:
-    """Return the run's newest readable checkpoint; if there is none, `resume` reports it."""
-    for found in files.list_checkpoints(run_path):
+def _own_checkpoint(run_path: Path) -> tuple[Path, hf_layout.Content] | None:
+    """Return the run's newest readable checkpoint, or None, which `resume` reports."""
+    for checkpoint in files.list_checkpoints(run_path):
         with contextlib.suppress(FileError):
-            return found.path, hf_layout.read(found.path)
+            return checkpoint.path, hf_layout.read(checkpoint.path)
     return None
 
 
 def _start(path: Path, info: Callable[[str], None]) -> Path:
-    """Return the checkpoint of `init_from`, verified.
+    """Return the verified checkpoint of `init_from`.
 
-    The path is resolved, because `latest` may change while it is read.
+    The path is resolved, because the link `latest` may change during reading.
     """
     if not any_layout.is_checkpoint(path) and (found := files.chosen(path)):
         info(f"init_from: {path}: its {found[1]} checkpoint, {found[0].name}")

@@ -1,5 +1,4 @@
-"""Opens a checkpoint: returns its model, tokenizer and objective. The path may be a run, a
-checkpoint, or a directory in the layout of `transformers` of a known family."""
+"""Opens a run, a checkpoint, or a directory in the layout of `transformers` of a known family."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,7 @@ from nlpkit.runs.parts import ModelPart
 from nlpkit.tokenizers.contract import Tokenizer
 from nlpkit.train import machine
 
-# Files in the manifest that are not needed here, and not checked.
+# Files of the manifest that are not read and not checked here.
 _NOT_NEEDED = (files.OPTIMIZER_STATE, files.TRAINING)
 
 
@@ -55,28 +54,28 @@ def open_checkpoint(
 ) -> Opened:
     """Return the model, tokenizer and objective of a checkpoint, or of a run.
 
-    Of a run its best checkpoint is opened, else its latest.
+    For a run, this is the best checkpoint or, if no evaluation chose one, the latest.
 
     Args:
         precision: of weights and products: fp32, bf16, or auto (fp32, except for 16-bit weights on
             a GPU).
-        family: the family that reads it, if not the one that the checkpoint names.
-        info: is told which checkpoint of a run is opened.
-        warn: is told what of the checkpoint is not used.
+        family: the family that reads the checkpoint; None: the one that the checkpoint names.
+        info: is called with the checkpoint of a run that is opened.
+        warn: is called with missing and unused tensors.
 
     Raises:
-        FileError: something is missing, damaged (by the manifest's hashes), or does not fit.
+        FileError: a file is missing, damaged (its hash differs from the manifest), or does not fit.
         DivergedError: a weight is not finite.
-        UsageError: there is no such device.
+        UsageError: the device does not exist.
     """
-    where = machine.find_device(device)
+    target = machine.find_device(device)
     directory = find_checkpoint(user_path(path), info)
     verify(directory)
     settings, tensors = any_layout.read(directory, family)
     family, _ = family_of(settings, directory, family)
     part = ModelPart(family, None, None, directory)
     loaded = hf_layout.converted(family, directory, settings, tensors)
-    for line in loaded.warnings("and taken as 0"):
+    for line in loaded.warnings("set to 0"):
         warn(f"{directory}: {line}")
     part.config, state = loaded.config, loaded.state
     _check_finite(directory, state)
@@ -86,13 +85,13 @@ def open_checkpoint(
     part.rows = vocabulary_size(state, part.vocabulary) or None
     if tokenizer is not None and part.rows not in (None, tokenizer.vocab_size):
         raise FileError(
-            f"{directory}: the model has {part.rows} tokens and the tokenizer beside it "
+            f"{directory}: the model has {part.rows} tokens and its tokenizer has "
             f"{tokenizer.vocab_size}"
         )
     objective = _objective(directory, notes, tokenizer, part)
     machine.configure_allocator()
-    dtype = _precision(precision, _stored(state, part.vocabulary), where)
-    model = _model(part, state, backend).to(device=where, dtype=dtype)
+    dtype = _precision(precision, _stored(state, part.vocabulary), target)
+    model = _model(part, state, backend).to(device=target, dtype=dtype)
     return Opened(directory, part, model.eval(), tokenizer, objective, notes)
 
 
@@ -181,7 +180,7 @@ def _bound(
     tokenizer: Tokenizer | None,
     part: ModelPart,
 ) -> Any:
-    """Return one objective, bound to the model."""
+    """Return an objective for the model, with the settings in `named`."""
     settings = {key: value for key, value in named.items() if key != "weight"}
     name = settings.pop("name")
     for each in _members.names(named):
@@ -198,7 +197,7 @@ def _bound(
 
 
 def _fitting(config: Any, model_config: Any) -> dict[str, Any]:
-    """Return settings that replace defaults: `max_length`, if the model has fewer positions."""
+    """Return a smaller `max_length` if the model has fewer positions than the default, else {}."""
     limit = getattr(model_config, "max_positions", None)
     field = config.model_fields.get("max_length")
     if limit is None or field is None or field.default <= limit:
@@ -207,9 +206,9 @@ def _fitting(config: Any, model_config: Any) -> dict[str, Any]:
 
 
 def _model(part: ModelPart, state: dict[str, Any], backend: str) -> nn.Module:
-    """Return the model with the weights of `state`, and the output layer if it has one."""
+    """Return the model with the weights of `state`, also of the output layer if there is one."""
     head = taken_head(state)
-    # On `meta` no time is spent on random weights that are replaced anyway.
+    # On `meta`, no time is needed for random weights, which would be replaced.
     with torch.device("meta"):
         model = part.module().Model(part.config, part.rows or 0, backend)
     for name, tensor in model.state_dict().items():
@@ -224,12 +223,12 @@ def _model(part: ModelPart, state: dict[str, Any], backend: str) -> nn.Module:
 
 
 def _stored(state: Mapping[str, torch.Tensor], tables: Sequence[str]) -> torch.dtype:
-    """Return the dtype of the embeddings, or else of the first tensor."""
+    """Return the dtype of the embeddings or, without embeddings, of the first tensor."""
     names = [name for name in (*tables, *state) if name in state]
     return state[names[0]].dtype
 
 
-def _precision(asked: str, stored: torch.dtype, device: torch.device) -> torch.dtype:
-    if asked == "auto":
+def _precision(requested: str, stored: torch.dtype, device: torch.device) -> torch.dtype:
+    if requested == "auto":
         return torch.bfloat16 if stored.itemsize == 2 and device.type == "cuda" else torch.float32
-    return torch.bfloat16 if asked == "bf16" else torch.float32
+    return torch.bfloat16 if requested == "bf16" else torch.float32

@@ -36,7 +36,7 @@ class Data:
     valid: Corpus | Items | None
     examples: Examples
     held_out: Examples | None
-    # The files of `data.train` and of `data.valid`, and where their tokens are kept.
+    # The files of `data.train` and of `data.valid`; the directory of the tokenized text.
     inputs: tuple[Sequence[Input], Sequence[Input]]
     cache: Path
 
@@ -47,7 +47,7 @@ class Data:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of everything except the recipe that the examples depend on."""
+        """A hash of the tokenizer and the tokenized text, on which the examples depend."""
         parts = [] if self.tokenizer is None else [self.tokenizer.fingerprint()]
         parts += [self.train.fingerprint]
         parts += [self.valid.fingerprint] if self.valid else []
@@ -61,24 +61,24 @@ class ModelPart:
     family: str
     config: Any  # a `ModelConfig`: the family's own
     start: dict[str, Tensor] | None  # weights of `init_from`, until `build_model` takes them
-    source: Path | None = None  # the checkpoint whose sizes and tokenizer these are
-    rows: int | None = None  # its number of tokens; None: no checkpoint, or no vocabulary
+    source: Path | None = None  # the checkpoint that gives the sizes and the tokenizer
+    rows: int | None = None  # number of tokens of `source`; None: no checkpoint, or no vocabulary
     warnings: Sequence[str] = ()  # missing and unexpected tensors
     outputs: int = 0  # of the task's output layer; 0: there is none
     head_dropout: float = 0.0
-    same_task: bool = False  # whether the output layer of `init_from` is of the same task
+    same_task: bool = False  # whether `init_from` was trained for the same task
     lora: LoraConfig | None = None
-    # Layers with adapters: our names and those of transformers.
+    # Layers with adapters: our name -> the name in transformers.
     targets: Mapping[str, str] = field(default_factory=dict)
-    base_hash: str | None = None  # of the base of the adapters
-    prompt_rows: tuple[int, int] | None = None  # of the soft prompts, if only these are trained
+    base_hash: str | None = None  # of the base checkpoint of the adapters
+    prompt_rows: tuple[int, int] | None = None  # trained rows, if only the soft prompts are trained
 
     def module(self) -> FamilyModel:
-        """Return `models/FAMILY/model.py`, or that of a dotted name."""
+        """Return the module `models/FAMILY/model.py`; a dotted name gives the user's module."""
         return families.load_model(self.family)
 
     def new_head(self) -> Head:
-        """Return the task's layer, its weights drawn."""
+        """Return a randomly initialized output layer for the task."""
         has_bias = BIAS in classifier_names(self.module())
         return Head(self.config.hidden_size, self.outputs, self.head_dropout, has_bias)
 

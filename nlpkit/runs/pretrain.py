@@ -52,7 +52,7 @@ def pretrain(
     """Start or resume training; return the directory of the final checkpoint.
 
     Raises:
-        Stopped: there was a signal; the run is saved, and is resumed next time.
+        Stopped: a signal was received; the run is saved, and the same command resumes it.
         DivergedError: the loss is not finite.
     """
     accelerator = make_accelerator(resolved, directory, device, log)
@@ -77,8 +77,8 @@ def pretrain(
             rank=accelerator.process_index,
             world_size=accelerator.num_processes,
         )
-        for number, step in enumerate(steps(source, settings.steps - state.step, settings.workers)):
-            if number == 1:  # the backend is chosen in the first step
+        for index, step in enumerate(steps(source, settings.steps - state.step, settings.workers)):
+            if index == 1:  # the backend was chosen in the first step
                 log.info(f"attention: {run.unwrapped.model.attention_choice}")
             yield step
 
@@ -124,7 +124,7 @@ def _metrics(directory: RunDirectory, state: State, trackers: Trackers) -> Metri
 
 
 def _trackers(run: Run, state: State) -> Trackers:
-    """Start and return the trackers of `train.trackers`; a resumed run keeps its id."""
+    """Start and return the trackers of `train.trackers`, for a resumed run with the same run id."""
     names = run.settings.trackers
     run_id = run.directory.status().get("tracked_as") if state.step else None
     if names and run_id is None:
@@ -144,17 +144,17 @@ def _trackers(run: Run, state: State) -> Trackers:
 def make_accelerator(
     resolved: Resolved, directory: RunDirectory, device: str, log: Log
 ) -> Accelerator:
-    """Return the accelerator, in the precision that was chosen at the first start of the run.
+    """Return the accelerator, with the precision that was chosen at the first start of the run.
 
     Raises:
         UsageError: the device is not available.
     """
-    found = machine.find_device(device)
+    target = machine.find_device(device)
     if device not in ("auto", "cpu"):
         os.environ["ACCELERATE_TORCH_DEVICE"] = device
     machine.configure_allocator()
-    # On CPU `cpu=True` is necessary, or several processes would not form one group.
-    on_cpu = found.type == "cpu"
+    # On a CPU, several processes form a group only with `cpu=True`.
+    on_cpu = target.type == "cpu"
     processes = PartialState(cpu=on_cpu)
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched != processes.num_processes:
@@ -166,12 +166,12 @@ def make_accelerator(
         log.verbosity = -1  # only rank 0 logs
 
     def decide() -> tuple[str, str]:
-        asked, before = resolved.recipe.train.precision, directory.status().get("precision")
-        if before in ("fp32", "bf16") and asked in ("auto", before):
+        requested, before = resolved.recipe.train.precision, directory.status().get("precision")
+        if before in ("fp32", "bf16") and requested in ("auto", before):
             return before, "as at the start of this run"
-        decided = machine.choose_precision(asked, found)
-        directory.set_status(precision=decided[0])
-        return decided
+        chosen = machine.choose_precision(requested, target)
+        directory.set_status(precision=chosen[0])
+        return chosen
 
     precision, reason = from_first(processes, decide)
     accelerator = Accelerator(
@@ -191,9 +191,12 @@ def prepare(
     stop: StopFlag,
     resumed: Path | None = None,
 ) -> Run:
-    """Return the run with its data tokenized and its model on the device.
+    """Return the run with tokenized data and with the model on the device.
 
-    `resumed` is the checkpoint that `--resume` names, if any.
+    `resumed` is the checkpoint that `--resume` names, or None.
+
+    Raises:
+        UsageError: the number of processes does not divide the batches of a step.
     """
     settings = resolved.recipe.train
     if settings.batches_per_step % accelerator.num_processes:
@@ -207,7 +210,7 @@ def prepare(
     part = model_part(resolved, directory.path, resumed, log.info)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
-    with accelerator.main_process_first():  # the other ranks read it from the cache
+    with accelerator.main_process_first():  # the other ranks read the text from the cache
         data = build.build_data(resolved, part, directory.path, callbacks)
     packing = {"budget": settings.batch_budget, "batches_per_step": settings.batches_per_step}
     training_settings = resolve_steps(settings, Stream(data.examples, **packing))

@@ -1,4 +1,4 @@
-"""Saves the state of a run in checkpoints, and resumes a run from them."""
+"""Saves the state of a run as a checkpoint, and resumes a run from a checkpoint."""
 
 import json
 import platform
@@ -25,16 +25,21 @@ from nlpkit.train.state import State
 
 
 def restore(run: Run, resume: str) -> State:
-    """Restore the newest valid checkpoint, if there is one; return its state, or a new one."""
+    """Restore the newest valid checkpoint and return its state, or a new state if there is none.
+
+    Raises:
+        UsageError: the data, the tokenizer or `--resume` does not fit the run.
+        FileError: a file is missing or damaged, or does not fit the model.
+    """
     path = run.directory.path
-    found = from_first(PartialState(), lambda: _checkpoint_to_resume(run, resume))
-    if found is None:
+    checkpoint = from_first(PartialState(), lambda: _checkpoint_to_resume(run, resume))
+    if checkpoint is None:
         if run.accelerator.is_main_process:
-            _begin(run)
+            _write_start(run)
         run.accelerator.wait_for_everyone()
         return State()
-    saved, state = _training(found.path, run.settings.best_by)
-    # Checkpoints of older versions do not have it.
+    saved, state = _training(checkpoint.path, run.settings.best_by)
+    # Checkpoints of older versions do not have this setting.
     zero_at_last_step = saved.get("zero_at_last_step", True)
     run.settings = run.settings.model_copy(update={"zero_at_last_step": zero_at_last_step})
     if saved["data"] != run.data.fingerprint:
@@ -42,25 +47,27 @@ def restore(run: Run, resume: str) -> State:
             f"{path} was trained on other data or with another tokenizer: their content has "
             "changed since the start of the run; restore it, or give --out another directory"
         )
-    weights = _weights(run, found.path)
+    weights = _weights(run, checkpoint.path)
     try:
-        optimizer_state = load_file(found.path / files.OPTIMIZER_STATE)
+        optimizer_state = load_file(checkpoint.path / files.OPTIMIZER_STATE)
     except (SafetensorError, OSError) as error:
-        raise FileError(f"{found.path / files.OPTIMIZER_STATE}: {error}") from error
+        raise FileError(f"{checkpoint.path / files.OPTIMIZER_STATE}: {error}") from error
     try:
         snapshot.restore(run.training, run.optimizer, weights, optimizer_state)
     except (KeyError, RuntimeError) as error:  # a tensor is missing, or has another shape
-        raise FileError(f"{found.path}: does not fit the model of the recipe: {error}") from error
+        raise FileError(
+            f"{checkpoint.path}: does not fit the model of the recipe: {error}"
+        ) from error
     if run.accelerator.is_main_process:
-        _set_pointers(run, found, state)
+        _set_pointers(run, checkpoint, state)
         if run.directory.status().get("steps") != run.settings.steps:  # --allow-change
             run.directory.set_status(steps=run.settings.steps)
-    run.log.info(f"resuming from {found.path} (step {state.step})")
-    began, now = run.directory.status().get("threads"), torch.get_num_threads()
-    if began not in (None, now):
+    run.log.info(f"resuming from {checkpoint.path} (step {state.step})")
+    before, now = run.directory.status().get("threads"), torch.get_num_threads()
+    if before not in (None, now):
         run.log.info(
-            f"this run was started with {began} threads and has {now} now: results are equal up to "
-            "rounding, not bit for bit"
+            f"this run was started with {before} threads and has {now} now: results are equal up "
+            "to rounding, not bit for bit"
         )
     return state
 
@@ -112,7 +119,7 @@ def _valid(run: Run, path: Path) -> files.Checkpoint:
 def _training(path: Path, best_by: str) -> tuple[dict[str, Any], State]:
     """Return `training.json` of a checkpoint and the state in it.
 
-    If `best_by` has changed since, the state has no best value.
+    If `best_by` has changed after it was saved, the state has no best value.
     """
     file = path / files.TRAINING
     try:
@@ -140,16 +147,16 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
 
 
-def _set_pointers(run: Run, found: files.Checkpoint, state: State) -> None:
-    """Set the pointers again: the run may have been killed just before they were set."""
+def _set_pointers(run: Run, checkpoint: files.Checkpoint, state: State) -> None:
+    """Set the pointers again, because the run may have been killed just before they were set."""
     path = run.directory.path
-    if found.path.resolve().parent == files.checkpoint_path(path, 0).resolve().parent:
-        files.set_pointer(path, "latest", found.path)
-        if state.best_step == found.step:
-            files.set_pointer(path, "best", found.path)
+    if checkpoint.path.resolve().parent == files.checkpoint_path(path, 0).resolve().parent:
+        files.set_pointer(path, "latest", checkpoint.path)
+        if state.best_step == checkpoint.step:
+            files.set_pointer(path, "best", checkpoint.path)
 
 
-def _begin(run: Run) -> None:
+def _write_start(run: Run) -> None:
     """Write the recipe and the status of a new run."""
     run.directory.write_recipe(run.resolved)
     run.directory.set_status(
@@ -168,23 +175,23 @@ def _begin(run: Run) -> None:
 
 
 def save(run: Run, state: State, best: bool) -> None:
-    """Save the checkpoint of `state.step` if it does not exist; with `best`, point `best` to it.
+    """Save the checkpoint of `state.step`; with `best`, set the link `best` to this checkpoint.
 
-    If it exists, it was saved before the evaluation of its step, and gets the new state.
+    A checkpoint that exists was saved before the evaluation of its step; it gets the new state.
 
     Raises:
         DivergedError: a weight is not finite; nothing is saved.
     """
     path, best_by = run.directory.path, run.settings.best_by
-    there = {c.step: c for c in files.list_checkpoints(path)}.get(state.step)
-    if there is None:
+    existing = {c.step: c for c in files.list_checkpoints(path)}.get(state.step)
+    if existing is None:
         weights = snapshot.weights(run.training)
         _check_finite(state.step, weights)
         optimizer_state = snapshot.optimizer_state(run.training, run.optimizer)
         if run.accelerator.is_main_process:
             _write(run, state, weights, optimizer_state)
-    elif run.accelerator.is_main_process and _training(there.path, best_by)[1] != state:
-        files.amend(there.path, files.EVALUATED, _state_text(run, state))
+    elif run.accelerator.is_main_process and _training(existing.path, best_by)[1] != state:
+        files.amend(existing.path, files.EVALUATED, _state_text(run, state))
     if run.accelerator.is_main_process:
         if best:
             files.set_pointer(path, "best", files.checkpoint_path(path, state.step))
@@ -203,10 +210,10 @@ def _check_finite(step: int, weights: Mapping[str, Tensor]) -> None:
 
 
 def _keep_tokenizer(run: Run) -> None:
-    """Save the tokenizer in the run directory, atomically, if it is not there.
+    """Save the tokenizer in the run directory, atomically, if the directory has no tokenizer.
 
-    This is done with the first checkpoint, not before: after a failed start, the next one may have
-    other settings, and must not find the old tokenizer.
+    This is done together with the first checkpoint: after a failed start, the settings may change,
+    and the old tokenizer must not be used.
     """
     path = run.directory.path / vocabulary.TOKENIZER
     if path.is_dir() or run.data.tokenizer is None:
@@ -236,7 +243,7 @@ def _write(
 def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress: float) -> None:
     """Write the model, or only its adapters, and `nlpkit.json`.
 
-    `progress` is the share of the run that is done, for losses that follow it.
+    `progress` is the completed share of the run, for losses that depend on it.
     """
     part, objective, tokenizer = run.part, run.data.objective, run.data.tokenizer
     pad_id = None if tokenizer is None else tokenizer.pad_id
@@ -252,7 +259,7 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
     if part.lora is None:
         hf_layout.write_folders(directory, folders)
     else:
-        assert part.source is not None  # the recipe's own check
+        assert part.source is not None  # checked by the recipe
         names = table_names(part.module().FORMAT, part.vocabulary).values()
         grown = part.new_tokens(run.data.vocab_size)
         tables = {name: tensors[name] for name in names} if grown else {}
@@ -268,8 +275,7 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
             part.source,
         )
         notes["base"] = part.base_hash
-    text = json.dumps(notes, indent=1, ensure_ascii=False)
-    (directory / hf_layout.NOTES).write_text(text + "\n", encoding="utf-8")
+    hf_layout.write_notes(directory, notes)
 
 
 def _state_text(run: Run, state: State) -> str:

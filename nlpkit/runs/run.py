@@ -24,7 +24,7 @@ T = TypeVar("T")
 class Training(nn.Module):
     """Model and objective as one module: DDP, FSDP and autocast must also wrap the loss."""
 
-    model: Any  # a family's `Model`, which `nn.Module` hides
+    model: Any  # a family's `Model`; the type of an `nn.Module` attribute would not show it
 
     def __init__(self, model: nn.Module, objective: Objective):
         super().__init__()
@@ -32,7 +32,7 @@ class Training(nn.Module):
         self.objective = objective
 
     def forward(self, batch: Batch, predict: bool = False) -> Any:
-        """Return the loss; with `predict` also a task's (prediction, label) pairs."""
+        """Return the loss; with `predict`, the loss and the (prediction, label) pairs of a task."""
         hidden = forward(self.objective, self.model, batch)
         if predict and isinstance(self.objective, Task):
             return self.objective.predict(self.model, hidden, batch)
@@ -60,9 +60,9 @@ class Run:
         return self.accelerator.unwrap_model(self.training)
 
 
-def from_first(processes: PartialState, answer: Callable[[], T]) -> T:
-    """Call `answer` on rank 0 only; return its result on all ranks."""
-    found = [answer() if processes.is_main_process else None]
+def from_first(processes: PartialState, compute: Callable[[], T]) -> T:
+    """Return on all ranks the result of `compute`, which is called on rank 0 only."""
+    results = [compute() if processes.is_main_process else None]
     if processes.num_processes > 1:
-        broadcast_object_list(found)
-    return found[0]  # type: ignore[return-value]
+        broadcast_object_list(results)
+    return results[0]  # type: ignore[return-value]

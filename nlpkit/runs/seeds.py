@@ -1,4 +1,4 @@
-"""Compares runs with different seeds: mean and standard deviation of their figures."""
+"""Summarizes runs with different seeds: mean and standard deviation of their figures."""
 
 import json
 import statistics
@@ -14,7 +14,7 @@ from nlpkit.train.best_evaluation import LOSS, best_step
 def best_evaluation(run: Path, best_by: str = LOSS) -> dict[str, float]:
     """Return the figures of a run's best evaluation: `loss` and its scores.
 
-    If `best_by` is undefined in all evaluations, this is the last one.
+    If `best_by` is undefined in all evaluations, the figures of the last one are returned.
 
     Raises:
         DataError: the run has no evaluation.
@@ -32,7 +32,7 @@ def best_evaluation(run: Path, best_by: str = LOSS) -> dict[str, float]:
 
 
 def summary(seeds: Sequence[int], figures: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
-    """Return for each figure mean, median, sample standard deviation and the value of each seed.
+    """Return the mean, median, sample standard deviation and values per seed of each figure.
 
     The first three are None if the figure is undefined or missing for a seed.
     """
@@ -40,22 +40,22 @@ def summary(seeds: Sequence[int], figures: Sequence[Mapping[str, float | None]])
     for name in dict.fromkeys(name for figure in figures for name in figure):
         values = [figure.get(name) for figure in figures]
         known = [value for value in values if value is not None]
-        whole = len(known) == len(values)
-        several = whole and len(known) > 1
+        complete = len(known) == len(values)
+        several = complete and len(known) > 1
         result["figures"][name] = {
-            "mean": statistics.fmean(known) if whole else None,
-            "median": statistics.median(known) if whole else None,
+            "mean": statistics.fmean(known) if complete else None,
+            "median": statistics.median(known) if complete else None,
             "std": statistics.stdev(known) if several else None,
             "values": values,
         }
     return result
 
 
-def table(found: dict[str, Any]) -> str:
-    """Return the summary as tab-separated lines, one for each figure."""
-    head = ["figure", "mean", "median", "std", *(f"seed {seed}" for seed in found["seeds"])]
+def table(result: dict[str, Any]) -> str:
+    """Return the result of `summary` as tab-separated lines, one for each figure."""
+    head = ["figure", "mean", "median", "std", *(f"seed {seed}" for seed in result["seeds"])]
     lines = ["\t".join(head)]
-    for name, row in found["figures"].items():
+    for name, row in result["figures"].items():
         values = [row["mean"], row["median"], row["std"], *row["values"]]
         lines.append("\t".join([name, *map(_shown, values)]))
     return "\n".join(lines)

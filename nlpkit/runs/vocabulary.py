@@ -17,7 +17,7 @@ from nlpkit.runs import grow
 from nlpkit.runs.parts import ModelPart
 from nlpkit.tokenizers.contract import Extendable, Tokenizer
 
-TOKENIZER = "tokenizer"  # the directory in that of the run
+TOKENIZER = "tokenizer"  # a directory in the run directory
 
 
 def build_tokenizer(
@@ -29,10 +29,10 @@ def build_tokenizer(
     cache: Path,
     callbacks: Callbacks,
 ) -> Tokenizer | None:
-    """Return the tokenizer saved in the run if there is one, else that of the recipe.
+    """Return the tokenizer saved in the run or, if there is none, the tokenizer of the recipe.
 
-    The latter is loaded or trained. With `init_from` it is not trained: the tokenizer of the
-    checkpoint is extended. The result is None if no objective reads text.
+    The recipe's tokenizer is loaded or trained. With `init_from`, the tokenizer of the checkpoint
+    is extended instead. The result is None if no objective reads text.
 
     Raises:
         UsageError: the tokenizer does not start with the tokens of `init_from`.
@@ -46,7 +46,7 @@ def build_tokenizer(
     if own.is_dir():
         tokenizer = tokenizer_files.load(own)[1]
     elif section is None:
-        assert home is not None  # the recipe's own check
+        assert home is not None  # checked by the recipe
         tokenizer = tokenizer_files.load(home)[1]
     elif section.path is not None:
         tokenizer = tokenizer_files.load(resolved.path(section.path))[1]
@@ -65,22 +65,22 @@ def _with_special_tokens(
     """Return the tokenizer with the special tokens that the objectives need.
 
     Raises:
-        UsageError: a tokenizer of this kind takes none.
+        UsageError: tokens cannot be added to a tokenizer of this kind.
     """
-    wanted = dict.fromkeys(
+    needed = dict.fromkeys(
         token
         for objective in classes(resolved.recipe.objective)
         for token in objective.special_tokens(model_config)
     )
-    if not wanted:
+    if not needed:
         return tokenizer
     if not isinstance(tokenizer, Extendable):
         names = ", ".join(section.name for section in resolved.recipe.objective)
         raise UsageError(
-            f"tokenizer: objective {names} needs the tokens {', '.join(wanted)}, which a tokenizer "
-            "of this kind does not take; use bpe, unigram or wordpiece"
+            f"tokenizer: objective {names} needs the tokens {', '.join(needed)}, which cannot be "
+            "added to a tokenizer of this kind; use bpe, unigram or wordpiece"
         )
-    lacking = [token for token in wanted if tokenizer.special_id(token) is None]
+    lacking = [token for token in needed if tokenizer.special_id(token) is None]
     return tokenizer.extended(lacking) if lacking else tokenizer
 
 
@@ -90,10 +90,10 @@ def _check_rows(part: ModelPart, old: tuple[str, Tokenizer] | None, tokenizer: T
         grow.check(old[1], tokenizer, str(part.source))
     size = old[1].vocab_size if old else tokenizer.vocab_size
     if part.rows not in (None, size):
-        whose = "the tokenizer beside it" if old else "the recipe's tokenizer"
+        owner = "its" if old else "the recipe's"
         raise UsageError(
-            f"init_from: the model in {part.source} has {part.rows} tokens and {whose} "
-            f"{size}; use the tokenizer that belongs to the model"
+            f"init_from: the model in {part.source} has {part.rows} tokens and {owner} "
+            f"tokenizer has {size}; use the tokenizer that belongs to the model"
         )
 
 

@@ -12,7 +12,7 @@ from nlpkit.train.settings import Config, ResolvedTraining
 
 
 def batches_per_epoch(stream: Stream) -> Fraction:
-    """Return the number of batches for one epoch, if all are as full as those of the first epoch.
+    """Return the number of batches in one epoch, estimated from the packing of the first epoch.
 
     Examples that are carried over to the next epoch count for their own epoch: if a corpus fills
     2.5 batches, 2 epochs are 5 batches, although the first one is planned as 2. The result is the
@@ -26,7 +26,7 @@ def batches_per_epoch(stream: Stream) -> Fraction:
 
 
 def resolve_steps(settings: Config, stream: Stream) -> ResolvedTraining:
-    """Return the settings with `steps` and `warmup_steps` set, and the alternatives None.
+    """Return the settings with `steps` and `warmup_steps`; `epochs` and `warmup_ratio` are None.
 
     The batches of `stream` are planned only if the length is given in epochs.
     """

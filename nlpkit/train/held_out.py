@@ -43,11 +43,11 @@ class HeldOut:
     ) -> dict[str, Any] | None:
         """Return loss (nats per target), perplexity, bits per character, loss by part, and scores.
 
-        With a single process, None is returned if `stop` is raised meanwhile.
+        With a single process, None is returned if `stop` is raised during the evaluation.
 
         Args:
-            progress: is called with the number of finished batches and of all batches.
-            progress_of_run: the share of the run that is done, for losses that depend on it.
+            progress: is called with the numbers of finished batches and of all batches.
+            progress_of_run: the completed share of the run, for losses that depend on it.
         """
         training.eval()
         objective = self.examples.objective
@@ -97,17 +97,17 @@ def scores(
 
     Args:
         metrics: names, with options after a colon: see `score/named.py`.
-        warn: is called with the warnings of the scores.
+        warn: is called with each warning of a score.
     """
     predictions, labels = [a for a, _ in pairs], [b for _, b in pairs]
-    found: dict[str, float | None] = {}
+    results: dict[str, float | None] = {}
     for name in metrics:
         try:
             value = named.score(name, predictions, labels, warn).score
         except DataError:
             value = math.nan
-        found[name] = value if math.isfinite(value) else None
-    return found
+        results[name] = value if math.isfinite(value) else None
+    return results
 
 
 def _figures(sums: LossSums, characters: float | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The output of a run: `metrics.jsonl` for programs, and progress on stderr for people.
+"""Writes the output of a run: `metrics.jsonl` for programs, and progress on stderr for people.
 
-On a terminal this is a bar with loss, speed and time left, elsewhere a line with a time stamp every
-10 seconds. Nothing is written to stdout.
+On a terminal, progress is a bar with loss, speed and remaining time. Otherwise, it is a line with a
+time stamp every 10 seconds. Nothing is written to stdout.
 """
 
 import contextlib
@@ -24,15 +24,15 @@ from nlpkit.disk import name_path_in_errors, sync
 QUIET, NORMAL, VERBOSE = 0, 1, 2
 LINE_SECONDS = 10.0  # between progress lines
 
-# Keys of metrics.jsonl that differ between two runs of the same recipe.
+# Keys of metrics.jsonl whose values differ between two runs of the same recipe.
 TIME_KEYS = ("seconds", "tokens_per_second", "memory_bytes")
 
 
-class _Patient(io.TextIOBase):
-    """A stream that ignores errors when it writes.
+class _ErrorTolerantStream(io.TextIOBase):
+    """A stream that ignores write errors.
 
-    A closed terminal, a broken pipe or a full disk must not end a run. The exit code still tells
-    how the run ended.
+    A closed terminal, a broken pipe or a full disk must not end a run. The exit code of the run
+    does not depend on these errors.
     """
 
     encoding = "utf-8"  # `nlpkit.cli` sets it for stderr
@@ -61,8 +61,8 @@ class Log:
 
     def __init__(self, verbosity: int = NORMAL, stream: IO[str] | None = None):
         self.verbosity = verbosity
-        patient: Any = _Patient(stream or sys.stderr)
-        self.console = Console(file=patient, highlight=False, soft_wrap=True)
+        tolerant: Any = _ErrorTolerantStream(stream or sys.stderr)
+        self.console = Console(file=tolerant, highlight=False, soft_wrap=True)
         self._progress: Progress | None = None
         self._task = TaskID(0)  # of `_progress`
         self._last_line = 0.0
@@ -103,7 +103,7 @@ class Log:
         self._progress = None
 
     def step(self, step: int, total: int, loss: float, speed: float, left: float) -> None:
-        """Show a step: each one on a terminal, elsewhere one every `LINE_SECONDS`."""
+        """Show every step on a terminal, otherwise one step every `LINE_SECONDS`."""
         news = f"loss {loss:.4f}  {speed:,.0f} tokens/s  {_duration(left)} left"
         if self._progress is not None:
             self._progress.update(self._task, completed=step, news=news)
@@ -120,9 +120,9 @@ class Log:
 
 
 def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remainder = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{remainder:02}" if hours else f"{minutes}:{remainder:02}"
 
 
 class Metrics:
@@ -135,7 +135,7 @@ class Metrics:
         evaluated_step: int,
         also: Callable[[Mapping[str, object]], None] = lambda record: None,
     ):
-        """Open for appending after `last_step`; later lines, of a killed run, are removed.
+        """Open the file to append lines after `last_step`; later lines of a killed run are removed.
 
         `also` is called with each record after it is written.
         """
@@ -146,11 +146,11 @@ class Metrics:
             draft.write_text("".join(kept), encoding="utf-8")
             sync(draft)
             draft.replace(path)
-            # Unbuffered: after a failed write, `close` must not try again.
+            # Unbuffered, because `close` must not repeat a failed write.
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115
 
     def write(self, record: Mapping[str, object]) -> None:
-        """Append one record."""
+        """Append a record."""
         with name_path_in_errors(self.path):
             line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
             while line:
@@ -169,7 +169,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _order(line: str) -> tuple[float, float]:
-    """Return (step, step) for an evaluation and (step, 0) for a step, which comes before it."""
+    """Return the sort key of a line: (step, 0) for a step, (step, step) for its evaluation."""
     try:
         record = json.loads(line)
         return record["step"], record["step"] if "held_out" in record else 0

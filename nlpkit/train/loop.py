@@ -56,19 +56,20 @@ def train(job: Job, state: State) -> State:
     """Train for `settings.steps` or until early stopping; return the last state.
 
     Raises:
-        Stopped, TryAgain: there was a signal, or the time limit is reached; the last complete step
-            is saved.
-        DivergedError: a loss, a gradient or a weight is not finite. The step of such a loss or
-            gradient is not applied; such weights, and those of such a held-out loss, are not saved.
+        Stopped, TryAgain: a signal was received, or the time limit is reached; the last complete
+            step is saved.
+        DivergedError: a loss, a gradient or a weight is not finite. A step with such a loss or
+            gradient is not applied. Such weights, and weights with such a held-out loss, are not
+            saved.
     """
     settings = job.settings
     speed = _Speed()
     with (
         job.log.live(settings.steps, state.step),
-        # Closed here, because workers that still wait would keep the process from its end.
+        # Closed here, because waiting workers would prevent the end of the process.
         closing(_prepared(job, state)) as steps,
     ):
-        # A run that was stopped during an evaluation starts with this evaluation.
+        # If the run was stopped during an evaluation, this evaluation comes first.
         _finish_step(job, state)
         for step in steps:
             if is_over(state, settings):
@@ -82,12 +83,12 @@ def train(job: Job, state: State) -> State:
                 state.position = step.after
                 _report(job, state, record, speed)
                 _finish_step(job, state)
-                speed.start()  # without the time for evaluating and saving
+                speed.start()  # after evaluating and saving, which are not measured
     return state
 
 
 def _prepared(job: Job, state: State) -> Generator[Step, None, None]:
-    """Yield the steps to take; save the last complete one if a worker that prepares them dies."""
+    """Yield the steps to take; if a worker runs out of memory, save the last complete step."""
     try:
         yield from job.steps(state)
     except OutOfMemory as error:
@@ -138,7 +139,7 @@ def _evaluation_is_due(job: Job, state: State) -> bool:
 
 
 def _take_step(job: Job, state: State, step: Step) -> dict[str, Any] | None:
-    """Compute and apply one step; return its record, or None if a signal stopped it before."""
+    """Compute and apply one step; return its record, or None if a signal came before the update."""
     accelerator, settings, number = job.accelerator, job.settings, state.step + 1
     terms = list(step.batches[0].num_targets)
     *counted, tokens, stopping = reduced(
@@ -169,8 +170,8 @@ def _take_step(job: Job, state: State, step: Step) -> dict[str, Any] | None:
     sums.reduce(accelerator)
     loss = sums.mean
     if not (math.isfinite(loss) and math.isfinite(norm)):
-        what = f"loss {loss}" if not math.isfinite(loss) else f"gradient norm {norm}"
-        raise DivergedError(f"step {number}: {what} is not finite; this step was not applied")
+        wrong = f"loss {loss}" if not math.isfinite(loss) else f"gradient norm {norm}"
+        raise DivergedError(f"step {number}: {wrong} is not finite; this step was not applied")
     lr = settings.lr * lr_factor(number, settings)
     for group in job.optimizer.param_groups:
         group["lr"] = lr
@@ -212,7 +213,7 @@ def _backward(
 
 
 def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
-    """Log the held-out figures, update the best; return whether they are the best so far.
+    """Log the held-out figures and update the best value; return whether it has improved.
 
     Raises:
         DivergedError: the held-out loss is not finite.
@@ -227,8 +228,8 @@ def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
         state.evaluations_without_gain = 0
     if job.metrics:
         job.metrics.write({"step": state.step, "tokens": state.tokens, "held_out": figures})
-    apart = "  ".join(f"{name} {value:.4f}" for name, value in figures["losses"].items())
-    news = f"loss {figures['loss']:.4f} ({apart})"
+    parts = "  ".join(f"{name} {value:.4f}" for name, value in figures["losses"].items())
+    news = f"loss {figures['loss']:.4f} ({parts})"
     if figures["perplexity"] is not None:
         news += f"  perplexity {figures['perplexity']:.2f}"
     for name, value in figures.get("metrics", {}).items():
@@ -257,12 +258,12 @@ class _Speed:
         self.rate = 0.0
 
     def start(self) -> None:
-        """Begin to measure a step."""
-        self.began = time.perf_counter()
+        """Start to measure a step."""
+        self.started = time.perf_counter()
 
     def add(self, step_tokens: int) -> None:
         """Add a step of `step_tokens` tokens that ends now."""
-        self.seconds = time.perf_counter() - self.began
+        self.seconds = time.perf_counter() - self.started
         current = step_tokens / self.seconds
         self.rate = current if not self.rate else 0.9 * self.rate + 0.1 * current
 
@@ -294,6 +295,6 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def _seed_dropout(seed: int, step: int, rank: int) -> None:
-    """Seed dropout by (seed, step, process) alone, so that checkpoints need no generator state."""
+    """Seed dropout from (seed, step, process), so that checkpoints need no generator state."""
     word = np.random.SeedSequence([seed, _DROPOUT, step, rank]).generate_state(1, np.uint64)
     torch.manual_seed(int(word[0]))

@@ -15,7 +15,7 @@ class LossSums:
         self.terms: dict[str, tuple[float, float]] = {}
         self.parts: dict[str, tuple[float, float]] = {}
         self.weights: dict[str, float] = {}
-        self.text_terms: set[str] = set()  # those whose targets are tokens
+        self.text_terms: set[str] = set()  # terms whose targets are tokens
 
     def add(self, loss: Loss) -> None:
         """Add the loss of a batch."""
@@ -28,7 +28,7 @@ class LossSums:
             _add(self.parts, name, float(total), number)
 
     def reduce(self, accelerator: Accelerator) -> None:
-        """Replace the sums by those over all processes."""
+        """Replace the sums by sums over all processes."""
         for sums in (self.terms, self.parts):
             names = sorted(sums)
             flat = reduced(accelerator, [x for name in names for x in sums[name]])
@@ -46,19 +46,19 @@ class LossSums:
 
     @property
     def means(self) -> dict[str, float | None]:
-        """The mean of each part, None where it has no target."""
+        """The mean of each part; None for a part without targets."""
         return {name: total / n if n else None for name, (total, n) in self.parts.items()}
 
     @property
     def num_targets(self) -> int:
-        """Targets of the first term."""
+        """The number of targets of the first term."""
         return int(next(iter(self.terms.values()))[1])
 
     @property
     def text(self) -> tuple[float, float]:
         """The loss sum in nats over targets that are tokens, and the number of these targets."""
-        found = [self.terms[name] for name in self.text_terms]
-        return sum(total for total, _ in found), sum(number for _, number in found)
+        terms = [self.terms[name] for name in self.text_terms]
+        return sum(total for total, _ in terms), sum(number for _, number in terms)
 
 
 def _add(sums: dict[str, tuple[float, float]], name: str, total: float, number: float) -> None:

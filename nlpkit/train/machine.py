@@ -1,4 +1,4 @@
-"""Chooses what suits this machine: device, precision, memory allocator."""
+"""Chooses the device, the precision and the settings of the memory allocator."""
 
 import ctypes
 import os
@@ -11,11 +11,11 @@ from nlpkit.errors import UsageError
 
 # glibc's mallopt parameters (malloc.h)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_LEAST_PRODUCTS = 10
+_MIN_PRODUCTS = 10
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device that `--device` names; `auto` is the accelerator if there is one, or CPU.
+    """Return the device of `--device`; `auto` is the accelerator if there is one, else the CPU.
 
     Raises:
         UsageError: the device is not available.
@@ -25,9 +25,9 @@ def find_device(name: str) -> torch.device:
         return own or torch.device("cpu")
     try:
         device = torch.device(name)
-        # For a GPU no tensor is allocated: it would take GPU memory in every process.
-        counted = own is not None and own.type == device.type
-        if not counted or (device.index or 0) >= torch.accelerator.device_count():
+        # No tensor is allocated on a GPU, because it would use GPU memory in every process.
+        is_own = own is not None and own.type == device.type
+        if not is_own or (device.index or 0) >= torch.accelerator.device_count():
             torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n")[0]
@@ -35,14 +35,14 @@ def find_device(name: str) -> torch.device:
     return device
 
 
-def choose_precision(asked: str, device: torch.device) -> tuple[str, str]:
+def choose_precision(requested: str, device: torch.device) -> tuple[str, str]:
     """Return `fp32` or `bf16`, and the reason in words.
 
     On a CPU with bf16 units (AMX, or AVX512-BF16 on recent AMD) bf16 is several times as fast as
     fp32. On other CPUs it is slower. Therefore both are measured, which takes 50 ms.
     """
-    if asked != "auto":
-        return asked, "asked for"
+    if requested != "auto":
+        return requested, "asked for"
     if device.type == "cuda":
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return "bf16", "the GPU has bf16 units"
@@ -50,7 +50,7 @@ def choose_precision(asked: str, device: torch.device) -> tuple[str, str]:
     if device.type != "cpu":
         return "fp32", f"bf16 is not tried on {device.type}"
     ratio = _gemm_seconds(torch.float32) / _gemm_seconds(torch.bfloat16)
-    # Below this ratio, casts and element-wise operations cost more than is gained.
+    # With a smaller ratio, casts and element-wise operations cost more time than bf16 saves.
     faster = ratio > 1.5
     return ("bf16" if faster else "fp32"), f"bf16 multiplies {ratio:.1f} x as fast as fp32 here"
 
@@ -58,7 +58,7 @@ def choose_precision(asked: str, device: torch.device) -> tuple[str, str]:
 def _gemm_seconds(dtype: torch.dtype) -> float:
     """Return the shortest time of a matrix product on one thread.
 
-    Several threads would wait for each other, on a busy machine for all of the 25 ms.
+    On a busy machine, several threads could wait for each other during all of the 25 ms.
     """
     a, b = torch.ones(512, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
     threads = torch.get_num_threads()
@@ -66,7 +66,7 @@ def _gemm_seconds(dtype: torch.dtype) -> float:
     a @ b
     times: list[float] = []
     stop = time.perf_counter() + 0.025
-    while len(times) < _LEAST_PRODUCTS or time.perf_counter() < stop:
+    while len(times) < _MIN_PRODUCTS or time.perf_counter() < stop:
         start = time.perf_counter()
         a @ b
         times.append(time.perf_counter() - start)
@@ -75,9 +75,9 @@ def _gemm_seconds(dtype: torch.dtype) -> float:
 
 
 def use_deterministic_algorithms(device: torch.device) -> None:
-    """Let torch use deterministic algorithms; an operation without one is an error on a CPU.
+    """Set torch to deterministic algorithms.
 
-    On a GPU it is a warning.
+    An operation without a deterministic algorithm is an error on a CPU, and a warning on a GPU.
     """
     if device.type == "cpu":
         # The same as `use_deterministic_algorithms`, which imports torch's compiler (0.7 s).
@@ -85,7 +85,7 @@ def use_deterministic_algorithms(device: torch.device) -> None:
     else:
         torch.use_deterministic_algorithms(True, warn_only=True)
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # Else every new tensor would be written twice.
+    # With this setting, torch would write every new tensor twice.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
@@ -93,10 +93,10 @@ def configure_allocator() -> None:
     """Configure glibc and oneDNN so that memory does not grow; call before the first product.
 
     glibc keeps freed pages: returning them costs 18 % of a step in page faults. Products in bf16
-    use two caches of compiled kernels, oneDNN's and that of torch's binding to it, each with 1024
-    entries by default. Packed batches have ever new shapes, and a kernel for each of them would
-    fragment the heap. With the small caches the shipped CPM-Ant recipe needs 1.2 GiB in 160 steps;
-    with only the first cache small it needs 2.1 GiB.
+    use two caches of compiled kernels, one in oneDNN and one in torch, each with 1024 entries by
+    default. Nearly every packed batch has new shapes, and a kernel for each shape would fragment
+    the heap. With small caches the shipped CPM-Ant recipe needs 1.2 GiB in 160 steps; if only the
+    first cache is small, it needs 2.1 GiB.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
     os.environ.setdefault("LRU_CACHE_CAPACITY", "16")

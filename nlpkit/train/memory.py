@@ -1,7 +1,7 @@
-"""Memory: how much this process uses, how much it can use, and whether an error means "no memory".
+"""Measures the used and the available memory, and recognizes errors that mean "out of memory".
 
-On Linux the numbers come from /proc and the control groups, elsewhere the limit is the physical
-memory. For a GPU they come from torch.
+On Linux, the numbers come from /proc and the control groups. On other systems, the limit is the
+physical memory. For a GPU, the numbers come from torch.
 """
 
 import os
@@ -16,7 +16,7 @@ _CPU_SHORTAGE = ("can't allocate memory", "not enough memory", "Cannot allocate 
 
 
 def used(device: torch.device) -> tuple[int, int]:
-    """Return bytes used now, and the peak since `forget_peak`: of the GPU, or of this process."""
+    """Return the bytes in use, and the peak since `forget_peak`, of the GPU or of this process."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
     status = _table(Path("/proc/self/status"))
@@ -39,7 +39,7 @@ def forget_peak(device: torch.device) -> None:
 
 
 def limit(device: torch.device) -> int:
-    """Return how many bytes this process can use in total, including those in use now."""
+    """Return how many bytes this process can use in total, including the bytes in use."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device)
@@ -49,7 +49,8 @@ def limit(device: torch.device) -> int:
 def available(root: Path = Path("/")) -> int:
     """Return how many more bytes this process can use; `root` is the parent of /proc and /sys.
 
-    This is the minimum of free memory, the rest of each control group, and that of `ulimit -v`.
+    This is the minimum of the free memory and of what is left of each limit: the limits of the
+    control groups and of `ulimit -v`.
     """
     proc = root / "proc"
     free = [
@@ -74,20 +75,20 @@ def available(root: Path = Path("/")) -> int:
     return max(0, min(free))
 
 
-def _left(mount: Path, path: str, most: str, now: str, cache: str) -> list[int]:
-    """Return what is left in a control group and in each of its parents; file cache is free."""
-    here = mount / path.lstrip("/")
-    found = []
-    for group in (here, *here.parents):
+def _left(mount: Path, path: str, limit_file: str, used_file: str, cache_key: str) -> list[int]:
+    """Return the free bytes of a control group and of its parents; file cache counts as free."""
+    first = mount / path.lstrip("/")
+    free = []
+    for group in (first, *first.parents):
         try:
-            cached = _table(group / "memory.stat").get(cache, 0)
-            taken = int((group / now).read_text()) - cached
-            found.append(int((group / most).read_text()) - taken)
+            cached = _table(group / "memory.stat").get(cache_key, 0)
+            in_use = int((group / used_file).read_text()) - cached
+            free.append(int((group / limit_file).read_text()) - in_use)
         except (OSError, ValueError):  # no such group, or its limit is `max`
             pass
         if group == mount:
             break
-    return found
+    return free
 
 
 def _table(path: Path) -> dict[str, int]:
@@ -98,9 +99,9 @@ def _table(path: Path) -> dict[str, int]:
     except OSError:
         return {}
     for line in lines:
-        name, *rest = line.replace(":", " ", 1).split()
-        if rest and rest[0].isdigit():
-            table[name] = int(rest[0]) * (1024 if rest[1:] == ["kB"] else 1)
+        name, *values = line.replace(":", " ", 1).split()
+        if values and values[0].isdigit():
+            table[name] = int(values[0]) * (1024 if values[1:] == ["kB"] else 1)
     return table
 
 

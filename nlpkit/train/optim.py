@@ -1,4 +1,4 @@
-"""The optimizer and the learning rate as a pure function of the step."""
+"""The optimizer, and the learning rate as a function of the step."""
 
 import math
 
@@ -12,7 +12,7 @@ def lr_factor(step: int, settings: ResolvedTraining) -> float:
     """Return the learning rate of step 1, 2, … `settings.steps`, relative to the peak.
 
     `noam` is Vaswani et al. 2017, eq. 3, scaled to 1 at its peak, the end of the warm-up. `linear`
-    and `cosine` would reach `min_lr_ratio` one step after the last, so that no step has rate 0.
+    and `cosine` reach `min_lr_ratio` one step after the last step, so that no step has rate 0.
     """
     warmup = settings.warmup_steps
     if step < warmup:

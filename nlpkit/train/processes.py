@@ -1,4 +1,4 @@
-"""What several processes must know of a model before they share its gradients."""
+"""Configures DistributedDataParallel for models with unused parameters."""
 
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.utils import DistributedType
@@ -11,10 +11,10 @@ _DDP = (DistributedType.MULTI_GPU, DistributedType.MULTI_CPU)
 
 
 def expect_unused(accelerator: Accelerator, training: nn.Module, batch: Batch) -> None:
-    """Make DistributedDataParallel look for unused parameters where the loss of `batch` has some.
+    """Set `find_unused_parameters` of DDP if the loss of `batch` does not use all parameters.
 
-    Such as a head for tokens where an encoder learns a task: DDP would wait for its gradient. To
-    look at every step costs time, so it is done only where one is unused.
+    DDP waits for the gradient of each parameter, for example of an encoder's head for tokens, which
+    a task does not use. The option costs time in every step, so it is set only if it is needed.
     """
     if accelerator.distributed_type not in _DDP:
         return

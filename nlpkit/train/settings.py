@@ -20,7 +20,7 @@ class Config(FrozenConfig):
     )
     ALTERNATIVES: ClassVar = (("steps", "epochs"), ("warmup_steps", "warmup_ratio"))
 
-    # Must come before `steps`, whose check reads it.
+    # Defined before `steps`, because the check of `steps` reads it.
     epochs: float | None = Field(
         None,
         gt=0,

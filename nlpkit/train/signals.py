@@ -1,9 +1,8 @@
-"""Handles SIGTERM, SIGINT, SIGHUP and the time limit: they set a flag, and the work stops where it
-can.
+"""Handles SIGTERM, SIGINT, SIGHUP and the time limit: they set a flag, which the program checks.
 
 Python runs signal handlers only between native calls, and one call may take minutes (training of a
 tokenizer, initialization of a big model). Therefore a thread also receives the signals, through
-`set_wakeup_fd`. It can run while a native call has released the GIL, as those of torch and
+`set_wakeup_fd`. It can run while a native call has released the GIL, as the calls of torch and
 `tokenizers` do.
 """
 
@@ -28,7 +27,7 @@ _CAUGHT = tuple(
 # this time count as one.
 _ONE_SECONDS = 0.1
 _PATIENCE_SECONDS = 2.0
-_LONGEST_SECONDS = 1e9  # `setitimer` refuses much larger values
+_MAX_SECONDS = 1e9  # `setitimer` refuses much larger values
 _CLOSED = 0  # no signal has this number
 
 ExitNow = Callable[[Stopped | TryAgain], NoReturn]
@@ -53,7 +52,7 @@ class StopFlag:
 
     @contextmanager
     def abortable(self) -> Iterator[None]:
-        """Allow, in this context, to end the process if it does not stop soon after a signal."""
+        """In this context, a process that does not stop soon after a signal is ended."""
         self.nothing_to_save = True
         try:
             yield
@@ -61,7 +60,7 @@ class StopFlag:
             self.nothing_to_save = False
 
     def ending(self, what: str) -> Stopped | TryAgain:
-        """Return the error that ends the program; `what` tells what was saved."""
+        """Return the error that ends the program; `what` describes what was saved."""
         if self.signal is None or self.signal == signal.SIGALRM:
             return TryAgain(f"the time limit is reached; {what}")
         return Stopped(f"stopped by {signal.Signals(self.signal).name}; {what}", self.signal)
@@ -80,15 +79,15 @@ def catch_signals(exit_now: ExitNow, max_seconds: float | None = None) -> Iterat
 
     wakeup_read, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)
-    # Forked workers must not report the signals that they get: one control-C goes to the whole
-    # group, and would count several times.
+    # Forked workers must not report signals: control-C goes to all processes of the group, and
+    # would count several times.
     os.register_at_fork(after_in_child=_forget)
     thread = threading.Thread(target=_listen, args=(flag, wakeup_read, exit_now), daemon=True)
     wakeup = signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
     before = {number: signal.signal(number, handle) for number in _CAUGHT}
     thread.start()
     if max_seconds is not None:
-        signal.setitimer(signal.ITIMER_REAL, min(max(max_seconds, 1e-3), _LONGEST_SECONDS))
+        signal.setitimer(signal.ITIMER_REAL, min(max(max_seconds, 1e-3), _MAX_SECONDS))
     try:
         yield flag
     finally:

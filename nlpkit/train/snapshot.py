@@ -47,10 +47,11 @@ def restore(
 ) -> None:
     """Restore weights and optimizer state, bit for bit.
 
-    Args:
-        weights: at least the trained ones.
+    Parameters that the loss does not use, such as a head of another task, have no optimizer state.
 
-    What the loss does not use, such as a head of another task, has no optimizer state.
+    Args:
+        weights: at least the trained parameters, by the names of `weights()`.
+        optimizer_state: tensors by the names of `optimizer_state()`.
 
     Raises:
         KeyError: a tensor is missing.
@@ -58,11 +59,11 @@ def restore(
     named: Any = {_PREFIX + name: tensor for name, tensor in weights.items()}
     # The state dicts have no prefix of DistributedDataParallel.
     trained = {n.removeprefix("module.") for n, p in training.named_parameters() if p.requires_grad}
-    every = len(trained) == len(list(training.parameters()))
+    all_trained = len(trained) == len(list(training.parameters()))
     if lacking := trained - named.keys():
         raise KeyError(sorted(lacking)[0])
-    set_model_state_dict(training, named, options=_FULL if every else _SOME)
-    # The state dict of the new optimizer has the structure; its values are replaced.
+    set_model_state_dict(training, named, options=_FULL if all_trained else _SOME)
+    # The state dict of the new optimizer has the right structure; only its values are replaced.
     state: Any = get_optimizer_state_dict(training, optimizer, options=_FULL)
     unused = set()
     for name, entry in state["state"].items():

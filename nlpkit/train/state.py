@@ -1,4 +1,4 @@
-"""The state of a run besides weights and optimizer."""
+"""The state of a run, except weights and optimizer."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -9,12 +9,12 @@ from nlpkit.train import best_evaluation
 
 @dataclass
 class State:
-    """The state of a run besides weights and optimizer; it is saved in checkpoints."""
+    """Counters and the best evaluation of a run; they are saved in checkpoints."""
 
     step: int = 0
     tokens: int = 0
     position: Position = field(default_factory=Position)
-    best_value: float | None = None  # of the figure that `train.best_by` names
+    best_value: float | None = None  # of the loss or score in `train.best_by`
     best_step: int = 0
     evaluations_without_gain: int = 0
     evaluated_step: int = 0
@@ -27,7 +27,7 @@ class State:
     def from_json(cls, values: dict[str, Any], best_by: str) -> "State":
         """Return the state from the values of `to_json`, also of older versions.
 
-        These had `best_loss` instead of `best_value`: the loss, or minus the score of `best_by`.
+        Older versions have `best_loss` instead: the loss, or minus the score `best_by`.
         """
         values = values | {"position": Position(*values["position"])}
         if "best_loss" in values:

@@ -1,6 +1,6 @@
-"""Sends the lines of metrics.jsonl also to TensorBoard, Weights & Biases, MLflow and others.
+"""Sends the lines of metrics.jsonl to TensorBoard, Weights & Biases, MLflow and other trackers.
 
-accelerate has a class for each of them. An error of a tracker does not end the run: it gives one
+accelerate has a class for each tracker. An error in a tracker does not end the run: there is one
 warning, and the tracker is not used any more. Importable without torch.
 """
 
@@ -45,7 +45,7 @@ def check_installed(names: Sequence[str]) -> None:
 
 def flatten(record: Mapping[str, object]) -> dict[str, float]:
     """Return the numbers of a line of metrics.jsonl as `train/loss`, `held_out/losses/NAME`, ..."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
 
     def add(name: str, value: object) -> None:
         if isinstance(value, Mapping):
@@ -53,20 +53,20 @@ def flatten(record: Mapping[str, object]) -> dict[str, float]:
                 add(f"{name}/{key}", inner)
         elif isinstance(value, int | float):
             # Names of scores (`f1:average=macro`) have characters that MLflow refuses.
-            found[re.sub(r"[^\w./ -]", "_", name)] = value
+            values[re.sub(r"[^\w./ -]", "_", name)] = value
 
     if "held_out" in record:
         add("held_out", record["held_out"])
     else:
         add("train", {key: value for key, value in record.items() if key != "step"})
-    return found
+    return values
 
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What trackers get at the start of a run.
+    """The description of a run that trackers get at its start.
 
-    `step` is the last step that is kept; `id` stays the same when the run is resumed.
+    `step` is the step of the checkpoint that is resumed, or 0. A resumed run keeps its `id`.
     """
 
     project: str
@@ -92,7 +92,7 @@ class Trackers:
             self._try(name, partial(tracker.log, values, step=step))
 
     def finish(self) -> None:
-        """Send what is not sent yet, and close the trackers."""
+        """Send the remaining lines, and close the trackers."""
         for name, tracker in list(self._active.items()):
             self._try(name, tracker.finish)
         self._active = {}
@@ -106,7 +106,7 @@ class Trackers:
         project = _TENSORBOARD if name == _TENSORBOARD else run.project
         tracker = tracker_class(project, *directory, **_options(name, run))
         tracker.start()
-        if not appends:  # else the settings are there already
+        if not appends:  # a resumed run has sent its settings before
             tracker.store_init_configuration(dict(run.settings))
         self._active[name] = tracker
 
@@ -122,9 +122,9 @@ class Trackers:
 
 
 def _options(name: str, run: TrackedRun) -> dict[str, Any]:
-    """Return a tracker's options to continue a resumed run, and to save files in its directory."""
+    """Return a tracker's options to resume a run and to save files in the run directory."""
     if name == _TENSORBOARD:
-        return {"purge_step": run.step + 1}  # hides what was logged after the checkpoint
+        return {"purge_step": run.step + 1}  # hides lines of steps after the checkpoint
     if name == "wandb":
         named = {"name": run.directory.name, "id": run.id, "resume": "allow"}
         return {"dir": str(run.directory), **named}
