@@ -22,7 +22,7 @@ from nlpkit.data.corpus import Config, Input, Part, held_out
 from nlpkit.data.lines import TextFile, shown
 from nlpkit.data.records import Bad, Counts, RowError, kind_of, no_such, wrong_character
 from nlpkit.data.tokenize import Callbacks
-from nlpkit.errors import DataError
+from nlpkit.errors import DataError, UsageError
 
 _AT_ONCE = 1000  # rows tokenised together
 
@@ -167,6 +167,11 @@ def _file_rows(
     callbacks: Callbacks,
 ) -> Iterator[Row]:
     found = 0
+    if file.format in formats.TEXT_FORMATS:
+        raise UsageError(
+            f"{file.name}: a task needs rows ({', '.join(formats.readers())}), and this file is "
+            f"read as {file.format}; if it has rows, set data.format"
+        )
     callbacks.should_stop()
     for line, what in formats.reader(file.format).rows(file, columns, counts):
         if line % 256 == 0:

@@ -182,7 +182,11 @@ class Evaluation:
         self.corpus = data
         self.examples = Examples(data, objective, source.seed, HELD_OUT)
         if not len(self.examples):
-            raise DataError(f"{len(data):,} {data.NOUN} and no example")
+            names = shown([file.name for entry in source.inputs for file in entry.files])
+            raise DataError(
+                f"{names}: too little text: {data.NOUN}: {len(data):,}, tokens: {data.tokens:,}, "
+                "examples: 0"
+            )
         # A sequence longer than the budget is a batch of its own.
         budget = max(budget, int(self.examples.sizes.max()))
         self.held_out = HeldOut(self.examples, budget, token_characters(tokenizer))

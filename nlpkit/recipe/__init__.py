@@ -49,7 +49,8 @@ class Recipe(FrozenConfig):
     )
     init_from: str | None = Field(None, min_length=1, description="checkpoint to start from")
     init_missing: list[str] = Field(
-        [], description="tensors that init_from may lack, as parts of names (pooler): drawn afresh"
+        [],
+        description="tensors (parts of names: pooler) that init_from may lack; initialized randomly",
     )
     model: Model | None = Field(
         None,
