@@ -50,7 +50,7 @@ class Recipe(FrozenConfig):
     init_from: str | None = Field(None, min_length=1, description="checkpoint to start from")
     init_missing: list[str] = Field(
         [],
-        description="tensors (parts of names: pooler) that init_from may lack; initialized randomly",
+        description="tensors that init_from may lack (parts of names: pooler); random values",
     )
     model: Model | None = Field(
         None,
