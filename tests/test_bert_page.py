@@ -57,6 +57,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         write_rows(tmp_path / f"task.{part}.jsonl", rows_of("classes", 40, seed))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mylab"]:
+        del sys.modules[name]  # another test's
     yield tmp_path
     for name in [name for name in sys.modules if name.partition(".")[0] == "mylab"]:
         del sys.modules[name]

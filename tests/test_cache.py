@@ -179,7 +179,7 @@ def test_cache_of_full_attention_or_in_training_is_refused() -> None:
             device="cpu", training=training, cache=Cache(),
         )  # fmt: skip
 
-    with pytest.raises(ValueError, match="see later ones"):
+    with pytest.raises(ValueError, match="see later tokens"):
         prepare("full", False)
     with pytest.raises(ValueError, match="evaluation mode"):
         prepare("causal", True)
@@ -189,7 +189,7 @@ def test_layout_positions_go_on_after_the_cache() -> None:
     layout = Layout.of([2, 2], past=[5, 0])
     assert layout.positions.tolist() == [5, 6, 0, 1]
     assert layout.longest == 7
-    with pytest.raises(ValueError, match="2 sequences go on from 1"):
+    with pytest.raises(ValueError, match="2 sequences cannot continue 1 "):
         Layout.of([1, 1], past=[3])
 
 

@@ -244,7 +244,9 @@ def test_same_file_may_be_train_and_valid_for_a_test_of_overfitting(
     arguments = [word for each in sets for word in ("--set", each)]
     ended = done(server.run("finetune", folder / "nlu.yaml", "--out", tmp_path / "run",
                             *arguments))  # fmt: skip
-    assert f"data.valid: {tmp_path}/link.jsonl: also in data.train; held-out" in ended.stderr
+    assert (
+        f"data.valid: {tmp_path}/link.jsonl: also in data.train; the held-out loss" in ended.stderr
+    )
     assert _tiny.metrics(tmp_path / "run")[-1]["held_out"]["metrics"]["accuracy"] >= 0
     other = done(server.run("finetune", folder / "nlu.yaml", "--out", tmp_path / "other",
                             "--dry-run"))  # fmt: skip

@@ -157,7 +157,7 @@ def test_completion_offers_the_options_of_a_score_of_ones_own(tmp_path, monkeypa
 
 def test_completion_tells_zsh_and_fish_what_an_offer_is():
     (found,) = ask("nlpkit", "plan", "--bat", shell="zsh")
-    assert found == "--batch\tprint the first batch instead, a token a line"
+    assert found == "--batch\tprint the first batch instead, one token per line"
 
 
 @pytest.mark.parametrize(

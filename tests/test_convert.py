@@ -164,7 +164,7 @@ def test_convert_of_a_release_takes_config_and_vocabulary_from_elsewhere(tmp_pat
     with pytest.raises(FileError) as caught:
         convert(weights, tmp_path / "no", config=config, vocabulary=short)
     assert str(caught.value) == (
-        f"{weights}: the model has 61 tokens and its tokenizer, {short}, 60"
+        f"{weights}: the model has 61 tokens and its tokenizer ({short}) has 60"
     )
     with pytest.raises(UsageError, match=r"--config: .* is not an original release"):
         convert(out, tmp_path / "no", config=config)

@@ -258,7 +258,7 @@ def test_plan_and_conversion_of_a_family_with_sources(run: Path, tmp_path: Path)
         (
             "family: tests.parts.encoder_decoder, ",
             "family: gpt, residual_",
-            r"7:19: objective\.name: .*translation needs encodes_source \(a source sequence",
+            r"7:19: objective\.name: .*translation needs encodes_source \(the model reads a source",
         ),
         (
             "eval:",

@@ -206,7 +206,7 @@ def test_vocabulary_in_another_order_is_refused_naming_the_first_difference(
     [
         (
             f"{{kind: cpm_ant, vocab_size: {OLD - 1}}}",
-            rf"vocab_size: 59 is less than the {OLD} tokens of init_from; token 59, '.+', would",
+            rf"vocab_size: 59 is less than the {OLD} tokens of init_from; token 59, '.+', and all",
         ),
         ("{kind: bpe, vocab_size: 300}", "bpe, and init_from has a tokenizer of kind cpm_ant"),
     ],
@@ -227,7 +227,7 @@ def test_checkpoint_without_tokenizer_cannot_grow(old: Path, tmp_path: Path) -> 
         _tiny.pretrain(path, tmp_path / "run", *STILL)
     longer = _other_vocabulary(old, tmp_path / "longer", lambda tokens: [*tokens, "新"])
     path = _recipe(tmp_path, tmp_path / "bare", f"{{path: {longer}}}")
-    with pytest.raises(UsageError, match=f"has {OLD} tokens and the recipe's tokenizer 61"):
+    with pytest.raises(UsageError, match=f"has {OLD} tokens and the recipe's tokenizer has 61"):
         _tiny.pretrain(path, tmp_path / "run", *STILL)
 
 

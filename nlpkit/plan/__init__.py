@@ -172,10 +172,11 @@ def _target_share(plan: Plan, batches: int = 16) -> float:
 
 
 def table_of_batch(plan: Plan) -> Iterator[str]:
-    """Yield the first batch as tab-separated lines, a token a line, a blank line between.
+    """Yield the first batch as tab-separated lines, one token per line.
 
-    The last column is the token to be predicted; where whole sequences are judged, what they have
-    of the batch's fields stands on the line of their last token.
+    A blank line separates sequences.
+    The last column is the token to be predicted. Fields with one value for each sequence are on the
+    line of its last token.
     """
     batch, tokenizer, fields = plan.first, _tokenizer(plan), plan.data.objective.fields
     names = [n for n, f in fields.items() if f.per == "token"]
