@@ -348,8 +348,8 @@ def test_killed_task_goes_on_bit_for_bit(
     assert (out / weights).read_bytes() == (tmp_path / "whole" / weights).read_bytes()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("task", ["nlg", "nlu"])
+# The held-out rows of nlg are one batch: the second process has none.
+@pytest.mark.parametrize("task", ["nlg", pytest.param("nlu", marks=pytest.mark.slow)])
 def test_two_processes_give_the_losses_and_scores_of_one(tmp_path: Path, task: str) -> None:
     run = _tiny_tasks.start(tmp_path, "cpm_ant", "model.dropout=0.0")
     path = _tiny_tasks.task(tmp_path, task, getattr(_tiny_tasks, task.upper()), run)
@@ -358,7 +358,7 @@ def test_two_processes_give_the_losses_and_scores_of_one(tmp_path: Path, task: s
     verb = ("finetune", path, "--out", tmp_path / "two", "--device", "cpu")
     two = _processes.launched(2, *verb)
     assert two.returncode == 0, two.stderr
-    assert two.stdout == f"{tmp_path}/two/checkpoints/step-00000008\n"
+    assert two.stdout == one.stdout.replace("/one/", "/two/")
     first, second = _tiny.metrics(tmp_path / "one"), _tiny.metrics(tmp_path / "two")
     assert len(first) == len(second) == 10
     for ours, theirs in zip(first, second, strict=True):

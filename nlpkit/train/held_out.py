@@ -65,9 +65,9 @@ class HeldOut:
                 batch = self.batch(min(index, len(self.bins) - 1))
                 batch.progress = progress_of_run
                 loss, predicted = training(to_device(batch, accelerator.device), predict=True)
+                sums.add(loss, counted=index < len(self.bins))
                 if index >= len(self.bins):
                     continue
-                sums.add(loss)
                 pairs += predicted
                 if objective.predicts_text:
                     labels = batch.fields["labels"]

@@ -17,15 +17,19 @@ class LossSums:
         self.weights: dict[str, float] = {}
         self.text_terms: set[str] = set()  # terms whose targets are tokens
 
-    def add(self, loss: Loss) -> None:
-        """Add the loss of a batch."""
+    def add(self, loss: Loss, *, counted: bool = True) -> None:
+        """Add the loss of a batch; one that is not counted only makes its terms known.
+
+        All processes must have the same terms before `reduce`.
+        """
         for name, term in loss.terms.items():
             self.weights[name] = term.weight
             if term.of_text:
                 self.text_terms.add(name)
-            _add(self.terms, name, float(term.loss_sum.detach()), term.num_targets)
+            term_sum = float(term.loss_sum.detach()) if counted else 0.0
+            _add(self.terms, name, term_sum, term.num_targets if counted else 0)
         for name, (total, number) in loss.parts.items():
-            _add(self.parts, name, float(total), number)
+            _add(self.parts, name, float(total) if counted else 0.0, number if counted else 0)
 
     def reduce(self, accelerator: Accelerator) -> None:
         """Replace the sums by sums over all processes."""
