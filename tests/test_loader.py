@@ -3,12 +3,16 @@
 import multiprocessing
 import pickle
 from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from nlpkit.data import _worker_pool
 from nlpkit.data.loader import (
     HELD_OUT,
     TRAIN,
@@ -23,6 +27,7 @@ from nlpkit.data.loader import (
 from nlpkit.data.pack import Batch
 from nlpkit.errors import UsageError
 from nlpkit.objectives.cpm_ant import Config, Objective
+from tests._processes import wait_until
 
 PROMPT, VOCAB, BUDGET = 2, 500, 256
 
@@ -95,6 +100,29 @@ def test_stream_with_workers_is_the_same_bit_for_bit() -> None:
     alone = list(steps(_stream(), 12, 0))
     _assert_same(list(steps(_stream(), 12, 2)), alone)
     assert all(type(a) is np.ndarray for s in alone for b in s.batches for a in b.fields.values())
+
+
+class _Touch:
+    """Makes a file for each piece, named by its number."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def run(self, piece: int, should_stop: Callable[[], None]) -> int:
+        (self.folder / str(piece)).touch()
+        return piece
+
+
+def test_a_single_worker_prepares_the_next_piece_while_one_is_used(tmp_path: Path) -> None:
+    results = _worker_pool.by_workers(
+        *(iter(range(3)), _Touch(tmp_path), 1, lambda: None),
+        setting="",
+        context=multiprocessing.get_context("fork"),
+    )
+    with closing(results):
+        assert next(results) == (0, 0)
+        wait_until((tmp_path / "1").exists, limit=20)
+        assert list(results) == [(1, 1), (2, 2)]
 
 
 def test_stream_with_workers_leaves_torchs_generator_alone() -> None:

@@ -204,8 +204,8 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_finished(
         _tiny.pretrain(path, run, *sets)
     last = files.checkpoint_path(run, 2)
     assert str(error.value) == (
-        "step 3: the weights are not finite (token_embedding is one); they "
-        f"are not saved; the last checkpoint is {last}; try a lower train.lr or train.clip"
+        "step 3: weights of token_embedding are not finite; nothing is saved; "
+        f"the last checkpoint is {last}; try a lower train.lr or train.clip"
     )
     assert [c.step for c in files.list_checkpoints(run)] == [2, 1]
     assert json.loads((run / "run.json").read_text())["finished"] is False

@@ -64,7 +64,7 @@ def command(
 ) -> None:
     """Adapt a checkpoint to a task.
 
-    Without RECIPE, the recipe is cpm_ant_nlg, which starts from the newest checkpoint of
+    Without RECIPE, the recipe is cpm_ant_nlg, which starts from the best checkpoint of
     runs/cpm_ant. Prints the directory of the best checkpoint, or of the latest if the run was not
     evaluated.
 

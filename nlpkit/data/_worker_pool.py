@@ -1,7 +1,7 @@
 """Worker processes whose results come back in order.
 
 Each worker has its own pipe. If the parent is killed, the worker finds its pipe closed and ends; if
-a worker is killed, the parent notices it at once.
+a worker is killed, the parent raises an error at the turn of the piece that is lost.
 """
 
 import multiprocessing
@@ -115,7 +115,14 @@ class _WorkerPool(Generic[Piece, Result]):
         ready: dict[int, object] = {}
         number = 0
         more = True
-        while more or waiting:
+        while True:
+            self._should_stop()
+            is_ready = bool(waiting) and waiting[0][0] in ready
+            seconds = 0 if is_ready or not busy else _POLL_SECONDS
+            for pipe in cast(list[Connection], wait(list(busy), timeout=seconds)):
+                ready[busy.pop(pipe)] = self._receive(pipe)
+                idle.append(pipe)
+            # Before a result is yielded, so that workers prepare others while it is used.
             while more and idle and len(waiting) < ahead + len(self._workers):
                 try:
                     piece = next(pieces)
@@ -123,29 +130,30 @@ class _WorkerPool(Generic[Piece, Result]):
                     more = False
                     break
                 pipe = idle.pop()
-                self._send(pipe, piece)
-                busy[pipe] = number
+                if error := self._send(pipe, piece):
+                    ready[number] = error
+                else:
+                    busy[pipe] = number
                 waiting.append((number, piece))
                 number += 1
-            self._should_stop()
-            for pipe in cast(list[Connection], wait(list(busy), timeout=_POLL_SECONDS)):
-                ready[busy.pop(pipe)] = self._receive(pipe)
-                idle.append(pipe)
-            while waiting and waiting[0][0] in ready:
+            if not waiting:
+                return
+            if waiting[0][0] in ready:
                 index, piece = waiting.popleft()
                 yield piece, cast(Result, _unwrapped(ready.pop(index)))
 
-    def _send(self, pipe: Connection, piece: Piece) -> None:
+    def _send(self, pipe: Connection, piece: Piece) -> NlpkitError | None:
         try:
             pipe.send(piece)
-        except OSError as error:
-            raise self._died(pipe) from error
+        except OSError:
+            return self._died(pipe)
+        return None
 
     def _receive(self, pipe: Connection) -> object:
         try:
             return pipe.recv()
-        except (EOFError, OSError) as error:
-            raise self._died(pipe) from error
+        except (EOFError, OSError):
+            return self._died(pipe)
 
     def _died(self, pipe: Connection) -> NlpkitError:
         worker = self._workers[pipe]

@@ -1,4 +1,4 @@
-"""Settings that are newer than a run: what they were when it was begun."""
+"""Keeps the behavior of runs that were started before a setting existed."""
 
 from dataclasses import replace
 
@@ -9,8 +9,8 @@ from nlpkit.recipe.places import dotted
 def as_begun(resolved: Resolved, recorded: Resolved) -> Resolved:
     """Return `resolved` with the `EARLIER` values of settings that are newer than a run.
 
-    `recorded` is the recipe in the run's directory: it holds every setting that there was. What a
-    user sets is left as it is.
+    `recorded` is the recipe in the run's directory. It has all settings that existed when the run
+    was started. A value that the user sets is not changed.
     """
     objectives = []
     for number, section in enumerate(resolved.recipe.objective):

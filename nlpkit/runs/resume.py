@@ -204,9 +204,7 @@ def _check_finite(step: int, weights: Mapping[str, Tensor]) -> None:
         return next((name for name, each in weights.items() if not each.isfinite().all()), None)
 
     if name := from_first(PartialState(), first_wrong):
-        raise DivergedError(
-            f"step {step}: the weights are not finite ({name} is one); they are not saved"
-        )
+        raise DivergedError(f"step {step}: weights of {name} are not finite; nothing is saved")
 
 
 def _keep_tokenizer(run: Run) -> None:
