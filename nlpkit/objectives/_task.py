@@ -7,7 +7,7 @@ A task file has a `Config` and an `Objective` derived from `Task`. In addition t
 - `texts(row)`: the texts of a row to be tokenised; it checks all values;
 - `item(row, ids)`: the tokenised row, with its `size` in tokens and the counts of `cut` tokens;
 - `example(item, rng)`: the arrays; sequences are concatenated, `LENGTHS` has their lengths;
-- `outputs`: the size of the linear layer on a state, or 0;
+- `outputs`: the size of the linear layer on a state, or 0; `head_kind`: its kind of task;
 - `special_tokens(model_config)`: tokens that the vocabulary must have;
 - `unknown(item)`, `unlearned(item)`: the number of unknown tokens, and of those excluded targets;
 - `metrics`: names of the scores (`nlpkit score`) of the task;
@@ -53,6 +53,8 @@ class Task(ABC):
 
     columns: tuple[str, ...]
     outputs: int = 0
+    # The kind of task of that layer, which decides its model in transformers (`models/head.py`).
+    head_kind: str = "sequence_classification"
     dropout: float = 0.0  # on the input of that layer
     drop_unknown = False
     joins = False

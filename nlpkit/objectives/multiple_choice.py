@@ -43,6 +43,7 @@ class Objective(StateTask):
     """Examples and loss of multiple choice."""
 
     outputs = 1
+    head_kind = "multiple_choice"
     metrics = ("accuracy",)
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):

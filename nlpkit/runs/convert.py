@@ -65,7 +65,7 @@ def convert(
         warn(line)
     tokenizer = _tokenizer(old.path, loaded, family, vocabulary)
     pad_id = tokenizer.pad_id if tokenizer is not None else None
-    folders = hf_layout.layout(family, loaded.config, loaded.state, pad_id=pad_id)
+    folders = hf_layout.layout(family, loaded.config, loaded.state, pad_id=pad_id, head=loaded.head)
     dtype = requested or old.precision
     for folder, (settings, tensors) in folders.items():
         kept = {} if folder else old.settings

@@ -252,7 +252,7 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
     }
     plain = {key: value for key, value in weights.items() if ".lora_" not in key}
     labels = getattr(objective.config, "labels", None)
-    folders = hf_layout.layout(part.family, part.config, plain, labels, pad_id)
+    folders = hf_layout.layout(part.family, part.config, plain, labels, pad_id, part.head)
     settings, tensors = folders[""]
     if part.lora is None:
         hf_layout.write_folders(directory, folders)
@@ -271,6 +271,7 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
             weights,
             tables,
             part.source,
+            part.head_kind,
         )
         notes["base"] = part.base_hash
     hf_layout.write_notes(directory, notes)

@@ -21,12 +21,15 @@ from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.compute import compute_dtype
 from nlpkit.models.flops import visible_pairs
 from nlpkit.models.gpt import Config
-from nlpkit.models.head import last_states
+from nlpkit.models.head import TaskHead, last_states
 from nlpkit.models.hf_format import HfFormat, Settings, Transposed
 from nlpkit.models.vocabulary_head import TiedHead
 
 LORA_TARGETS = ("c_attn",)  # queries, keys and values are one layer
-CLASSIFIER = "OpenAIGPTForSequenceClassification"  # reads the last state through `score.weight`
+# transformers' models with a task's layer: one, which reads the last state.
+TASK_HEADS = {
+    "sequence_classification": TaskHead("OpenAIGPTForSequenceClassification", "score", bias=False)
+}
 
 
 class Attention(nn.Module):
