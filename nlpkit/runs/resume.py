@@ -88,7 +88,7 @@ def _weights(run: Run, path: Path) -> dict[str, Tensor]:
 def _checkpoint_to_resume(run: Run, resume: str) -> files.Checkpoint | None:
     path = run.directory.path
     if resume == "auto":
-        return files.newest_valid(path, run.log.warn)
+        return files.newest_valid(path, run.log.warn, _find_problem)
     named = named_checkpoint(resume)
     if named is not None:
         return _valid(run, named)
@@ -97,13 +97,38 @@ def _checkpoint_to_resume(run: Run, resume: str) -> files.Checkpoint | None:
     return None
 
 
+def _find_problem(path: Path) -> str | None:
+    """Return the first problem of a checkpoint's files or weights, or None.
+
+    Earlier versions also saved weights that were not finite.
+    """
+    if problem := files.find_corruption(path):
+        return problem
+    for file in sorted(path.rglob("*.safetensors")):
+        if file.name == files.OPTIMIZER_STATE:
+            continue
+        try:
+            weights = load_file(file)
+        except (SafetensorError, OSError):  # `restore` says what is wrong
+            continue
+        if name := _first_not_finite(weights):
+            return (
+                f"its weights of {name} are not finite: the training diverged before it was saved"
+            )
+    return None
+
+
+def _first_not_finite(weights: Mapping[str, Tensor]) -> str | None:
+    return next((name for name, each in weights.items() if not each.isfinite().all()), None)
+
+
 def named_checkpoint(resume: str) -> Path | None:
     """Return the checkpoint that `--resume` names, or None for `auto` and `never`."""
     return None if resume in ("auto", "never") else Path(resume)
 
 
 def _valid(run: Run, path: Path) -> files.Checkpoint:
-    problem = files.find_corruption(path)
+    problem = _find_problem(path)
     if problem:
         raise FileError(f"{path}: not a valid checkpoint: {problem}")
     step = _training(path, run.settings.best_by)[1].step
@@ -200,10 +225,7 @@ def save(run: Run, state: State, best: bool) -> None:
 
 
 def _check_finite(step: int, weights: Mapping[str, Tensor]) -> None:
-    def first_wrong() -> str | None:
-        return next((name for name, each in weights.items() if not each.isfinite().all()), None)
-
-    if name := from_first(PartialState(), first_wrong):
+    if name := from_first(PartialState(), lambda: _first_not_finite(weights)):
         raise DivergedError(f"step {step}: weights of {name} are not finite; nothing is saved")
 
 
