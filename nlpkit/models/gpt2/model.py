@@ -118,6 +118,7 @@ FORMAT = HfFormat(
     copies={"lm_head.weight": "token_embedding"},
     ignored=("attn.bias", "attn.masked_bias"),  # masks that earlier versions of transformers saved
     sizes=SIZES,
+    bos_and_eos=True,
     more_settings=_more_settings,
     read_config=_read_settings,
 )
