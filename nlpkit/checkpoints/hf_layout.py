@@ -100,11 +100,13 @@ def layout(
     weights: Mapping[str, Tensor],
     labels: Sequence[str] | None = None,
     pad_id: int | None = None,
+    bos_and_eos: tuple[int | None, int | None] = (None, None),
 ) -> Folders:
     """Return `config.json` and tensors of a model, with the task's output layer if it has one.
 
     `labels` are the names of the outputs of this layer. A model with an output layer is saved as
-    the family's classifier in transformers (`CLASSIFIER` in `model.py`), if there is one.
+    the family's classifier in transformers (`CLASSIFIER` in `model.py`), if there is one. `pad_id`
+    and `bos_and_eos` are ids of the tokenizer.
 
     Raises:
         UsageError: a family's table of names is not complete.
@@ -133,6 +135,9 @@ def layout(
             settings["model_type"] = f"{OWN_TYPE}{settings['model_type']}"
             settings["architectures"] = []
         folders[folder] = settings, tensors[folder]
+    if form.bos_and_eos:
+        ends = zip(("bos_token_id", "eos_token_id"), bos_and_eos, strict=True)
+        folders[""][0].update(ends)
     if HEAD in weights:
         settings, body_tensors = folders[""]
         body_tensors |= {theirs: weights[ours] for ours, theirs in classifier_names(module).items()}

@@ -237,6 +237,7 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
     """
     part, objective, tokenizer = run.part, run.data.objective, run.data.tokenizer
     pad_id = None if tokenizer is None else tokenizer.pad_id
+    ends = (None, None) if tokenizer is None else (tokenizer.bos_id, tokenizer.eos_id)
     notes: dict[str, Any] = {
         "nlpkit": __version__,
         "objective": build.objective_notes(run.resolved, objective),
@@ -244,7 +245,7 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
     }
     plain = {key: value for key, value in weights.items() if ".lora_" not in key}
     labels = getattr(objective.config, "labels", None)
-    folders = hf_layout.layout(part.family, part.config, plain, labels, pad_id)
+    folders = hf_layout.layout(part.family, part.config, plain, labels, pad_id, ends)
     settings, tensors = folders[""]
     if part.lora is None:
         hf_layout.write_folders(directory, folders)
