@@ -14,7 +14,7 @@ from nlpkit.attention.contract import Choice
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families, hf_format
-from nlpkit.models.head import BIAS, HEAD, classifier_names
+from nlpkit.models.head import HEAD, PREFIX, classifier_names, head_shapes
 from nlpkit.models.rows import vocabulary_size
 
 WEIGHTS = "model.safetensors"
@@ -112,7 +112,7 @@ def layout(
         UsageError: a family's table of names is not complete.
     """
     module = families.load_model(family)
-    form, body = module.FORMAT, {k: v for k, v in weights.items() if k not in (HEAD, BIAS)}
+    form, body = module.FORMAT, {k: v for k, v in weights.items() if not k.startswith(PREFIX)}
     try:
         tensors = hf_format.written(form, config, body)
     except KeyError as error:
@@ -147,7 +147,7 @@ def layout(
         if classifier := vars(module).get("CLASSIFIER"):
             settings["architectures"] = [classifier]
         if pad_id is not None:
-            settings["pad_token_id"] = pad_id
+            settings.setdefault("pad_token_id", pad_id)
     return folders
 
 
@@ -269,9 +269,8 @@ def converted(
             raise FileError(f"{directory}: {lacking[0]} is missing, but {names[HEAD]} exists")
         unused = [name for name in unused if name not in names.values()]
         state |= {ours: tensors[theirs] for ours, theirs in names.items()}
-        outputs = len(state[HEAD])
-        shapes[HEAD] = (outputs, config.hidden_size)  # type: ignore[attr-defined]
-        shapes[BIAS] = (outputs,)
+        width = config.hidden_size  # type: ignore[attr-defined]
+        shapes |= head_shapes(module, width, len(state[HEAD]))
     for name, tensor in state.items():
         if tuple(tensor.shape) != shapes[name]:
             raise FileError(

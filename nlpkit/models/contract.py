@@ -28,9 +28,10 @@ class Family(Protocol):
 class FamilyModel(Protocol):
     """`models/NAME/model.py`.
 
-    If transformers has a sequence classifier of the family, two optional names describe it:
-    `CLASSIFIER`, its class, and `CLASSIFIER_NAMES`, its names of the task's layer: `head.weight`
-    and, if the layer has a bias, `head.bias`. The default is `score.weight` without a bias.
+    If transformers has a sequence classifier of the family, three optional names describe it:
+    `CLASSIFIER`, its class; `CLASSIFIER_NAMES`, its names of the task's layer: `head.weight` and,
+    if the layer has a bias, `head.bias` (the default is `score.weight` without a bias); and
+    `CLASSIFIER_HEAD`, a class derived from `models/head.Head`, if there is more than one layer.
     """
 
     Model: type[nn.Module]  # called with (config, vocab_size, backend); see `Model` below

@@ -17,7 +17,7 @@ from nlpkit.checkpoints.run_directory import seed_runs
 from nlpkit.disk import file_sha256, user_path
 from nlpkit.errors import DivergedError, FileError, UsageError
 from nlpkit.models import families
-from nlpkit.models.head import Head, taken_head
+from nlpkit.models.head import new_head, taken_head
 from nlpkit.models.rows import vocabulary_size
 from nlpkit.objectives import _members
 from nlpkit.objectives._combined import combined
@@ -217,7 +217,7 @@ def _model(part: ModelPart, state: dict[str, Any], backend: str) -> nn.Module:
     model.load_state_dict(state, assign=True)
     if head:
         part.outputs = len(head["weight"])
-        model.head = Head(part.config.hidden_size, part.outputs, 0.0, "bias" in head)
+        model.head = new_head(part.module(), part.config.hidden_size, part.outputs, 0.0)
         model.head.load_state_dict(head, assign=True)
     return model.requires_grad_(False)
 

@@ -15,7 +15,7 @@ from nlpkit.data.loader import Examples
 from nlpkit.data.store import Corpus
 from nlpkit.models import families
 from nlpkit.models.contract import FamilyModel
-from nlpkit.models.head import BIAS, Head, classifier_names
+from nlpkit.models.head import Head, new_head
 from nlpkit.models.lora_config import Config as LoraConfig
 from nlpkit.objectives.contract import Objective
 from nlpkit.tokenizers.contract import Tokenizer
@@ -79,8 +79,7 @@ class ModelPart:
 
     def new_head(self) -> Head:
         """Return a randomly initialized output layer for the task."""
-        has_bias = BIAS in classifier_names(self.module())
-        return Head(self.config.hidden_size, self.outputs, self.head_dropout, has_bias)
+        return new_head(self.module(), self.config.hidden_size, self.outputs, self.head_dropout)
 
     @property
     def vocabulary(self) -> tuple[str, ...]:

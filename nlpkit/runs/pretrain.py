@@ -74,6 +74,8 @@ def pretrain(
             budget=budget,
             batches_per_step=settings.batches_per_step,
             start=state.position,
+            first_step=state.step,
+            total_steps=settings.steps,
             rank=accelerator.process_index,
             world_size=accelerator.num_processes,
         )
