@@ -14,7 +14,7 @@ from nlpkit.attention.contract import Choice
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families, hf_format
-from nlpkit.models.head import BIAS, HEAD, SEQUENCE, TaskHead, saved_head, task_head
+from nlpkit.models.head import HEAD, PREFIX, SEQUENCE, TaskHead, saved_head, task_head
 from nlpkit.models.rows import vocabulary_size
 
 WEIGHTS = "model.safetensors"
@@ -101,6 +101,7 @@ def layout(
     weights: Mapping[str, Tensor],
     labels: Sequence[str] | None = None,
     pad_id: int | None = None,
+    bos_and_eos: tuple[int | None, int | None] = (None, None),
     head: TaskHead | None = None,
 ) -> Folders:
     """Return `config.json` and tensors of a model, with the task's output layer if it has one.
@@ -108,12 +109,13 @@ def layout(
     `labels` are the names of the outputs of this layer. A model with an output layer is saved as
     the model `head` of transformers (`TASK_HEADS` in `model.py`; default: the sequence classifier);
     if transformers has no such model, with the class of the family and a layer of our own.
+    `pad_id` and `bos_and_eos` are ids of the tokenizer.
 
     Raises:
         UsageError: a family's table of names is not complete.
     """
     module = families.load_model(family)
-    form, body = module.FORMAT, {k: v for k, v in weights.items() if k not in (HEAD, BIAS)}
+    form, body = module.FORMAT, {k: v for k, v in weights.items() if not k.startswith(PREFIX)}
     try:
         tensors = hf_format.written(form, config, body)
     except KeyError as error:
@@ -136,6 +138,9 @@ def layout(
             settings["model_type"] = f"{OWN_TYPE}{settings['model_type']}"
             settings["architectures"] = []
         folders[folder] = settings, tensors[folder]
+    if form.bos_and_eos:
+        ends = zip(("bos_token_id", "eos_token_id"), bos_and_eos, strict=True)
+        folders[""][0].update(ends)
     if HEAD in weights:
         settings, body_tensors = folders[""]
         head = head or task_head(module, SEQUENCE)
@@ -146,7 +151,7 @@ def layout(
         if head.architecture:
             settings["architectures"] = [head.architecture]
         if pad_id is not None:
-            settings["pad_token_id"] = pad_id
+            settings.setdefault("pad_token_id", pad_id)
     return folders
 
 
@@ -269,9 +274,8 @@ def converted(
             raise FileError(f"{directory}: {lacking[0]} is missing, but {names[HEAD]} exists")
         unused = [name for name in unused if name not in names.values()]
         state |= {ours: tensors[theirs] for ours, theirs in names.items()}
-        outputs = len(state[HEAD])
-        shapes[HEAD] = (outputs, config.hidden_size)  # type: ignore[attr-defined]
-        shapes[BIAS] = (outputs,)
+        width = config.hidden_size  # type: ignore[attr-defined]
+        shapes |= head.shapes(width, len(state[HEAD]))
     for name, tensor in state.items():
         if tuple(tensor.shape) != shapes[name]:
             raise FileError(

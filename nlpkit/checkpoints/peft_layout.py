@@ -7,8 +7,9 @@ files of the base are used.
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from safetensors import SafetensorError
@@ -77,11 +78,17 @@ def write(
         "target_modules": _target_modules(linear.values(), targets),
         "fan_in_fan_out": all(transposed),
         "bias": "none",
-        "modules_to_save": [heads[HEAD].rpartition(".")[0]] if has_head else None,
+        "modules_to_save": [_module_of(heads.values())] if has_head else None,
         "inference_mode": True,
     }
     (directory / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     hf_layout.save_tensors(directory / WEIGHTS, tensors, {"format": "pt"})
+
+
+def _module_of(names: Iterable[str]) -> str:
+    """Return the smallest module that has all these parameters."""
+    modules = [PurePosixPath(*name.split(".")[:-1]) for name in names]
+    return os.path.commonpath(modules).replace("/", ".")
 
 
 def _target_modules(linear: Iterable[str], targets: Mapping[str, str]) -> list[str]:

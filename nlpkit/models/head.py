@@ -4,13 +4,14 @@ M states, C model width, O outputs, S sequences.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-HEAD = "head.weight"  # name in a state dict
+PREFIX = "head."  # of the head's parameters in a state dict
+HEAD = "head.weight"
 BIAS = "head.bias"  # only if the layer in transformers has a bias
 SEQUENCE = "sequence_classification"  # the kind of head of a task that names none
 CHOICE = "multiple_choice"
@@ -33,9 +34,27 @@ class Head(nn.Module):
         return F.linear(F.dropout(states, self.dropout, self.training), self.weight, self.bias)
 
 
+class DenseHead(Head):
+    """Dropout, a dense layer with tanh, then `Head`: the head of RoBERTa's classifier."""
+
+    def __init__(self, hidden_size: int, outputs: int, dropout: float, bias: bool = False):
+        super().__init__(hidden_size, outputs, dropout, bias)
+        self.dense = nn.Linear(hidden_size, hidden_size)
+        nn.init.normal_(self.dense.weight, std=INIT_STD)
+        nn.init.zeros_(self.dense.bias)
+
+    def activation(self, states: Tensor) -> Tensor:
+        """Return what follows the dense layer."""
+        return torch.tanh(states)
+
+    def forward(self, states: Tensor) -> Tensor:
+        dropped = F.dropout(states, self.dropout, self.training)
+        return super().forward(self.activation(self.dense(dropped)))
+
+
 @dataclass(frozen=True)
 class TaskHead:
-    """transformers' model with a task's layer: its class, its name of the layer, and the bias.
+    """transformers' model with a task's layer: its class, its names of the layer, and the bias.
 
     Without a class, transformers has no such model: the checkpoint keeps the class of the family.
     """
@@ -43,12 +62,30 @@ class TaskHead:
     architecture: str
     layer: str
     bias: bool = True
+    kind: type[Head] = Head
+    # Modules of a head of more than one layer, with transformers' names.
+    modules: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> Mapping[str, str]:
-        """Our names of the layer's parameters with transformers' names."""
-        names = {HEAD: f"{self.layer}.weight"}
+        """Our names of the head's parameters with transformers' names."""
+        names = {
+            f"{PREFIX}{ours}.{end}": f"{theirs}.{end}"
+            for ours, theirs in self.modules.items()
+            for end in ("weight", "bias")
+        }
+        names[HEAD] = f"{self.layer}.weight"
         return names | {BIAS: f"{self.layer}.bias"} if self.bias else names
+
+    def new(self, hidden_size: int, outputs: int, dropout: float) -> Head:
+        """Return a randomly initialized head."""
+        return self.kind(hidden_size, outputs, dropout, self.bias)
+
+    def shapes(self, hidden_size: int, outputs: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the head's parameters, by their names in a state dict."""
+        with torch.device("meta"):
+            state = self.new(hidden_size, outputs, 0.0).state_dict()
+        return {f"{PREFIX}{name}": tuple(tensor.shape) for name, tensor in state.items()}
 
 
 # The layer of a family that has no model for a kind of task in transformers.
@@ -56,17 +93,23 @@ _OWN = TaskHead("", "score", bias=False)
 
 
 def task_heads(module: object) -> Mapping[str, TaskHead]:
-    """Return transformers' models with a task's layer by the kind of task.
+    """Return `TASK_HEADS` of a family's `model.py`: its heads by the kind of task.
 
-    `module` is the family's `model.py`. `TASK_HEADS` is its table; `CLASSIFIER` with
-    `CLASSIFIER_NAMES` is a short form for a family that has a sequence classifier alone.
+    `CLASSIFIER`, `CLASSIFIER_NAMES` and `CLASSIFIER_HEAD` are an older form, for a family that has
+    a sequence classifier alone: its class, our names with transformers' names, and our class.
     """
-    heads: Mapping[str, TaskHead] | None = vars(module).get("TASK_HEADS")
+    content = vars(module)
+    heads: Mapping[str, TaskHead] | None = content.get("TASK_HEADS")
     if heads is not None:
         return heads
-    names = vars(module).get("CLASSIFIER_NAMES", _OWN.names)
-    layer = names[HEAD].removesuffix(".weight")
-    return {SEQUENCE: TaskHead(vars(module).get("CLASSIFIER", ""), layer, BIAS in names)}
+    names = dict(content.get("CLASSIFIER_NAMES", _OWN.names))
+    layer, bias = names.pop(HEAD).removesuffix(".weight"), names.pop(BIAS, None) is not None
+    modules = {
+        ours.removeprefix(PREFIX).rpartition(".")[0]: theirs.rpartition(".")[0]
+        for ours, theirs in names.items()
+    }
+    kind = content.get("CLASSIFIER_HEAD", Head)
+    return {SEQUENCE: TaskHead(content.get("CLASSIFIER", ""), layer, bias, kind, modules)}
 
 
 def task_head(module: object, kind: str) -> TaskHead:
@@ -97,7 +140,8 @@ def head_names(module: object) -> list[tuple[str, str]]:
 
 def taken_head(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Remove the head from a model's state dict, and return its own state dict; {} if none."""
-    return {name.rpartition(".")[2]: state.pop(name) for name in (HEAD, BIAS) if name in state}
+    names = [name for name in state if name.startswith(PREFIX)]
+    return {name.removeprefix(PREFIX): state.pop(name) for name in names}
 
 
 def last_states(hidden: Tensor, lengths: Sequence[int]) -> Tensor:

@@ -80,7 +80,7 @@ class ModelPart:
 
     def new_head(self) -> Head:
         """Return a randomly initialized output layer for the task."""
-        return Head(self.config.hidden_size, self.outputs, self.head_dropout, self.head.bias)
+        return self.head.new(self.config.hidden_size, self.outputs, self.head_dropout)
 
     @property
     def head(self) -> TaskHead:
