@@ -229,7 +229,7 @@ def _write(
     def write(directory: Path) -> None:
         _write_model(run, directory, weights, state.step / run.settings.steps)
         if run.data.tokenizer is not None:
-            tokenizer_files.save(run.data.tokenizer, directory)
+            tokenizer_files.save(run.data.tokenizer, directory, token_types=run.part.config.pairs)
         hf_layout.save_tensors(directory / files.OPTIMIZER_STATE, optimizer_state)
         (directory / files.TRAINING).write_text(_state_text(run, state), encoding="utf-8")
 
