@@ -1,4 +1,4 @@
-"""Runs of the families of BERT's kind: pretrained, tuned, adapted, converted, and in transformers."""
+"""Encoders of BERT's kind: pretrained, tuned, adapted, converted, and opened in transformers."""
 
 import json
 from pathlib import Path
