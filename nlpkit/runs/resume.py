@@ -245,7 +245,7 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
     }
     plain = {key: value for key, value in weights.items() if ".lora_" not in key}
     labels = getattr(objective.config, "labels", None)
-    folders = hf_layout.layout(part.family, part.config, plain, labels, pad_id, ends)
+    folders = hf_layout.layout(part.family, part.config, plain, labels, pad_id, ends, part.head)
     settings, tensors = folders[""]
     if part.lora is None:
         hf_layout.write_folders(directory, folders)
@@ -264,6 +264,7 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
             weights,
             tables,
             part.source,
+            part.head_kind,
         )
         notes["base"] = part.base_hash
     hf_layout.write_notes(directory, notes)
