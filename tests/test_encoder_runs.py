@@ -152,7 +152,7 @@ def test_tuned_model_is_transformers_classifier(run: Path, family: str, name: st
         ids = given["input_ids"][0]
         # The sequence is the one that the task makes.
         objective = opened.objective
-        made = objective._framed(objective._fitted(objective.encode(texts))[0])
+        made = objective.framed(objective._fitted(objective.encode(texts))[0])
         assert ids.tolist() == made.tolist()
         with torch.no_grad():
             expected = theirs.eval()(**given).logits

@@ -64,6 +64,9 @@ class HfFormat:
     ignored: tuple[str, ...] = ()  # a checkpoint may contain such tensors; they are not read
     # Further settings in config.json; those under `nlpkit` are added to our notes.
     more_settings: Callable[[Any], dict[str, Any]] = lambda config: {}
+    # Write `bos_token_id` and `eos_token_id`; transformers' defaults are ids of the original
+    # vocabulary.
+    bos_and_eos: bool = False
     # Returns the arguments of `Config`, from config.json and its sizes; raises ValueError.
     read_config: Callable[[Settings, dict[str, Any]], dict[str, Any]] = lambda settings, sizes: (
         sizes
