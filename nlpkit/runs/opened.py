@@ -91,7 +91,7 @@ def open_checkpoint(
     objective = _objective(directory, notes, tokenizer, part)
     machine.configure_allocator()
     dtype = _precision(precision, _stored(state, part.vocabulary), target)
-    model = _model(part, state, backend, loaded.head).to(device=target, dtype=dtype)
+    model = _model(part, state, loaded.head, backend).to(device=target, dtype=dtype)
     return Opened(directory, part, model.eval(), tokenizer, objective, notes)
 
 
@@ -206,10 +206,10 @@ def _fitting(config: Any, model_config: Any) -> dict[str, Any]:
 
 
 def _model(
-    part: ModelPart, state: dict[str, Any], backend: str, task_head: TaskHead | None
+    part: ModelPart, state: dict[str, Any], task_head: TaskHead | None, backend: str
 ) -> nn.Module:
     """Return the model with the weights of `state`, also of the output layer if there is one."""
-    head = taken_head(state)
+    taken = taken_head(state)
     # On `meta`, no time is needed for random weights, which would be replaced.
     with torch.device("meta"):
         model = part.module().Model(part.config, part.rows or 0, backend)
@@ -217,10 +217,10 @@ def _model(
         if name not in state:  # optional in this family
             state[name] = torch.zeros(tensor.shape)
     model.load_state_dict(state, assign=True)
-    if head and task_head:
-        part.outputs = len(head["weight"])
+    if task_head is not None:
+        part.outputs = len(taken["weight"])
         model.head = task_head.new(part.config.hidden_size, part.outputs, 0.0)
-        model.head.load_state_dict(head, assign=True)
+        model.head.load_state_dict(taken, assign=True)
     return model.requires_grad_(False)
 
 
