@@ -140,7 +140,7 @@ def _needed(lacking: Sequence[str], family: str, config: ModelConfig) -> str:
     wanted = [f"{n} ({CAPABILITIES[n]})" if n in CAPABILITIES else f"model.{n}" for n in lacking]
     kinds = ", ".join(dict.fromkeys(choice.kind for choice in config.attention))
     how = f" with attention {kinds}" if kinds else ""
-    return f"{', '.join(wanted)}, which family {family}{how} has not"
+    return f"{', '.join(wanted)}, which family {family}{how} does not have"
 
 
 def families_for(objective: Any) -> list[str]:
