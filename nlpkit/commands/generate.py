@@ -1,5 +1,6 @@
 """Generate text with CKPT from lines of FILE."""
 
+import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -147,6 +148,8 @@ def command(
     from nlpkit.train.log import Log
 
     is_json = file.removesuffix(".gz").endswith(".jsonl")
+    if file == "-" and sys.stdin is None:
+        raise UsageError("FILE: '-' is stdin, but stdin is closed")
     inputs = Inputs(file, key or (_KEY if is_json else None))
     log = Log(common.verbosity)
     from nlpkit.generate.texts import Writer

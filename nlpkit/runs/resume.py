@@ -31,7 +31,6 @@ def restore(run: Run, resume: str) -> State:
         UsageError: the data, the tokenizer or `--resume` does not fit the run.
         FileError: a file is missing or damaged, or does not fit the model.
     """
-    path = run.directory.path
     checkpoint = from_first(PartialState(), lambda: _checkpoint_to_resume(run, resume))
     if checkpoint is None:
         if run.accelerator.is_main_process:
@@ -44,8 +43,8 @@ def restore(run: Run, resume: str) -> State:
     run.settings = run.settings.model_copy(update={"zero_at_last_step": zero_at_last_step})
     if saved["data"] != run.data.fingerprint:
         raise UsageError(
-            f"{path} was trained on other data or with another tokenizer: their content has "
-            "changed since the start of the run; restore it, or give --out another directory"
+            f"{checkpoint.path} was trained on other data or with another tokenizer: their content "
+            "has changed since then; restore it, or give --out another directory"
         )
     weights = _weights(run, checkpoint.path)
     try:
@@ -103,6 +102,8 @@ def named_checkpoint(resume: str) -> Path | None:
 
 
 def _valid(run: Run, path: Path) -> files.Checkpoint:
+    if not path.exists():
+        raise FileError(f"--resume {path}: no such checkpoint")
     problem = find_problem(path)
     if problem:
         raise FileError(f"{path}: not a valid checkpoint: {problem}")
