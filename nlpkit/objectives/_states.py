@@ -3,8 +3,9 @@
 A sequence is `_start_`, the parts separated by `_delimiter_`, `_classify_`. The loss is
 L3 = L2 + λ L1 (eq. 5), where L2 is the task's loss and L1 that of next-token prediction on the
 same sequences. As in the authors' code L1 is a mean over the tokens of a sequence, so all rows have
-the same weight. The files `classification`, `entailment`, `similarity` and `multiple_choice` define
-the sequences of a row and the use of their states.
+the same weight. `<unk>` is no target of L1, because it is never generated. The files
+`classification`, `entailment`, `similarity` and `multiple_choice` define the sequences of a row and
+the use of their states.
 
 S sequences, G rows of a batch, N tokens, O outputs of the linear layer.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from pydantic import Field as Setting
@@ -52,6 +53,11 @@ class StateConfig(FrozenConfig):
         ge=0,
         description="λ, the weight of the next-token loss in L3; only for causal models",
     )
+    learn_unknown: bool = Setting(
+        False, description="whether <unk> is a target of the next-token loss"
+    )
+
+    EARLIER: ClassVar[Mapping[str, Any]] = {"learn_unknown": True}
 
 
 class LabelConfig(StateConfig):
@@ -107,6 +113,10 @@ class StateTask(Task):
     @abstractmethod
     def label(self, row: Row) -> float:
         """Return the index of the right class or option, or a number; raise `RowError`."""
+
+    def unlearned(self, item: Item) -> int:
+        """Return the number of unknown tokens that would be targets of the next-token loss."""
+        return self.unknown(item) if self.lm_weight and not self.config.learn_unknown else 0
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
         """Return the item of a row; the first part is cut first, then the next, at their ends."""
@@ -200,10 +210,16 @@ class StateTask(Task):
         inside = torch.ones(len(hidden), dtype=torch.bool, device=device)
         inside[sizes.cumsum(0) - 1] = False
         index = inside.nonzero().squeeze(1)
-        per_row = torch.bincount(groups)[groups]  # (S,) the number of sequences in the row
-        weight = 1.0 / ((sizes - 1) * per_row)
-        weights = weight.repeat_interleave(sizes - 1, output_size=len(index))
         targets = batch.fields["input_ids"][index + 1]
+        counts = sizes - 1  # (S,) the number of targets in each sequence
+        sequence = torch.arange(len(sizes), device=device)
+        sequence = sequence.repeat_interleave(counts, output_size=len(index))
+        if not self.config.learn_unknown and self.unk_id is not None:
+            known = targets != self.unk_id
+            index, targets, sequence = index[known], targets[known], sequence[known]
+            counts = sequence.bincount(minlength=len(sizes))  # `_classify_` is always known
+        per_row = torch.bincount(groups)[groups]  # (S,) the number of sequences in the row
+        weights = (1.0 / (counts * per_row))[sequence]
         return model.token_loss(hidden, index, targets, weights)[0]
 
     def task_loss(

@@ -170,7 +170,7 @@ def _write_start(run: Run) -> None:
         processes=run.accelerator.num_processes,
         seed=run.resolved.recipe.seed,
         data=run.data.fingerprint,
-        held_out_unigram_entropy=run.data.valid and run.data.valid.unigram_entropy(),
+        held_out_unigram_entropy=run.data.held_out_entropy(),
     )
 
 
