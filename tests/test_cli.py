@@ -79,6 +79,7 @@ def raising(error):
         (MemoryError(), 7, "nlpkit: out of memory: lower train.tokens_per_batch"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), 7, "nlpkit: out of memory: lower"),
         (RuntimeError("mmap: Cannot allocate memory (12)"), 7, "nlpkit: out of memory: lower"),
+        (RuntimeError("std::bad_alloc"), 7, "nlpkit: out of memory: lower"),
         (type("OutOfMemoryError", (RuntimeError,), {})("CUDA"), 7, "nlpkit: out of memory: lower"),
         (typer.BadParameter("bad"), 2, "nlpkit: invalid value: bad (see nlpkit recipes --help)\n"),
         (typer.Exit(7), 7, ""),

@@ -243,6 +243,7 @@ class TextObjective:
     needs: tuple[str, ...] = ()
     predicts_text = False
     reads_text = True
+    unlearned_id: int | None = None  # a token of the documents that is never a target
     extra = 0
     min_piece = 1
 
