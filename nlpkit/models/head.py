@@ -93,23 +93,9 @@ _OWN = TaskHead("", "score", bias=False)
 
 
 def task_heads(module: object) -> Mapping[str, TaskHead]:
-    """Return `TASK_HEADS` of a family's `model.py`: its heads by the kind of task.
-
-    `CLASSIFIER`, `CLASSIFIER_NAMES` and `CLASSIFIER_HEAD` are an older form, for a family that has
-    a sequence classifier alone: its class, our names with transformers' names, and our class.
-    """
-    content = vars(module)
-    heads: Mapping[str, TaskHead] | None = content.get("TASK_HEADS")
-    if heads is not None:
-        return heads
-    names = dict(content.get("CLASSIFIER_NAMES", _OWN.names))
-    layer, bias = names.pop(HEAD).removesuffix(".weight"), names.pop(BIAS, None) is not None
-    modules = {
-        ours.removeprefix(PREFIX).rpartition(".")[0]: theirs.rpartition(".")[0]
-        for ours, theirs in names.items()
-    }
-    kind = content.get("CLASSIFIER_HEAD", Head)
-    return {SEQUENCE: TaskHead(content.get("CLASSIFIER", ""), layer, bias, kind, modules)}
+    """Return `TASK_HEADS` of a family's `model.py`: its heads by the kind of task."""
+    heads: Mapping[str, TaskHead] = vars(module).get("TASK_HEADS", {})
+    return heads
 
 
 def task_head(module: object, kind: str) -> TaskHead:

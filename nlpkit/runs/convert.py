@@ -86,7 +86,7 @@ def convert(
     def write(directory: Path) -> None:
         hf_layout.write_folders(directory, folders)
         if tokenizer is not None:
-            tokenizer_files.save(tokenizer, directory)
+            tokenizer_files.save(tokenizer, directory, token_types=loaded.config.pairs)
         hf_layout.write_notes(directory, notes)
 
     _publish(out, write)

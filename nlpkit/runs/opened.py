@@ -189,11 +189,22 @@ def _bound(
     if is_default:
         settings = _fitting(module.Config, part.config)
     else:
-        settings = {**module.Config.EARLIER, **settings}
+        settings = _with_earlier(module.Config, settings)
     config = module.Config.model_validate_json(json.dumps(settings))
     if lacking := missing(module.Objective, part.config):
         raise ValueError(f"{name} needs {', '.join(lacking)}, which the model does not have")
     return module.Objective(config, tokenizer, part.config)
+
+
+def _with_earlier(config: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings, of members too, with the earlier values of those that are missing."""
+    settings = {**config.EARLIER, **settings}
+    if isinstance(members := settings.get("of"), list):  # of a mixture
+        settings["of"] = [
+            _with_earlier(registry.load("objectives", member["name"]).Config, member)
+            for member in members
+        ]
+    return settings
 
 
 def _fitting(config: Any, model_config: Any) -> dict[str, Any]:
