@@ -35,6 +35,7 @@ class Call:
     shots: int
     seeds: int
     option_score: str | None
+    template: str | None
     show_prompt: bool
 
     @property
@@ -51,6 +52,7 @@ class Call:
                 ("--shots", self.shots),
                 ("--seeds", self.seeds > 1),
                 ("--option-score", self.option_score),
+                ("--template", self.template),
                 ("--show-prompt", self.show_prompt),
                 ("--set", self.common.overrides),
             ):

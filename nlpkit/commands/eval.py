@@ -113,6 +113,15 @@ OptionScore = Annotated[
         "(less that behind a neutral context)",
     ),
 ]
+Template = Annotated[
+    str | None,
+    typer.Option(
+        "--template",
+        metavar="TEXT",
+        help="with --task: text of a row, such as '{text} It was'; {COLUMN} is a value; the other "
+        "settings are eval.prompt in the recipe or in --set",
+    ),
+]
 ShowPrompt = Annotated[
     bool,
     typer.Option("--show-prompt", help="with --task: print the first row's prompt and answers"),
@@ -139,6 +148,7 @@ def command(
     shots: Shots = 0,
     seeds: Seeds = 1,
     option_score: OptionScore = None,
+    template: Template = None,
     show_prompt: ShowPrompt = False,
 ) -> None:
     """Evaluate a checkpoint on held-out data.
@@ -157,7 +167,7 @@ def command(
         predictions=predictions, text_key=text_key, tokens_per_batch=tokens_per_batch,
         max_new_tokens=max_new_tokens, beam=beam, family=family, files=tuple(files or ()),
         pairs=tuple(pairs or ()), surprisal=surprisal, method=method, task=task, shots=shots,
-        seeds=seeds, option_score=option_score, show_prompt=show_prompt,
+        seeds=seeds, option_score=option_score, template=template, show_prompt=show_prompt,
     )  # fmt: skip
     call.check()
     if task is not None:

@@ -35,6 +35,9 @@ class Encoded:
     given: int = 0
     unknown: int = 0  # unknown tokens, whether they are among `ids` or were left out
 
+    def __len__(self) -> int:
+        return len(self.ids)
+
     def key(self) -> bytes:
         """Return what two texts share if they have the same log-probabilities."""
         return b"%d %d " % (self.given, len(self.ids)) + self.ids.tobytes() + self.words.tobytes()
