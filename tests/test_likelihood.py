@@ -66,8 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _likelihood(folder: Path, name: str, method: str | None = None, budget: int = 60) -> Likelihood:
-    family = "tests.parts.encoder" if name == "bert" else None
-    opened = open_checkpoint(folder / name, device="cpu", precision="fp32", family=family)
+    opened = open_checkpoint(folder / name, device="cpu", precision="fp32")
     return Likelihood(opened, method, tokens_per_batch=budget)
 
 
@@ -231,7 +230,7 @@ def test_eval_pairs_prints_paradigms_all_and_names_identical_pairs(
     right = [good > bad for good, bad in zip(sums[::2], sums[1::2], strict=True)]
     assert [row["credit"] for row in written] == [*map(float, right), 0.5]
     code, out, err = _run(
-        capsys, folder / "bert", "--family", "tests.parts.encoder", "--json", "-q",
+        capsys, folder / "bert", "--json", "-q",
         "--pairs", folder / "pairs.jsonl", "--method", "pll-word-l2r",
     )  # fmt: skip
     assert code == 0, err
@@ -273,9 +272,8 @@ def test_surprisal_of_words_tokens_and_characters_sums_to_the_sentence(
     lines = tmp_path / "lines.txt"
     lines.write_text("".join(text + "\n" for text in texts), encoding="utf-8")
     file = tmp_path / "s.tsv"
-    family = ("--family", "tests.parts.encoder") if name == "bert" else ()
     code, out, err = _run(
-        capsys, folder / name, *family, "--data", lines, "--surprisal", file, "--json", "-q"
+        capsys, folder / name, "--data", lines, "--surprisal", file, "--json", "-q"
     )
     assert code == 0, err
     rows = _table(file)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from pydantic import Field as Setting
 
 from nlpkit.data.items import Row
-from nlpkit.objectives._states import StateConfig, StateTask
+from nlpkit.objectives._framed import FramedConfig
+from nlpkit.objectives._states import StateTask
 from nlpkit.objectives._task import (
     Question,
     RowError,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from nlpkit.tokenizers.contract import Extendable
 
 
-class Config(StateConfig):
+class Config(FramedConfig):
     """The columns of a row."""
 
     context: str = Setting("context", min_length=1, description="column of the context")
@@ -51,6 +52,7 @@ class Objective(StateTask):
     """Examples and loss of multiple choice."""
 
     outputs = 1
+    head_kind = "multiple_choice"
     metrics = ("accuracy",)
 
     @classmethod

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives.contract import IGNORE, Field, Loss, ScoringInput, Term, TextObjective
+from nlpkit.objectives.contract import IGNORE, Field, Loss, Term, TextObjective
 
 if TYPE_CHECKING:
     import torch
@@ -49,9 +49,6 @@ class Objective(TextObjective):
     predicts_text = True
     joins = True
     extra = 2  # [CLS] and [SEP]
-    # Salazar et al. 2020 (arXiv:1910.14659); Kauf & Ivanova 2023 (arXiv:2305.10588)
-    scoring_methods = ("pll", "pll-word-l2r")
-    answer_method = "pll"
 
     def __init__(self, config: Config, tokenizer: Any, model_config: Any):
         """Bind the settings.
@@ -70,7 +67,6 @@ class Objective(TextObjective):
             self.is_word[tokenizer.unk_id] = False
         self.words = np.flatnonzero(self.is_word)
         self.shown_rate = 1 - config.masked
-        self.max_text = config.max_length - self.extra
 
     @classmethod
     def special_tokens(cls, model_config: Any) -> tuple[str, ...]:
@@ -114,24 +110,3 @@ class Objective(TextObjective):
         index = (labels != IGNORE).nonzero().squeeze(1)
         loss_sum, _ = model.token_loss(hidden, index, labels[index])
         return Loss({"mlm": Term(loss_sum, len(index), of_text=True)})
-
-    def score_text(
-        self, ids: np.ndarray, words: np.ndarray, given: int, method: str
-    ) -> list[ScoringInput]:
-        """Return the text once for each token to be scored, with this token masked.
-
-        `pll-word-l2r` also masks the tokens behind it in its word (Kauf & Ivanova 2023).
-        """
-        tokens = np.concatenate([[self.start], ids, [self.end]]).astype(np.int64)
-        targets = np.arange(given, len(ids))
-        hidden = targets[:, None] == np.arange(len(ids))  # (M, T)
-        if method == "pll-word-l2r":
-            behind = targets[:, None] < np.arange(len(ids))
-            hidden |= behind & (words[targets][:, None] == words)
-        masked = np.tile(tokens, (len(targets), 1))  # (M, T + 2)
-        masked[:, 1:-1][hidden] = self.mask
-        types = np.zeros_like(tokens)
-        return [
-            ScoringInput({"input_ids": row, "token_type_ids": types}, one + 1, one)
-            for row, one in zip(masked, targets[:, None], strict=True)
-        ]
