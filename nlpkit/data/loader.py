@@ -11,7 +11,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -58,6 +58,14 @@ class ExampleMaker(Protocol):
     def spans(self, lengths: np.ndarray) -> Spans: ...
     def length(self, pieces: np.ndarray) -> np.ndarray: ...
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]: ...
+
+
+@runtime_checkable
+class Scheduled(Protocol):
+    """The additional method of an objective whose examples change in the course of a run."""
+
+    def at_progress(self, example: dict[str, np.ndarray], progress: float) -> dict[str, np.ndarray]:
+        """Return the example as it is when this share of the run is done, from 0 to 1."""
 
 
 class Examples:
@@ -136,9 +144,12 @@ class Examples:
         pieces = self.spans
         return int(pieces.document[piece]), int(pieces.start[piece]), int(pieces.stop[piece])
 
-    def batch(self, items: np.ndarray, epoch: int) -> Batch:
-        """Return the pack of these items."""
-        batch = collate([self.make(item, epoch) for item in items], self.objective.fields)
+    def batch(self, items: np.ndarray, epoch: int, progress: float = 0.0) -> Batch:
+        """Return the pack of these items as they are when this share of the run is done."""
+        made = [self.make(item, epoch) for item in items]
+        if isinstance(self.objective, Scheduled):
+            made = [self.objective.at_progress(example, progress) for example in made]
+        batch = collate(made, self.objective.fields)
         batch.num_targets = self.objective.num_targets(batch.fields)
         return batch
 
@@ -170,7 +181,11 @@ def framed(
 
 
 class Stream:
-    """Map-style data set of optimizer steps counted from `start`."""
+    """Map-style data set of optimizer steps counted from `start`.
+
+    `first_step` steps of the run were done before `start`, and it has `total_steps` in all (None:
+    unknown, so that examples are those of its begin).
+    """
 
     def __init__(
         self,
@@ -179,9 +194,12 @@ class Stream:
         budget: int,
         batches_per_step: int,
         start: Position | None = None,
+        first_step: int = 0,
+        total_steps: int | None = None,
         rank: int = 0,
         world_size: int = 1,
     ):
+        self.first_step, self.total_steps = first_step, total_steps
         self.examples, self.budget, self.batches_per_step = examples, budget, batches_per_step
         self.rank, self.world_size = rank, world_size
         self.start = start = start or Position()
@@ -224,11 +242,12 @@ class Stream:
 
     def __getitem__(self, step: int) -> Step:
         """Return this process's share of the `step`-th step after the start."""
+        progress = (self.first_step + step) / self.total_steps if self.total_steps else 0.0
         first = step * self.batches_per_step
         batches = []
         for number in range(first + self.rank, first + self.batches_per_step, self.world_size):
             epoch, index = self.locate(number)
-            batches.append(self.examples.batch(self.plan(epoch)[index], epoch))
+            batches.append(self.examples.batch(self.plan(epoch)[index], epoch, progress))
         return Step(batches, self.locate(first + self.batches_per_step))
 
 
@@ -266,9 +285,13 @@ def steps(stream: Stream, count: int, workers: int) -> Iterator[Step]:
 
 
 def held_out_batches(examples: Examples, budget: int) -> tuple[Bins, Callable[[int], Batch]]:
-    """Return the bins of a held-out set, always the same, and what makes the batch of one."""
+    """Return the bins of a held-out set, always the same, and what makes the batch of one.
+
+    Examples that change in the course of a run are those of its end at every evaluation, so that
+    the losses can be compared.
+    """
     bins = plan_bins(np.arange(len(examples)), examples.sizes, budget, None)
-    return bins, lambda index: examples.batch(bins[index], 0)
+    return bins, lambda index: examples.batch(bins[index], 0, 1.0)
 
 
 def packing_efficiency(bins: Bins, sizes: np.ndarray, budget: int) -> float:

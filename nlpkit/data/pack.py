@@ -158,7 +158,7 @@ class PerField(Protocol):
 
 
 def collate(examples: Sequence[Mapping[str, np.ndarray]], fields: Mapping[str, PerField]) -> Batch:
-    """Concatenate examples.
+    """Concatenate examples; what an example has beside `fields` is left out.
 
     An example is one sequence, as long as its first field with a value a token, or several, whose
     lengths it holds itself (`LENGTHS`). Lengths of source sequences are added to the fields, as a
@@ -170,6 +170,7 @@ def collate(examples: Sequence[Mapping[str, np.ndarray]], fields: Mapping[str, P
     merged: dict[str, Any] = {
         name: np.concatenate([np.atleast_1d(example[name]) for example in examples])
         for name in examples[0]
+        if name in fields or name == LENGTHS
     }
     token_field = next(name for name, kind in fields.items() if kind.per == "token")
     several = merged.pop(LENGTHS, None)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from nlpkit.data.loader import Scheduled
 from nlpkit.objectives.contract import (
     Field,
     Joining,
@@ -72,6 +73,13 @@ class Combined:
         for objective in self.others:
             assert isinstance(objective, Joining)
             example = objective.alter(example, rng)
+        return example
+
+    def at_progress(self, example: dict[str, np.ndarray], progress: float) -> dict[str, np.ndarray]:
+        """Return the example as each objective has it when this share of the run is done."""
+        for objective in self.objectives:
+            if isinstance(objective, Scheduled):
+                example = objective.at_progress(example, progress)
         return example
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:

@@ -24,6 +24,7 @@ from pydantic import Field as Setting
 from pydantic import field_validator
 
 from nlpkit.config import FrozenConfig
+from nlpkit.data.loader import Scheduled
 from nlpkit.data.marks import Marked
 from nlpkit.data.pack import LENGTHS, SOURCE_LENGTHS, Batch
 from nlpkit.errors import UsageError
@@ -172,6 +173,11 @@ class Objective(TextObjective):
             name: np.full(counts[kind.per], IGNORE if name == "labels" else 0, kind.dtype)
             for name, kind in missing.items()
         }
+
+    def at_progress(self, example: dict[str, np.ndarray], progress: float) -> dict[str, np.ndarray]:
+        """Return the example as its member has it when this share of the run is done."""
+        member = self.members[int(example[MEMBER][0])]
+        return member.at_progress(example, progress) if isinstance(member, Scheduled) else example
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of targets of each term."""

@@ -3,7 +3,6 @@
 import json
 import platform
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,10 @@ from torch import Tensor
 from nlpkit import __version__
 from nlpkit.checkpoints import files, hf_layout, peft_layout, tokenizer_files
 from nlpkit.disk import name_path_in_errors
-from nlpkit.errors import DivergedError, FileError, UsageError
+from nlpkit.errors import FileError, UsageError
 from nlpkit.models.hf_format import table_names
 from nlpkit.runs import build, vocabulary
+from nlpkit.runs.finite import check_finite, find_problem
 from nlpkit.runs.run import Run, from_first
 from nlpkit.train import snapshot
 from nlpkit.train.state import State
@@ -88,7 +88,7 @@ def _weights(run: Run, path: Path) -> dict[str, Tensor]:
 def _checkpoint_to_resume(run: Run, resume: str) -> files.Checkpoint | None:
     path = run.directory.path
     if resume == "auto":
-        return files.newest_valid(path, run.log.warn)
+        return files.newest_valid(path, run.log.warn, find_problem)
     named = named_checkpoint(resume)
     if named is not None:
         return _valid(run, named)
@@ -103,7 +103,7 @@ def named_checkpoint(resume: str) -> Path | None:
 
 
 def _valid(run: Run, path: Path) -> files.Checkpoint:
-    problem = files.find_corruption(path)
+    problem = find_problem(path)
     if problem:
         raise FileError(f"{path}: not a valid checkpoint: {problem}")
     step = _training(path, run.settings.best_by)[1].step
@@ -186,7 +186,7 @@ def save(run: Run, state: State, best: bool) -> None:
     existing = {c.step: c for c in files.list_checkpoints(path)}.get(state.step)
     if existing is None:
         weights = snapshot.weights(run.training)
-        _check_finite(state.step, weights)
+        check_finite(state.step, weights)
         optimizer_state = snapshot.optimizer_state(run.training, run.optimizer)
         if run.accelerator.is_main_process:
             _write(run, state, weights, optimizer_state)
@@ -197,14 +197,6 @@ def save(run: Run, state: State, best: bool) -> None:
             files.set_pointer(path, "best", files.checkpoint_path(path, state.step))
         files.prune(path, run.settings.keep)
     run.accelerator.wait_for_everyone()
-
-
-def _check_finite(step: int, weights: Mapping[str, Tensor]) -> None:
-    def first_wrong() -> str | None:
-        return next((name for name, each in weights.items() if not each.isfinite().all()), None)
-
-    if name := from_first(PartialState(), first_wrong):
-        raise DivergedError(f"step {step}: weights of {name} are not finite; nothing is saved")
 
 
 def _keep_tokenizer(run: Run) -> None:
@@ -253,7 +245,7 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
     }
     plain = {key: value for key, value in weights.items() if ".lora_" not in key}
     labels = getattr(objective.config, "labels", None)
-    folders = hf_layout.layout(part.family, part.config, plain, labels, pad_id, ends)
+    folders = hf_layout.layout(part.family, part.config, plain, labels, pad_id, ends, part.head)
     settings, tensors = folders[""]
     if part.lora is None:
         hf_layout.write_folders(directory, folders)
@@ -272,6 +264,7 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
             weights,
             tables,
             part.source,
+            part.head_kind,
         )
         notes["base"] = part.base_hash
     hf_layout.write_notes(directory, notes)

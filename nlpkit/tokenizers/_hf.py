@@ -111,6 +111,12 @@ class LibraryTokenizer(ABC):
         encodings = self._library.encode_batch(list(_text.sound(texts)), add_special_tokens=False)
         return [(encoding.ids, encoding.offsets) for encoding in encodings]
 
+    @property
+    def special_ids(self) -> tuple[int, ...]:
+        """The ids of all special tokens, sorted; text never has them, except the unknown token."""
+        known = (self.bos_id, self.eos_id, self.unk_id, self.pad_id, self.mask_id)
+        return tuple(sorted({*self._special.values(), *(i for i in known if i is not None)}))
+
     def special_id(self, token: str) -> int | None:
         """Return the id of a special token, or None if it does not exist."""
         return self._special.get(token)

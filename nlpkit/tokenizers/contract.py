@@ -78,6 +78,10 @@ class Growing(Tokenizer, Protocol):
 class Extendable(Tokenizer, Protocol):
     """A tokenizer to which an objective can add special tokens."""
 
+    @property
+    def special_ids(self) -> tuple[int, ...]:
+        """The ids of all special tokens, sorted; text never has them, except the unknown token."""
+
     def special_id(self, token: str) -> int | None:
         """Return the id of a special token, None if it is not in the vocabulary."""
 

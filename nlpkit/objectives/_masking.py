@@ -1,0 +1,243 @@
+"""Masked tokens and their loss: the common part of `mlm`, `wwm` and `span`.
+
+A token's *threshold* is the lowest rate at which it is a target. It is drawn for every token of the
+text, so the targets of a rate are among those of every higher rate. `draw` of a subclass says which
+tokens become targets together.
+
+T tokens of an example, M tokens of text in it, K targets, U units drawn together, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import Field as Setting
+from pydantic import model_validator
+
+from nlpkit.config import FrozenConfig
+from nlpkit.data.marks import Marked
+from nlpkit.objectives._cutting import cut_stream
+from nlpkit.objectives.contract import (
+    IGNORE,
+    Field,
+    Loss,
+    ModelSettings,
+    Spans,
+    Term,
+    TextObjective,
+    TrainedModel,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from nlpkit.data.pack import Batch
+    from nlpkit.tokenizers.contract import Extendable
+
+MARKS = "marks"  # in an example: the marks of its tokens, for objectives that follow in a list
+NEVER = 2.0  # the threshold of a token that is a target at no rate
+
+
+class MaskConfig(FrozenConfig):
+    """How text is cut, how many tokens are targets, and what becomes of them."""
+
+    max_length: int = Setting(512, ge=3, description="longest example, in tokens")
+    contiguous: bool = Setting(
+        False,
+        description="cut the text of all documents as one stream, with an end token after each "
+        "document; false: each example has text of one document",
+    )
+    rate: float = Setting(0.15, gt=0, le=1, description="share of the tokens that are targets")
+    final_rate: float | None = Setting(
+        None,
+        gt=0,
+        le=1,
+        description="rate at the end of the run; it changes linearly from `rate`, and the held-out "
+        "loss always has this one; default: `rate`",
+    )
+    random: float = Setting(
+        0.1, ge=0, le=1, description="share of the targets replaced by a random token"
+    )
+    unmask: float = Setting(
+        0.1,
+        ge=0,
+        le=1,
+        description="share of the targets that stay as they are; all others become the mask token",
+    )
+
+    @model_validator(mode="after")
+    def _shares(self) -> MaskConfig:
+        if self.random + self.unmask > 1:
+            raise ValueError(
+                f"random {self.random:g} and unmask {self.unmask:g} are shares of the targets; "
+                "their sum must be at most 1"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Tokens of text with the units in which they become targets."""
+
+    thresholds: np.ndarray  # (M,) float64
+    units: np.ndarray | None = None  # (M,) int64; None: each token has its own fate
+
+
+class Masking(TextObjective):
+    """Examples `[CLS] piece [SEP]`, or those of the objective before in a list, masked."""
+
+    parts: tuple[str, ...] = ("mlm",)
+    inputs: tuple[str, ...] = ("input_ids", "token_type_ids")
+    fields: Mapping[str, Field] = {
+        "input_ids": Field(np.int64),
+        "token_type_ids": Field(np.int64),
+        "labels": Field(np.int64),
+        "threshold": Field(np.float32),
+    }
+    needs: tuple[str, ...] = ("bidirectional",)
+    predicts_text = True
+    joins = True
+    extra = 2  # the tokens before and after the text
+
+    def __init__(self, config: Any, tokenizer: Extendable, model_config: ModelSettings):
+        """Bind the settings.
+
+        Raises:
+            ValueError: `max_length` is more than the model has positions.
+        """
+        super().__init__(config, tokenizer, model_config)
+        self.start, _, self.end = special_ids(tokenizer, model_config.task_tokens)
+        (self.mask,) = special_ids(tokenizer, [model_config.mask_token])
+        self.is_text = np.ones(tokenizer.vocab_size, np.bool_)
+        self.is_text[[*tokenizer.special_ids]] = False
+        self.text_ids = np.flatnonzero(self.is_text)
+        self.shown_rate = config.random + config.unmask
+        self.highest = max(config.rate, config.final_rate or 0.0)
+        absent = set() if model_config.pairs else {"token_type_ids"}
+        self.inputs = tuple(name for name in self.inputs if name not in absent)
+        absent |= set() if config.final_rate else {"threshold"}
+        self.fields = {name: kind for name, kind in self.fields.items() if name not in absent}
+
+    @classmethod
+    def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
+        """Return the family's tokens around texts, and its mask token."""
+        return tuple(dict.fromkeys((*model_config.task_tokens, model_config.mask_token)))
+
+    def spans(self, lengths: np.ndarray) -> Spans:
+        """Return the pieces of documents of these `lengths` (D,), or of the stream of all."""
+        if not self.config.contiguous:
+            return super().spans(lengths)
+        return cut_stream(lengths, self.config.max_length - self.extra, (self.end,))
+
+    def example(self, ids: np.ndarray | Marked, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return `[CLS] piece [SEP]`, masked."""
+        return self.alter(self.framed(ids), rng)
+
+    def framed(self, ids: np.ndarray | Marked) -> dict[str, np.ndarray]:
+        """Return `[CLS] piece [SEP]`, with the marks of its tokens if the piece has any."""
+        text = ids.ids if isinstance(ids, Marked) else ids
+        framed = np.empty(len(text) + 2, np.int64)
+        framed[0], framed[1:-1], framed[-1] = self.start, text, self.end
+        example = {"input_ids": framed}
+        if "token_type_ids" in self.inputs:
+            example["token_type_ids"] = np.zeros(len(framed), np.int64)
+        if isinstance(ids, Marked):
+            example[MARKS] = np.zeros(len(framed), np.uint8)
+            example[MARKS][1:-1] = ids.marks
+        return example
+
+    def draw(
+        self, example: Mapping[str, np.ndarray], where: np.ndarray, rng: np.random.Generator
+    ) -> Drawn:
+        """Return the thresholds of the tokens of text, which are `where` (M,) in the example."""
+        raise NotImplementedError
+
+    def alter(
+        self, example: dict[str, np.ndarray], rng: np.random.Generator
+    ) -> dict[str, np.ndarray]:
+        """Return the example with `labels` (T,), and with other `input_ids` at its targets.
+
+        The rate is that of the begin of the run, or that of its end if it is higher:
+        `at_progress` takes back the targets that are too many.
+        """
+        ids = example["input_ids"]
+        (where,) = np.nonzero(self.is_text[ids])
+        drawn = self.draw(example, where, rng)
+        (index,) = np.nonzero(drawn.thresholds < self.highest)
+        chosen = where[index]  # (K,)
+        fates = self._fates(drawn, index, rng)
+        new = np.where(fates < self.shown_rate, ids[chosen], self.mask)
+        replaced = fates < self.config.random
+        new[replaced] = self.text_ids[rng.integers(len(self.text_ids), size=len(chosen))[replaced]]
+        inputs, labels = ids.copy(), np.full(len(ids), IGNORE)
+        inputs[chosen], labels[chosen] = new, ids[chosen]
+        made = example | {"input_ids": inputs, "labels": labels}
+        if self.config.final_rate is not None:
+            made["threshold"] = np.full(len(ids), NEVER, np.float32)
+            made["threshold"][chosen] = drawn.thresholds[index]
+        return made
+
+    def _fates(self, drawn: Drawn, index: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return a number (K,) from 0 to 1 for each target, the same for all of a unit."""
+        if drawn.units is None:
+            return rng.random(len(index))
+        units = drawn.units[index]
+        return rng.random(int(units.max(initial=-1)) + 1)[units]
+
+    def rate_at(self, progress: float) -> float:
+        """Return the share of tokens that are targets when this share of the run is done."""
+        first, last = self.config.rate, self.config.final_rate
+        return first if last is None else first + progress * (last - first)
+
+    def at_progress(self, example: dict[str, np.ndarray], progress: float) -> dict[str, np.ndarray]:
+        """Return the example with the targets of the rate at this share of the run."""
+        if self.config.final_rate is None:
+            return example
+        labels, thresholds = example["labels"], example["threshold"]
+        no_more = (labels != IGNORE) & (thresholds >= self.rate_at(progress))
+        return example | {
+            "input_ids": np.where(no_more, labels, example["input_ids"]),
+            "labels": np.where(no_more, IGNORE, labels),
+        }
+
+    def shown(self, example: dict[str, np.ndarray]) -> np.ndarray:
+        """Return (T,) bool: targets that show a token by design, their own or a random one."""
+        return (example["labels"] != IGNORE) & (example["input_ids"] != self.mask)
+
+    def unmask(self, example: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the example with the source's tokens back in `input_ids`."""
+        labels = example["labels"]
+        return example | {"input_ids": np.where(labels == IGNORE, example["input_ids"], labels)}
+
+    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """Return the number of predicted tokens."""
+        return {"mlm": int((batch["labels"] != IGNORE).sum())}
+
+    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
+        """Return cross entropy over the targets; logits are computed for no other token."""
+        labels = batch.fields["labels"]
+        index = (labels != IGNORE).nonzero().squeeze(1)
+        loss_sum, _ = model.token_loss(hidden, index, labels[index])
+        return Loss({"mlm": Term(loss_sum, len(index), of_text=True)})
+
+
+def special_ids(tokenizer: Extendable, tokens: Iterable[str]) -> list[int]:
+    """Return the ids of special tokens, which `special_tokens` asked for."""
+    ids = [tokenizer.special_id(token) for token in tokens]
+    assert None not in ids
+    return [token_id for token_id in ids if token_id is not None]
+
+
+def prefix_thresholds(sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return the thresholds (U,) of units of these `sizes` (U,), which are taken in this order.
+
+    At rate r the first units are targets, until they have r times all tokens. Whether the unit in
+    which this number is reached is a target is drawn, so that the expected number is exact. (BERT
+    rounds it, so that its rate for short texts is another one; fairseq draws, as here.)
+    """
+    stops = np.cumsum(sizes)
+    total = max(int(stops[-1]), 1) if len(stops) else 1
+    return (stops - (1.0 - rng.random()) * sizes) / total

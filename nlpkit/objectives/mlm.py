@@ -1,0 +1,34 @@
+"""Masked language modelling (Devlin et al. 2018, arXiv:1810.04805, sec. 3.1, task 1).
+
+A share of the tokens are targets, 15 % by default. Of these 80 % become the mask token, 10 % a
+random token, 10 % stay as they are. Special tokens are neither targets nor drawn. The settings
+follow fairseq: `random` and `unmask` are shares of the targets, and the others are masked.
+`unmask: 0` is Huebner et al. 2021 (CoNLL, sec. 3), `final_rate` a rate that follows the run (Ankner
+et al. 2023, arXiv:2305.15096). RoBERTa cuts its text with `contiguous` (Liu et al. 2019,
+arXiv:1907.11692, sec. 4.2, FULL-SENTENCES).
+
+Alone it makes `[CLS] piece [SEP]`; after another objective in a list it masks that one's examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from nlpkit.objectives._masking import Drawn, MaskConfig, Masking
+
+
+class Config(MaskConfig):
+    """How text is cut, how many tokens are targets, and what becomes of them."""
+
+
+class Objective(Masking):
+    """Examples and loss of masked language modelling."""
+
+    def draw(
+        self, example: Mapping[str, np.ndarray], where: np.ndarray, rng: np.random.Generator
+    ) -> Drawn:
+        """Return thresholds of tokens that are targets independently of their neighbours."""
+        size = len(where)
+        return Drawn((rng.permutation(size) + rng.random()) / max(size, 1))

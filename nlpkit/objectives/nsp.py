@@ -1,0 +1,122 @@
+"""Next sentence prediction (Devlin et al. 2018, arXiv:1810.04805, sec. 3.1, task 2).
+
+`[CLS] A [SEP] B [SEP]`. A ends and B begins where a sentence does. B follows A in its document
+(label 0), or is of another document (label 1), half of the time each, as transformers numbers them.
+
+The cut and all lengths are drawn before the label, so they do not tell it: B has the length that
+what follows A has, and only cuts are drawn for which the other document is long enough. Differs
+from BERT, where a false B is longer than a true one at the end of a document. There a true B would
+also end with a sentence, and a false one anywhere; so an example is a random window of its piece,
+`TRIMMED` tokens shorter. Pieces overlap by these tokens, so that none is lost inside a document.
+
+T tokens of an example's texts, D documents, I pieces, S sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import Field as Setting
+
+from nlpkit.config import FrozenConfig
+from nlpkit.data.marks import Marked
+from nlpkit.objectives._cutting import cut_overlapping
+from nlpkit.objectives._pairs import Pairing, part, sentence_starts
+from nlpkit.objectives.contract import Field, Loss, ModelSettings, Spans, Term
+
+if TYPE_CHECKING:
+    import torch
+
+    from nlpkit.data.pack import Batch
+    from nlpkit.tokenizers.contract import Extendable
+
+TRIMMED, SHARE = 16, 8  # tokens by which a window is shorter than its piece; at most 1 / SHARE
+
+
+class Config(FrozenConfig):
+    """How text is cut into pairs."""
+
+    max_length: int = Setting(512, ge=8, description="longest example, in tokens")
+
+
+class Objective(Pairing):
+    """Examples and loss of next sentence prediction."""
+
+    parts = ("nsp",)
+    fields: Mapping[str, Field] = {
+        **Pairing.fields,
+        "next_sentence_label": Field(np.int64, per="sequence", names=("is_next", "not_next")),
+    }
+    marks = ("sentence_start",)
+    mates = 1
+
+    def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
+        """Bind the settings.
+
+        Raises:
+            ValueError: `max_length` is more than the model has positions.
+        """
+        super().__init__(config, tokenizer, model_config)
+        self.window = config.max_length - self.extra
+        sizes = np.arange(self.window, self.window + TRIMMED + 1)
+        self.piece = int(sizes[_window(sizes) <= self.window].max())
+
+    def spans(self, lengths: np.ndarray) -> Spans:
+        """Return the pieces of documents of these `lengths` (D,)."""
+        return cut_overlapping(lengths, self.window, self.piece, self.min_piece)
+
+    def length(self, pieces: np.ndarray) -> np.ndarray:
+        """Return the tokens of the examples made from pieces of these lengths (I,)."""
+        return _window(pieces) + self.extra
+
+    def example(
+        self, ids: Marked, rng: np.random.Generator, mates: list[Marked]
+    ) -> dict[str, np.ndarray]:
+        """Return a pair, and whether its second text is of another document."""
+        mate = mates[0]
+        size = int(_window(np.array(len(ids))))
+        begin = int(rng.integers(len(ids) - size + 1))
+        stop = begin + size
+        cut, other = _cuts(ids, begin, stop, mate, rng)
+        label = int(rng.integers(2))
+        second = part(mate, other, other + stop - cut) if label else part(ids, cut, stop)
+        example = self.joined((part(ids, begin, cut), second))
+        return example | {"next_sentence_label": np.array([label])}
+
+    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """Return the number of sequences."""
+        return {"nsp": len(batch["next_sentence_label"])}
+
+    def loss(self, model: Any, hidden: torch.Tensor, batch: Batch) -> Loss:
+        """Return cross entropy over the sequences."""
+        import torch.nn.functional as F
+
+        labels = batch.fields["next_sentence_label"]
+        logits = model.pair_logits(hidden, batch.lengths).float()
+        return Loss({"nsp": Term(F.cross_entropy(logits, labels, reduction="sum"), len(labels))})
+
+
+def _window(sizes: np.ndarray) -> np.ndarray:
+    """Return how many tokens of pieces of these sizes an example has."""
+    return sizes - np.minimum(TRIMMED, sizes // SHARE)
+
+
+def _cuts(
+    ids: Marked, begin: int, stop: int, mate: Marked, rng: np.random.Generator
+) -> tuple[int, int]:
+    """Return where the second text begins: in [begin, stop) of the piece, and in the mate.
+
+    Both are beginnings of sentences, unless no two of them leave as many tokens in the mate as in
+    the piece: then they are anywhere.
+    """
+    starts, others = sentence_starts(ids), sentence_starts(mate)
+    longest = len(mate) - int(others[0]) if len(others) else 0
+    possible = starts[(starts > begin) & (starts < stop) & (stop - starts <= longest)]
+    if len(possible):
+        cut = int(possible[rng.integers(len(possible))])
+        others = others[: int(np.searchsorted(others, len(mate) - (stop - cut), side="right"))]
+        return cut, int(others[rng.integers(len(others))])
+    cut = int(rng.integers(max(begin + 1, stop - len(mate)), stop))
+    return cut, int(rng.integers(len(mate) - (stop - cut) + 1))

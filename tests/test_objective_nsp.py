@@ -1,0 +1,149 @@
+"""Next sentence prediction: where pairs are cut, how many are true, what tells the label.
+
+Expected numbers are hand arithmetic, and bounds of the binomial distribution.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from nlpkit.data.pack import Batch, collate
+from nlpkit.objectives._masking import MARKS
+from tests._masked import bound, bound_of, document, mark, marked
+
+
+def _pairs(objective, count: int, seed: int = 0, most: int = 8):
+    """Yield (piece, mate, example) of documents of two and more sentences."""
+    rng = np.random.default_rng(seed)
+    documents = [document(int(rng.integers(2, most)), rng) for _ in range(60)]
+    for number in range(count):
+        one, two = rng.choice(len(documents), 2, replace=False)
+        made = objective.example(
+            documents[one], np.random.default_rng([seed, number]), [documents[two]]
+        )
+        yield documents[one], documents[two], made
+
+
+def _at(whole: np.ndarray, part: np.ndarray) -> list[int]:
+    """Return where `part` stands in `whole`."""
+    windows = np.lib.stride_tricks.sliding_window_view(whole, min(len(part), len(whole)))
+    return np.flatnonzero((windows == part).all(1)).tolist() if len(part) <= len(whole) else []
+
+
+def test_half_of_the_pairs_are_true() -> None:
+    objective = bound("nsp", max_length=128)
+    count = 100_000
+    one, two = marked("one two. three four."), marked("five. six seven eight.")
+    rng = np.random.default_rng(0)
+    false = sum(
+        int(objective.example(one, rng, [two])["next_sentence_label"][0]) for _ in range(count)
+    )
+    assert false / count == pytest.approx(0.5, abs=bound_of(0.5, count))
+
+
+def test_pairs_are_cut_where_sentences_begin_and_false_ones_are_of_the_other_document() -> None:
+    objective = bound("nsp", max_length=128)
+    seen = {0: 0, 1: 0}
+    for piece, mate, example in _pairs(objective, 2000):
+        first, second = objective.restore(example)
+        label = int(example["next_sentence_label"][0])
+        assert len(first)
+        assert len(second)
+        seen[label] += 1
+        starts = {n: np.flatnonzero(t.has("sentence_start")) for n, t in ((0, piece), (1, mate))}
+        # The first text ends where a sentence of its document begins; the second one follows it
+        # there, or is of the other document, from the beginning of a sentence.
+        ends = {at + len(first) for at in _at(piece.ids, first)}
+        begins = {*_at((piece, mate)[label].ids, second)}
+        assert ends & {*starts[0].tolist()}
+        assert begins & {*starts[label].tolist()}
+        if not label:
+            assert ends & begins
+        types = example["token_type_ids"]
+        assert types.tolist() == [0] * (len(first) + 2) + [1] * (len(second) + 1)
+        # The marks go with their tokens, for whole-word masking behind it in a list.
+        marks = example[MARKS]
+        assert marks[[0, len(first) + 1, -1]].tolist() == [0, 0, 0]
+        assert marks[len(first) + 2] & mark("sentence_start")
+    assert min(seen.values()) > 900
+
+
+def test_lengths_and_cuts_do_not_depend_on_the_label() -> None:
+    objective = bound("nsp", max_length=128)
+    sizes: dict[int, list[int]] = {0: [], 1: []}
+    for piece, _, example in _pairs(objective, 20_000):
+        label = int(example["next_sentence_label"][0])
+        types = example["token_type_ids"]
+        assert len(types) == objective.length(np.array([len(piece)]))[0]
+        sizes[label].append(int((types == 1).sum()))
+    # Two samples of the same distribution: means within 5 standard errors of their difference.
+    means = [np.mean(sizes[label]) for label in (0, 1)]
+    error = np.sqrt(sum(np.var(s) / len(s) for s in sizes.values()))
+    assert abs(means[0] - means[1]) < 5 * error
+
+
+def test_true_pairs_end_with_their_document_no_more_often_than_false_ones() -> None:
+    objective = bound("nsp", max_length=128)
+    last = {0: [], 1: []}
+    for piece, mate, example in _pairs(objective, 20_000):
+        label = int(example["next_sentence_label"][0])
+        second = objective.restore(example)[1]
+        whole = (mate if label else piece).ids
+        last[label].append(len(whole) - len(second) in _at(whole, second))
+    shares = [float(np.mean(last[label])) for label in (0, 1)]
+    # Without windows all true ones would, and few false ones.
+    assert shares[0] < 0.2
+    assert abs(shares[0] - shares[1]) < 0.1
+
+
+@pytest.mark.parametrize("mate", ["x", "word", "No end of a sentence, and many words in it, so."])
+def test_mate_of_any_length_gives_a_pair_of_the_planned_length(mate: str) -> None:
+    objective = bound("nsp", max_length=128)
+    piece = marked("Whole words are masked together. " * 3)
+    for number in range(60):
+        rng = np.random.default_rng(number)
+        example = objective.example(piece, rng, [marked(mate)])
+        assert len(example["input_ids"]) == objective.length(np.array([len(piece)]))[0]
+        assert min(map(len, objective.restore(example))) > 0
+
+
+@pytest.mark.parametrize("max_length", [8, 64, 131, 512])
+def test_pieces_cover_all_documents_and_examples_fit(max_length: int) -> None:
+    objective = bound("nsp", max_length=max_length)
+    lengths = np.array([1, 2, 7, max_length, 5 * max_length + 3, 1000])
+    found = objective.spans(lengths)
+    sizes = found.stop - found.start
+    assert objective.length(sizes).max() <= max_length
+    # Full pieces make examples of exactly the longest length.
+    assert objective.length(sizes.max(keepdims=True)).tolist() == [max_length]
+    for number, length in enumerate(lengths.tolist()):
+        covered = np.zeros(length, int)
+        for start, stop in zip(found.start, found.stop, strict=True):
+            own = found.document[np.flatnonzero(found.start == start)]
+            if number in own:
+                covered[start:stop] += found.document[(found.start == start)].tolist().count(number)
+        assert covered.all() == (length >= 2)
+    assert found.dropped == {"documents_without_piece": 1, "tokens_of_such_documents": 1}
+
+
+class Model:
+    """Gives the same scores for every pair."""
+
+    def pair_logits(self, hidden, lengths):
+        return torch.tensor([[0.0, 1.0]]).expand(len(lengths), 2)
+
+
+def test_loss_is_the_sum_of_the_cross_entropies_of_the_labels() -> None:
+    objective = bound("nsp", max_length=128)
+    made = [example for _, _, example in _pairs(objective, 20)]
+    batch = collate(made, objective.fields)
+    labels = batch.fields["next_sentence_label"]
+    loss = objective.loss(
+        Model(),
+        torch.zeros(batch.tokens, 1),
+        Batch({"next_sentence_label": torch.from_numpy(labels)}, batch.lengths),
+    )
+    # By hand: ln(1 + e) for label 0, ln(1 + 1/e) for label 1.
+    wanted = sum(np.log(1 + np.exp(1 - 2 * label)) for label in labels.tolist())
+    assert float(loss.terms["nsp"].loss_sum) == pytest.approx(wanted, rel=1e-6)
+    assert loss.num_targets == objective.num_targets(batch.fields) == {"nsp": 20}
