@@ -266,7 +266,8 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
         hf_layout.write_folders(directory, folders)
     else:
         assert part.source is not None  # checked by the recipe
-        names = table_names(part.module().FORMAT, part.vocabulary).values()
+        own = [name for name in part.vocabulary if name in weights]
+        names = table_names(part.module().FORMAT, own).values()
         grown = part.new_tokens(run.data.vocab_size)
         tables = {name: tensors[name] for name in names} if grown else {}
         hf_layout.write_settings(directory, settings)
