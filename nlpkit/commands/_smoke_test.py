@@ -46,10 +46,17 @@ def smoke_test(resolved: "Resolved", common: Common) -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("--smoke-test runs in one process; start it without a launcher")
     begin = time.perf_counter()
-    log = Log(common.verbosity)
+    originals: dict[str, str] = {}  # path of a copy -> name of the user's file
+
+    class RenamingLog(Log):
+        def _print(self, text: str, style: str | None = None) -> None:
+            for copy, name in originals.items():
+                text = text.replace(copy, f"{name} (first rows)")
+            super()._print(text, style)
+
+    log = RenamingLog(common.verbosity)
     with tempfile.TemporaryDirectory(prefix="nlpkit-smoke-test-") as name:
         workdir = Path(name)
-        originals: dict[str, str] = {}
         with catch_signals(exit_now) as stop, _name_originals(originals):
             small = _small(resolved, workdir, originals, stop)
             checkpoint = _train(small, workdir, common.device, log, stop)

@@ -19,7 +19,10 @@ Checkpoint = Annotated[
 Data = Annotated[
     list[str] | None,
     typer.Option(
-        "--data", metavar="FILE", help="data; repeatable; default: the held-out data of its run"
+        "--data",
+        metavar="FILE",
+        help="data, or - for stdin (rows of a task as jsonl); repeatable; default: the held-out "
+        "data of its run",
     ),
 ]
 Metrics = Annotated[

@@ -95,7 +95,12 @@ def find_data(
     config = corpus.Config.model_validate(settings)
     cache = cache_directory(config.cache, None, callbacks.note)
     inputs, _ = corpus.resolve(config, base, cache, callbacks.should_stop)
-    read = [file.path for entry in inputs for file in entry.files]
+    # A copy of stdin in the cache is called by its name.
+    read = [
+        f"{file.name}, read as {file.format}" if Path(file.path).parent == cache else file.path
+        for entry in inputs
+        for file in entry.files
+    ]
     log.info(f"held-out data: {shown(read)}")
     if resolved is None:
         return Source(inputs, config, part, cache, 0)

@@ -70,7 +70,8 @@ class StateTask(FramedTask):
         return Item(tuple(framed), self.label(row), size, cut)
 
     def _fitted(self, parts: Sequence[list[int]]) -> tuple[list[np.ndarray], dict[str, int]]:
-        left = self.config.max_length - 1 - len(parts)  # start, and a token after each part
+        # Start, delimiters between the parts, and the token after the last one.
+        left = self.config.max_length - 2 - self.model_config.delimiters * (len(parts) - 1)
         kept: list[np.ndarray] = []
         cut: dict[str, int] = {}
         later = sum(map(len, parts))

@@ -127,6 +127,8 @@ class ModelSettings(Protocol):
     @property
     def task_tokens(self) -> tuple[str, str, str]: ...
     @property
+    def delimiters(self) -> int: ...
+    @property
     def mask_token(self) -> str: ...
 
 
@@ -241,6 +243,7 @@ class TextObjective:
     needs: tuple[str, ...] = ()
     predicts_text = False
     reads_text = True
+    unlearned_id: int | None = None  # a token of the documents that is never a target
     extra = 0
     min_piece = 1
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from nlpkit.objectives.contract import ModelSettings
     from nlpkit.tokenizers.contract import Extendable
 
-_FRAME = 3  # start, delimiter, extract
+_FRAME = 4  # start, at most two delimiters, extract
 
 
 class Config(FramedConfig):
@@ -175,7 +175,7 @@ class Objective(FramedTask):
         cut = counted(lost, "question")
         if answers and inside is None:
             cut["answers without a token"] = 1
-        offset = 2 + len(question)
+        offset = 1 + len(question) + self.model_config.delimiters
         windows = token_windows(len(context), config.max_length - 1 - offset, config.stride)
         if len(windows) > 1:
             cut |= {"contexts read in windows": 1, "windows of them": len(windows)}
