@@ -145,7 +145,8 @@ class Objective(Task):
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return the input and the options; raise `RowError`."""
-        return row.text(self.config.input), *_checked(self.config, row)[0]
+        options, _ = _checked(self.config, row)
+        return row.text(self.config.input), *options
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
         """Return the item of a row; the start of the input is cut first, then the option's end."""
