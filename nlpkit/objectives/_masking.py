@@ -18,7 +18,8 @@ from pydantic import Field as Setting
 from pydantic import model_validator
 
 from nlpkit.config import FrozenConfig
-from nlpkit.data.marks import Marked
+from nlpkit.data.marks import Marked, bit
+from nlpkit.errors import UsageError
 from nlpkit.objectives._cutting import cut_stream
 from nlpkit.objectives.contract import (
     IGNORE,
@@ -231,13 +232,31 @@ def special_ids(tokenizer: Extendable, tokens: Iterable[str]) -> list[int]:
     return [token_id for token_id in ids if token_id is not None]
 
 
-def prefix_thresholds(sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the thresholds (U,) of units of these `sizes` (U,), which are taken in this order.
+def words_of(example: Mapping[str, np.ndarray], where: np.ndarray) -> np.ndarray:
+    """Return the number of the word, from 0, of each token of text at `where` (M,).
 
-    At rate r the first units are targets, until they have r times all tokens. Whether the unit in
-    which this number is reached is a target is drawn, so that the expected number is exact. (BERT
-    rounds it, so that its rate for short texts is another one; fairseq draws, as here.)
+    Raises:
+        UsageError: the objective that made the example does not keep the marks of its tokens.
     """
-    stops = np.cumsum(sizes)
-    total = max(int(stops[-1]), 1) if len(stops) else 1
-    return (stops - (1.0 - rng.random()) * sizes) / total
+    if MARKS not in example:
+        raise UsageError(
+            "objective: masking whole words needs the marks of words, which the first objective of "
+            "the list does not keep; begin with mlm, wwm, span, nsp or sop"
+        )
+    begins = (example[MARKS][where] & bit("word_start")) != 0
+    # Text after a special token is another word.
+    begins[1:] |= np.diff(where) > 1
+    begins[:1] = True
+    return np.cumsum(begins) - 1
+
+
+def of_units(units: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the thresholds (U,) of the units 0, 1, … `count` - 1, which are taken in this order.
+
+    `units` (M,) has the unit of each token; a greater number is no unit. At rate r units are
+    targets until they have r times all tokens. Whether the unit in which this number is reached is
+    a target is drawn, so that the expected number is exact. (BERT rounds it, so that its rate for
+    short texts is another one; fairseq draws, as here.)
+    """
+    sizes = np.bincount(units, minlength=count)[:count]
+    return (np.cumsum(sizes) - (1.0 - rng.random()) * sizes) / max(len(units), 1)

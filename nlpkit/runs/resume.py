@@ -14,7 +14,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from nlpkit import __version__
-from nlpkit.checkpoints import files, hf_layout, peft_layout, tokenizer_files
+from nlpkit.checkpoints import (
+    files,
+    hf_layout,
+    objective_heads,
+    peft_layout,
+    tokenizer_files,
+)
 from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import DivergedError, FileError, UsageError
 from nlpkit.models.hf_format import table_names
@@ -47,7 +53,7 @@ def restore(run: Run, resume: str) -> State:
             f"{path} was trained on other data or with another tokenizer: their content has "
             "changed since the start of the run; restore it, or give --out another directory"
         )
-    weights = _weights(run, checkpoint.path)
+    weights = {**_weights(run, checkpoint.path), **objective_heads.read(checkpoint.path)}
     try:
         optimizer_state = load_file(checkpoint.path / files.OPTIMIZER_STATE)
     except (SafetensorError, OSError) as error:
@@ -244,6 +250,8 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
     `progress` is the completed share of the run, for losses that depend on it.
     """
     part, objective, tokenizer = run.part, run.data.objective, run.data.tokenizer
+    weights, own = objective_heads.split(weights)
+    objective_heads.write(directory, own)
     pad_id = None if tokenizer is None else tokenizer.pad_id
     notes: dict[str, Any] = {
         "nlpkit": __version__,
