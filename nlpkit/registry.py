@@ -58,7 +58,7 @@ def load(folder: str, name: str) -> ModuleType:
 
 def _import_dotted(name: str) -> ModuleType:
     here = _working_directory()
-    # `python -m nlpkit` has it, the script `nlpkit` has not. Last, so that it hides nothing.
+    # `python -m nlpkit` has it, the script `nlpkit` does not. Last, so that it hides nothing.
     if here and here not in sys.path and "" not in sys.path:
         sys.path.append(here)
     try:

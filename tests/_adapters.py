@@ -1,4 +1,4 @@
-"""Small models of both families with adapters, ours and peft's, and runs that train them."""
+"""Small models of the families with adapters, ours and peft's, and runs that train them."""
 
 import json
 from pathlib import Path
@@ -7,10 +7,15 @@ from typing import Any
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, CpmAntForCausalLM, OpenAIGPTLMHeadModel
+from transformers import (
+    AutoModelForCausalLM,
+    CpmAntForCausalLM,
+    GPT2LMHeadModel,
+    OpenAIGPTLMHeadModel,
+)
 
 from nlpkit.checkpoints import hf_layout, peft_layout
-from nlpkit.models import cpm_ant, families, gpt, lora
+from nlpkit.models import cpm_ant, families, gpt, gpt2, lora
 from nlpkit.models.cpm_ant.model import Model as CpmAnt
 from nlpkit.models.lora_config import Config
 from nlpkit.tokenizers.cpm_ant import SPECIAL_TOKENS, Tokenizer
@@ -24,11 +29,22 @@ CONFIGS: dict[str, Any] = {
         prompt_length=5, segment_types=4, num_buckets=32, max_distance=40,
     ),
     "gpt": gpt.Config(hidden_size=32, num_layers=2, num_heads=4, max_positions=40),
+    "gpt2": gpt2.Config(
+        hidden_size=32, num_layers=2, num_heads=4, max_positions=40, intermediate_size=48
+    ),
 }  # fmt: skip
-TRANSPOSED = {"cpm_ant": False, "gpt": True}  # transformers' Conv1D
-THEIRS = {"cpm_ant": CpmAntForCausalLM, "gpt": OpenAIGPTLMHeadModel}
+TRANSPOSED = {"cpm_ant": False, "gpt": True, "gpt2": True}  # transformers' Conv1D
+THEIRS = {
+    "cpm_ant": CpmAntForCausalLM,
+    "gpt": OpenAIGPTLMHeadModel,
+    "gpt2": GPT2LMHeadModel,
+}
 # Exactly those; CPM-Ant's of the feed-forward layer have a different number of inputs and outputs.
-TARGETS = {"cpm_ant": ["project_q", "w_out"], "gpt": ["c_attn", "mlp.c_proj"]}
+TARGETS = {
+    "cpm_ant": ["project_q", "w_out"],
+    "gpt": ["c_attn", "mlp.c_proj"],
+    "gpt2": ["c_attn", "mlp.c_proj"],
+}
 IDS = torch.arange(11, 31)
 
 

@@ -9,6 +9,8 @@ from nlpkit.attention.layout import Layout
 
 HEADS, WIDTH = 3, 8
 SETTINGS = {"num_buckets": 16, "max_distance": 40, "segment_types": 4}
+# Of the kinds that have settings; a window far narrower than the documents.
+KIND_SETTINGS = {"cpm_ant": SETTINGS, "local_window": {"window": 5}}
 KINDS = registry.names("attention/kinds")
 ON_CPU = ["sdpa", "cpu_flash", "tiled"]
 # Against the reference, which is float32 inside: rounding of inputs to bfloat16 is the same for
@@ -58,7 +60,7 @@ def prepare(kind, backend, lengths, fields, table, dtype, device="cpu", **option
     biased = kind == "cpm_ant"
     options = {"training": True} | options
     return attention.prepare(
-        Choice.of(kind, **(SETTINGS if biased else {})),
+        Choice.of(kind, **KIND_SETTINGS.get(kind, {})),
         Layout.of(lengths, device),
         fields={k: None if v is None else v.to(device) for k, v in fields.items()},
         tensors={"table": table} if biased else {},

@@ -264,7 +264,7 @@ def test_attention_changed_document_leaves_neighbours_bitwise(kind, backend):
 
 
 @pytest.mark.parametrize("backend", ["reference", *ON_CPU])
-@pytest.mark.parametrize("kind", ["causal", "cpm_ant"])
+@pytest.mark.parametrize("kind", ["causal", "cpm_ant", "local_window"])
 def test_attention_changed_future_leaves_past_bitwise(kind, backend):
     # Without context CPM-Ant's mask is causal.
     lengths = [50, 31]

@@ -135,7 +135,7 @@ def test_attention_gpu_kernels_refuse_with_the_reason(backend, monkeypatch):
     assert backend.refuses(odd) == "head width 20 is not a multiple of 8 up to 256"
     assert backend.refuses(_request()) == "needs an Ampere GPU or newer"
     masked = _request(kind=SimpleNamespace(KERNEL=None))
-    assert backend.refuses(masked) == "a mask that is neither full nor causal"
+    assert backend.refuses(masked) == "a mask that is neither full, causal nor a window"
 
 
 def test_attention_on_ampere_flash_wants_its_package_and_varlen_no_dropout(monkeypatch):

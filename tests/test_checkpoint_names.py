@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import CpmAntConfig, CpmAntModel, OpenAIGPTConfig, OpenAIGPTModel
+from transformers import (
+    CpmAntConfig,
+    CpmAntModel,
+    GPT2Config,
+    GPT2Model,
+    OpenAIGPTConfig,
+    OpenAIGPTModel,
+)
 
 from nlpkit import recipe
 from nlpkit.checkpoints import files, hf_layout
@@ -27,8 +34,8 @@ from tests._families.plain import Config as PlainConfig
 from tests._formats import from_hf
 
 HALVES, PLAIN = "tests._families.halves", "tests._families.plain"
-FAMILIES = ("cpm_ant", "gpt")
-both = pytest.mark.parametrize("family", FAMILIES)
+FAMILIES = ("cpm_ant", "gpt", "gpt2")
+all_families = pytest.mark.parametrize("family", FAMILIES)
 # Of `config.json` and `model.safetensors` as they were written by two functions a family, before
 # there was a table (nlpkit of 2026-11-21).
 WRITTEN = {
@@ -43,7 +50,7 @@ WRITTEN = {
 }
 
 
-@both
+@pytest.mark.parametrize("family", WRITTEN)
 def test_checkpoint_is_written_byte_for_byte_as_ever(family: str, tmp_path: Path) -> None:
     config = _adapters.CONFIGS[family]
     shapes = sorted(_adapters.module(family).Model(config, 44).state_dict().items())
@@ -73,10 +80,12 @@ def _part(start: Path, *sets: str) -> ModelPart:
     return model_part(recipe.parse(text.encode(), "x.yaml", start, sets))
 
 
-@both
+@all_families
 def test_missing_tensor_is_refused_by_name(family: str, tmp_path: Path) -> None:
     _adapters.base(family, tmp_path / "base")
-    last = {"cpm_ant": "1.ffn.ffn.w_out.weight", "gpt": "1.ln_2.weight"}[family]
+    last = {"cpm_ant": "1.ffn.ffn.w_out.weight", "gpt": "1.ln_2.weight"}.get(
+        family, "1.ln_2.weight"
+    )
     full = {"cpm_ant": f"cpmant.encoder.layers.{last}", "gpt": f"transformer.h.{last}"}[family]
     _change(tmp_path / "base", (last,))
     said = f"{tmp_path / 'base'}: 1 tensor is missing: {full}"
@@ -167,13 +176,17 @@ def test_init_missing_without_init_from_is_refused(tmp_path: Path) -> None:
         model_part(recipe.load(str(path), ["init_missing=[pooler]"]))
 
 
-@both
+@all_families
 def test_body_alone_is_read_as_transformers_saves_it(family: str, tmp_path: Path) -> None:
     common = {"vocab_size": 30, "initializer_range": 0.3}
     if family == "gpt":
         config: Any = OpenAIGPTConfig(n_embd=16, n_layer=2, n_head=2, n_positions=20, **common)
         theirs: Any = OpenAIGPTModel(config)
         pairs = {"layers.1.ln_2.bias": "h.1.ln_2.bias", "token_embedding": "tokens_embed.weight"}
+    elif family == "gpt2":
+        config = GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=20, **common)
+        theirs = GPT2Model(config)
+        pairs = {"final_norm.bias": "ln_f.bias", "token_embedding": "wte.weight"}
     else:
         config = CpmAntConfig(
             hidden_size=16, num_attention_heads=2, dim_head=8, dim_ff=24, num_hidden_layers=2,

@@ -286,7 +286,7 @@ def test_cli_nul_in_a_setting_is_one_line(folder, capsys, key):
     Path("r.yaml").write_text(RECIPE)
     assert cli.run(["pretrain", "r.yaml", "--set", f'{key}="a\\0b"']) == 2
     out, err = capsys.readouterr()
-    assert (out, err) == ("", f"--set {key}: holds a NUL character, which no setting can have\n")
+    assert (out, err) == ("", f"--set {key}: contains a NUL character, which no setting can have\n")
 
 
 def test_cli_missing_recipe_gives_4(folder):

@@ -16,12 +16,12 @@ from nlpkit.runs.convert import convert
 from nlpkit.runs.opened import open_checkpoint
 from tests import _adapters, _cpm_live, _tiny
 
-FAMILIES = ("cpm_ant", "gpt")
+FAMILIES = ("cpm_ant", "gpt", "gpt2")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-both = pytest.mark.parametrize("family", FAMILIES)
+all_families = pytest.mark.parametrize("family", FAMILIES)
 
 
-@both
+@all_families
 @pytest.mark.parametrize("precision", DTYPES)
 def test_convert_of_adapters_opens_everywhere_in_every_precision(
     family: str, precision: str, tmp_path: Path
@@ -51,7 +51,7 @@ def test_convert_of_adapters_opens_everywhere_in_every_precision(
     assert AutoTokenizer.from_pretrained(tmp_path / "out").vocab_size == len(_adapters.WORDS)
 
 
-@both
+@all_families
 def test_convert_without_change_of_precision_is_exact(family: str, tmp_path: Path) -> None:
     _adapters.base(family, tmp_path / "base")
     convert(tmp_path / "base", tmp_path / "half", precision="bf16")

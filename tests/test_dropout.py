@@ -17,6 +17,8 @@ from torch import Tensor
 from transformers import (
     CpmAntConfig,
     CpmAntForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
     OpenAIGPTConfig,
     OpenAIGPTLMHeadModel,
 )
@@ -26,6 +28,8 @@ from nlpkit.models.cpm_ant import Config as CpmAnt
 from nlpkit.models.cpm_ant.model import Model as CpmAntModel
 from nlpkit.models.gpt import Config as Gpt
 from nlpkit.models.gpt.model import Model as GptModel
+from nlpkit.models.gpt2 import Config as Gpt2
+from nlpkit.models.gpt2.model import Model as Gpt2Model
 from nlpkit.models.head import Head
 from tests import _tiny
 from tests._formats import to_hf
@@ -37,7 +41,10 @@ CPM_ANT = CpmAnt(
     hidden_size=WIDTH, num_layers=2, num_heads=4, intermediate_size=INSIDE, prompt_types=4,
     prompt_length=5, segment_types=4, num_buckets=32, max_distance=40, dropout=RATE,
 )  # fmt: skip
-GPT = Gpt(hidden_size=WIDTH, num_layers=2, num_heads=4, max_positions=40, residual_dropout=RATE)
+GPTS = {  # ours and theirs
+    "gpt": (Gpt, GptModel, OpenAIGPTConfig, OpenAIGPTLMHeadModel),
+    "gpt2": (Gpt2, Gpt2Model, GPT2Config, GPT2LMHeadModel),
+}
 
 
 def _thinned(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -84,12 +91,15 @@ def test_cpm_ant_drops_where_transformers_does_and_on_the_embeddings(thinned) ->
 
 
 @pytest.mark.parametrize("dropped", ["residual", "embedding"])
-def test_gpt_drops_where_transformers_does(thinned, dropped: str) -> None:
+@pytest.mark.parametrize("family", GPTS)
+def test_gpt_drops_where_transformers_does(thinned, family: str, dropped: str) -> None:
+    sizes, model, their_sizes, their_model = GPTS[family]
     rates = {f"{name}_dropout": 0.0 for name in ("embedding", "residual", "attention")}
-    config = GPT.model_copy(update=rates | {f"{dropped}_dropout": RATE})
-    ours = _filled(GptModel(config, VOCAB, "reference"))
-    settings, tensors = to_hf("gpt", config, ours.state_dict())
-    theirs = OpenAIGPTLMHeadModel(OpenAIGPTConfig(**settings)).train()
+    rates[f"{dropped}_dropout"] = RATE
+    config = sizes(hidden_size=WIDTH, num_layers=2, num_heads=4, max_positions=40, **rates)
+    ours = _filled(model(config, VOCAB, "reference"))
+    settings, tensors = to_hf(family, config, ours.state_dict())
+    theirs = their_model(their_sizes(**settings)).train()
     theirs.load_state_dict(tensors)
     ids = torch.randint(VOCAB, (TOKENS,))
     expected = theirs(ids[None]).logits[0]

@@ -21,8 +21,8 @@ from nlpkit.runs.opened import open_checkpoint
 from nlpkit.tokenizers import bpe
 from tests import _adapters, _processes, _tiny, _tiny_tasks
 
-FAMILIES = ("cpm_ant", "gpt")
-both = pytest.mark.parametrize("family", FAMILIES)
+FAMILIES = ("cpm_ant", "gpt", "gpt2")
+all_families = pytest.mark.parametrize("family", FAMILIES)
 
 
 def _copy_from_peft(ours: torch.nn.Module, theirs: torch.nn.Module, targets: dict) -> None:
@@ -36,7 +36,7 @@ def _copy_from_peft(ours: torch.nn.Module, theirs: torch.nn.Module, targets: dic
                 getattr(layer, matrix).copy_(found[key])
 
 
-@both
+@all_families
 def test_lora_forward_and_gradients_equal_pefts(family: str, tmp_path: Path) -> None:
     ours = _adapters.base(family, tmp_path / "base")
     theirs = _adapters.peft_model(family, tmp_path / "base")
@@ -62,7 +62,7 @@ def test_lora_forward_and_gradients_equal_pefts(family: str, tmp_path: Path) -> 
     assert trained == {f"{name}.{matrix}" for name in targets for matrix in ("lora_A", "lora_B")}
 
 
-@both
+@all_families
 def test_lora_starts_as_the_base_bit_for_bit(family: str, tmp_path: Path) -> None:
     model = _adapters.base(family, tmp_path / "base")
     before = _adapters.logits(model)
@@ -71,7 +71,7 @@ def test_lora_starts_as_the_base_bit_for_bit(family: str, tmp_path: Path) -> Non
     assert torch.equal(_adapters.logits(model), before)
 
 
-@both
+@all_families
 def test_lora_adapters_of_ours_open_in_peft_with_equal_logits(family: str, tmp_path: Path) -> None:
     model = _adapters.base(family, tmp_path / "base")
     before = _adapters.logits(model)
@@ -96,6 +96,7 @@ def test_lora_adapters_of_ours_open_in_peft_with_equal_logits(family: str, tmp_p
         ("gpt", {}),
         ("gpt", {"use_rslora": True}),
         ("gpt", {"bias": "lora_only"}),  # CPM-Ant has none
+        ("gpt2", {"bias": "lora_only"}),
     ],
 )
 def test_lora_adapters_of_peft_open_in_ours_with_equal_logits(
@@ -115,7 +116,7 @@ def test_lora_adapters_of_peft_open_in_ours_with_equal_logits(
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-@both
+@all_families
 def test_lora_merged_equals_unmerged(family: str, tmp_path: Path) -> None:
     model = _adapters.base(family, tmp_path / "base")
     _adapters.adapted(family, model)

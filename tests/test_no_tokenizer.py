@@ -80,7 +80,6 @@ class Model(torch.nn.Module):
         super().__init__()
         assert vocab_size == 0
         self.layer = torch.nn.Linear(4, 10)
-        self.attention_choice = "none"
 
     def forward(self, lengths, pixels):
         return self.layer(pixels)

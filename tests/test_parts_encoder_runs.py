@@ -206,7 +206,7 @@ GPT = "model: {family: gpt, hidden_size: 32, num_layers: 1, num_heads: 4, max_po
     ("model", "objective", "said"),
     [
         (GPT, "{name: tests.parts.mlm, max_length: 48}",
-         r"5:19: objective\.name: tests\.parts\.mlm needs bidirectional .*family gpt has not"),
+         r"5:19: objective\.name: tests\.parts\.mlm needs bidirectional .*gpt does not have"),
         (None, f"[{MLM}, {NSP}]",
          r"6:\d+: objective\.1\.name: tests\.parts\.nsp makes whole examples and cannot follow"),
         (None, "{name: clm, max_length: 48}", r"6:19: objective\.name: clm needs causal"),

@@ -1,5 +1,6 @@
 """The loop: what it computes, and that a stopped run goes on as if it had not been stopped."""
 
+import hashlib
 import json
 import math
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nlpkit.checkpoints import files
@@ -326,6 +327,49 @@ def test_all_damaged_is_an_error_and_never_a_fresh_start(whole, tmp_path: Path) 
         (found.path / "optimizer.safetensors").unlink()
     with pytest.raises(NlpkitError, match="checkpoints are damaged"):
         _tiny.pretrain(path, tmp_path)
+
+
+def _make_infinite(checkpoint: Path) -> None:
+    """Put one infinite weight into a checkpoint, as earlier versions saved them: sealed."""
+    file = checkpoint / "model.safetensors"
+    weights = load_file(file)
+    weights[sorted(weights)[0]].view(-1)[3] = math.inf
+    save_file(weights, file, metadata={"format": "pt"})
+    manifest = json.loads((checkpoint / "manifest.json").read_text("utf-8"))
+    raw = file.read_bytes()
+    digest = hashlib.sha256(raw).hexdigest()
+    manifest["files"][file.name] = {"bytes": len(raw), "sha256": digest}
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_sealed_checkpoint_of_infinite_weights_gives_way_to_the_last_finite_one(
+    whole, tmp_path: Path, capsys
+) -> None:
+    path, run = whole
+    with pytest.raises(NlpkitError):
+        _tiny.pretrain(path, tmp_path, stop=_tiny.StopAfter(40))
+    newest, before = files.list_checkpoints(tmp_path)[:2]
+    _make_infinite(newest.path)
+    assert files.find_corruption(newest.path) is None
+    place = _tiny.pretrain(path, tmp_path, verbosity=NORMAL)
+    err = capsys.readouterr().err
+    assert f"{newest.path} is damaged (weights of " in err
+    assert "are not finite" in err
+    assert f"resuming from {before.path} (step {before.step})" in err
+    assert _tiny.metrics(tmp_path) == _tiny.metrics(run)
+    assert _same_bits(place, files.read_pointer(run, "latest"))
+
+
+def test_run_of_infinite_checkpoints_alone_is_an_error_that_says_so(whole, tmp_path: Path) -> None:
+    path, _ = whole
+    with pytest.raises(NlpkitError):
+        _tiny.pretrain(path, tmp_path, stop=_tiny.StopAfter(40))
+    saved = files.list_checkpoints(tmp_path)
+    for found in saved:
+        _make_infinite(found.path)
+    with pytest.raises(FileError, match=r"checkpoints are damaged: .* are not finite"):
+        _tiny.pretrain(path, tmp_path)
+    assert files.list_checkpoints(tmp_path) == saved
 
 
 def test_checkpoint_without_a_manifest_is_put_aside_and_named(whole, tmp_path: Path) -> None:

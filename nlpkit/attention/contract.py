@@ -69,6 +69,14 @@ class BiasKind(MaskKind, Protocol):
 
 
 @runtime_checkable
+class WindowKind(Protocol):
+    """A mask kind whose mask is exactly a window around each query."""
+
+    def keys_in_sight(self, config: Any) -> tuple[int, int]:
+        """Return how many keys to the left and to the right of itself a query sees."""
+
+
+@runtime_checkable
 class ComputedKind(Protocol):
     """A kind with its own computation."""
 
@@ -190,6 +198,18 @@ class Request:
         if self.table is not None or (self.is_cross and self.kind.KERNEL == "causal"):
             return None
         return self.kind.KERNEL
+
+    @property
+    def window(self) -> tuple[int, int] | None:
+        """Keys to the left and to the right that a query sees, -1 for all of them.
+
+        None if a fused kernel with a sliding window cannot compute the mask, or if there is a bias.
+        """
+        if self.kernel is not None:
+            return (-1, 0) if self.kernel == "causal" else (-1, -1)
+        if self.table is not None or self.is_cross or not isinstance(self.kind, WindowKind):
+            return None
+        return self.kind.keys_in_sight(self.config)
 
     def mask(self, q: Tensor, k: Tensor) -> Tensor:
         """Return the kind's mask for these indices, without the boundaries of sequences."""

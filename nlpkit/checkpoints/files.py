@@ -82,11 +82,15 @@ def is_inside(name: str) -> bool:
     return PurePath(*parts).as_posix() == name and ".." not in parts and name[:1] not in "/."
 
 
-def newest_valid(run: Path, info: Callable[[str], None]) -> Checkpoint | None:
+def newest_valid(
+    run: Path,
+    info: Callable[[str], None],
+    find_problem: Callable[[Path], str | None] = find_corruption,
+) -> Checkpoint | None:
     """Return the newest valid checkpoint, or None if there is no checkpoint.
 
     `info` is called for each damaged newer checkpoint, which is renamed to `damaged-step-…`, so
-    that the run can save this step again.
+    that the run can save this step again. `find_problem` returns what is wrong with a checkpoint.
 
     Raises:
         FileError: all checkpoints are damaged.
@@ -94,7 +98,7 @@ def newest_valid(run: Path, info: Callable[[str], None]) -> Checkpoint | None:
     checkpoints = list_directories(run)
     problems: list[tuple[Path, str]] = []
     for checkpoint in checkpoints:
-        problem = find_corruption(checkpoint.path)
+        problem = find_problem(checkpoint.path)
         if problem is None:
             for path, cause in problems:
                 info(

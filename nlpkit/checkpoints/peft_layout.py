@@ -7,8 +7,9 @@ files of the base are used.
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from safetensors import SafetensorError
@@ -21,9 +22,16 @@ from nlpkit.config import FrozenConfig
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
 from nlpkit.models import families, hf_format
-from nlpkit.models.head import HEAD
+from nlpkit.models.head import CHOICE, HEAD, SEQUENCE, task_head
 from nlpkit.models.lora_config import Config
 
+# peft's `task_type` by the kind of task; other layers have none.
+_TASK_TYPES = {
+    SEQUENCE: "SEQ_CLS",
+    CHOICE: "SEQ_CLS",
+    "token_classification": "TOKEN_CLS",
+    "question_answering": "QUESTION_ANS",
+}
 SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
@@ -36,6 +44,7 @@ def write(
     weights: Mapping[str, Tensor],
     tables: Mapping[str, Tensor],
     base: Path,
+    head_kind: str = SEQUENCE,
 ) -> None:
     """Write `adapter_config.json` and `adapter_model.safetensors` in the format of peft.
 
@@ -45,22 +54,23 @@ def write(
         weights: the model's state dict; the adapters and the task's output layer are saved.
         tables: the embedding tables by transformers' names, if the vocabulary has grown.
         base: the base checkpoint of the adapters.
+        head_kind: the kind of task of the output layer.
     """
     tensors = {}
     for ours, theirs in targets.items():
         for matrix in ("lora_A", "lora_B"):
             tensors[f"{PREFIX}{theirs}.{matrix}.weight"] = weights[f"{ours}.{matrix}"]
     has_head = HEAD in weights
-    heads = heads_of(family)
+    module = families.load_model(family)
+    heads = task_head(module, head_kind).names
     if has_head:
         tensors |= {f"{PREFIX}{theirs}": weights[ours] for ours, theirs in heads.items()}
     tensors |= {f"{PREFIX}{name}": table for name, table in tables.items()}
-    module = families.load_model(family)
     linear = hf_format.linear_names(module.FORMAT, module.Model, model_config)
     transposed = [hf_format.is_transposed(module.FORMAT, name) for name in targets.values()]
     settings = {
         "peft_type": "LORA",
-        "task_type": "SEQ_CLS" if has_head else "CAUSAL_LM",
+        "task_type": _TASK_TYPES.get(head_kind) if has_head else "CAUSAL_LM",
         "base_model_name_or_path": str(base),
         "r": config.rank,
         "lora_alpha": config.alpha,
@@ -68,11 +78,17 @@ def write(
         "target_modules": _target_modules(linear.values(), targets),
         "fan_in_fan_out": all(transposed),
         "bias": "none",
-        "modules_to_save": [heads[HEAD].rpartition(".")[0]] if has_head else None,
+        "modules_to_save": [_module_of(heads.values())] if has_head else None,
         "inference_mode": True,
     }
     (directory / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     hf_layout.save_tensors(directory / WEIGHTS, tensors, {"format": "pt"})
+
+
+def _module_of(names: Iterable[str]) -> str:
+    """Return the smallest module that has all these parameters."""
+    modules = [PurePosixPath(*name.split(".")[:-1]) for name in names]
+    return os.path.commonpath(modules).replace("/", ".")
 
 
 def _target_modules(linear: Iterable[str], targets: Mapping[str, str]) -> list[str]:
@@ -96,7 +112,7 @@ def read_state(
         for ours, theirs in targets.items()
         for matrix in ("lora_A", "lora_B")
     }
-    for ours, theirs in heads_of(family).items():
+    for ours, theirs in heads_of(family):
         if PREFIX + theirs in tensors:
             state[ours] = tensors[PREFIX + theirs]
     for ours, theirs in tables_of(family).items():

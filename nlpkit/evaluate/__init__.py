@@ -248,12 +248,17 @@ class Evaluation:
 
     def _answers(
         self, metrics: Sequence[str], generation: Settings, log: Log, stop: StopFlag, batch: int
-    ) -> tuple[list[str], list[str]]:
+    ) -> tuple[list[str], list[str | tuple[str, ...]]]:
         """Return the model's answers and the labels, in the order of the rows."""
         predictions = self.held_out.predictions
         if predictions:
             order = self.held_out.bins.items.tolist()
-            in_order = [pair for _, pair in sorted(zip(order, predictions, strict=True))]
+            in_order = [
+                pair
+                for _, pair in sorted(
+                    zip(order, predictions, strict=True), key=lambda each: each[0]
+                )
+            ]
             return [a for a, _ in in_order], [b for _, b in in_order]
         if not self.is_task or not isinstance(self.corpus, Items):
             if metrics:

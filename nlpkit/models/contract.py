@@ -28,9 +28,9 @@ class Family(Protocol):
 class FamilyModel(Protocol):
     """`models/NAME/model.py`.
 
-    If transformers has a sequence classifier of the family, two optional names describe it:
-    `CLASSIFIER`, its class, and `CLASSIFIER_NAMES`, its names of the task's layer: `head.weight`
-    and, if the layer has a bias, `head.bias`. The default is `score.weight` without a bias.
+    If transformers has models of the family with a task's layer, the optional table `TASK_HEADS`
+    names them by the kind of task: `{"token_classification": TaskHead(CLASS, LAYER)}`
+    (`models/head.py`). Other layers are `score.weight`, without a bias.
     """
 
     Model: type[nn.Module]  # called with (config, vocab_size, backend); see `Model` below

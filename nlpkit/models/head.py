@@ -1,18 +1,19 @@
-"""The task head: a linear layer on the state of each sequence, the same for all families.
+"""The task head: a linear layer on states, the same for all families, and its names elsewhere.
 
 M states, C model width, O outputs, S sequences.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-HEAD = "head.weight"  # name in a state dict
-BIAS = "head.bias"  # only if the family's classifier in transformers has a bias
-# Names in transformers' sequence classifiers, unless the family has `CLASSIFIER_NAMES`.
-_DEFAULT_NAMES = {HEAD: "score.weight"}
+PREFIX = "head."  # of the head's parameters in a state dict
+HEAD = "head.weight"
+SEQUENCE = "sequence_classification"  # the kind of head of a task that names none
+CHOICE = "multiple_choice"
 INIT_STD = 0.02
 
 
@@ -32,18 +33,101 @@ class Head(nn.Module):
         return F.linear(F.dropout(states, self.dropout, self.training), self.weight, self.bias)
 
 
-def classifier_names(module: object) -> Mapping[str, str]:
-    """Return the head's parameters with transformers' names of them in this family.
+class DenseHead(Head):
+    """Dropout, a dense layer with tanh, then `Head`: the head of RoBERTa's classifier."""
 
-    `module` is the family's `model.py`; its `CLASSIFIER_NAMES` replace the default.
+    def __init__(self, hidden_size: int, outputs: int, dropout: float, bias: bool = False):
+        super().__init__(hidden_size, outputs, dropout, bias)
+        self.dense = nn.Linear(hidden_size, hidden_size)
+        nn.init.normal_(self.dense.weight, std=INIT_STD)
+        nn.init.zeros_(self.dense.bias)
+
+    def activation(self, states: Tensor) -> Tensor:
+        """Return what follows the dense layer."""
+        return torch.tanh(states)
+
+    def forward(self, states: Tensor) -> Tensor:
+        dropped = F.dropout(states, self.dropout, self.training)
+        return super().forward(self.activation(self.dense(dropped)))
+
+
+@dataclass(frozen=True)
+class TaskHead:
+    """transformers' model with a task's layer: its class and its names of the layer.
+
+    Without a class, transformers has no such model: the checkpoint keeps the class of the family.
     """
-    names: Mapping[str, str] = vars(module).get("CLASSIFIER_NAMES", _DEFAULT_NAMES)
-    return names
+
+    architecture: str
+    layer: str
+    bias: bool = True
+    dense: str = ""  # transformers' name of the dense layer of a `DenseHead`
+    kind: type[Head] = Head
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Our names of the head's parameters with transformers' names."""
+        names = {HEAD: f"{self.layer}.weight"}
+        if self.bias:
+            names["head.bias"] = f"{self.layer}.bias"
+        if self.dense:
+            names |= {f"head.dense.{part}": f"{self.dense}.{part}" for part in ("weight", "bias")}
+        return names
+
+    def new(self, hidden_size: int, outputs: int, dropout: float) -> Head:
+        """Return a randomly initialized head."""
+        return self.kind(hidden_size, outputs, dropout, self.bias)
+
+    def shapes(self, hidden_size: int, outputs: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the head's parameters, by their names in a state dict."""
+        with torch.device("meta"):
+            state = self.new(hidden_size, outputs, 0.0).state_dict()
+        return {f"{PREFIX}{name}": tuple(tensor.shape) for name, tensor in state.items()}
+
+
+# The layer of a family that has no model for a kind of task in transformers.
+_OWN = TaskHead("", "score", bias=False)
+
+
+def task_heads(module: object) -> Mapping[str, TaskHead]:
+    """Return transformers' models with a task's layer by the kind of task.
+
+    `module` is the family's `model.py`; it may have the table `TASK_HEADS`.
+    """
+    heads: Mapping[str, TaskHead] = vars(module).get("TASK_HEADS", {})
+    return heads
+
+
+def task_head(module: object, kind: str) -> TaskHead:
+    """Return the model with the layer of a kind of task; its class may be empty.
+
+    Without a model for multiple choice, the layer is that of the sequence classifier: both read the
+    summary of a sequence.
+    """
+    heads = task_heads(module)
+    return heads.get(kind) or (heads.get(SEQUENCE, _OWN) if kind == CHOICE else _OWN)
+
+
+def saved_head(
+    module: object, architectures: Iterable[str], tensors: Mapping[str, Tensor]
+) -> TaskHead | None:
+    """Return the head of a checkpoint, or None: by its class, else by the name of its layer."""
+    heads = [head for head in task_heads(module).values() if head.names[HEAD] in tensors]
+    named = [head for head in heads if head.architecture in architectures]
+    own = [_OWN] if _OWN.names[HEAD] in tensors else []
+    return next(iter([*named, *own, *heads]), None)
+
+
+def head_names(module: object) -> list[tuple[str, str]]:
+    """Return all pairs of our name and transformers' name of a task's layer in this family."""
+    pairs = [pair for head in (*task_heads(module).values(), _OWN) for pair in head.names.items()]
+    return [*dict.fromkeys(pairs)]
 
 
 def taken_head(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Remove the head from a model's state dict, and return its own state dict; {} if none."""
-    return {name.rpartition(".")[2]: state.pop(name) for name in (HEAD, BIAS) if name in state}
+    names = [name for name in state if name.startswith(PREFIX)]
+    return {name.removeprefix(PREFIX): state.pop(name) for name in names}
 
 
 def last_states(hidden: Tensor, lengths: Sequence[int]) -> Tensor:

@@ -49,16 +49,24 @@ class HfFormat:
     architecture: str  # transformers' class of the complete model
     # Our parameters and modules with transformers' names. The row of a module holds for all its
     # contents; the longest matching row counts; {num_layers} is any number below that setting.
-    # Each tensor that `join` adds has its own row.
+    # Each tensor that `join` adds has its own row. A row that a model with these settings has no
+    # tensor for, such as an untied output table, is not written; read, it is one of `copies`.
     names: Mapping[str, str]
     sizes: Mapping[str, str]  # our settings with transformers' names
+    # transformers' settings that config.json may lack, with the values that are meant then
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     body: str = ""  # prefix of the body's names in a transformers model with a head
     copies: Mapping[str, str] = field(default_factory=dict)  # their tensors that are copies of ours
+    # Ends of their tensors' names in old checkpoints, with the ends that they have now.
+    old_ends: Mapping[str, str] = field(default_factory=dict)
     # Both are parts of dotted names, ours or theirs.
     optional: tuple[str, ...] = ()  # a checkpoint may lack such tensors
     ignored: tuple[str, ...] = ()  # a checkpoint may contain such tensors; they are not read
     # Further settings in config.json; those under `nlpkit` are added to our notes.
     more_settings: Callable[[Any], dict[str, Any]] = lambda config: {}
+    # Write `bos_token_id` and `eos_token_id`; transformers' defaults are ids of the original
+    # vocabulary.
+    bos_and_eos: bool = False
     # Returns the arguments of `Config`, from config.json and its sizes; raises ValueError.
     read_config: Callable[[Settings, dict[str, Any]], dict[str, Any]] = lambda settings, sizes: (
         sizes
@@ -155,7 +163,7 @@ def written(form: HfFormat, config: FrozenConfig, state: State) -> dict[str, dic
             tensors[name.folder][name.theirs] = tensor.T if transpose else tensor
     for folder, part in parts.items():
         for theirs, ours in part.copies.items():
-            if ours in state:
+            if ours in state and theirs not in tensors[folder]:
                 tensors[folder][theirs] = state[ours].clone()
     return tensors
 
@@ -198,7 +206,7 @@ def read_config(form: HfFormat, config: type[FrozenConfig], settings: Settings) 
     """
     sizes = {}
     for ours, theirs in form.sizes.items():
-        value = settings[theirs]
+        value = settings[theirs] if theirs in settings else form.defaults[theirs]
         # JSON may contain 0 for 0.0.
         is_integer = isinstance(value, int) and not isinstance(value, bool)
         sizes[ours] = (
@@ -215,21 +223,33 @@ def read_state(
     Args:
         model: a model with this `config`; its state dict has the names to read.
     """
+    tensors = {_renamed(form, key): tensor for key, tensor in tensors.items()}
     state: dict[str, Tensor] = {}
-    used = set()
+    used: dict[str, list[str]] = {}
     names = [*model.state_dict()]
     for ours in (*names, *_joined(form, config, names)):
         for name in names_of(form, ours):
             key = _key(form, name.key, tensors)
             if key is None:
                 continue
-            used.add(key)
+            used.setdefault(ours, []).append(key)
             tensor = tensors[key]
             transpose = name.transposed and tensor.ndim == 2
             state.setdefault(ours, tensor.T.contiguous() if transpose else tensor)
     state = dict(form.split(config, settings, state))
-    unused = [key for key in tensors if key not in used and not _repeats(form, key, tensors, state)]
+    for ours in state.keys() - {*names}:  # for models with other settings
+        del state[ours], used[ours]
+    read = {key for keys in used.values() for key in keys}
+    unused = [key for key in tensors if key not in read and not _repeats(form, key, tensors, state)]
     return state, [key for key in unused if not matches(form.ignored, key)]
+
+
+def _renamed(form: HfFormat, key: str) -> str:
+    """Return today's name of a tensor of an old checkpoint."""
+    for old, new in form.old_ends.items():
+        if key.endswith(old):
+            return key.removesuffix(old) + new
+    return key
 
 
 def _joined(form: HfFormat, config: FrozenConfig, names: Iterable[str]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from nlpkit.config import FrozenConfig
 from nlpkit.errors import UsageError
 from nlpkit.models import hf_format
 from nlpkit.models.contract import FamilyModel
-from nlpkit.models.head import BIAS, HEAD
+from nlpkit.models.head import PREFIX
 from nlpkit.models.lora_config import Config
 
 ALL = "all-linear"  # as in peft
@@ -67,7 +67,7 @@ def targeted(config: Config, module: FamilyModel, model_config: FrozenConfig) ->
 def adapt(model: nn.Module, config: Config, targets: Mapping[str, str]) -> None:
     """Freeze `model` except its task head, and add adapters to the target layers."""
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name in (HEAD, BIAS))
+        parameter.requires_grad_(name.startswith(PREFIX))
     for name in targets:
         parent, _, leaf = name.rpartition(".")
         owner = model.get_submodule(parent)

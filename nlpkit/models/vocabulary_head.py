@@ -12,9 +12,13 @@ from nlpkit.models.loss import linear_cross_entropy
 
 
 class TiedHead(nn.Module):
-    """`token_loss` and `logits` of a model whose output table is its `token_embedding`."""
+    """`token_loss` and `logits` of a model whose output table is by default `token_embedding`."""
 
     token_embedding: Tensor  # (V, E)
+
+    def output_table(self) -> Tensor:
+        """Return the table of the output, (V, E): that of the input, unless they are not tied."""
+        return self.token_embedding
 
     def output_bias(self) -> Tensor | None:
         """Return the bias of the logits, (V,), or None."""
@@ -41,7 +45,7 @@ class TiedHead(nn.Module):
         """
         return linear_cross_entropy(
             self.output_states(hidden[index]),
-            self.token_embedding,
+            self.output_table(),
             targets,
             loss_weights,
             bias=self.output_bias(),
@@ -50,4 +54,4 @@ class TiedHead(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return (M, V) for hidden states (M, C)."""
-        return F.linear(self.output_states(hidden), self.token_embedding, self.output_bias())
+        return F.linear(self.output_states(hidden), self.output_table(), self.output_bias())

@@ -7,11 +7,12 @@ A task file has a `Config` and an `Objective` derived from `Task`. In addition t
 - `texts(row)`: the texts of a row to be tokenised; it checks all values;
 - `item(row, ids)`: the tokenised row, with its `size` in tokens and the counts of `cut` tokens;
 - `example(item, rng)`: the arrays; sequences are concatenated, `LENGTHS` has their lengths;
-- `outputs`: the size of the linear layer on a state, or 0;
+- `outputs`: the size of the linear layer on a state, or 0; `head_kind`: its kind of task;
 - `special_tokens(model_config)`: tokens that the vocabulary must have;
 - `unknown(item)`, `unlearned(item)`: the number of unknown tokens, and of those excluded targets;
 - `metrics`: names of the scores (`nlpkit score`) of the task;
-- `predict(model, hidden, batch)`: the loss, and (prediction, label) of each row.
+- `predict(model, hidden, batch)`: the loss, and (prediction, label) of each row;
+- `answers(predictions, items)`: these pairs, if `predict` returns something else for each row.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ if TYPE_CHECKING:
     from nlpkit.data.pack import Batch
     from nlpkit.tokenizers.contract import Tokenizer
 
-__all__ = ["LENGTHS", "Item", "RowError", "Task", "kind_of", "shorten"]
+__all__ = ["LENGTHS", "Answer", "Item", "RowError", "Task", "kind_of", "shorten"]
+
+# The prediction of a row, and its label: one right answer, or several.
+Answer = tuple[str, str | tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,8 @@ class Task(ABC):
 
     columns: tuple[str, ...]
     outputs: int = 0
+    # The kind of task of that layer, which decides its model in transformers (`models/head.py`).
+    head_kind: str = "sequence_classification"
     dropout: float = 0.0  # on the input of that layer
     drop_unknown = False
     joins = False
@@ -83,9 +89,13 @@ class Task(ABC):
 
     def predict(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
-    ) -> tuple[Loss, list[tuple[str, str]]]:
+    ) -> tuple[Loss, list[Any]]:
         """Return the loss, and (prediction, label) of each row; no predictions by default."""
         return self.loss(model, hidden, batch), []
+
+    def answers(self, predictions: list[Any], items: Sequence[Item]) -> list[Answer]:
+        """Return (prediction, label) of each row, from what `predict` returned for the `items`."""
+        return predictions
 
     @abstractmethod
     def texts(self, row: Row) -> tuple[str, ...]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from pydantic import Field as Setting
 
 from nlpkit.data.items import Row
-from nlpkit.objectives._states import StateConfig, StateTask
+from nlpkit.objectives._framed import FramedConfig
+from nlpkit.objectives._states import StateTask
 from nlpkit.objectives._task import RowError, group_softmax_loss, kind_of, predictions
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from nlpkit.tokenizers.contract import Extendable
 
 
-class Config(StateConfig):
+class Config(FramedConfig):
     """The columns of a row."""
 
     context: str = Setting("context", min_length=1, description="column of the context")
@@ -43,6 +44,7 @@ class Objective(StateTask):
     """Examples and loss of multiple choice."""
 
     outputs = 1
+    head_kind = "multiple_choice"
     metrics = ("accuracy",)
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):

@@ -31,7 +31,7 @@ from nlpkit.train.settings import ResolvedTraining
 
 @dataclass
 class Plan:
-    """The parts of a run that has not begun."""
+    """The parts of a run that is not started."""
 
     resolved: Resolved
     settings: ResolvedTraining  # `train` of the recipe, its length in steps

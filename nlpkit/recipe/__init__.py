@@ -1,7 +1,7 @@
-"""A recipe: one YAML file that says everything about a run, checked before anything heavy starts.
+"""A recipe: one YAML file with all settings of a run, checked before torch is loaded.
 
-The shell knows the sections and none of their options: these belong to the `Config` of the part
-that the recipe names. All mistakes are reported at once, each with its place in the file.
+This module knows the sections, but not their settings: these belong to the `Config` of the part
+that the recipe names. All mistakes are reported together, each with its place in the file.
 """
 
 import json
@@ -40,7 +40,7 @@ class Recipe(FrozenConfig):
     """The resolved recipe. `data`, `train`, `lora`, `eval`: see `sections.FIXED`."""
 
     name: str = Field(description="name of the run, and of its directory", json_schema_extra=_FREE)
-    seed: int = Field(1, ge=0, lt=2**32, description="of everything that is drawn at random")
+    seed: int = Field(1, ge=0, lt=2**32, description="seed of all random numbers")
     out: str = Field(
         "",
         validate_default=True,
@@ -50,35 +50,44 @@ class Recipe(FrozenConfig):
     init_from: str | None = Field(None, min_length=1, description="checkpoint to start from")
     init_missing: list[str] = Field(
         [],
-        description="tensors that init_from may lack (parts of names: pooler); random values",
+        description="tensors that init_from may lack, by parts of their names (pooler); they are "
+        "initialized at random",
     )
     model: Model | None = Field(
         None,
         validate_default=True,
-        description="family and sizes; with init_from, dropout rates alone",
+        description="family and sizes; with init_from, only dropout rates",
     )
-    # Before the tokenizer, which is not needed where no objective reads text.
+    # Before the tokenizer: whether it is needed depends on the objective.
     objective: tuple[Objective, ...] = Field(
         description="training objective, or a list of them with weights"
     )
     tokenizer: Tokenizer | None = Field(
         None, validate_default=True, description="kind: NAME to train one, or path: DIR"
     )
-    data: Any = Field(default_factory=dict, validate_default=True, description="the text")
-    attention: Attention = Field(default_factory=Attention, description="how it is computed")
-    train: Any = Field(default_factory=dict, validate_default=True, description="the training")
+    data: Any = Field(
+        default_factory=dict, validate_default=True, description="files for training and evaluation"
+    )
+    attention: Attention = Field(
+        default_factory=Attention, description="kinds of attention, and their backend"
+    )
+    train: Any = Field(
+        default_factory=dict, validate_default=True, description="length, optimizer, checkpoints"
+    )
     lora: Any = Field(
         None, description="low-rank adapters, trained instead of the model's own weights"
     )
-    eval: Any = Field(default_factory=dict, validate_default=True, description="how it is judged")
+    eval: Any = Field(
+        default_factory=dict, validate_default=True, description="scores of an evaluation"
+    )
 
     @field_validator("name")
     @classmethod
     def _directory_name(cls, name: str) -> str:
         if len(name) > 100 or not re.fullmatch(r"\w[\w.-]*(?<!\.)", name):
             raise ValueError(
-                f"{problems.quote(name)} is no safe directory name: letters, digits, `_`, `-` "
-                "and `.` inside, at most 100 characters"
+                f"{problems.quote(name)} is not a safe directory name; use letters, digits, "
+                "`_`, `-` and, inside, `.`, at most 100 characters"
             )
         return name
 
@@ -139,7 +148,7 @@ class Recipe(FrozenConfig):
 
 @dataclass(frozen=True)
 class Resolved:
-    """A checked recipe, and where it came from.
+    """A checked recipe, and the origin of its settings.
 
     `base` is the folder of the recipe file; `origin` says of each setting (`model.hidden_size`)
     whether it is the `default`, from `recipes/x.yaml:12` or from the `command line`.
@@ -150,18 +159,18 @@ class Resolved:
     origin: dict[str, str]
 
     def dump(self) -> dict[str, Any]:
-        """Return every setting as plain data, defaults written out."""
+        """Return all settings as plain data, with defaults."""
         return self.recipe.model_dump(mode="json")
 
     def to_yaml(self) -> str:
-        """Return a recipe that loads to an equal one."""
+        """Return YAML that loads as an equal recipe."""
         return yaml.write(self.dump())
 
     def path(self, name: str) -> Path:
-        """Return the file or directory that a setting names, `~` and `$HOME` replaced.
+        """Return the file or directory that a setting names, with `~` and `$HOME` replaced.
 
-        A relative name is looked for in the working directory, then in `base`; one that is in
-        neither is in the working directory.
+        A relative name is searched in the working directory, then in `base`. If it is in neither,
+        the path in the working directory is returned.
         """
         name = re.sub(r"^\$(HOME\b|\{HOME\})", "~", name)
         path = Path(os.path.expanduser(name))
@@ -193,7 +202,9 @@ def parse(raw: bytes, source: str, base: Path, overrides: Sequence[str] = ()) ->
         mistakes += apply(document, override, order)
     replace_alternatives(document)
     mistakes += [
-        Problem.at(document.place(path), path, "holds a NUL character, which no setting can have")
+        Problem.at(
+            document.place(path), path, "contains a NUL character, which no setting can have"
+        )
         for path in flatten(document.data)
         if isinstance(value := problems.value_at(document.data, path), str) and "\0" in value
     ]
@@ -223,7 +234,7 @@ def _kind(document: Document) -> str:
 
 
 def packaged() -> dict[str, Path]:
-    """Return the recipes that come with nlpkit, by name."""
+    """Return the recipes of nlpkit, by name."""
     shipped = _PACKAGE / "_shipped" / "recipes"
     folder = shipped if shipped.is_dir() else _PACKAGE.parent / "recipes"
     files = sorted(folder.rglob("*.yaml"))
@@ -254,7 +265,7 @@ def _read(path: Path, name: str) -> bytes:
 
 
 def _shown(path: Path) -> str:
-    """Return `path` as messages call it: relative where it is below the working directory."""
+    """Return `path` for messages: relative if it is below the working directory."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
@@ -274,7 +285,7 @@ def flatten(data: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 def _origin(leaf: KeyPath, document: Document, usual: bool) -> str:
-    """Return where a setting of the resolved recipe came from; `usual`: it is as by default."""
+    """Return the origin of a setting; `usual`: its value is the default."""
     if leaf[0] == "objective" and isinstance(document.data["objective"], list):
         leaf = leaf if isinstance(leaf[1], int) else (leaf[0], 0, *leaf[1:])
     path: KeyPath = ()
@@ -289,7 +300,7 @@ def _origin(leaf: KeyPath, document: Document, usual: bool) -> str:
         elif isinstance(here, list) and isinstance(step, int) and step < len(here):
             here = here[step]
         else:
-            # The part's `Config` writes out what the user wrote in short.
+            # The part's `Config` has expanded a short form.
             if usual:
                 return DEFAULT
             break
@@ -299,7 +310,7 @@ def _origin(leaf: KeyPath, document: Document, usual: bool) -> str:
 
 
 def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return the settings (`train.lr`) that differ between two dumps, free ones left out."""
+    """Return the settings (`train.lr`) that differ between two dumps, without free ones."""
     free = {
         (*path, name)
         for data in (old, new)

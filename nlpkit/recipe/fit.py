@@ -1,6 +1,6 @@
-"""Whether family, attention and objectives of a recipe fit together; free of torch.
+"""Checks that family, attention and objectives of a recipe fit together, without torch.
 
-What a family can do, in words that objectives ask for: `models/config.py`.
+The capabilities of families, which objectives require, are in `models/config.py`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,11 +14,11 @@ from nlpkit.objectives._task import Task
 from nlpkit.recipe.places import Document, Path, Problem
 from nlpkit.recipe.sections import Attention, Objective
 
-Misfit = tuple[Path, str]  # the setting, and what is wrong with it
+Misfit = tuple[Path, str]  # the setting, and why it does not fit
 
 
 def problems(recipe: Any, document: Document) -> list[Problem]:
-    """Return what does not fit, each with its place; nothing where `init_from` has the sizes."""
+    """Return what does not fit, each with its place; [] if the sizes come from `init_from`."""
     if recipe.model is None or recipe.model.family is None:
         return []
     config = recipe.model.config
@@ -35,7 +35,7 @@ def problems(recipe: Any, document: Document) -> list[Problem]:
 
 
 def with_attention(config: ModelConfig, choices: tuple[Choice, ...]) -> Any:
-    """Return the settings of a model with these kinds of attention; none: as it has them."""
+    """Return the settings of a model with these kinds of attention; if empty, unchanged."""
     return config.model_copy(update={"attention": choices}) if choices else config
 
 
@@ -50,9 +50,9 @@ def of_attention(section: Attention, config: ModelConfig) -> Iterator[Misfit]:
 def of_objectives(
     objectives: Sequence[Objective], family: str, config: ModelConfig
 ) -> Iterator[Misfit]:
-    """Yield the objectives that a model cannot have, or that cannot be joined."""
+    """Yield the objectives that cannot train the model or cannot be combined."""
     given = {name for made in classes(objectives) for name in made.inputs}
-    owners: dict[str, str] = {}  # of each loss: the objective before that has it
+    owners: dict[str, str] = {}  # name of a loss -> the earlier objective that has it
     for number, section in enumerate(objectives):
         path: Path = ("objective", number, "name") if len(objectives) > 1 else ("objective", "name")
         made = registry.load("objectives", section.name).Objective
@@ -93,7 +93,7 @@ def of_objectives(
 def _of_mixture(
     mixed: mixture.Config, family: str, config: ModelConfig
 ) -> Iterator[tuple[int, str]]:
-    """Yield the members that cannot be mixed, or that a model cannot have."""
+    """Yield the members that cannot be mixed or cannot train the model."""
     first = mixed.of[0]
     for number, member in enumerate(mixed.of):
         made = member.objective
@@ -111,7 +111,7 @@ def _of_mixture(
 
 
 def classes(objectives: Sequence[Objective]) -> list[Any]:
-    """Return the classes of the objectives, those of the members in the place of a mixture."""
+    """Return the classes of the objectives; for a mixture, those of its members."""
     return [
         registry.load(part.FOLDER, part.name).Objective
         for section in objectives
@@ -125,7 +125,7 @@ def reads_text(objectives: Sequence[Objective]) -> bool:
 
 
 def missing(objective: Any, config: Any) -> list[str]:
-    """Return what the objective needs and the model's `Config` lacks, or has as False."""
+    """Return the needs of the objective that the model's `Config` lacks or has as False."""
     return [name for name in objective.needs if getattr(config, name, False) is False]
 
 
@@ -140,7 +140,7 @@ def _needed(lacking: Sequence[str], family: str, config: ModelConfig) -> str:
     wanted = [f"{n} ({CAPABILITIES[n]})" if n in CAPABILITIES else f"model.{n}" for n in lacking]
     kinds = ", ".join(dict.fromkeys(choice.kind for choice in config.attention))
     how = f" with attention {kinds}" if kinds else ""
-    return f"{', '.join(wanted)}, which family {family}{how} has not"
+    return f"{', '.join(wanted)}, which family {family}{how} does not have"
 
 
 def families_for(objective: Any) -> list[str]:
@@ -153,6 +153,6 @@ def families_for(objective: Any) -> list[str]:
 
 
 def _suited(objective: Any) -> str:
-    """Return what to say of the families that the objective trains."""
+    """Return a remark that names the families that the objective trains."""
     families = families_for(objective)
     return f"; it trains: {', '.join(families)}" if families else ""

@@ -9,7 +9,7 @@ from nlpkit.recipe.places import Document, Path, Place, Problem, dotted
 
 
 def apply(document: Document, override: str, order: int) -> list[Problem]:
-    """Put one `section.key=value` into the document; return what is wrong with it."""
+    """Apply one `section.key=value` to the document; return its mistakes."""
     name, equals, value = override.partition("=")
     name = name.strip()
     source = f"--set {name}"

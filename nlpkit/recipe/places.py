@@ -1,4 +1,4 @@
-"""Where the values of a recipe stand, and the mistakes found there."""
+"""The places of values in a recipe, and the mistakes at these places."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ def dotted(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value and its key stand (line, column: from 1), and how the value is written."""
+    """The line and column (from 1) of a value and of its key, and the written value."""
 
     source: str
     order: int = 0
@@ -59,14 +59,14 @@ class Problem:
 
 @dataclass
 class Document:
-    """Plain data, the place of every value, and the mistakes that do not stop the reading."""
+    """Plain data, the place of every value, and mistakes that did not stop the reading."""
 
     data: Any
     places: dict[Path, Place]
     problems: list[Problem] = field(default_factory=list)
 
     def place(self, path: Path) -> Place:
-        """Return the place of `path`, or of the nearest thing around it."""
+        """Return the place of `path`, or of the smallest part that contains it."""
         while path not in self.places:
             path = path[:-1]
         return self.places[path]

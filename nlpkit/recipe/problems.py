@@ -1,7 +1,7 @@
 """Pydantic's errors as plain sentences: path, what is wrong, what would be right.
 
-Expects the base `FrozenConfig`: strict types, unknown keys refused. An error type that is not in
-the tables keeps pydantic's own words.
+It expects classes derived from `FrozenConfig`, which has strict types and refuses unknown keys. An
+error type that is not in the tables keeps pydantic's message.
 """
 
 import re
@@ -14,7 +14,7 @@ from nlpkit import registry
 from nlpkit.recipe import yaml
 from nlpkit.recipe.places import Document, Path, Place, Problem
 
-# What is known at each mapping of a recipe: its path -> the settings it may hold.
+# The path of each mapping of a recipe -> the settings that it may have.
 Known = Mapping[Path, Mapping[str, FieldInfo]]
 
 _EXPECTED = {
@@ -49,13 +49,13 @@ _LONGEST_VALUE = 60
 
 
 def explain(errors: list[Any], document: Document, known: Known) -> list[Problem]:
-    """Return the problems that `ValidationError.errors()` holds, placed in the recipe."""
+    """Return the problems of `ValidationError.errors()`, with their places in the recipe."""
     by_path: dict[Path, list[Any]] = {}
     for error in errors:
         by_path.setdefault(_path(error, document.data), []).append(error)
     problems = []
     for path, found in by_path.items():
-        # The branches of a union all report; where one got into the value, the others are noise.
+        # All branches of a union report errors; if one reports an inner value, it is the one meant.
         deeper = any(len(other) > len(path) and other[: len(path)] == path for other in by_path)
         if deeper and all(error["type"] in _EXPECTED for error in found):
             continue
@@ -64,7 +64,7 @@ def explain(errors: list[Any], document: Document, known: Known) -> list[Problem
 
 
 def _path(error: Any, data: Any) -> Path:
-    """Return where the error is in the recipe, without the steps that only pydantic sees."""
+    """Return the path of the error in the recipe, without the steps that pydantic adds."""
     path: Path = ()
     here = data
     location = error["loc"]
@@ -107,14 +107,14 @@ def _problem(path: Path, found: list[Any], document: Document, known: Known) -> 
 
 
 def value_at(data: Any, path: Path) -> Any:
-    """Return the value at `path`; nothing (None) where there is none."""
+    """Return the value at `path`, or None."""
     for step in path:
         data = data[int(step)] if isinstance(data, list) else (data or {}).get(step)
     return data
 
 
 def _named_setting(what: str, known: Set[str]) -> tuple[Path, str]:
-    """Split `heads: must divide width`, said about a section, where `heads` is a setting of it."""
+    """Split `heads: must divide width`, a message about a section with a setting `heads`."""
     found = re.match(r"(\w+)((?:\.\w+)*): ", what)
     if not found or found[1] not in known:
         return (), what
@@ -171,14 +171,14 @@ def _got(value: Any, place: Place) -> str:
 
 
 def quote(text: str) -> str:
-    """Return `text` in double quotes on one line, cut where it is very long."""
+    """Return `text` in double quotes on one line, shortened if it is very long."""
     if len(text) > _LONGEST_VALUE:
         text = text[: _LONGEST_VALUE - 1] + "…"
     return '"' + "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text) + '"'
 
 
 def _advice(wanted: str, value: Any, place: Place) -> str | None:
-    """Return what would be right, where it can be told."""
+    """Return what would be right, if this can be known."""
     if isinstance(value, str) and ("integer" in wanted or "number" in wanted):
         meant = yaml.scalar(value)
         if isinstance(meant, (int, float)) and not isinstance(meant, bool):

@@ -1,7 +1,7 @@
-"""The sections of a recipe. Each knows where its options are declared, and none of the options.
+"""The sections of a recipe, and the classes that declare their settings.
 
-`known` answers which settings a place in a recipe may hold; messages, the JSON schema and the
-comparison of two recipes ask it.
+`known` returns the settings that each place of a recipe may have; messages and the comparison of
+two recipes use it.
 """
 
 import importlib
@@ -22,7 +22,7 @@ from nlpkit.config import FrozenConfig
 from nlpkit.part import Part, name_in
 from nlpkit.recipe.places import Path
 
-# Sections whose settings are declared by one module, whatever the recipe says.
+# Sections whose settings are always those of one module.
 FIXED = {
     "data": "nlpkit.data.corpus",
     "train": "nlpkit.train.settings",
@@ -41,8 +41,8 @@ def fixed_config(section: str) -> type[FrozenConfig]:
 class Model(Part):
     """The model family and its sizes.
 
-    With `init_from`, whose family and sizes count, `family` may be None; `config` then has the
-    dropout rates that replace those of the checkpoint.
+    With `init_from`, family and sizes are those of the checkpoint and `family` may be None;
+    `config` then has the dropout rates that replace those of the checkpoint.
     """
 
     FOLDER = "models"
@@ -69,20 +69,20 @@ class Objective(Part):
     FOLDER = "objectives"
     KEY = "name"
     name: Annotated[str, name_in("objectives"), Field(description="training objective")]
-    weight: float = Field(1.0, gt=0, description="of its loss, beside other objectives")
+    weight: float = Field(1.0, gt=0, description="weight of its loss in a list or mixture")
     config: Any = None
 
 
 class Tokenizer(Part):
-    """A tokenizer trained on `data.train` (`kind`), or a finished one (`path`).
+    """A tokenizer trained on `data.train` (`kind`), or a trained one (`path`).
 
-    With `init_from` it must begin with that checkpoint's tokens: one of a kind is that checkpoint's
-    tokenizer grown on `data.train` to `vocab_size`.
+    With `init_from` it must begin with the tokens of the checkpoint; with `kind`, the tokenizer of
+    the checkpoint grows on `data.train` to `vocab_size`.
     """
 
     FOLDER = "tokenizers"
     KEY = "kind"
-    path: str | None = Field(None, min_length=1, description="directory of a finished tokenizer")
+    path: str | None = Field(None, min_length=1, description="directory of a trained tokenizer")
     kind: Annotated[str, name_in("tokenizers")] | None = Field(
         None, validate_default=True, description="tokenizer to train on data.train"
     )
@@ -121,11 +121,11 @@ class AttentionLayer(Part):
 
 
 class Attention(Part):
-    """Who sees whom, by default as the family has it, and how that is computed."""
+    """The kinds of attention (by default the family's own), and the backend."""
 
     FOLDER = "attention/kinds"
     KEY = "kind"
-    backend: str = Field("auto", description="auto takes the fastest that fits; the log says which")
+    backend: str = Field("auto", description="auto takes the fastest that fits; the log names it")
     layers: tuple[AttentionLayer, ...] | None = Field(
         None,
         min_length=1,

@@ -65,7 +65,10 @@ def convert(
         warn(line)
     tokenizer = _tokenizer(old.path, loaded, family, vocabulary)
     pad_id = tokenizer.pad_id if tokenizer is not None else None
-    folders = hf_layout.layout(family, loaded.config, loaded.state, pad_id=pad_id)
+    ends = (tokenizer.bos_id, tokenizer.eos_id) if tokenizer is not None else (None, None)
+    folders = hf_layout.layout(
+        family, loaded.config, loaded.state, pad_id=pad_id, bos_and_eos=ends, head=loaded.head
+    )
     dtype = requested or old.precision
     for folder, (settings, tensors) in folders.items():
         kept = {} if folder else old.settings
@@ -85,7 +88,7 @@ def convert(
         hf_layout.write_folders(directory, folders)
         objective_heads.write(directory, {n: _cast(n, t, dtype) for n, t in heads.items()})
         if tokenizer is not None:
-            tokenizer_files.save(tokenizer, directory)
+            tokenizer_files.save(tokenizer, directory, token_types=loaded.config.pairs)
         hf_layout.write_notes(directory, notes)
 
     _publish(out, write)

@@ -17,7 +17,7 @@ from nlpkit.checkpoints.run_directory import seed_runs
 from nlpkit.disk import file_sha256, user_path
 from nlpkit.errors import DivergedError, FileError, UsageError
 from nlpkit.models import families
-from nlpkit.models.head import Head, taken_head
+from nlpkit.models.head import TaskHead, taken_head
 from nlpkit.models.rows import vocabulary_size
 from nlpkit.objectives import _members
 from nlpkit.objectives._combined import combined
@@ -92,7 +92,7 @@ def open_checkpoint(
     objective = _objective(directory, notes, tokenizer, part)
     machine.configure_allocator()
     dtype = _precision(precision, _stored(state, part.vocabulary), target)
-    model = _model(part, state, backend)
+    model = _model(part, state, backend, loaded.head)
     _add_objective_heads(model, objective, directory)
     model = model.to(device=target, dtype=dtype)
     return Opened(directory, part, model.eval(), tokenizer, objective, notes)
@@ -208,7 +208,9 @@ def _fitting(config: Any, model_config: Any) -> dict[str, Any]:
     return {"max_length": limit}
 
 
-def _model(part: ModelPart, state: dict[str, Any], backend: str) -> nn.Module:
+def _model(
+    part: ModelPart, state: dict[str, Any], backend: str, task_head: TaskHead | None
+) -> nn.Module:
     """Return the model with the weights of `state`, also of the output layer if there is one."""
     head = taken_head(state)
     # On `meta`, no time is needed for random weights, which would be replaced.
@@ -218,9 +220,9 @@ def _model(part: ModelPart, state: dict[str, Any], backend: str) -> nn.Module:
         if name not in state:  # optional in this family
             state[name] = torch.zeros(tensor.shape)
     model.load_state_dict(state, assign=True)
-    if head:
+    if head and task_head:
         part.outputs = len(head["weight"])
-        model.head = Head(part.config.hidden_size, part.outputs, 0.0, "bias" in head)
+        model.head = task_head.new(part.config.hidden_size, part.outputs, 0.0)
         model.head.load_state_dict(head, assign=True)
     return model.requires_grad_(False)
 

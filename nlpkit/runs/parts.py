@@ -15,7 +15,7 @@ from nlpkit.data.loader import Examples
 from nlpkit.data.store import Corpus
 from nlpkit.models import families
 from nlpkit.models.contract import FamilyModel
-from nlpkit.models.head import BIAS, Head, classifier_names
+from nlpkit.models.head import SEQUENCE, Head, TaskHead, task_head
 from nlpkit.models.lora_config import Config as LoraConfig
 from nlpkit.objectives.contract import Objective
 from nlpkit.tokenizers.contract import Tokenizer
@@ -65,6 +65,7 @@ class ModelPart:
     rows: int | None = None  # number of tokens of `source`; None: no checkpoint, or no vocabulary
     warnings: Sequence[str] = ()  # missing and unexpected tensors
     outputs: int = 0  # of the task's output layer; 0: there is none
+    head_kind: str = SEQUENCE  # the kind of task of that layer, which decides its name on disk
     head_dropout: float = 0.0
     same_task: bool = False  # whether `init_from` was trained for the same task
     # Makes the layers of the objective; None: it has none, or is not bound yet.
@@ -81,8 +82,12 @@ class ModelPart:
 
     def new_head(self) -> Head:
         """Return a randomly initialized output layer for the task."""
-        has_bias = BIAS in classifier_names(self.module())
-        return Head(self.config.hidden_size, self.outputs, self.head_dropout, has_bias)
+        return self.head.new(self.config.hidden_size, self.outputs, self.head_dropout)
+
+    @property
+    def head(self) -> TaskHead:
+        """transformers' model with the task's output layer."""
+        return task_head(self.module(), self.head_kind)
 
     @property
     def vocabulary(self) -> tuple[str, ...]:

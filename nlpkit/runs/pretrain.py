@@ -80,8 +80,9 @@ def pretrain(
             world_size=accelerator.num_processes,
         )
         for index, step in enumerate(steps(source, settings.steps - state.step, settings.workers)):
-            if index == 1:  # the backend was chosen in the first step
-                log.info(f"attention: {run.unwrapped.model.attention_choice}")
+            # The backend is chosen in the first step. A family may have no attention.
+            if index == 1 and (choice := getattr(run.unwrapped.model, "attention_choice", "")):
+                log.info(f"attention: {choice}")
             yield step
 
     is_main = accelerator.is_main_process

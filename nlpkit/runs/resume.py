@@ -3,7 +3,6 @@
 import json
 import platform
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,10 @@ from nlpkit.checkpoints import (
     tokenizer_files,
 )
 from nlpkit.disk import name_path_in_errors
-from nlpkit.errors import DivergedError, FileError, UsageError
+from nlpkit.errors import FileError, UsageError
 from nlpkit.models.hf_format import table_names
 from nlpkit.runs import build, vocabulary
+from nlpkit.runs.finite import check_finite, find_problem
 from nlpkit.runs.run import Run, from_first
 from nlpkit.train import snapshot
 from nlpkit.train.state import State
@@ -94,7 +94,7 @@ def _weights(run: Run, path: Path) -> dict[str, Tensor]:
 def _checkpoint_to_resume(run: Run, resume: str) -> files.Checkpoint | None:
     path = run.directory.path
     if resume == "auto":
-        return files.newest_valid(path, run.log.warn)
+        return files.newest_valid(path, run.log.warn, find_problem)
     named = named_checkpoint(resume)
     if named is not None:
         return _valid(run, named)
@@ -109,7 +109,7 @@ def named_checkpoint(resume: str) -> Path | None:
 
 
 def _valid(run: Run, path: Path) -> files.Checkpoint:
-    problem = files.find_corruption(path)
+    problem = find_problem(path)
     if problem:
         raise FileError(f"{path}: not a valid checkpoint: {problem}")
     step = _training(path, run.settings.best_by)[1].step
@@ -192,7 +192,7 @@ def save(run: Run, state: State, best: bool) -> None:
     existing = {c.step: c for c in files.list_checkpoints(path)}.get(state.step)
     if existing is None:
         weights = snapshot.weights(run.training)
-        _check_finite(state.step, weights)
+        check_finite(state.step, weights)
         optimizer_state = snapshot.optimizer_state(run.training, run.optimizer)
         if run.accelerator.is_main_process:
             _write(run, state, weights, optimizer_state)
@@ -203,14 +203,6 @@ def save(run: Run, state: State, best: bool) -> None:
             files.set_pointer(path, "best", files.checkpoint_path(path, state.step))
         files.prune(path, run.settings.keep)
     run.accelerator.wait_for_everyone()
-
-
-def _check_finite(step: int, weights: Mapping[str, Tensor]) -> None:
-    def first_wrong() -> str | None:
-        return next((name for name, each in weights.items() if not each.isfinite().all()), None)
-
-    if name := from_first(PartialState(), first_wrong):
-        raise DivergedError(f"step {step}: weights of {name} are not finite; nothing is saved")
 
 
 def _keep_tokenizer(run: Run) -> None:
@@ -235,7 +227,7 @@ def _write(
     def write(directory: Path) -> None:
         _write_model(run, directory, weights, state.step / run.settings.steps)
         if run.data.tokenizer is not None:
-            tokenizer_files.save(run.data.tokenizer, directory)
+            tokenizer_files.save(run.data.tokenizer, directory, token_types=run.part.config.pairs)
         hf_layout.save_tensors(directory / files.OPTIMIZER_STATE, optimizer_state)
         (directory / files.TRAINING).write_text(_state_text(run, state), encoding="utf-8")
 
@@ -253,6 +245,7 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
     weights, own = objective_heads.split(weights)
     objective_heads.write(directory, own)
     pad_id = None if tokenizer is None else tokenizer.pad_id
+    ends = (None, None) if tokenizer is None else (tokenizer.bos_id, tokenizer.eos_id)
     notes: dict[str, Any] = {
         "nlpkit": __version__,
         "objective": build.objective_notes(run.resolved, objective),
@@ -260,7 +253,7 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
     }
     plain = {key: value for key, value in weights.items() if ".lora_" not in key}
     labels = getattr(objective.config, "labels", None)
-    folders = hf_layout.layout(part.family, part.config, plain, labels, pad_id)
+    folders = hf_layout.layout(part.family, part.config, plain, labels, pad_id, ends, part.head)
     settings, tensors = folders[""]
     if part.lora is None:
         hf_layout.write_folders(directory, folders)
@@ -279,6 +272,7 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
             weights,
             tables,
             part.source,
+            part.head_kind,
         )
         notes["base"] = part.base_hash
     hf_layout.write_notes(directory, notes)

@@ -22,7 +22,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from nlpkit.config import FrozenConfig
 from nlpkit.errors import FileError
-from nlpkit.tokenizers import _text
+from nlpkit.tokenizers import _pairs
 from nlpkit.tokenizers._hf import LibraryTokenizer, count_characters, count_words, repeat
 
 _UNK, _END = "<unk>", "</w>"
@@ -53,12 +53,8 @@ class Tokenizer(LibraryTokenizer):
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a directory in any of the three layouts; raise `FileError` if unfit."""
-        folder = Path(path)
-        if not (folder / "tokenizer.json").is_file():
-            for vocab, merges in _PAIRS.items():
-                if (folder / vocab).is_file():
-                    return cls(_from_files(folder / vocab, folder / merges), str(folder / vocab))
-        return super().load(path)
+        found = _pairs.find(Path(path), _PAIRS)
+        return super().load(path) if found is None else cls(_from_files(*found), str(found[0]))
 
     @classmethod
     def train(cls, texts: Iterable[str], config: Config) -> "Tokenizer":
@@ -101,26 +97,10 @@ def _built(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> str:
 
 def _from_files(vocab: Path, merges: Path) -> str:
     """Return the `tokenizer.json` of a vocabulary and its merges; raise `FileError`."""
-    text, _ = _text.read(vocab, vocab.name)
-    try:
-        ids = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise FileError(f"{vocab}: not JSON: {error}") from error
-    if not isinstance(ids, dict) or not all(type(i) is int for i in ids.values()):
-        raise FileError(f"{vocab}: expected an object of token: id")
-    if sorted(ids.values()) != list(range(len(ids))):
-        raise FileError(f"{vocab}: the ids are not 0 to {len(ids) - 1}, each once")
+    ids = _pairs.read_vocabulary(vocab)
     if _UNK not in ids or not any(token.endswith(_END) for token in ids):
         raise FileError(f"{vocab}: no {_UNK} or no token that ends in {_END}: not GPT-1's")
-    pairs = []
-    for line, row in enumerate(_text.read(merges, merges.name)[0].split("\n"), 1):
-        if not row or (line == 1 and row.startswith("#version")):
-            continue
-        left, space, right = row.partition(" ")
-        if not space or not {left, right, left + right} <= ids.keys():
-            raise FileError(f"{merges}:{line}: {row!r} is not a merge of two tokens into a third")
-        pairs.append((left, right))
-    return _built(ids, pairs)
+    return _built(ids, _pairs.read_merges(merges, ids))
 
 
 def _learn(words: Counter[str], config: Config) -> tuple[dict[str, int], list[tuple[str, str]]]:

@@ -11,8 +11,8 @@ def refuses(request: Request) -> str | None:
     """Return why a kernel without masks and biases does not support this request, or None."""
     if request.table is not None:
         return "learned bias"
-    if request.kernel is None:
-        return "a mask that is neither full nor causal"
+    if request.window is None:
+        return "a mask that is neither full, causal nor a window"
     if request.device.type != "cuda":
         return f"made for CUDA, not for {request.device.type}"
     if request.dtype not in (torch.float16, torch.bfloat16):

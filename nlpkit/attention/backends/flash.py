@@ -25,7 +25,8 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Return attention with one kernel call per pack."""
     from flash_attn import flash_attn_varlen_func
 
-    queries, keys = request.layout, request.keys
+    queries, keys, window = request.layout, request.keys, request.window
+    assert window is not None  # else refused
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return flash_attn_varlen_func(
@@ -38,7 +39,8 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
             keys.max_length,
             dropout_p=request.dropout,
             softmax_scale=request.scale,
-            causal=request.kernel == "causal",
+            causal=window[1] == 0,
+            window_size=window,
             deterministic=torch.are_deterministic_algorithms_enabled(),
         )
 

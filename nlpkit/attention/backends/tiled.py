@@ -45,13 +45,19 @@ def _tiles(start: int, stop: int, device: torch.device) -> Iterator[Tensor]:
 
 def _scores(
     request: Request, table: Tensor | None, Q: Tensor, K: Tensor, i: Tensor, j: Tensor
-) -> Tensor:
-    """Return the scores of queries `i` against keys `j`, (H, I, J), -inf where hidden."""
-    S = torch.einsum("ihd,jhd->hij", Q[i], K[j]) * request.scale
+) -> Tensor | None:
+    """Return the scores of queries `i` against keys `j`, (H, I, J), -inf where hidden.
+
+    None if all of them are hidden: both passes skip such a tile.
+    """
     queries, keys = i[:, None], j[None, :]
+    visible = request.visible(queries, keys)
+    if not visible.any():
+        return None
+    S = torch.einsum("ihd,jhd->hij", Q[i], K[j]) * request.scale
     if table is not None:
         S = S + table[request.bias_index(queries, keys)].permute(2, 0, 1)
-    return S.masked_fill(~request.visible(queries, keys), -torch.inf)
+    return S.masked_fill(~visible, -torch.inf)
 
 
 class _Tiled(torch.autograd.Function):
@@ -69,6 +75,8 @@ class _Tiled(torch.autograd.Function):
                 O = Q.new_zeros(*m.shape, Q.shape[2])  # noqa: E741
                 for j in _tiles(start, stop, q.device):
                     S = _scores(request, table, Q, K, i, j)
+                    if S is None:
+                        continue
                     m_new = torch.maximum(m, S.amax(-1))
                     P = torch.exp(S - m_new[..., None])
                     rescale = torch.exp(m - m_new)
@@ -98,6 +106,8 @@ class _Tiled(torch.autograd.Function):
             for j in _tiles(start, stop, q.device):
                 for i in _tiles(start, stop, q.device):
                     S = _scores(request, table, Q, K, i, j)
+                    if S is None:
+                        continue
                     P = torch.exp(S - L[i].T[..., None])
                     dV[j] += torch.einsum("hij,ihd->jhd", P, dO[i])
                     dP = torch.einsum("ihd,jhd->hij", dO[i], V[j])

@@ -30,8 +30,8 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
 
     bounds = request.layout.cu_seqlens, request.keys.cu_seqlens
     longest = request.layout.max_length, request.keys.max_length
-    # Number of visible keys to the left and to the right of a query; -1 means no limit.
-    window = (-1, 0) if request.kernel == "causal" else (-1, -1)
+    window = request.window
+    assert window is not None  # else refused
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         out = varlen_attn(q, k, v, *bounds, *longest, scale=request.scale, window_size=window)

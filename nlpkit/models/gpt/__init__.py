@@ -3,45 +3,16 @@
 The defaults are the paper's. The model is in `model.py`, so that a recipe is checked without torch.
 """
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from nlpkit.attention.contract import Choice
-from nlpkit.models.config import ModelConfig
+from nlpkit.models.gpt_config import GptConfig
 
 MODEL_TYPE = "openai-gpt"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "clm"  # of a checkpoint that names no objective
 VOCABULARY = ("token_embedding",)  # parameters whose first dimension is the vocabulary
 
 
-class Config(ModelConfig):
+class Config(GptConfig):
     """Sizes of a GPT-1; feed-forward layers have width 4 C."""
 
-    hidden_size: int = Field(768, gt=0, description="width of the residual stream")
-    num_layers: int = Field(12, gt=0, description="number of blocks")
-    num_heads: int = Field(12, gt=0, description="attention heads")
     max_positions: int = Field(512, gt=0, description="learned positions: the longest sequence")
-    norm_eps: float = Field(1e-5, gt=0, description="epsilon of the layer norms")
-    embedding_dropout: float = Field(0.1, ge=0, lt=1, description="on the sum of the embeddings")
-    attention_dropout: float = Field(
-        0.1, ge=0, lt=1, description="on the attention probabilities; not every backend can"
-    )
-    residual_dropout: float = Field(
-        0.1, ge=0, lt=1, description="on what attention and feed-forward layers add"
-    )
-    init_std: float = Field(0.02, gt=0, description="of the initial weights, normal around 0")
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "Config":
-        if self.hidden_size % self.num_heads:
-            near = [n for n in range(1, self.hidden_size + 1) if self.hidden_size % n == 0]
-            best = min(near, key=lambda n: abs(n - self.num_heads))
-            raise ValueError(
-                f"num_heads: {self.num_heads} does not divide hidden_size {self.hidden_size}; "
-                f"try {best}"
-            )
-        return self
-
-    @property
-    def default_attention(self) -> tuple[Choice, ...]:
-        """Causal attention in all layers."""
-        return (Choice.of("causal"),)

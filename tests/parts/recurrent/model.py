@@ -31,7 +31,6 @@ class Model(TiedHead):
         self.token_embedding = nn.Parameter(torch.empty(vocab_size, config.hidden_size))
         nn.init.normal_(self.token_embedding, std=0.1)
         self.lstm = nn.LSTM(config.hidden_size, config.hidden_size, config.num_layers)
-        self.attention_choice = "none"
 
     def forward(
         self, lengths: Sequence[int], input_ids: Tensor, cache: Cache | None = None

@@ -1,0 +1,55 @@
+"""Settings of ALBERT: BERT with shared layers and narrow embeddings (Lan et al. 2019).
+
+The defaults are the paper's base model. The model is in `model.py`, so that a recipe is checked
+without torch.
+"""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from nlpkit.models.encoder_config import EncoderConfig
+
+MODEL_TYPE = "albert"  # transformers' name of the family, in config.json
+DEFAULT_OBJECTIVE = "mlm"  # of a checkpoint that names no objective
+# Parameters whose first dimension is the vocabulary.
+VOCABULARY = ("token_embedding", "token_bias", "output_embedding")
+
+
+class Config(EncoderConfig):
+    """Sizes of an ALBERT; the vocabulary's comes from the tokenizer."""
+
+    embedding_size: int = Field(
+        128, gt=0, description="width of the embeddings; a linear layer makes them hidden_size wide"
+    )
+    num_groups: int = Field(
+        1, gt=0, description="groups of layers in succession that share their weights; 1: all"
+    )
+    inner_layers: int = Field(
+        1,
+        gt=0,
+        description="layers in a group; each of num_layers applies all of them",
+    )
+    hidden_act: Literal["gelu", "relu", "gelu_new"] = Field(
+        "gelu_new",
+        description="activation, as transformers names it; gelu_new: the tanh form of gelu",
+    )
+    # Lan et al. 2019, sec. 4.8: dropout hurts.
+    dropout: float = Field(
+        0.0, ge=0, lt=1, description="on the embeddings and on what attention adds"
+    )
+    attention_dropout: float = Field(
+        0.0, ge=0, lt=1, description="on the attention probabilities; not every backend can"
+    )
+    pair_dropout: float = Field(
+        0.1, ge=0, lt=1, description="on the pooled state, before the scores of the order of texts"
+    )
+
+    @model_validator(mode="after")
+    def _groups_fit(self) -> "Config":
+        if self.num_groups > self.num_layers:
+            raise ValueError(
+                f"num_groups: {self.num_groups} is more than num_layers {self.num_layers}; "
+                "a group would not be used"
+            )
+        return self

@@ -1,0 +1,159 @@
+"""ALBERT (Lan et al. 2019, arXiv 1909.11942) over packed sequences, in transformers' layout.
+
+BERT with embeddings of width E, which a linear layer makes C wide, and with layers that share their
+weights. One head predicts masked tokens; another, on the pooled first state, says whether two texts
+are in their order.
+N tokens of the pack, M selected rows, S sequences, C hidden_size, E embedding_size, V vocabulary.
+
+As in transformers, what the feed-forward layers add has no dropout.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nlpkit.models import encoder, encoder_format
+from nlpkit.models.albert import Config
+from nlpkit.models.flops import visible_pairs
+from nlpkit.models.head import TaskHead
+from nlpkit.models.hf_format import HfFormat
+
+LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
+# transformers' models with a task's layer.
+TASK_HEADS = {
+    "sequence_classification": TaskHead("AlbertForSequenceClassification", "classifier"),
+    "token_classification": TaskHead("AlbertForTokenClassification", "classifier"),
+    "question_answering": TaskHead("AlbertForQuestionAnswering", "qa_outputs"),
+    "multiple_choice": TaskHead("AlbertForMultipleChoice", "classifier"),
+}
+
+
+class Model(encoder.TransformedHead):
+    """ALBERT with its two heads."""
+
+    def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
+        super().__init__()
+        width, narrow = config.hidden_size, config.embedding_size
+        self.config, self.vocab_size, self.backend = config, vocab_size, backend
+        self.token_embedding = nn.Parameter(torch.empty(vocab_size, narrow))
+        self.embeddings = encoder.Embeddings(config, narrow, config.max_positions)
+        self.widen = nn.Linear(narrow, width)
+        groups = [
+            [encoder.Layer(config, output_dropout=0.0) for _ in range(config.inner_layers)]
+            for _ in range(config.num_groups)
+        ]
+        order = [layer for group in _groups(config) for layer in groups[group]]
+        self.layers = encoder.Layers(config, nn.ModuleList(map(nn.ModuleList, groups)), order)
+        self.pooler = nn.Linear(width, width)
+        self.make_head(config, vocab_size, narrow, config.hidden_act)
+        self.order_classifier = nn.Linear(width, 2)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw weights from N(0, init_std) with torch's current generator; set biases to 0."""
+        encoder.initialize(self.named_parameters(), self.config.init_std)
+
+    @property
+    def attention_choice(self) -> str:
+        """The backends of the last forward pass, with their reasons, for the log."""
+        return self.layers.attention_choice
+
+    def forward(self, lengths: Sequence[int], input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
+        """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
+
+        Args:
+            input_ids: (N,) int64.
+            token_type_ids: (N,) int64: which text of its sequence a token is in.
+
+        Raises:
+            ValueError: a sequence is longer than `max_positions`.
+        """
+        layout = encoder.layout_within(lengths, self.config.max_positions, input_ids.device)
+        words = F.embedding(input_ids, self.token_embedding)
+        x = self.embeddings(words, layout.positions, token_type_ids)
+        return self.layers(self.widen(x), layout, self.backend)
+
+    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return (S, C), the representation of each sequence in a task: its first state, pooled."""
+        return torch.tanh(self.pooler(encoder.first_states(hidden, lengths)))
+
+    def pair_logits(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return (S, 2): scores that the two texts are in their order, and that they are not."""
+        pooled = self.summary(hidden, lengths)
+        dropped = F.dropout(pooled, self.config.pair_dropout, self.training)
+        return self.order_classifier(dropped)
+
+
+def _groups(config: Config) -> list[int]:
+    """Return the group of each of the `num_layers` layers, as transformers computes it."""
+    per_group = config.num_layers / config.num_groups
+    return [int(layer / per_group) for layer in range(config.num_layers)]
+
+
+def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
+    """Return the FLOPs of one training step on a pack; backward takes twice those of forward."""
+    width, narrow = config.hidden_size, config.embedding_size
+    depth = config.num_layers * config.inner_layers
+    deep = config.model_copy(update={"num_layers": depth})
+    weights = depth * encoder.layer_weights(config) + narrow * width
+    attention_products = 2 * width * visible_pairs(deep, lengths)
+    projection = targets * (vocab_size * narrow + width * narrow)
+    return 3 * 2 * (sum(lengths) * weights + attention_products + projection)
+
+
+def _names() -> dict[str, str]:
+    ours = "layers.blocks.{num_groups}.{inner_layers}"
+    theirs = "albert.encoder.albert_layer_groups.{num_groups}.albert_layers.{inner_layers}"
+    parts = {
+        "query": "attention.query",
+        "key": "attention.key",
+        "value": "attention.value",
+        "project": "attention.dense",
+        "attention_norm": "attention.LayerNorm",
+        "up": "ffn",
+        "down": "ffn_output",
+        "output_norm": "full_layer_layer_norm",
+    }
+    body = encoder_format.body_names("albert.")
+    shared = {name: theirs for name, theirs in body.items() if "{num_layers}" not in name}
+    return shared | {f"{ours}.{name}": f"{theirs}.{their}" for name, their in parts.items()}
+
+
+_DECODER = "predictions.decoder"
+FORMAT = HfFormat(
+    architecture="AlbertForPreTraining",
+    body="albert.",
+    names={
+        **_names(),
+        **encoder_format.decoder_names("predictions.bias", _DECODER),
+        "widen": "albert.encoder.embedding_hidden_mapping_in",
+        "pooler": "albert.pooler",
+        "output_dense": "predictions.dense",
+        "output_norm": "predictions.LayerNorm",
+        "order_classifier": "sop_classifier.classifier",
+    },
+    copies=encoder_format.decoder_copies(_DECODER),
+    old_ends=encoder_format.OLD_ENDS,
+    # AlbertForMaskedLM has neither.
+    optional=("pooler", "order_classifier"),
+    ignored=("position_ids",),
+    sizes={
+        **encoder_format.SIZES,
+        "embedding_size": "embedding_size",
+        "num_groups": "num_hidden_groups",
+        "inner_layers": "inner_group_num",
+        "pair_dropout": "classifier_dropout_prob",
+    },
+    defaults={
+        **encoder_format.DEFAULTS,
+        "hidden_act": "gelu_new",
+        "num_hidden_groups": 1,
+        "inner_group_num": 1,
+        "classifier_dropout_prob": 0.1,
+    },
+    read_config=encoder_format.check_settings,
+    join=encoder_format.join,
+    split=encoder_format.split,
+)

@@ -1,0 +1,16 @@
+"""Settings of BERT, a post-norm encoder of pairs of texts (Devlin et al. 2018).
+
+The defaults are the paper's base model. The model is in `model.py`, so that a recipe is checked
+without torch.
+"""
+
+from nlpkit.models.encoder_config import EncoderConfig
+
+MODEL_TYPE = "bert"  # transformers' name of the family, in config.json
+DEFAULT_OBJECTIVE = "mlm"  # of a checkpoint that names no objective
+# Parameters whose first dimension is the vocabulary.
+VOCABULARY = ("token_embedding", "token_bias", "output_embedding")
+
+
+class Config(EncoderConfig):
+    """Sizes of a BERT; the vocabulary's comes from the tokenizer."""

@@ -1,0 +1,104 @@
+"""The layout that the families of BERT's kind share in transformers: names of settings and layers.
+
+The output table of an untied model is the tensor that otherwise repeats the input's. There the
+bias that counts is the decoder's; the other one is not used.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from nlpkit.models.encoder import ACTIVATIONS
+from nlpkit.models.encoder_config import EncoderConfig
+from nlpkit.models.hf_format import Settings, State
+
+SIZES = {
+    "hidden_size": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "max_positions": "max_position_embeddings",
+    "type_vocab_size": "type_vocab_size",
+    "hidden_act": "hidden_act",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "norm_eps": "layer_norm_eps",
+    "init_std": "initializer_range",
+    "tie": "tie_word_embeddings",
+}
+# What transformers assumes where a config.json of the first releases says nothing.
+DEFAULTS = {
+    "hidden_act": "gelu",
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+    "initializer_range": 0.02,
+    "tie_word_embeddings": True,
+}
+# The names of google-bert's files on the hub.
+OLD_ENDS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+_LAYER = {
+    "query": "attention.self.query",
+    "key": "attention.self.key",
+    "value": "attention.self.value",
+    "project": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "up": "intermediate.dense",
+    "down": "output.dense",
+    "output_norm": "output.LayerNorm",
+}
+UNTIED_BIAS = "untied_bias"  # stands for `token_bias` in an untied model
+
+
+def body_names(body: str) -> dict[str, str]:
+    """Return the names of word embeddings, `embeddings` and `layers`; `body`: prefix with a dot."""
+    ours, theirs = "layers.blocks.{num_layers}", f"{body}encoder.layer.{{num_layers}}"
+    return {
+        "token_embedding": f"{body}embeddings.word_embeddings.weight",
+        "embeddings.position_embedding": f"{body}embeddings.position_embeddings.weight",
+        "embeddings.type_embedding": f"{body}embeddings.token_type_embeddings.weight",
+        "embeddings.norm": f"{body}embeddings.LayerNorm",
+        "layers.attention_tensors": "attention_tensors",
+        **{f"{ours}.{name}": f"{theirs}.{their}" for name, their in _LAYER.items()},
+    }
+
+
+def decoder_names(bias: str, decoder: str) -> dict[str, str]:
+    """Return the names of the output table and its bias; `decoder` is transformers' layer."""
+    return {
+        "token_bias": bias,
+        "output_embedding": f"{decoder}.weight",
+        UNTIED_BIAS: f"{decoder}.bias",
+    }
+
+
+def decoder_copies(decoder: str) -> dict[str, str]:
+    """Return the tensors of transformers' layer that repeat ours in a tied model."""
+    return {f"{decoder}.weight": "token_embedding", f"{decoder}.bias": "token_bias"}
+
+
+def join(config: EncoderConfig, state: State) -> State:
+    """Return the state dict with the bias of an untied output table under its other name, too."""
+    if config.tie or "token_bias" not in state:
+        return state
+    return {**state, UNTIED_BIAS: state["token_bias"].clone()}
+
+
+def split(config: EncoderConfig, settings: Settings, state: State) -> State:
+    """Return the state dict with the bias that transformers adds in an untied model."""
+    if config.tie or UNTIED_BIAS not in state:
+        return state
+    rest = {name: tensor for name, tensor in state.items() if name != UNTIED_BIAS}
+    return rest | {"token_bias": state[UNTIED_BIAS]}
+
+
+def check_settings(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
+    """Return `sizes`; raise `ValueError` for a model that this is not."""
+    if sizes["hidden_act"] not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise ValueError(f"hidden_act is {sizes['hidden_act']!r}; this family has {known}")
+    required: Mapping[str, Any] = {
+        "position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False,
+    }  # fmt: skip
+    for name, value in required.items():
+        if settings.get(name, value) != value:
+            raise ValueError(f"{name} is {settings[name]!r}; this family has {value!r} only")
+    return sizes

@@ -1,0 +1,28 @@
+"""Settings of GPT-2, a pre-norm decoder with learned positions (Radford et al. 2019).
+
+GPT-3 (Brown et al. 2020, arXiv:2005.14165) is the same model with 2,048 positions, whose layers
+alternate between dense and locally banded attention: `attention: {layers: [{kind: causal},
+{kind: local_window}]}` in a recipe. The defaults are those of the smallest GPT-2.
+"""
+
+from pydantic import Field
+
+from nlpkit.models.gpt_config import GptConfig
+
+MODEL_TYPE = "gpt2"  # transformers' name of the family, in config.json
+DEFAULT_OBJECTIVE = "clm"  # of a checkpoint that names no objective
+VOCABULARY = ("token_embedding",)  # parameters whose first dimension is the vocabulary
+
+
+class Config(GptConfig):
+    """Sizes of a GPT-2."""
+
+    max_positions: int = Field(1024, gt=0, description="learned positions: the longest sequence")
+    intermediate_size: int | None = Field(
+        None, gt=0, description="width inside the feed-forward layers; null: 4 hidden_size"
+    )
+
+    @property
+    def inner_size(self) -> int:
+        """Width inside the feed-forward layers."""
+        return self.intermediate_size or 4 * self.hidden_size

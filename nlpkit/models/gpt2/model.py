@@ -1,0 +1,130 @@
+"""GPT-2 (Radford et al. 2019) over packed sequences, in the layout of transformers' `gpt2`.
+
+Pre-norm blocks, x = x + sub(norm(x)), a norm after the last block, learned positions from 0 in
+every sequence, GELU in its tanh form, one table for input and output. The layers and the way
+through them are in `gpt_layers.py`, which GPT-1 shares.
+
+N tokens of the pack, C hidden_size.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nlpkit import attention
+from nlpkit.attention.cache import Cache
+from nlpkit.models.flops import visible_pairs
+from nlpkit.models.gpt2 import Config
+from nlpkit.models.gpt_layers import CONV1D, SIZES, Attention, Decoder, FeedForward
+from nlpkit.models.head import TaskHead
+from nlpkit.models.hf_format import HfFormat, Settings, Transposed
+
+LORA_TARGETS = ("c_attn",)  # queries, keys and values are one layer
+# transformers' models with a task's layer. The first reads the last state.
+TASK_HEADS = {
+    "sequence_classification": TaskHead("GPT2ForSequenceClassification", "score", bias=False),
+    "token_classification": TaskHead("GPT2ForTokenClassification", "classifier"),
+    "question_answering": TaskHead("GPT2ForQuestionAnswering", "qa_outputs"),
+}
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + feed_forward(norm(x))."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        width = config.hidden_size
+        self.ln_1 = nn.LayerNorm(width, config.norm_eps)
+        self.attn = Attention(width, config.num_heads)
+        self.ln_2 = nn.LayerNorm(width, config.norm_eps)
+        self.mlp = FeedForward(width, config.inner_size)
+        self.dropout = config.residual_dropout
+
+    def forward(self, x: Tensor, attend: attention.Attend, tensors: Mapping[str, Tensor]) -> Tensor:
+        attended = self.attn(self.ln_1(x), attend, tensors)
+        x = x + F.dropout(attended, self.dropout, self.training)
+        return x + F.dropout(self.mlp(self.ln_2(x)), self.dropout, self.training)
+
+
+class Model(Decoder):
+    """GPT-2 with its language-model head."""
+
+    def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
+        super().__init__(config, vocab_size, backend, lambda: Block(config))
+        self.final_norm = nn.LayerNorm(config.hidden_size, config.norm_eps)
+        self.reset_parameters()
+
+    def initial_std(self, name: str) -> float:
+        """Return 1 / sqrt(layers that add to the residual stream) of `init_std` for these.
+
+        Radford et al. 2019, sec. 2.3; a block has two such layers.
+        """
+        std = self.config.init_std
+        is_residual = name.endswith("c_proj.weight")
+        return std / (2 * self.config.num_layers) ** 0.5 if is_residual else std
+
+    def forward(
+        self, lengths: Sequence[int], input_ids: Tensor, cache: Cache | None = None
+    ) -> Tensor:
+        """Return the last hidden states (N, C), normed; see `Decoder.forward`."""
+        return self.final_norm(super().forward(lengths, input_ids, cache))
+
+
+def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
+    """Return the FLOPs of one training step on a pack; backward takes twice those of forward."""
+    width = config.hidden_size
+    weights = config.num_layers * (4 * width**2 + 2 * width * config.inner_size)
+    attention_products = 2 * width * visible_pairs(config, lengths)
+    projection = targets * vocab_size * width
+    return 3 * 2 * (sum(lengths) * weights + attention_products + projection)
+
+
+# transformers computes the same with either name.
+_ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh")
+# Settings that change the model, with the only value that we have; transformers' defaults.
+# (`reorder_and_upcast_attn` changes the precision, not the model.)
+_FIXED = {
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": True,
+}
+
+
+def _more_settings(config: Config) -> dict[str, Any]:
+    return {"activation_function": "gelu_new", "n_inner": config.intermediate_size}
+
+
+def _read_settings(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
+    activation = settings.get("activation_function", "gelu_new")
+    if activation not in _ACTIVATIONS:
+        raise ValueError(
+            f"activation_function is {activation!r}; GPT-2 has {' or '.join(_ACTIVATIONS)}"
+        )
+    for name, value in _FIXED.items():
+        if settings.get(name, value) != value:
+            raise ValueError(f"{name} is {settings[name]!r}; nlpkit's gpt2 has {value} only")
+    return sizes | {"intermediate_size": settings.get("n_inner")}
+
+
+_OURS, _THEIRS = "layers.{num_layers}", "transformer.h.{num_layers}"
+FORMAT = HfFormat(
+    architecture="GPT2LMHeadModel",
+    body="transformer.",
+    names={
+        "token_embedding": "transformer.wte.weight",
+        "position_embedding": "transformer.wpe.weight",
+        "attention_tensors": "attention_tensors",
+        "final_norm": "transformer.ln_f",
+        _OURS: _THEIRS,
+        **{f"{_OURS}.{name}": Transposed(f"{_THEIRS}.{name}") for name in CONV1D},
+    },
+    copies={"lm_head.weight": "token_embedding"},
+    ignored=("attn.bias", "attn.masked_bias"),  # masks that earlier versions of transformers saved
+    sizes=SIZES,
+    bos_and_eos=True,
+    more_settings=_more_settings,
+    read_config=_read_settings,
+)

@@ -1,0 +1,141 @@
+"""What GPT-1 and GPT-2 have in common: the layers of a block, and the decoder around the blocks.
+
+A family adds its block, which puts the norms in their places, and what follows the last block.
+N tokens of the pack, C hidden_size, H heads, D width of a head, V vocabulary.
+
+The linear layers are `nn.Linear`, (out, in), with transformers' names. In transformers they are
+`Conv1D`, whose weights are (in, out): `CONV1D` lists these layers of a block.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nlpkit import attention
+from nlpkit.attention.cache import Cache
+from nlpkit.models.attention_tensors import AttentionTensors
+from nlpkit.models.compute import compute_dtype
+from nlpkit.models.gpt_config import GptConfig
+from nlpkit.models.head import last_states
+from nlpkit.models.vocabulary_head import TiedHead
+
+CONV1D = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+SIZES = {  # our settings with transformers' names
+    "hidden_size": "n_embd",
+    "num_layers": "n_layer",
+    "num_heads": "n_head",
+    "max_positions": "n_positions",
+    "norm_eps": "layer_norm_epsilon",
+    "embedding_dropout": "embd_pdrop",
+    "attention_dropout": "attn_pdrop",
+    "residual_dropout": "resid_pdrop",
+    "init_std": "initializer_range",
+}
+
+
+class Attention(nn.Module):
+    """Multi-head attention."""
+
+    def __init__(self, hidden_size: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.c_attn = nn.Linear(hidden_size, 3 * hidden_size)  # q, k, v
+        self.c_proj = nn.Linear(hidden_size, hidden_size)
+
+    def forward(self, x: Tensor, attend: attention.Attend, tensors: Mapping[str, Tensor]) -> Tensor:
+        q, k, v = (part.unflatten(1, (self.heads, -1)) for part in self.c_attn(x).chunk(3, 1))
+        return self.c_proj(attend(q, k, v, tensors).flatten(1))
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with GELU in its tanh form between them."""
+
+    def __init__(self, hidden_size: int, intermediate_size: int):
+        super().__init__()
+        self.c_fc = nn.Linear(hidden_size, intermediate_size)
+        self.c_proj = nn.Linear(intermediate_size, hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+
+
+class Decoder(TiedHead):
+    """Token and position embeddings, then blocks; one table for input and output."""
+
+    def __init__(
+        self, config: GptConfig, vocab_size: int, backend: str, make_block: Callable[[], nn.Module]
+    ):
+        super().__init__()
+        width = config.hidden_size
+        self.config, self.vocab_size, self.backend = config, vocab_size, backend
+        self.token_embedding = nn.Parameter(torch.empty(vocab_size, width))
+        self.position_embedding = nn.Parameter(torch.empty(config.max_positions, width))
+        self.layers = nn.ModuleList(make_block() for _ in range(config.num_layers))
+        self.attention_tensors = AttentionTensors(
+            config.kinds, config.num_layers, config.num_heads, width // config.num_heads
+        )
+        self.attention_choice = ""  # backends with their reasons, for the log
+
+    def reset_parameters(self) -> None:
+        """Draw weights from N(0, std) with torch's current generator; set biases to 0."""
+        for name, parameter in self.named_parameters():
+            if name.startswith("attention_tensors."):  # initialized by `AttentionTensors`
+                continue
+            if parameter.ndim >= 2:
+                nn.init.normal_(parameter, std=self.initial_std(name))
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def initial_std(self, name: str) -> float:
+        """Return the standard deviation of the initial values of a weight."""
+        return self.config.init_std
+
+    def forward(
+        self, lengths: Sequence[int], input_ids: Tensor, cache: Cache | None = None
+    ) -> Tensor:
+        """Return the states (N, C) after the last block, for a pack of these `lengths`.
+
+        Args:
+            input_ids: (N,) int64.
+            cache: keys and values of the earlier tokens; this call adds those of its tokens.
+
+        Raises:
+            ValueError: a sequence is longer than `max_positions`.
+        """
+        config = self.config
+        layout = attention.layout_of(lengths, input_ids.device, cache)
+        if layout.longest > config.max_positions:
+            raise ValueError(
+                f"a sequence of {layout.longest} tokens; the model has {config.max_positions} "
+                "positions"
+            )
+        attends = attention.prepare_layers(
+            config.kinds,
+            config.num_layers,
+            lambda choice: attention.prepare(
+                choice,
+                layout,
+                tensors=self.attention_tensors.of(choice),
+                heads=config.num_heads,
+                head_dim=config.hidden_size // config.num_heads,
+                dtype=compute_dtype(self.token_embedding),
+                device=input_ids.device,
+                training=self.training,
+                dropout=config.attention_dropout,
+                backend=self.backend,
+                cache=cache,
+            ),
+        )
+        self.attention_choice = attention.reasons(attends)
+        words = F.embedding(input_ids, self.token_embedding)
+        x = words + F.embedding(layout.positions, self.position_embedding)
+        x = F.dropout(x, config.embedding_dropout, self.training)
+        for number, (layer, attend) in enumerate(zip(self.layers, attends, strict=True)):
+            x = layer(x, attend, self.attention_tensors.of(number))
+        return x
+
+    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return (S, C), the representation of each sequence in a task: its last token's state."""
+        return last_states(hidden, lengths)
