@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from pydantic import Field as Setting
@@ -42,15 +42,9 @@ MARKS = "marks"  # in an example: the marks of its tokens, for objectives that f
 NEVER = 2.0  # the threshold of a token that is a target at no rate
 
 
-class MaskConfig(FrozenConfig):
-    """How text is cut, how many tokens are targets, and what becomes of them."""
+class Rates(FrozenConfig):
+    """How many tokens are targets, and what becomes of them."""
 
-    max_length: int = Setting(512, ge=3, description="longest example, in tokens")
-    contiguous: bool = Setting(
-        False,
-        description="cut the text of all documents as one stream, with an end token after each "
-        "document; false: each example has text of one document",
-    )
     rate: float = Setting(0.15, gt=0, le=1, description="share of the tokens that are targets")
     final_rate: float | None = Setting(
         None,
@@ -70,13 +64,24 @@ class MaskConfig(FrozenConfig):
     )
 
     @model_validator(mode="after")
-    def _shares(self) -> MaskConfig:
+    def _shares(self) -> Self:
         if self.random + self.unmask > 1:
             raise ValueError(
                 f"random {self.random:g} and unmask {self.unmask:g} are shares of the targets; "
                 "their sum must be at most 1"
             )
         return self
+
+
+class MaskConfig(Rates):
+    """How text is cut, how many tokens are targets, and what becomes of them."""
+
+    max_length: int = Setting(512, ge=3, description="longest example, in tokens")
+    contiguous: bool = Setting(
+        False,
+        description="cut the text of all documents as one stream, with an end token after each "
+        "document; false: each example has text of one document",
+    )
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ class Drawn:
 
 
 class Masking(TextObjective):
-    """Examples `[CLS] piece [SEP]`, or those of the objective before in a list, masked."""
+    """The masking of examples, and the loss of masked tokens."""
 
     parts: tuple[str, ...] = ("mlm",)
     inputs: tuple[str, ...] = ("input_ids", "token_type_ids")
@@ -100,8 +105,6 @@ class Masking(TextObjective):
     }
     needs: tuple[str, ...] = ("bidirectional",)
     predicts_text = True
-    joins = True
-    extra = 2  # the tokens before and after the text
 
     def __init__(self, config: Any, tokenizer: Extendable, model_config: ModelSettings):
         """Bind the settings.
@@ -127,36 +130,17 @@ class Masking(TextObjective):
         """Return the family's tokens around texts, and its mask token."""
         return tuple(dict.fromkeys((*model_config.task_tokens, model_config.mask_token)))
 
-    def spans(self, lengths: np.ndarray) -> Spans:
-        """Return the pieces of documents of these `lengths` (D,), or of the stream of all."""
-        if not self.config.contiguous:
-            return super().spans(lengths)
-        return cut_stream(lengths, self.config.max_length - self.extra, (self.end,))
-
-    def example(self, ids: np.ndarray | Marked, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return `[CLS] piece [SEP]`, masked."""
-        return self.alter(self.framed(ids), rng)
-
-    def framed(self, ids: np.ndarray | Marked) -> dict[str, np.ndarray]:
-        """Return `[CLS] piece [SEP]`, with the marks of its tokens if the piece has any."""
-        text = ids.ids if isinstance(ids, Marked) else ids
-        framed = np.empty(len(text) + 2, np.int64)
-        framed[0], framed[1:-1], framed[-1] = self.start, text, self.end
-        example = {"input_ids": framed}
-        if "token_type_ids" in self.inputs:
-            example["token_type_ids"] = np.zeros(len(framed), np.int64)
-        if isinstance(ids, Marked):
-            example[MARKS] = np.zeros(len(framed), np.uint8)
-            example[MARKS][1:-1] = ids.marks
-        return example
-
     def draw(
         self, example: Mapping[str, np.ndarray], where: np.ndarray, rng: np.random.Generator
     ) -> Drawn:
-        """Return the thresholds of the tokens of text, which are `where` (M,) in the example."""
-        raise NotImplementedError
+        """Return the thresholds of the tokens of text, which are `where` (M,) in the example.
 
-    def alter(
+        By default tokens are targets independently of their neighbours.
+        """
+        size = len(where)
+        return Drawn((rng.permutation(size) + rng.random()) / max(size, 1))
+
+    def masked(
         self, example: dict[str, np.ndarray], rng: np.random.Generator
     ) -> dict[str, np.ndarray]:
         """Return the example with `labels` (T,), and with other `input_ids` at its targets.
@@ -223,6 +207,42 @@ class Masking(TextObjective):
         index = (labels != IGNORE).nonzero().squeeze(1)
         loss_sum, _ = model.token_loss(hidden, index, labels[index])
         return Loss({"mlm": Term(loss_sum, len(index), of_text=True)})
+
+
+class TextMasking(Masking):
+    """Examples `[CLS] piece [SEP]`, or those of the objective before in a list, masked."""
+
+    joins = True
+    extra = 2  # the tokens before and after the text
+
+    def spans(self, lengths: np.ndarray) -> Spans:
+        """Return the pieces of documents of these `lengths` (D,), or of the stream of all."""
+        if not self.config.contiguous:
+            return super().spans(lengths)
+        return cut_stream(lengths, self.config.max_length - self.extra, (self.end,))
+
+    def example(self, ids: np.ndarray | Marked, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return `[CLS] piece [SEP]`, masked."""
+        return self.masked(self.framed(ids), rng)
+
+    def framed(self, ids: np.ndarray | Marked) -> dict[str, np.ndarray]:
+        """Return `[CLS] piece [SEP]`, with the marks of its tokens if the piece has any."""
+        text = ids.ids if isinstance(ids, Marked) else ids
+        framed = np.empty(len(text) + 2, np.int64)
+        framed[0], framed[1:-1], framed[-1] = self.start, text, self.end
+        example = {"input_ids": framed}
+        if "token_type_ids" in self.inputs:
+            example["token_type_ids"] = np.zeros(len(framed), np.int64)
+        if isinstance(ids, Marked):
+            example[MARKS] = np.zeros(len(framed), np.uint8)
+            example[MARKS][1:-1] = ids.marks
+        return example
+
+    def alter(
+        self, example: dict[str, np.ndarray], rng: np.random.Generator
+    ) -> dict[str, np.ndarray]:
+        """Return the example of another objective, masked."""
+        return self.masked(example, rng)
 
 
 def special_ids(tokenizer: Extendable, tokens: Iterable[str]) -> list[int]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field as Setting
 
-from nlpkit.objectives._masking import NEVER, Drawn, MaskConfig, Masking, of_units, words_of
+from nlpkit.objectives._masking import NEVER, Drawn, MaskConfig, TextMasking, of_units, words_of
 from nlpkit.objectives.contract import IGNORE, Field, Loss, ModelSettings, Term, TrainedModel
 
 if TYPE_CHECKING:
@@ -54,12 +54,12 @@ class Config(MaskConfig):
     )
 
 
-class Objective(Masking):
+class Objective(TextMasking):
     """Examples and losses of span masking."""
 
     parts: tuple[str, ...] = ("mlm", "sbo")
     fields: Mapping[str, Field] = {
-        **Masking.fields,
+        **TextMasking.fields,
         "span": Field(np.int64),
     }
     needs = ("bidirectional", "hidden_size")
@@ -73,7 +73,7 @@ class Objective(Masking):
         """
         super().__init__(config, tokenizer, model_config)
         if not config.boundary_weight:
-            self.parts = Masking.parts
+            self.parts = TextMasking.parts
             self.fields = {name: kind for name, kind in self.fields.items() if name != "span"}
         chances = (1 - config.p) ** np.arange(config.longest)
         self.chances = np.cumsum(chances / chances.sum())
@@ -111,11 +111,11 @@ class Objective(Masking):
         drawn -= over.clip(min=0)
         return drawn[drawn > 0]
 
-    def alter(
+    def masked(
         self, example: dict[str, np.ndarray], rng: np.random.Generator
     ) -> dict[str, np.ndarray]:
         """Return the masked example; `span` (T,) numbers its spans from 1, 0 is no target."""
-        made = super().alter(example, rng)
+        made = super().masked(example, rng)
         if "span" not in self.fields:
             return made
         return made | {"span": runs(made["labels"] != IGNORE)}

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from nlpkit.objectives._masking import Drawn, MaskConfig, Masking, of_units, words_of
+from nlpkit.objectives._masking import Drawn, MaskConfig, TextMasking, of_units, words_of
 
 
 class Config(MaskConfig):
     """How text is cut, how many tokens are targets, and what becomes of them."""
 
 
-class Objective(Masking):
+class Objective(TextMasking):
     """Examples and loss of whole-word masking."""
 
     marks = ("word_start",)
