@@ -60,7 +60,7 @@ def test_eval_metrics_are_written_out_as_names_whatever_the_list_looks_like() ->
 def test_eval_metrics_are_the_tasks_own_by_default(section: str) -> None:
     found = resolve(GOOD + section)
     assert found.recipe.eval.metrics is None
-    assert found.dump()["eval"] == {"metrics": None}
+    assert found.dump()["eval"]["metrics"] is None
     if "null" not in section:
         assert found.origin["eval.metrics"] == "default"
     jsonschema.validate(found.dump(), schema())
