@@ -1,4 +1,7 @@
-"""Runs of GPT-1's tasks: what a checkpoint holds, against transformers and scikit-learn; resume."""
+"""Runs of the tasks of GPT-1 and GPT-2.
+
+What a checkpoint holds, against transformers and scikit-learn; resume.
+"""
 
 import json
 from pathlib import Path
@@ -28,12 +31,14 @@ def base(tmp_path_factory) -> Path:
     return start(tmp_path_factory.mktemp("base"), "gpt")
 
 
-@pytest.fixture(scope="module")
-def classes(base: Path) -> tuple[Path, Path]:
+@pytest.fixture(scope="module", params=["gpt", "gpt2"])
+def classes(
+    base: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
     """A run of a classification, and its last checkpoint."""
-    folder = base.parent / "classes"
-    folder.mkdir()
-    path = task(folder, "classes", CLASSES, base)
+    folder = tmp_path_factory.mktemp("classes")
+    begun = base if request.param == "gpt" else start(folder, request.param)
+    path = task(folder, "classes", CLASSES, begun)
     out = folder / "run"
     return out, _tiny.pretrain(path, out)
 
