@@ -14,10 +14,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from nlpkit import cli, evaluate, recipe
+from nlpkit import cli, recipe
 from nlpkit.data.loader import Examples
 from nlpkit.data.pack import collate
 from nlpkit.errors import FileError, RecipeError, UsageError
+from nlpkit.evaluate import held_out
 from nlpkit.objectives import mixture
 from nlpkit.objectives.contract import Filling, forward
 from nlpkit.recipe.earlier import as_begun
@@ -375,4 +376,4 @@ def test_checkpoint_of_a_stranger_brings_no_code_as_a_member(run: Path, tmp_path
     text = (run / "tiny.yaml").read_text("utf-8").replace(UNILM, "evil.member")
     (copy / "recipe.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(FileError, match=r"names 'evil\.member'"):
-        evaluate._recipe_of_run(copy / "recipe.yaml")
+        held_out._recipe_of_run(copy / "recipe.yaml")

@@ -193,9 +193,9 @@ def _use(checkpoint: Path, device: str, log: "Log", stop: "StopFlag") -> tuple[s
 
     Without held-out data nothing is evaluated, and not every objective generates.
     """
-    from nlpkit import evaluate
     from nlpkit.data.items import Items
     from nlpkit.data.store import Callbacks
+    from nlpkit.evaluate import held_out
     from nlpkit.generate.settings import Settings
     from nlpkit.generate.texts import Writer
     from nlpkit.objectives.contract import Generative
@@ -207,12 +207,12 @@ def _use(checkpoint: Path, device: str, log: "Log", stop: "StopFlag") -> tuple[s
     done, values = ["opened"], {}
     run = None
     try:
-        source = evaluate.find_data(opened, (), None, log, callbacks)
+        source = held_out.find_data(opened, (), None, log, callbacks)
     except UsageError as error:
         log.info(f"not evaluated: {error}")
     else:
-        run = evaluate.Evaluation(opened, source, _TOKENS, callbacks)
-        values = evaluate.values(run.figures(None, settings, log, stop, batch=8)[0])
+        run = held_out.Evaluation(opened, source, _TOKENS, callbacks)
+        values = held_out.values(run.figures(None, settings, log, stop, batch=8)[0])
         done.append(f"evaluated (loss {values['loss']:.4f})")
     if isinstance(opened.objective, Generative):
         text = ""

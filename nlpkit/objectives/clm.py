@@ -27,6 +27,7 @@ from nlpkit.objectives.contract import (
     Loss,
     ModelSettings,
     Prompt,
+    ScoringInput,
     Spans,
     Term,
     TextObjective,
@@ -64,6 +65,8 @@ class Objective(TextObjective):
     fields: Mapping[str, Field] = {"input_ids": Field(np.int64), "labels": Field(np.int64)}
     predicts_text = True
     needs = ("causal",)
+    scoring_methods = ("log-probability",)
+    answer_method = "log-probability"
 
     def __init__(self, config: Config, tokenizer: Tokenizer, model_config: ModelSettings):
         """Bind the settings.
@@ -77,6 +80,9 @@ class Objective(TextObjective):
         self.after = () if end is None else (end,)
         self.max_length, self.eos_token_ids = config.max_length, self.after
         self.unlearned_id = None if config.learn_unknown else tokenizer.unk_id
+        # What stands before a document: in a stream, the end of the document before it.
+        self.context = self.after if config.contiguous else self.before
+        self.max_text = config.max_length + 1 - len(self.context)
 
     def spans(self, lengths: np.ndarray) -> Spans:
         """Return spans of at most `max_length` + 1 tokens; neighbours share one token."""
@@ -152,3 +158,17 @@ class Objective(TextObjective):
         source = np.full(new_tokens, -1)
         source[0] = len(given) - 1
         return Prompt({"input_ids": given}, {}, source, kept, cut=len(ids) - len(kept))
+
+    def score_text(
+        self, ids: np.ndarray, words: np.ndarray, given: int, method: str
+    ) -> list[ScoringInput]:
+        """Return the text behind what stands before a document; one pass scores all tokens.
+
+        Without such a token, the first token of the text has no context and is no target.
+        """
+        before = len(self.context)
+        targets = np.arange(max(given, 1 - before), len(ids))
+        if not len(targets):
+            return []
+        tokens = np.concatenate([np.asarray(self.context, np.int64), ids])
+        return [ScoringInput({"input_ids": tokens[:-1]}, targets + before - 1, targets)]

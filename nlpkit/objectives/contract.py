@@ -12,6 +12,7 @@ from nlpkit.config import FrozenConfig
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from nlpkit.data.pack import Batch
     from nlpkit.tokenizers.contract import Tokenizer
@@ -140,6 +141,7 @@ class TrainedModel(Protocol):
 
     # The layer of a task: summaries (S, C) -> outputs (S, O).
     head: Callable[[torch.Tensor], torch.Tensor]
+    objective_heads: Any  # an `nn.ModuleDict`: the layers of objectives that are `OwnsHeads`
 
     def __call__(self, lengths: Sequence[int], **inputs: Any) -> torch.Tensor:
         """Return hidden states (N, C) of a pack of sequences of these lengths."""
@@ -208,6 +210,17 @@ class Objective(Protocol):
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return the loss of a batch of tensors, from its hidden states (N, C)."""
+
+
+@runtime_checkable
+class OwnsHeads(Protocol):
+    """The additional method of an objective with layers that no model of the family has.
+
+    They are trained, saved and resumed with the model, whose `objective_heads` they are by name.
+    """
+
+    def heads(self) -> dict[str, nn.Module]:
+        """Return new layers by name, drawn by torch's generator; names are the objective's own."""
 
 
 @runtime_checkable
@@ -329,4 +342,32 @@ class Filling(Protocol):
 
         Raises:
             ValueError: the text is too long.
+        """
+
+
+@dataclass(frozen=True)
+class ScoringInput:
+    """A sequence of T input tokens with which M tokens of a text are scored."""
+
+    inputs: Mapping[str, np.ndarray]  # of the model's `forward`, (T,) each
+    rows: np.ndarray  # (M,) index of the input token whose state predicts the target
+    targets: np.ndarray  # (M,) index of the target among the text's tokens
+
+
+@runtime_checkable
+class Scoring(Protocol):
+    """The additional members of an objective whose model can score a text: log-probabilities."""
+
+    scoring_methods: tuple[str, ...]  # the first is the default for whole texts
+    answer_method: str  # the default for a text behind a given one, such as an answer to a prompt
+    max_text: int  # the largest number of tokens of a text
+    drop_unknown: bool
+
+    def score_text(
+        self, ids: np.ndarray, words: np.ndarray, given: int, method: str
+    ) -> list[ScoringInput]:
+        """Return the inputs that score the tokens of a text after the first `given` ones.
+
+        Each token is a target at most once; one without any context, such as the first token where
+        texts have no begin token, is no target. `words` (T,) has the number of each token's word.
         """
