@@ -108,8 +108,8 @@ def layout(
 
     `labels` are the names of the outputs of this layer. A model with an output layer is saved as
     the model `head` of transformers (`TASK_HEADS` in `model.py`; default: the sequence classifier);
-    if transformers has no such model, with the class of the family and a layer of our own. `pad_id`
-    and `bos_and_eos` are ids of the tokenizer.
+    if transformers has no such model, with the class of the family and a layer of our own.
+    `pad_id` and `bos_and_eos` are ids of the tokenizer.
 
     Raises:
         UsageError: a family's table of names is not complete.

@@ -4,7 +4,7 @@ M states, C model width, O outputs, S sequences.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 PREFIX = "head."  # of the head's parameters in a state dict
 HEAD = "head.weight"
+BIAS = "head.bias"  # only if the layer in transformers has a bias
 SEQUENCE = "sequence_classification"  # the kind of head of a task that names none
 CHOICE = "multiple_choice"
 INIT_STD = 0.02
@@ -53,7 +54,7 @@ class DenseHead(Head):
 
 @dataclass(frozen=True)
 class TaskHead:
-    """transformers' model with a task's layer: its class and its names of the layer.
+    """transformers' model with a task's layer: its class, its names of the layer, and the bias.
 
     Without a class, transformers has no such model: the checkpoint keeps the class of the family.
     """
@@ -61,18 +62,20 @@ class TaskHead:
     architecture: str
     layer: str
     bias: bool = True
-    dense: str = ""  # transformers' name of the dense layer of a `DenseHead`
     kind: type[Head] = Head
+    # Modules of a head of more than one layer, with transformers' names.
+    modules: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> Mapping[str, str]:
         """Our names of the head's parameters with transformers' names."""
-        names = {HEAD: f"{self.layer}.weight"}
-        if self.bias:
-            names["head.bias"] = f"{self.layer}.bias"
-        if self.dense:
-            names |= {f"head.dense.{part}": f"{self.dense}.{part}" for part in ("weight", "bias")}
-        return names
+        names = {
+            f"{PREFIX}{ours}.{end}": f"{theirs}.{end}"
+            for ours, theirs in self.modules.items()
+            for end in ("weight", "bias")
+        }
+        names[HEAD] = f"{self.layer}.weight"
+        return names | {BIAS: f"{self.layer}.bias"} if self.bias else names
 
     def new(self, hidden_size: int, outputs: int, dropout: float) -> Head:
         """Return a randomly initialized head."""
@@ -90,10 +93,7 @@ _OWN = TaskHead("", "score", bias=False)
 
 
 def task_heads(module: object) -> Mapping[str, TaskHead]:
-    """Return transformers' models with a task's layer by the kind of task.
-
-    `module` is the family's `model.py`; it may have the table `TASK_HEADS`.
-    """
+    """Return `TASK_HEADS` of a family's `model.py`: its heads by the kind of task."""
     heads: Mapping[str, TaskHead] = vars(module).get("TASK_HEADS", {})
     return heads
 

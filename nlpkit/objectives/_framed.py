@@ -3,7 +3,8 @@
 The sequences of a task begin and end with the family's own tokens (`task_tokens`), and have token
 types where the family has pairs. Causal families have the auxiliary loss L1 of eq. 5, that of
 next-token prediction on the same sequences. As in the authors' code it is a mean over the tokens of
-a sequence, so all rows have the same weight.
+a sequence, so all rows have the same weight. `<unk>` is no target of L1, because it is never
+generated.
 
 S sequences, N tokens.
 """
@@ -11,13 +12,13 @@ S sequences, N tokens.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives._task import Task
+from nlpkit.objectives._task import Item, Task
 from nlpkit.objectives.contract import Field, ModelSettings, Term, TrainedModel, check_length
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ class FramedConfig(FrozenConfig):
         ge=0,
         description="λ, the weight of the next-token loss in L3; only for causal models",
     )
+    learn_unknown: bool = Setting(
+        False, description="whether <unk> is a target of the next-token loss"
+    )
+
+    EARLIER: ClassVar[Mapping[str, Any]] = {"learn_unknown": True}
 
 
 class FramedTask(Task):
@@ -100,11 +106,21 @@ class FramedTask(Task):
         inside = torch.ones(len(hidden), dtype=torch.bool, device=device)
         inside[sizes.cumsum(0) - 1] = False
         index = inside.nonzero().squeeze(1)
-        per_row = torch.bincount(groups)[groups]  # (S,) the number of sequences in the row
-        weight = 1.0 / ((sizes - 1) * per_row)
-        weights = weight.repeat_interleave(sizes - 1, output_size=len(index))
         targets = batch.fields["input_ids"][index + 1]
+        counts = sizes - 1  # (S,) the number of targets in each sequence
+        sequence = torch.arange(len(sizes), device=device)
+        sequence = sequence.repeat_interleave(counts, output_size=len(index))
+        if not self.config.learn_unknown and self.unk_id is not None:
+            known = targets != self.unk_id
+            index, targets, sequence = index[known], targets[known], sequence[known]
+            counts = sequence.bincount(minlength=len(sizes))  # the last token is always known
+        per_row = torch.bincount(groups)[groups]  # (S,) the number of sequences in the row
+        weights = (1.0 / (counts * per_row))[sequence]
         return model.token_loss(hidden, index, targets, weights)[0]
+
+    def unlearned(self, item: Item) -> int:
+        """Return the number of unknown tokens that would be targets of the next-token loss."""
+        return self.unknown(item) if self.lm_weight and not self.config.learn_unknown else 0
 
     def auxiliary_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of rows under `lm`, or nothing without the auxiliary loss."""

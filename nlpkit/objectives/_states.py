@@ -22,7 +22,7 @@ from nlpkit.data.items import Row
 from nlpkit.data.pack import LENGTHS
 from nlpkit.errors import DataError
 from nlpkit.objectives._framed import FramedConfig, FramedTask
-from nlpkit.objectives._task import Item, RowError, counted, kind_of, shorten
+from nlpkit.objectives._task import Item, Question, RowError, counted, kind_of, shorten
 from nlpkit.objectives.contract import Field, Loss, Term, TrainedModel
 
 if TYPE_CHECKING:
@@ -178,13 +178,24 @@ class LabelTask(StateTask):
             )
         return config.model_copy(update={"labels": names})
 
+    @classmethod
+    def question(cls, config: Any, row: Row) -> Question:
+        """Return the classes as answers; raise `RowError`."""
+        name = known_class(row, config)
+        return Question(tuple(config.labels), tuple(config.labels), name, name)
+
     def label(self, row: Row) -> float:
         """Return the index of the row's class; raise `RowError`."""
-        name = class_name(row, self.config.label)
-        if name not in self.config.labels:
-            known = ", ".join(self.config.labels[:10])
-            raise RowError(f'"{self.config.label}" is {name!r}, none of the classes {known}')
-        return self.config.labels.index(name)
+        return self.config.labels.index(known_class(row, self.config))
+
+
+def known_class(row: Row, config: Any) -> str:
+    """Return the row's class; raise `RowError` if it is none of `config.labels`."""
+    name = class_name(row, config.label)
+    if name not in config.labels:
+        known = ", ".join(config.labels[:10])
+        raise RowError(f'"{config.label}" is {name!r}, none of the classes {known}')
+    return name
 
 
 def class_name(row: Row, column: str) -> str:

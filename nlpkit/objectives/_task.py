@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nlpkit.data.pack import Batch
     from nlpkit.tokenizers.contract import Tokenizer
 
-__all__ = ["LENGTHS", "Answer", "Item", "RowError", "Task", "kind_of", "shorten"]
+__all__ = ["LENGTHS", "Answer", "Item", "Question", "RowError", "Task", "kind_of", "shorten"]
 
 # The prediction of a row, and its label: one right answer, or several.
 Answer = tuple[str, str | tuple[str, ...]]
@@ -50,6 +50,48 @@ class Item:
     size: int  # tokens of all its sequences
     cut: dict[str, int] = field(default_factory=dict)
     text: str = ""  # the input, for tasks that generate an answer
+
+
+@dataclass(frozen=True)
+class Wording:
+    """How a task's rows are shown as text, unless the recipe's `eval.prompt` says it otherwise.
+
+    In `template`, `{COLUMN}` stands for a value of the row.
+    """
+
+    template: str
+    answer_prefix: str = " "  # between the prompt and the answer
+    separator: str = "\n\n"  # between examples
+    neutral: str = ""  # the prompt without the row, for the score `neutral`
+
+
+@dataclass(frozen=True)
+class Question:
+    """The answers of a row. `names` are what predictions call them; both empty: to be written."""
+
+    answers: tuple[str, ...]
+    names: tuple[str, ...]
+    right: str  # the right answer's text
+    label: str  # the right answer's name; of a written one, its text
+
+
+@runtime_checkable
+class Prompted(Protocol):
+    """The class of a task whose rows can be scored without tuning; it has two more methods."""
+
+    metrics: tuple[str, ...]
+
+    def wording(self, config: Any) -> Wording:
+        """Return how a row is shown."""
+
+    def question(self, config: Any, row: Row) -> Question:
+        """Return the answers of a row; raise `RowError` if a value is wrong."""
+
+    def named_columns(self, config: Any) -> tuple[str, ...]:
+        """See `Task`."""
+
+    def complete(self, config: Any, rows: Iterable[Any]) -> Any:
+        """See `Task`."""
 
 
 class Task(ABC):
@@ -149,6 +191,11 @@ def shorten(ids: Sequence[int], limit: int, keep: str) -> tuple[np.ndarray, int]
 def counted(cut: int, part: str) -> dict[str, int]:
     """Return the `cut` counts of an item with `cut` tokens removed from a part."""
     return {f"{part}s cut": 1, f"tokens cut from {part}s": cut} if cut else {}
+
+
+def numbers(options: Sequence[str]) -> tuple[str, ...]:
+    """Return what predictions call the options: their indices, from 0."""
+    return tuple(map(str, range(len(options))))
 
 
 def last_tokens(lengths: Sequence[int], device: torch.device) -> torch.Tensor:

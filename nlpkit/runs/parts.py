@@ -45,6 +45,12 @@ class Data:
         """The number of tokens; 0 without a tokenizer."""
         return 0 if self.tokenizer is None else self.tokenizer.vocab_size
 
+    def held_out_entropy(self) -> float | None:
+        """Return the unigram entropy of the held-out text, without tokens that are no targets."""
+        if self.valid is None:
+            return None
+        return self.valid.unigram_entropy(getattr(self.objective, "unlearned_id", None))
+
     @property
     def fingerprint(self) -> str:
         """A hash of the tokenizer and the tokenized text, on which the examples depend."""

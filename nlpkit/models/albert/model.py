@@ -21,8 +21,7 @@ from nlpkit.models.head import TaskHead
 from nlpkit.models.hf_format import HfFormat
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
-# transformers' models with a task's layer.
-TASK_HEADS = {
+TASK_HEADS = {  # transformers' models with a task's layer
     "sequence_classification": TaskHead("AlbertForSequenceClassification", "classifier"),
     "token_classification": TaskHead("AlbertForTokenClassification", "classifier"),
     "question_answering": TaskHead("AlbertForQuestionAnswering", "qa_outputs"),

@@ -22,8 +22,7 @@ from nlpkit.models.head import TaskHead
 from nlpkit.models.hf_format import HfFormat, Settings, Transposed
 
 LORA_TARGETS = ("c_attn",)  # queries, keys and values are one layer
-# transformers' models with a task's layer. The first reads the last state.
-TASK_HEADS = {
+TASK_HEADS = {  # transformers' models with a task's layer
     "sequence_classification": TaskHead("GPT2ForSequenceClassification", "score", bias=False),
     "token_classification": TaskHead("GPT2ForTokenClassification", "classifier"),
     "question_answering": TaskHead("GPT2ForQuestionAnswering", "qa_outputs"),

@@ -20,13 +20,12 @@ from nlpkit.models.hf_format import HfFormat, Settings
 from nlpkit.models.roberta import Config
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
-# transformers' models with a task's layer.
-TASK_HEADS = {
+TASK_HEADS = {  # transformers' models with a task's layer
     "sequence_classification": TaskHead(
         "RobertaForSequenceClassification",
         "classifier.out_proj",
-        dense="classifier.dense",
         kind=DenseHead,
+        modules={"dense": "classifier.dense"},
     ),
     "token_classification": TaskHead("RobertaForTokenClassification", "classifier"),
     "question_answering": TaskHead("RobertaForQuestionAnswering", "qa_outputs"),
