@@ -114,15 +114,14 @@ class SameDocument(nsp.Objective):
 
 
 class Short(nsp.Objective):
-    """Its false second texts are shorter, as BERT's true ones are at the end of a document."""
+    """Its false second texts are a token long."""
 
     def example(self, ids, rng, mates):
         made = super().example(ids, rng, mates)
-        if made["next_sentence_label"][0] and (made["token_type_ids"] == 1).sum() > 3:
-            keep = np.ones(len(made["input_ids"]), np.bool_)
-            keep[-3:-1] = False
+        if made["next_sentence_label"][0]:
+            second = np.flatnonzero(made["token_type_ids"] == 1)
             for name in ("input_ids", "token_type_ids", "marks"):
-                made[name] = made[name][keep]
+                made[name] = np.delete(made[name], second[1:-1])
         return made
 
 
