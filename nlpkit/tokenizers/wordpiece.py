@@ -4,21 +4,30 @@ Devlin et al. 2019 (arXiv 1810.04805), sec. 3. Pieces are learned by merging the
 as in the `tokenizers` library. The library's trainer numbers the `##` characters in hash order, so
 that each run differs. Here they are counted first, and the same texts always give the same
 vocabulary. White space is lost, and so is what lower-casing removes.
+
+A directory of transformers without `tokenizer.json` is read from its `vocab.txt`; how text is
+normalized stands in its `tokenizer_config.json`.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
 
 from pydantic import Field
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from nlpkit.config import FrozenConfig
+from nlpkit.errors import FileError
+from nlpkit.tokenizers import _text
 from nlpkit.tokenizers._hf import LibraryTokenizer, count_characters, count_words, repeat
 
 _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # Longer words are one [UNK], as in BERT.
 _LONGEST_WORD = 100
+_VOCABULARY, _SETTINGS = "vocab.txt", "tokenizer_config.json"
 
 
 class Config(FrozenConfig):
@@ -34,6 +43,9 @@ class Config(FrozenConfig):
     strip_accents: bool | None = Field(
         default=None, description="Whether é and e are the same; null: same as lowercase."
     )
+    split_chinese: bool = Field(
+        default=True, description="Whether each Chinese character is a word of its own."
+    )
 
 
 class Tokenizer(LibraryTokenizer):
@@ -41,6 +53,7 @@ class Tokenizer(LibraryTokenizer):
 
     kind = "wordpiece"
     model = "WordPiece"
+    files = ("tokenizer.json", _VOCABULARY)
     bos = "[CLS]"
     eos = "[SEP]"
     unk = "[UNK]"
@@ -56,27 +69,104 @@ class Tokenizer(LibraryTokenizer):
         Reads `texts` once, and needs memory for the distinct words. The most frequent characters
         are kept.
         """
-        normalizer = normalizers.BertNormalizer(
-            lowercase=config.lowercase, strip_accents=config.strip_accents
-        )
+        normalizer = _normalizer(config.lowercase, config.strip_accents, config.split_chinese)
         splitter = pre_tokenizers.BertPreTokenizer()
         words = count_words(
             texts, lambda text: splitter.pre_tokenize_str(normalizer.normalize_str(text))
         )
-        library = Library(models.WordPiece(_learn(words, config), unk_token="[UNK]"))
-        library.normalizer = normalizer
-        library.pre_tokenizer = splitter
-        library.decoder = decoders.WordPiece(cleanup=False)
-        library.add_special_tokens(_SPECIAL)
-        library.post_processor = processors.TemplateProcessing(
-            single="[CLS] $A [SEP]",
-            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-            special_tokens=[(t, library.token_to_id(t)) for t in ("[CLS]", "[SEP]")],
-        )
-        return cls(library.to_str())
+        return cls(_library(_learn(words, config), normalizer).to_str())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a directory's `tokenizer.json` or else its `vocab.txt`, or one of these files.
+
+        Raises:
+            FileError: the files are missing or unfit.
+        """
+        file = Path(path)
+        if file.is_dir() and not (file / "tokenizer.json").exists():
+            file /= _VOCABULARY
+        if file.suffix != ".txt":
+            return super().load(path)
+        text, file = _text.read(file, _VOCABULARY)
+        vocabulary = _vocabulary(text, str(file))
+        library = _library(vocabulary, _normalizer(*_normalization(file.parent / _SETTINGS)))
+        return cls(library.to_str(), str(file))
 
     def _characters(self, token: str) -> int:
         return len(token.removeprefix("##")) if len(token) > 2 else len(token)
+
+
+def _normalizer(
+    lowercase: bool, strip_accents: bool | None, split_chinese: bool
+) -> normalizers.BertNormalizer:
+    return normalizers.BertNormalizer(
+        lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=split_chinese
+    )
+
+
+def _library(vocabulary: dict[str, int], normalizer: normalizers.BertNormalizer) -> Library:
+    """Return BERT's tokenizer with this vocabulary, token → id."""
+    library = Library(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    library.normalizer = normalizer
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.decoder = decoders.WordPiece(cleanup=False)
+    library.add_special_tokens([token for token in _SPECIAL if token in vocabulary])
+    library.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(t, library.token_to_id(t)) for t in ("[CLS]", "[SEP]")],
+    )
+    return library
+
+
+def _vocabulary(text: str, source: str) -> dict[str, int]:
+    """Return token → id of a `vocab.txt`; raise `FileError` if it is not one of BERT's kind."""
+    lines = text.removesuffix("\n").split("\n")
+    ids: dict[str, int] = {}
+    for token in lines:
+        if token in ids:
+            first = ids[token] + 1
+            raise FileError(f"{source}:{len(ids) + 1}: {token!r} is already on line {first}")
+        ids[token] = len(ids)
+    if missing := [token for token in ("[UNK]", "[CLS]", "[SEP]") if token not in ids]:
+        raise FileError(f"{source}: no {' '.join(missing)}; a vocabulary of BERT has them")
+    return ids
+
+
+def _normalization(file: Path) -> tuple[bool, bool | None, bool]:
+    """Return lowercase, strip_accents and split_chinese of a `tokenizer_config.json`.
+
+    Without the file, or a setting in it, they are transformers' defaults.
+    """
+    settings: dict[str, Any] = {}
+    if file.is_file():
+        try:
+            settings = json.loads(_text.read(file, _SETTINGS)[0])
+        except ValueError as error:
+            raise FileError(f"{file}: not a JSON file: {error}") from error
+        if not isinstance(settings, dict):
+            raise FileError(f"{file}: not a table of settings")
+    for token in _SPECIAL:
+        name = f"{token[1:-1].lower()}_token"
+        value = settings.get(name, token)
+        value = value.get("content") if isinstance(value, dict) else value
+        if value not in (token, None):
+            raise FileError(f"{file}: {name} is {value!r}; kind wordpiece has {token}")
+    return (
+        _flag(settings, "do_lower_case", True, file),
+        None
+        if settings.get("strip_accents") is None
+        else _flag(settings, "strip_accents", True, file),
+        _flag(settings, "tokenize_chinese_chars", True, file),
+    )
+
+
+def _flag(settings: dict[str, Any], name: str, default: bool, file: Path) -> bool:
+    value = settings.get(name, default)
+    if not isinstance(value, bool):
+        raise FileError(f"{file}: {name} is {value!r}; must be true or false")
+    return value
 
 
 def _learn(words: Counter[str], config: Config) -> dict[str, int]:
