@@ -81,7 +81,6 @@ class Objective(mlm.Objective):
         "uniform": Field(np.float32),
     }
     needs = ("bidirectional", "generator")
-    joins = False
     detects = True  # for `nlpkit selftest`
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
