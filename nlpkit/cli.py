@@ -19,7 +19,12 @@ from nlpkit.errors import FileError, NlpkitError, OutOfMemory, RecipeError, Usag
 _BROKEN_PIPE = 141
 _INTERRUPTED = 130
 # What torch and the system say of an allocation that failed.
-_NO_MEMORY = ("can't allocate memory", "not enough memory", os.strerror(errno.ENOMEM))
+_NO_MEMORY = (
+    "can't allocate memory",
+    "not enough memory",
+    "std::bad_alloc",
+    os.strerror(errno.ENOMEM),
+)
 _SHOWN_PROBLEMS = 50  # of a recipe
 _OUT_OF_MEMORY = (
     "out of memory: lower train.tokens_per_batch (a step stays the same, only in more parts), then "

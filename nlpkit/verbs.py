@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -131,6 +132,9 @@ def _said(error: Any) -> str:
         typer.echo(message, err=True)
         return "no COMMAND"
     # Not click's own words, which differ from version to version.
+    if unknown := re.match(r"No such command '(.*?)'", message):
+        near = registry.suggest(unknown[1], list(getattr(context.command, "commands", ())))
+        message = f"no command {unknown[1]}{near}"
     wrong = vars(error).get("option_name")
     if "possibilities" in vars(error):
         known = [name for each in context.command.params for name in each.opts]

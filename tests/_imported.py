@@ -6,7 +6,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
 
 from transformers import AutoTokenizer, CpmAntForCausalLM, OpenAIGPTLMHeadModel
 
-import nlpkit.evaluate
+import nlpkit.evaluate.held_out
 import nlpkit.generate.texts
 import nlpkit.plan.probe
 import nlpkit.report.page

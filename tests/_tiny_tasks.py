@@ -1,4 +1,4 @@
-"""Tiny runs of tasks: a CPM-Ant or GPT trained a few steps, and rows for it to be adapted to."""
+"""Tiny runs of tasks: a CPM-Ant or a GPT trained a few steps, and rows for it to be adapted to."""
 
 import json
 import random
@@ -60,7 +60,8 @@ def write_rows(path: Path, rows: list[dict]) -> Path:
 
 def start(folder: Path, family: str = "cpm_ant", *sets: str) -> Path:
     """Pretrain a few steps; return the run."""
-    path = write(folder / family, documents=60, text=RECIPE if family == "cpm_ant" else GPT)
+    text = RECIPE if family == "cpm_ant" else GPT.replace("gpt, hidden", f"{family}, hidden")
+    path = write(folder / family, documents=60, text=text)
     out = folder / f"{family}-run"
     pretrain(path, out, "train.steps=4", "train.eval_every=null", *sets)
     return out

@@ -79,6 +79,7 @@ def raising(error):
         (MemoryError(), 7, "nlpkit: out of memory: lower train.tokens_per_batch"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), 7, "nlpkit: out of memory: lower"),
         (RuntimeError("mmap: Cannot allocate memory (12)"), 7, "nlpkit: out of memory: lower"),
+        (RuntimeError("std::bad_alloc"), 7, "nlpkit: out of memory: lower"),
         (type("OutOfMemoryError", (RuntimeError,), {})("CUDA"), 7, "nlpkit: out of memory: lower"),
         (typer.BadParameter("bad"), 2, "nlpkit: invalid value: bad (see nlpkit recipes --help)\n"),
         (typer.Exit(7), 7, ""),
@@ -142,6 +143,10 @@ def test_cli_on_several_processes_tells_a_usage_error_once(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (
+            ["tokenizer", "shwo"],
+            "no command shwo, did you mean show? (see nlpkit",
+        ),
         (["recipe"], "no command recipe, did you mean recipes? (see nlpkit --help)\n"),
         (
             ["recipes", "--jsn"],
@@ -393,9 +398,33 @@ def test_tokenizer_train_leaves_an_existing_directory_alone(folder, capsys):
     before = Path("t/vocab.txt").read_bytes()
     assert cli.run(["tokenizer", "train", "r.yaml", "--out", "t"]) == 4
     assert capsys.readouterr().err == (
-        "nlpkit: t: is there already; remove it, or give --out another name\n"
+        "nlpkit: t: exists already; remove it, or give --out another name\n"
     )
     assert Path("t/vocab.txt").read_bytes() == before
+
+
+def test_tokenizer_train_that_cannot_write_names_the_directory(folder, capsys):
+    assert cli.run(["tokenizer", "train", "r.yaml", "--out", "/proc/nlpkit"]) == 4
+    said = "nlpkit: /proc/nlpkit: cannot be written: No such file or directory\n"
+    assert capsys.readouterr().err == said
+
+
+def test_tokenizer_show_takes_the_tokenizer_of_a_run(folder, capsys):
+    assert cli.run(["tokenizer", "train", "r.yaml", "--out", "run/tokenizer", "-q"]) == 0
+    capsys.readouterr()
+    assert cli.run(["tokenizer", "show", "run/tokenizer", "好"]) == 0
+    expected = capsys.readouterr().out
+    assert cli.run(["tokenizer", "show", "run", "好"]) == 0
+    assert capsys.readouterr().out == expected != ""
+
+
+def test_closed_stdin_is_one_line(folder, capsys, monkeypatch):
+    assert cli.run(["tokenizer", "train", "r.yaml", "--out", "t", "-q"]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr("sys.stdin", None)  # as Python has it after `<&-`
+    for arguments, name in ((["tokenizer", "show", "t", "-"], "TEXT"), (["generate", "t"], "FILE")):
+        assert cli.run(arguments) == 2
+        assert capsys.readouterr().err == f"nlpkit: {name}: '-' is stdin, but stdin is closed\n"
 
 
 def test_tokenizer_train_of_a_finished_tokenizer_is_refused(folder, capsys):

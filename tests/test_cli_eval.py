@@ -141,6 +141,7 @@ def test_eval_reads_data_from_a_file_compressed_or_stdin(
     piped = _tiny.command("eval", run, "--json", "--data", "-", stdin=rows)
     assert piped.returncode == 0, piped.stderr
     assert json.loads(piped.stdout) == own
+    assert "held-out data: stdin, read as jsonl\n" in piped.stderr  # not the copy in the cache
 
 
 def test_eval_outside_a_run_needs_data_and_finds_label_names_in_the_checkpoint(

@@ -179,9 +179,9 @@ def test_generate_stop_text_ends_before_it(command, inputs: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--beam", "0"), "--beam 0: Input should be greater than or equal to 1"),
+        (("--beam", "0"), "--beam 0: must be at least 1"),
         (("--nbest", "2"), "--nbest: 2 answers need a beam of at least 2, or sampling"),
-        (("--beam", "2", "--top-k", "3"), "--beam: excludes temperature"),
+        (("--beam", "2", "--top-k", "3"), "--beam: excludes --temperature"),
         (("--min-new-tokens", "7"), "--min-new-tokens: 7 is more than max_new_tokens 6"),
         (("--beam", "2000"), "beam: 2000 is too many"),
     ],

@@ -131,6 +131,7 @@ def test_changed_recipe_is_exit_2_and_allow_change_goes_on(done, tmp_path: Path)
     )
     assert accepted.returncode == 0, accepted.stderr
     assert accepted.stdout.endswith("step-00000006\n")
+    assert "changed since the start of the run: train.steps\n" in accepted.stderr
     size = ("--set", "train.steps=6", "--set", "tokenizer.vocab_size=100", "--allow-change")
     refused = _tiny.command("pretrain", path, "--out", tmp_path, *size)
     assert refused.returncode == 2

@@ -429,7 +429,7 @@ def test_jsonl_takes_the_key_and_keeps_newlines(tmp_path, here):
     ("line", "what"),
     [
         ('{"text": "a"', "broken JSON at column 13: Expecting ',' delimiter"),
-        ('{"text": "a}', "broken JSON at column 10: Unterminated string starting at"),
+        ('{"text": "a}', "broken JSON at column 10: Unterminated string"),
         ("{'text': 'a'}", "broken JSON at column 2: Expecting property name"),
         ('{"text": "a"}{"text": "b"}', "broken JSON at column 14: Extra data"),
         ("{", "broken JSON at column 2: Expecting property name enclosed in double quotes; one ob"),

@@ -261,6 +261,8 @@ def test_finetune_takes_the_family_that_reads_a_checkpoint_without_notes(
     assert said in capsys.readouterr().err
     assert cli.run([*arguments, "--out", "other", "--family", "nothing"]) == 2
     assert "nothing" in capsys.readouterr().err
+    assert cli.run([*arguments, "--out", "other", "--family", "cpm_ant"]) == 4
+    assert "cannot be read as family cpm_ant: no '" in capsys.readouterr().err
 
 
 def test_dotted_objective_of_a_checkpoint_is_imported_from_the_working_directory_only(

@@ -339,7 +339,7 @@ def test_prompt_of_clm_begins_as_documents_do() -> None:
     config = gpt.Config(max_positions=16)
 
     def prompt(ids: list[int], contiguous: bool, **special: int | None):
-        tokenizer = SimpleNamespace(bos_id=None, eos_id=None, pad_id=None, **{})
+        tokenizer = SimpleNamespace(bos_id=None, eos_id=None, pad_id=None, unk_id=None, **{})
         vars(tokenizer).update(special)
         objective = clm.Objective(
             clm.Config(max_length=16, contiguous=contiguous), tokenizer, config

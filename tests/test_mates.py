@@ -146,7 +146,7 @@ def test_mates_differ_between_epochs_and_splits() -> None:
 
 
 def test_mates_of_pieces_that_run_on_share_no_document() -> None:
-    tokenizer = SimpleNamespace(vocab_size=500, bos_id=None, eos_id=7, pad_id=None)
+    tokenizer = SimpleNamespace(vocab_size=500, bos_id=None, eos_id=7, pad_id=None, unk_id=None)
     objective = Stretches(clm.Config(max_length=16), tokenizer, SimpleNamespace())
     examples = Examples(FakeCorpus(([5, 30, 4, 4, 9, 20, 3], 1.0)), objective, 1)
     for item in range(5 * len(examples)):

@@ -14,12 +14,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from nlpkit import cli, evaluate, recipe
+from nlpkit import cli, recipe
 from nlpkit.data.loader import Examples
 from nlpkit.data.pack import collate
 from nlpkit.errors import FileError, RecipeError, UsageError
+from nlpkit.evaluate import held_out
 from nlpkit.objectives import mixture
 from nlpkit.objectives.contract import Filling, forward
+from nlpkit.recipe.earlier import as_begun
 from nlpkit.recipe.schema import schema
 from nlpkit.runs.opened import Opened, open_checkpoint
 from nlpkit.train.loop import to_device
@@ -301,9 +303,10 @@ def test_recipe_of_a_mixture_is_written_out_fits_the_schema_and_knows_origins(
     tmp_path: Path,
 ) -> None:
     found = _load(tmp_path, "{name: clm, max_length: 32}, {name: clm, alias: b, weight: 2}")
+    common = {"name": "clm", "contiguous": True, "learn_unknown": False}
     assert found.dump()["objective"]["of"] == [
-        {"name": "clm", "weight": 1.0, "max_length": 32, "contiguous": True},
-        {"name": "clm", "weight": 2.0, "alias": "b", "max_length": 512, "contiguous": True},
+        common | {"weight": 1.0, "max_length": 32},
+        common | {"weight": 2.0, "alias": "b", "max_length": 512},
     ]
     jsonschema.validate(found.dump(), schema())
     again = recipe.parse(found.to_yaml().encode(), "again", tmp_path)
@@ -338,10 +341,25 @@ class _Cut(mixture.TextObjective):
         self.config, self.extra = type("Settings", (), {"max_length": 4 + extra}), extra
 
 
+def test_members_of_an_older_run_keep_its_behavior(tmp_path: Path) -> None:
+    now = _load(tmp_path, "{name: clm, max_length: 32}, {name: clm, alias: b}")
+    asked = _load(
+        tmp_path, "{name: clm, max_length: 32, learn_unknown: false}, {name: clm, alias: b}"
+    )
+
+    def learned(resolved: recipe.Resolved) -> list[bool]:
+        return [each.config.learn_unknown for each in resolved.recipe.objective[0].config.of]
+
+    assert learned(now) == [False, False]
+    assert learned(as_begun(now, now)) == [True, True]  # the recorded recipe lacks the setting
+    assert learned(as_begun(now, asked)) == [False, True]
+    assert learned(as_begun(asked, now)) == [False, True]
+
+
 def test_member_refuses_its_settings_by_its_number(tmp_path: Path) -> None:
     resolved = _load(tmp_path, "{name: clm, max_length: 64}, {name: clm, alias: b}")
     settings = resolved.recipe.objective[0].config
-    tokenizer = type("Ids", (), {"bos_id": None, "eos_id": None})
+    tokenizer = type("Ids", (), {"bos_id": None, "eos_id": None, "unk_id": None})
     with pytest.raises(ValueError, match=r"objective\.of\.1: objective\.max_length: 512 is more"):
         mixture.Objective(settings, tokenizer, resolved.recipe.model.config)
 
@@ -358,4 +376,4 @@ def test_checkpoint_of_a_stranger_brings_no_code_as_a_member(run: Path, tmp_path
     text = (run / "tiny.yaml").read_text("utf-8").replace(UNILM, "evil.member")
     (copy / "recipe.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(FileError, match=r"names 'evil\.member'"):
-        evaluate._recipe_of_run(copy / "recipe.yaml")
+        held_out._recipe_of_run(copy / "recipe.yaml")

@@ -15,7 +15,7 @@ from nlpkit.data.pack import Batch
 from nlpkit.errors import FileError
 from nlpkit.models import families, hf_format
 from nlpkit.models.electra import Config, model
-from nlpkit.models.head import new_head
+from nlpkit.models.head import CHOICE, SEQUENCE, task_head
 from nlpkit.models.sampling import sample
 from nlpkit.objectives.contract import IGNORE, forward
 from tests._families import oracle
@@ -238,21 +238,33 @@ def test_settings_of_the_released_models_are_read(tmp_path: Path) -> None:
     assert count == theirs.num_parameters() + half.num_parameters() - twice
 
 
-def test_classifier_of_transformers_gives_the_same_scores(tmp_path: Path) -> None:
-    theirs = _theirs("ElectraForSequenceClassification", num_labels=3)
+@pytest.mark.parametrize(
+    ("kind", "architecture"),
+    [(SEQUENCE, "ElectraForSequenceClassification"), (CHOICE, "ElectraForMultipleChoice")],
+)
+def test_heads_of_transformers_give_the_same_scores(
+    tmp_path: Path, kind: str, architecture: str
+) -> None:
+    outputs = 1 if kind == CHOICE else 3
+    theirs = _theirs(architecture, num_labels=3)
     theirs.save_pretrained(tmp_path)
     made, loaded = _opened(tmp_path)
     assert not loaded.unexpected
     assert {name.partition(".")[0] for name in loaded.missing} == {"discriminator_predictions"}
-    head = new_head(model, 32, 3, 0.0)
+    form = task_head(model, kind)
+    assert loaded.head == form
+    head = form.new(32, outputs, 0.0)
     head.load_state_dict({k[5:]: v for k, v in loaded.state.items() if k.startswith("head.")})
     ids, types = oracle.tokens(), oracle.types()
     found = head(made.summary(made(LENGTHS, ids, types), LENGTHS))
-    expected = theirs(**oracle.inputs(ids, token_types=types)).logits
-    torch.testing.assert_close(found, expected, **CLOSE)
+    given = oracle.inputs(ids, token_types=types)
+    if kind == CHOICE:  # the three sequences are the choices of one row
+        given = {name: values[None] for name, values in given.items()}
+        found = found.T
+    torch.testing.assert_close(found, theirs(**given).logits, **CLOSE)
     weights = {**made.state_dict(), **{f"head.{k}": v for k, v in head.state_dict().items()}}
-    written = hf_layout.layout("electra", loaded.config, weights)[""]
-    assert written[0]["architectures"] == ["ElectraForSequenceClassification"]
+    written = hf_layout.layout("electra", loaded.config, weights, head=form)[""]
+    assert written[0]["architectures"] == [architecture]
     for name, tensor in theirs.state_dict().items():
         assert torch.equal(written[1][name], tensor), name
 

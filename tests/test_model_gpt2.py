@@ -20,9 +20,13 @@ from nlpkit.attention.contract import Choice
 from nlpkit.attention.layout import Layout
 from nlpkit.checkpoints import hf_layout
 from nlpkit.errors import FileError
+from nlpkit.generate.engine import generate
+from nlpkit.generate.rows import Rules
+from nlpkit.generate.settings import Settings
 from nlpkit.models.gpt2 import Config
 from nlpkit.models.gpt2.model import Model, flops
 from nlpkit.models.head import Head, last_states
+from nlpkit.objectives import clm
 from nlpkit.runs.convert import convert
 from nlpkit.runs.opened import open_checkpoint
 from tests import _adapters, _tiny
@@ -32,6 +36,10 @@ SIZES = {"hidden_size": 32, "num_layers": 3, "num_heads": 4, "max_positions": 40
 SMALL = Config(**SIZES)
 VOCAB = 61
 LENGTHS = (9, 30, 1, 17)
+
+
+class _Tokenizer:
+    vocab_size, bos_id, eos_id, unk_id, pad_id = VOCAB, None, 0, None, None
 
 
 def _random(config: Config) -> Model:
@@ -256,6 +264,25 @@ def test_generation_with_a_cache_equals_without(kinds) -> None:
         states = [model((7,), ids[:7], cache=cache)]
         states += [model((1,), ids[i : i + 1], cache=cache) for i in range(7, 24)]
         torch.testing.assert_close(torch.cat(states), whole, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_texts_of_generation_equal_transformers(model, beam: int) -> None:
+    theirs, objective = (
+        _oracle(model),
+        clm.Objective(clm.Config(max_length=40), _Tokenizer(), SMALL),
+    )
+    texts = [_ids(n, seed=n).tolist() for n in (5, 9, 2)]
+    prompts = [objective.continue_text(ids, 12) for ids in texts]
+    settings = Settings(beam=beam, max_new_tokens=12, length_penalty=1.0)
+    found = list(generate(model, prompts, settings, Rules((0,), objective.suppress_tokens)))
+    for ids, answers in zip(texts, found, strict=True):
+        whole = theirs.generate(
+            torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+            max_new_tokens=12, num_beams=beam, do_sample=False, eos_token_id=0, pad_token_id=0,
+        )  # fmt: skip
+        new = whole[0, len(ids) :].tolist()
+        assert [*answers[0].ids] == (new[: new.index(0)] if 0 in new else new)
 
 
 RECIPE = """\

@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from nlpkit.checkpoints import hf_layout
-from nlpkit.models.head import new_head
+from nlpkit.models.head import task_head
 from nlpkit.models.roberta import Config, model
 from nlpkit.objectives.contract import IGNORE
 from tests._families import oracle
@@ -87,7 +87,7 @@ def test_classifier_of_transformers_gives_the_same_scores(tmp_path: Path) -> Non
     theirs.save_pretrained(tmp_path)
     made, loaded = oracle.ours("roberta", tmp_path, allow_missing=("lm_head",))
     assert not loaded.unexpected
-    head = new_head(model, 32, 3, 0.0)
+    head = task_head(model, "sequence_classification").new(32, 3, 0.0)
     head.load_state_dict({k[5:]: v for k, v in loaded.state.items() if k.startswith("head.")})
     ids = oracle.tokens()
     found = head(made.summary(made(LENGTHS, input_ids=ids), LENGTHS))

@@ -12,6 +12,7 @@ from nlpkit import recipe, registry
 from nlpkit.data.loader import Examples, Stream, framed
 from nlpkit.errors import RecipeError, UsageError
 from nlpkit.objectives.clm import Config, Objective
+from nlpkit.objectives.contract import IGNORE
 from nlpkit.recipe.fit import missing
 from nlpkit.runs.build import bind_objective
 from nlpkit.runs.model_part import model_part
@@ -38,8 +39,10 @@ class _Corpus:
         return self.document(index)[start:stop]
 
 
-def _objective(bos: int | None = None, eos: int | None = EOS, **config) -> Objective:
-    tokenizer = SimpleNamespace(bos_id=bos, eos_id=eos)
+def _objective(
+    bos: int | None = None, eos: int | None = EOS, unk: int | None = None, **config
+) -> Objective:
+    tokenizer = SimpleNamespace(bos_id=bos, eos_id=eos, unk_id=unk, pad_id=None)
     return Objective(Config(**config), tokenizer, UNLIMITED)
 
 
@@ -161,6 +164,35 @@ def test_framed_span_reads_frame_text_and_next_documents() -> None:
             span = framed(corpus.document, 0, start, stop, (7, 8), (9,))
             assert span.tolist() == whole[start:stop]
             assert span.dtype == np.uint32
+
+
+def test_unknown_token_is_an_input_and_no_target() -> None:
+    # The stream: 10 11 12 </s> 110 </s>, where 11 is <unk>.
+    objective = _objective(unk=11, max_length=100)
+    assert _made(objective, [3, 1]) == [([10, 11, 12, EOS, 110], [IGNORE, 12, EOS, 110, EOS])]
+    assert objective.suppress_tokens == (11,)
+    learned = _objective(unk=11, max_length=100, learn_unknown=True)
+    assert _made(learned, [3, 1]) == [([10, 11, 12, EOS, 110], [11, 12, EOS, 110, EOS])]
+    assert learned.suppress_tokens == ()
+    assert Config.EARLIER == {"learn_unknown": True}  # as runs of before the setting were begun
+
+
+def test_unknown_tokens_add_nothing_to_the_loss_and_are_not_counted() -> None:
+    objective = _objective(unk=11, max_length=100)
+    (inputs, labels), *_ = _made(objective, [3, 1])
+    fields = {"input_ids": torch.tensor(inputs), "labels": torch.tensor(labels)}
+
+    class Rows:
+        def __call__(self, lengths, **inputs):
+            return torch.arange(1.0, 6.0)[:, None]
+
+        def token_loss(self, hidden, index, targets):
+            assert targets.tolist() == [12, EOS, 110, EOS]
+            return hidden[index].sum(), hidden[index, 0]
+
+    term = only_term(loss_of(objective, Rows(), fields, [5]))
+    assert (term.loss_sum.item(), term.num_targets) == (2 + 3 + 4 + 5, 4)
+    assert objective.num_targets({"labels": np.array(labels)}) == {"clm": 4}
 
 
 def test_loss_counts_every_position_and_asks_the_model_for_inputs_alone() -> None:

@@ -331,7 +331,8 @@ def test_row_asked_for_an_array_that_is_none_says_so(tmp_path: Path) -> None:
 def test_format_without_rows_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x\n")
     message = (
-        r"a\.txt: a task needs rows \(csv, idx, images, jsonl, parallel, tsv\), and .* as text"
+        r"a\.txt: a task needs rows \(conll, csv, idx, images, jsonl, parallel, squad, tsv\), "
+        r"and .* as text"
     )
     with pytest.raises(UsageError, match=message):
         _rows(["a.txt"])

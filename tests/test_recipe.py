@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from nlpkit import recipe, registry
 from nlpkit.data import corpus
-from nlpkit.errors import FileError, NlpkitError, RecipeError
+from nlpkit.errors import FileError, NlpkitError, RecipeError, UsageError
 from nlpkit.recipe import Recipe, changed, load, packaged, parse, yaml
 from nlpkit.recipe.schema import schema
 from nlpkit.recipe.yaml import MAX_DEPTH
@@ -482,6 +482,11 @@ def test_packaged_recipes_of_a_wheel_are_those_inside_the_package(tmp_path, monk
     monkeypatch.setattr(recipe, "_PACKAGE", tmp_path)
     assert list(packaged()) == ["claims/sop", "mine"]
     assert load("claims/sop").base == folder / "claims"
+
+
+def test_load_of_an_empty_name_is_a_wrong_command_line():
+    with pytest.raises(UsageError, match="RECIPE is empty; give a file, or the name of a pack"):
+        load("")
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,12 @@ def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-4])
 
 
+def _flip(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[-4 if path.suffix == ".npy" else 3] ^= 1  # a count, or a letter of an identifier
+    path.write_bytes(raw)
+
+
 def _swap(path: Path) -> None:
     array = np.load(path)
     np.save(path, array + 1000)
@@ -86,18 +92,37 @@ def _swap(path: Path) -> None:
         ("counts.npy", Path.unlink),
         ("terms.json", _cut),
         ("ids.json", Path.unlink),
+        ("counts.npy", _flip),  # consistent with the other arrays
+        ("ids.json", _flip),
     ],
 )
 def test_kept_index_damaged_is_an_error_that_names_it(
-    tmp_path: Path, file: str, damage: Callable[[Path], None]
+    tmp_path: Path, file: str, damage: Callable[[Path], None], capsys: Capture
 ) -> None:
     docs, queries = write_jsonl(tmp_path / "d.jsonl", SMALL), tmp_path / "q.tsv"
     write_tsv(queries, ["cat"])
     call(bm25, docs, queries, "--index", tmp_path / "kept")
     (folder,) = (tmp_path / "kept").glob("data-*")
     damage(folder / file)
+    capsys.readouterr()
     with pytest.raises(FileError, match=r"kept: a damaged index .*; remove it"):
         call(bm25, docs, queries, "--index", tmp_path / "kept")
+    assert "kept, kept" not in capsys.readouterr().err
+    with pytest.raises(FileError, match=r"kept: a damaged index .*; remove it"):
+        call(bm25, tmp_path / "kept", queries)
+
+
+def test_kept_index_of_an_earlier_version_without_hashes_is_used(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    docs, queries = write_jsonl(tmp_path / "d.jsonl", SMALL), tmp_path / "q.tsv"
+    write_tsv(queries, ["cat"])
+    first, _ = _outputs(capsys, bm25, docs, queries, "--index", tmp_path / "kept")
+    head = json.loads((tmp_path / "kept" / "index.json").read_text())
+    assert head.pop("hashes")
+    (tmp_path / "kept" / "index.json").write_text(json.dumps(head))
+    again, err = _outputs(capsys, bm25, docs, queries, "--index", tmp_path / "kept")
+    assert (again, "kept, kept" in err) == (first, True)
 
 
 def test_kept_index_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:

@@ -224,6 +224,17 @@ def test_selftest_of_an_example_without_its_text_is_found(bench: Bench, broken) 
     assert not of_examples.unmasking(bench.subject)[0]
 
 
+def test_unmasking_puts_back_a_last_target_that_is_not_learned() -> None:
+    # The piece 5 3 6 3, where 3 is <unk>: the last one is no input, and has no label.
+    subject = SimpleNamespace(objective=SimpleNamespace(unlearned_id=3), offering=lambda name: [])
+    example = {"input_ids": np.array([5, 3, 6]), "labels": np.array([IGNORE, 6, IGNORE])}
+    found = [each["input_ids"].tolist() for each in of_examples.unmasked(subject, example)]
+    assert [5, 3, 6, 3] in found
+    subject.objective.unlearned_id = None
+    found = [each["input_ids"].tolist() for each in of_examples.unmasked(subject, example)]
+    assert [5, 3, 6, 3] not in found
+
+
 def test_selftest_of_an_objective_with_global_randomness_is_found(bench: Bench) -> None:
     _use(bench, Global)
     passed, figure = of_run.batches(bench)

@@ -44,6 +44,8 @@ def test_smoke_test_of_text_leaves_the_run_as_it_is(server: Server, tmp_path: Pa
     assert ended.stdout.endswith("), generated 8 tokens\n")
     assert "text: 80 documents" in ended.stderr
     assert "held out: 16 documents" in ended.stderr
+    assert "train.txt (first rows): 64 documents" in ended.stderr
+    assert "nlpkit-smoke-test-" not in ended.stderr
 
 
 @pytest.mark.parametrize("task", ["nlg", "nlu", "classes"])

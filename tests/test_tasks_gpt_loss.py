@@ -159,6 +159,35 @@ def test_loss_and_gradients_are_those_of_transformers(name: str) -> None:
         assert torch.allclose(gradient, other.grad, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("name", ["classification", "multiple_choice"])
+def test_auxiliary_loss_of_unknown_tokens_is_learned_only_if_asked(
+    name: str, learned: bool
+) -> None:
+    """L1 is the mean of torch's cross entropy over the known targets of each sequence."""
+    rows = {
+        "classification": [{"text": "a?c", "label": "x"}, {"text": "??", "label": "y"}],
+        "multiple_choice": [{"context": "?b", "options": ["?", "efg"], "label": 1}],
+    }[name]
+    task = _task(name, lm_weight=WEIGHT, learn_unknown=learned)
+    model, theirs, _ = _pair(task.outputs)
+    batch = _batch(task, rows)
+    fields = {key: torch.from_numpy(value) for key, value in batch.fields.items()}
+    found = loss_of(task, model, fields, batch.lengths).parts["lm"][0]
+    means = []
+    for ids in fields["input_ids"].split(list(batch.lengths)):
+        logits = theirs(ids[None]).last_hidden_state[0, :-1] @ theirs.tokens_embed.weight.T
+        skipped = -1 if learned else Letters.unk_id
+        means.append(F.cross_entropy(logits, ids[1:], ignore_index=skipped))
+    # A row of the choice has two sequences, of which the mean counts.
+    expected = torch.stack(means).sum() / (2 if name == "multiple_choice" else 1)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    items = [task.item(Row(r, "x", 1), task.encode(list(task.texts(Row(r, "x", 1))))) for r in rows]
+    unknown = 3  # in both: of the choice, "?b" stands in both sequences
+    assert sum(map(task.unlearned, items)) == (0 if learned else unknown)
+    assert not any(map(_task(name, lm_weight=0.0).unlearned, items))
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_auxiliary_loss_alone_moves_what_its_weight_says(name: str) -> None:
     gradients = []

@@ -1,6 +1,10 @@
-"""Runs of GPT-1's tasks: what a checkpoint holds, against transformers and scikit-learn; resume."""
+"""Runs of the tasks of GPT-1 and GPT-2.
+
+What a checkpoint holds, against transformers and scikit-learn; resume.
+"""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -28,12 +32,14 @@ def base(tmp_path_factory) -> Path:
     return start(tmp_path_factory.mktemp("base"), "gpt")
 
 
-@pytest.fixture(scope="module")
-def classes(base: Path) -> tuple[Path, Path]:
+@pytest.fixture(scope="module", params=["gpt", "gpt2"])
+def classes(
+    base: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
     """A run of a classification, and its last checkpoint."""
-    folder = base.parent / "classes"
-    folder.mkdir()
-    path = task(folder, "classes", CLASSES, base)
+    folder = tmp_path_factory.mktemp("classes")
+    begun = base if request.param == "gpt" else start(folder, request.param)
+    path = task(folder, "classes", CLASSES, begun)
     out = folder / "run"
     return out, _tiny.pretrain(path, out)
 
@@ -122,4 +128,6 @@ def test_task_on_a_family_that_reads_more_than_tokens_is_refused(tmp_path) -> No
     found = _tiny.command("finetune", path, "--out", tmp_path / "run")
     assert found.returncode == 2
     assert "objective.name: classification does not give segment, position, context" in found.stderr
-    assert "it trains: gpt" in found.stderr
+    (trained,) = re.findall(r"it trains: (.*)", found.stderr)
+    assert {"gpt", "gpt2"} <= set(re.findall(r"\w+", trained))
+    assert "cpm_ant" not in trained

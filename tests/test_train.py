@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -298,8 +299,23 @@ def test_changed_data_are_refused(tmp_path: Path) -> None:
         _tiny.pretrain(path, tmp_path / "run", stop=_tiny.StopAfter(20))
     with open(tmp_path / "train.txt", "a", encoding="utf-8") as file:
         file.write("天地人山水花鸟\n")
-    with pytest.raises(UsageError, match="other data or with another tokenizer"):
+    with pytest.raises(UsageError, match="was trained on other data: their content"):
         _tiny.pretrain(path, tmp_path / "run")
+
+
+def test_changed_tokenizer_of_a_run_is_named_and_can_be_restored(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path)
+    with pytest.raises(NlpkitError):
+        _tiny.pretrain(path, tmp_path / "run", stop=_tiny.StopAfter(20))
+    vocabulary = tmp_path / "run" / "tokenizer" / "vocab.txt"
+    text = vocabulary.read_text(encoding="utf-8")
+    vocabulary.write_text(text.replace("天", "夭"), encoding="utf-8")
+    with pytest.raises(UsageError, match="run/tokenizer: not the tokenizer that") as refused:
+        _tiny.pretrain(path, tmp_path / "run")
+    (newest,) = re.findall(r"copy its files from (\S+),", str(refused.value))
+    shutil.copy(Path(newest) / "vocab.txt", vocabulary)
+    assert vocabulary.read_text(encoding="utf-8") == text
+    _tiny.pretrain(path, tmp_path / "run")
 
 
 def test_damaged_newest_checkpoint_gives_way_to_the_one_before(whole, tmp_path: Path) -> None:

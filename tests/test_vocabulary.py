@@ -14,6 +14,7 @@ from nlpkit.checkpoints import files
 from nlpkit.errors import FileError, NlpkitError, UsageError
 from nlpkit.models.rows import resize_embeddings
 from nlpkit.tokenizers.cpm_ant import Tokenizer
+from nlpkit.train.log import NORMAL
 from tests import _tiny
 from tests._formats import from_hf
 
@@ -271,3 +272,34 @@ def test_command_line_grows_the_vocabulary(old: Path, tmp_path: Path) -> None:
     )
     assert refused.returncode == 2
     assert refused.stderr.splitlines()[-1].startswith("nlpkit: tokenizer.vocab_size: 20 is less")
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        (lambda file: file.write_bytes(file.read_bytes().replace("天".encode(), "夭".encode())),
+         "damaged, its hash differs from the one in sha256.json"),
+        (lambda file: file.unlink(), "cannot be read: No such file or directory"),
+        (lambda file: (file.parent / "sha256.json").unlink(), "cannot be read"),
+    ],
+    ids=["changed", "missing", "without hashes"],
+)  # fmt: skip
+def test_damaged_tokenizer_of_the_cache_is_trained_again_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage, what: str, capfd
+) -> None:
+    monkeypatch.setenv("NLPKIT_CACHE", str(tmp_path / "cache"))
+    path = _tiny.write(tmp_path)
+    one, two, three = (tmp_path / name for name in ("one", "two", "three"))
+    _tiny.pretrain(path, one, "train.steps=1")
+    (kept,) = (tmp_path / "cache" / "tokenizers").iterdir()
+    damage(kept / "vocab.txt")
+    capfd.readouterr()
+    _tiny.pretrain(path, two, "train.steps=1", verbosity=NORMAL)
+    said = [line for line in capfd.readouterr().err.splitlines() if "training it again" in line]
+    assert len(said) == 1
+    assert "tokenizer: " in said[0]
+    assert what in said[0]
+    _tiny.pretrain(path, three, "train.steps=1", verbosity=NORMAL)  # now sound
+    assert "training it again" not in capfd.readouterr().err
+    texts = [(run / "tokenizer" / "vocab.txt").read_bytes() for run in (one, two, three)]
+    assert texts == [(kept / "vocab.txt").read_bytes()] * 3

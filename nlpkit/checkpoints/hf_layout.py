@@ -14,7 +14,7 @@ from nlpkit.attention.contract import Choice
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families, hf_format
-from nlpkit.models.head import HEAD, PREFIX, classifier_names, head_shapes
+from nlpkit.models.head import HEAD, PREFIX, SEQUENCE, TaskHead, saved_head, task_head
 from nlpkit.models.hf_format import FOLDERS
 from nlpkit.models.rows import vocabulary_size
 
@@ -36,6 +36,7 @@ class Loaded:
     state: dict[str, Tensor]  # includes the task's output layer, if there is one
     missing: tuple[str, ...]  # transformers' names of parameters that the checkpoint does not have
     unexpected: tuple[str, ...]  # tensors that the model does not have
+    head: TaskHead | None = None  # of the task's output layer
 
     def warnings(self, fate: str) -> list[str]:
         """Return lines about missing and unexpected tensors; `fate`: what replaces missing ones."""
@@ -103,12 +104,14 @@ def layout(
     labels: Sequence[str] | None = None,
     pad_id: int | None = None,
     bos_and_eos: tuple[int | None, int | None] = (None, None),
+    head: TaskHead | None = None,
 ) -> Folders:
     """Return `config.json` and tensors of a model, with the task's output layer if it has one.
 
     `labels` are the names of the outputs of this layer. A model with an output layer is saved as
-    the family's classifier in transformers (`CLASSIFIER` in `model.py`), if there is one. `pad_id`
-    and `bos_and_eos` are ids of the tokenizer.
+    the model `head` of transformers (`TASK_HEADS` in `model.py`; default: the sequence classifier);
+    if transformers has no such model, with the class of the family and a layer of our own.
+    `pad_id` and `bos_and_eos` are ids of the tokenizer.
 
     Raises:
         UsageError: a family's table of names is not complete.
@@ -143,12 +146,13 @@ def layout(
         folders[""][0].update(ends)
     if HEAD in weights:
         settings, body_tensors = folders[""]
-        body_tensors |= {theirs: weights[ours] for ours, theirs in classifier_names(module).items()}
+        head = head or task_head(module, SEQUENCE)
+        body_tensors |= {theirs: weights[ours] for ours, theirs in head.names.items()}
         names = labels or [f"LABEL_{i}" for i in range(len(weights[HEAD]))]
         settings["id2label"] = dict(enumerate(names))
         settings["label2id"] = {name: i for i, name in enumerate(names)}
-        if classifier := vars(module).get("CLASSIFIER"):
-            settings["architectures"] = [classifier]
+        if head.architecture:
+            settings["architectures"] = [head.architecture]
         if pad_id is not None:
             settings.setdefault("pad_token_id", pad_id)
     return folders
@@ -290,20 +294,21 @@ def converted(
         raise FileError(f"{directory}/config.json: does not fit the weights: {cause}") from error
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     missing = _missing(form, directory, [n for n in shapes if n not in state], allow_missing)
-    names = classifier_names(module)
-    if names[HEAD] in tensors:
+    head = saved_head(module, settings.get("architectures") or (), tensors)
+    if head is not None:
+        names = head.names
         if lacking := [theirs for theirs in names.values() if theirs not in tensors]:
             raise FileError(f"{directory}: {lacking[0]} is missing, but {names[HEAD]} exists")
         unused = [name for name in unused if name not in names.values()]
         state |= {ours: tensors[theirs] for ours, theirs in names.items()}
         width = config.hidden_size  # type: ignore[attr-defined]
-        shapes |= head_shapes(module, width, len(state[HEAD]))
+        shapes |= head.shapes(width, len(state[HEAD]))
     for name, tensor in state.items():
         if tuple(tensor.shape) != shapes[name]:
             raise FileError(
                 f"{directory}: {name} is {tuple(tensor.shape)}; by config.json it is {shapes[name]}"
             )
-    return Loaded(config, state, missing, tuple(sorted(unused)))
+    return Loaded(config, state, missing, tuple(sorted(unused)), head)
 
 
 def _missing(

@@ -22,9 +22,16 @@ from nlpkit.config import FrozenConfig
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
 from nlpkit.models import families, hf_format
-from nlpkit.models.head import HEAD
+from nlpkit.models.head import CHOICE, HEAD, SEQUENCE, task_head
 from nlpkit.models.lora_config import Config
 
+# peft's `task_type` by the kind of task; other layers have none.
+_TASK_TYPES = {
+    SEQUENCE: "SEQ_CLS",
+    CHOICE: "SEQ_CLS",
+    "token_classification": "TOKEN_CLS",
+    "question_answering": "QUESTION_ANS",
+}
 SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
@@ -37,6 +44,7 @@ def write(
     weights: Mapping[str, Tensor],
     tables: Mapping[str, Tensor],
     base: Path,
+    head_kind: str = SEQUENCE,
 ) -> None:
     """Write `adapter_config.json` and `adapter_model.safetensors` in the format of peft.
 
@@ -46,22 +54,23 @@ def write(
         weights: the model's state dict; the adapters and the task's output layer are saved.
         tables: the embedding tables by transformers' names, if the vocabulary has grown.
         base: the base checkpoint of the adapters.
+        head_kind: the kind of task of the output layer.
     """
     tensors = {}
     for ours, theirs in targets.items():
         for matrix in ("lora_A", "lora_B"):
             tensors[f"{PREFIX}{theirs}.{matrix}.weight"] = weights[f"{ours}.{matrix}"]
     has_head = HEAD in weights
-    heads = heads_of(family)
+    module = families.load_model(family)
+    heads = task_head(module, head_kind).names
     if has_head:
         tensors |= {f"{PREFIX}{theirs}": weights[ours] for ours, theirs in heads.items()}
     tensors |= {f"{PREFIX}{name}": table for name, table in tables.items()}
-    module = families.load_model(family)
     linear = hf_format.linear_names(module.FORMAT, module.Model, model_config)
     transposed = [hf_format.is_transposed(module.FORMAT, name) for name in targets.values()]
     settings = {
         "peft_type": "LORA",
-        "task_type": "SEQ_CLS" if has_head else "CAUSAL_LM",
+        "task_type": _TASK_TYPES.get(head_kind) if has_head else "CAUSAL_LM",
         "base_model_name_or_path": str(base),
         "r": config.rank,
         "lora_alpha": config.alpha,
@@ -103,7 +112,7 @@ def read_state(
         for ours, theirs in targets.items()
         for matrix in ("lora_A", "lora_B")
     }
-    for ours, theirs in heads_of(family).items():
+    for ours, theirs in heads_of(family):
         if PREFIX + theirs in tensors:
             state[ours] = tensors[PREFIX + theirs]
     for ours, theirs in tables_of(family).items():

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nlpkit.errors import FileError
 from nlpkit.models import families, hf_format
-from nlpkit.models.head import classifier_names
+from nlpkit.models.head import head_names
 from nlpkit.models.hf_format import HfFormat
 
 PREFIX = "base_model.model."  # of the names of all tensors in peft's file
@@ -28,9 +28,9 @@ _PLAIN = frozenset(
 _PLAIN_INITS = (None, True, False, "gaussian")
 
 
-def heads_of(family: str) -> Mapping[str, str]:
-    """Return the parameters of a task's layer, with transformers' names."""
-    return classifier_names(families.load_model(family))
+def heads_of(family: str) -> list[tuple[str, str]]:
+    """Return the parameters of a task's layer, with transformers' names: pairs for each task."""
+    return head_names(families.load_model(family))
 
 
 def tables_of(family: str) -> dict[str, str]:
@@ -81,7 +81,7 @@ def merged(
             tensor, b, scale, base[weight], transposed, f"{where}: {layer}"
         )
     tables = [name_in_base(name, base, form) for name in tables_of(family).values()]
-    _replace(tensors, replacements, tables, [*heads_of(family).values()], where)
+    _replace(tensors, replacements, tables, [theirs for _, theirs in heads_of(family)], where)
     return tensors
 
 

@@ -21,9 +21,17 @@ def is_there(directory: Path) -> bool:
     return any((directory / name).is_file() for name in _files())
 
 
-def save(tokenizer: Tokenizer, directory: Path) -> None:
-    """Write the tokenizer's files, and the name of its kind if it is not a kind of nlpkit."""
+def save(tokenizer: Tokenizer, directory: Path, *, token_types: bool = False) -> None:
+    """Write the tokenizer's files, and the name of its kind if it is not a kind of nlpkit.
+
+    With `token_types` transformers gives the model the types of tokens, too.
+    """
     tokenizer.save(directory)
+    settings = directory / "tokenizer_config.json"
+    if token_types and settings.is_file():
+        content = json.loads(settings.read_text(encoding="utf-8"))
+        content["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+        settings.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     module = type(tokenizer).__module__
     if not module.startswith("nlpkit.tokenizers."):
         (directory / KIND).write_text(json.dumps({"kind": module}) + "\n", encoding="utf-8")

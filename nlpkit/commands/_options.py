@@ -72,7 +72,7 @@ Resume = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="check everything and build one batch, but do not train")
 ]
-Json = Annotated[bool, typer.Option("--json", help="print the result as one JSON object")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="only warnings and errors on stderr")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="more on stderr")]
 # `cli.run` reads it; it is declared here so that every verb accepts it.

@@ -46,10 +46,17 @@ def smoke_test(resolved: "Resolved", common: Common) -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("--smoke-test runs in one process; start it without a launcher")
     begin = time.perf_counter()
-    log = Log(common.verbosity)
+    originals: dict[str, str] = {}  # path of a copy -> name of the user's file
+
+    class RenamingLog(Log):
+        def _print(self, text: str, style: str | None = None) -> None:
+            for copy, name in originals.items():
+                text = text.replace(copy, f"{name} (first rows)")
+            super()._print(text, style)
+
+    log = RenamingLog(common.verbosity)
     with tempfile.TemporaryDirectory(prefix="nlpkit-smoke-test-") as name:
         workdir = Path(name)
-        originals: dict[str, str] = {}
         with catch_signals(exit_now) as stop, _name_originals(originals):
             small = _small(resolved, workdir, originals, stop)
             checkpoint = _train(small, workdir, common.device, log, stop)
@@ -186,9 +193,9 @@ def _use(checkpoint: Path, device: str, log: "Log", stop: "StopFlag") -> tuple[s
 
     Without held-out data nothing is evaluated, and not every objective generates.
     """
-    from nlpkit import evaluate
     from nlpkit.data.items import Items
     from nlpkit.data.store import Callbacks
+    from nlpkit.evaluate import held_out
     from nlpkit.generate.settings import Settings
     from nlpkit.generate.texts import Writer
     from nlpkit.objectives.contract import Generative
@@ -200,12 +207,12 @@ def _use(checkpoint: Path, device: str, log: "Log", stop: "StopFlag") -> tuple[s
     done, values = ["opened"], {}
     run = None
     try:
-        source = evaluate.find_data(opened, (), None, log, callbacks)
+        source = held_out.find_data(opened, (), None, log, callbacks)
     except UsageError as error:
         log.info(f"not evaluated: {error}")
     else:
-        run = evaluate.Evaluation(opened, source, _TOKENS, callbacks)
-        values = evaluate.values(run.figures(None, settings, log, stop, batch=8)[0])
+        run = held_out.Evaluation(opened, source, _TOKENS, callbacks)
+        values = held_out.values(run.figures(None, settings, log, stop, batch=8)[0])
         done.append(f"evaluated (loss {values['loss']:.4f})")
     if isinstance(opened.objective, Generative):
         text = ""

@@ -71,6 +71,8 @@ def one_run(
                 f"run: {directory.path.absolute()} "
                 + (f"(resumes from {where})" if where else "(new)")
             )
+            if changed:
+                log.info(f"changed since the start of the run: {', '.join(changed)}")
         corpus.check_files(resolved.recipe.data, resolved.base)  # before torch is loaded
         from nlpkit.runs.pretrain import pretrain
 

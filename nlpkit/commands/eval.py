@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from nlpkit.commands._call import Call, write_rows
 from nlpkit.commands._options import Common, Family, shared
 from nlpkit.disk import user_path
 from nlpkit.errors import UsageError
@@ -18,7 +19,10 @@ Checkpoint = Annotated[
 Data = Annotated[
     list[str] | None,
     typer.Option(
-        "--data", metavar="FILE", help="data; repeatable; default: the held-out data of its run"
+        "--data",
+        metavar="FILE",
+        help="data, or - for stdin (rows of a task as jsonl); repeatable; default: the held-out "
+        "data of its run",
     ),
 ]
 Metrics = Annotated[
@@ -51,11 +55,87 @@ Beam = Annotated[
     int, typer.Option("--beam", metavar="N", min=1, help="beams of each generated answer")
 ]
 
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="FILE...", help="more files of --pairs, as in --pairs blimp/*.jsonl"),
+]
+Pairs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pairs",
+        metavar="FILE",
+        help="minimal pairs as BLiMP's jsonl, or a directory of such files: how often the good "
+        "sentence has the higher probability",
+    ),
+]
+Surprisal = Annotated[
+    str | None,
+    typer.Option(
+        "--surprisal",
+        metavar="FILE.tsv",
+        help="write -log p of each sentence, word, token and character of --data (a sentence a "
+        "line) or --pairs to FILE.tsv",
+    ),
+]
+Method = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        metavar="NAME",
+        help="how a text is scored; masked models: pll (default) or pll-word-l2r, CPM-Ant: "
+        "infilling (default), infilling-word or generation",
+    ),
+]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        "--task", metavar="RECIPE", help="score the rows of a task's recipe without tuning"
+    ),
+]
+Shots = Annotated[
+    int,
+    typer.Option(
+        "--shots", metavar="K", min=0, help="with --task: training rows in front of each row"
+    ),
+]
+Seeds = Annotated[
+    int,
+    typer.Option(
+        "--seeds",
+        metavar="N",
+        min=1,
+        help="with --shots: draw the examples with N seeds; print mean, median and deviation",
+    ),
+]
+OptionScore = Annotated[
+    str | None,
+    typer.Option(
+        "--option-score",
+        metavar="NAME",
+        help="with --task: log-probability of an answer as sum (default), by token, or neutral "
+        "(less that behind a neutral context)",
+    ),
+]
+Template = Annotated[
+    str | None,
+    typer.Option(
+        "--template",
+        metavar="TEXT",
+        help="with --task: text of a row, such as '{text} It was'; {COLUMN} is a value; the other "
+        "settings are eval.prompt in the recipe or in --set",
+    ),
+]
+ShowPrompt = Annotated[
+    bool,
+    typer.Option("--show-prompt", help="with --task: print the first row's prompt and answers"),
+]
 
-@shared("device", "json", "quiet", "verbose")
+
+@shared("overrides", "device", "json", "quiet", "verbose")
 def command(
     checkpoint: Checkpoint,
     common: Common,
+    files: Files = None,
     data: Data = None,
     metrics: Metrics = None,
     predictions: Predictions = None,
@@ -64,6 +144,15 @@ def command(
     max_new_tokens: MaxNew = None,
     beam: Beam = 1,
     family: Family = None,
+    pairs: Pairs = None,
+    surprisal: Surprisal = None,
+    method: Method = None,
+    task: Task = None,
+    shots: Shots = 0,
+    seeds: Seeds = 1,
+    option_score: OptionScore = None,
+    template: Template = None,
+    show_prompt: ShowPrompt = False,
 ) -> None:
     """Evaluate a checkpoint on held-out data.
 
@@ -71,57 +160,77 @@ def command(
     and the scores of the task, computed by the code of `nlpkit score`. If the task is to write
     text, the scores are those of what the checkpoint generates. For the runs that `nlpkit finetune
     --seeds` made in a directory, it prints mean, median and deviation.
+
+    Without tuning: --task RECIPE --shots K scores a task's rows with K examples in the prompt, as
+    the papers of GPT-2 and GPT-3 do; --pairs scores minimal pairs; --surprisal writes -log p of
+    each token, word and character. These compute in float32.
     """
+    call = Call(
+        checkpoint=checkpoint, common=common, data=tuple(data or ()), metrics=metrics,
+        predictions=predictions, text_key=text_key, tokens_per_batch=tokens_per_batch,
+        max_new_tokens=max_new_tokens, beam=beam, family=family, files=tuple(files or ()),
+        pairs=tuple(pairs or ()), surprisal=surprisal, method=method, task=task, shots=shots,
+        seeds=seeds, option_score=option_score, template=template, show_prompt=show_prompt,
+    )  # fmt: skip
+    call.check()
+    if task is not None:
+        from nlpkit.commands._shots import run_task
+
+        run_task(call)
+    elif call.is_of_texts:
+        from nlpkit.commands._texts import run_texts
+
+        run_texts(call)
+    else:
+        _held_out(call)
+
+
+def _held_out(call: Call) -> None:
+    """Evaluate on held-out data as the training does."""
     from nlpkit.score.named import split
 
-    names = None if not metrics else split(metrics)
-    from nlpkit import evaluate
+    names = None if not call.metrics else split(call.metrics)
     from nlpkit.checkpoints.run_directory import seed_runs
     from nlpkit.cli import exit_now
     from nlpkit.data.store import Callbacks
+    from nlpkit.evaluate import held_out
     from nlpkit.generate.settings import Settings
     from nlpkit.runs.opened import open_checkpoint
     from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
 
+    common = call.common
     log = Log(common.verbosity)
-    generation = Settings(max_new_tokens=max_new_tokens, beam=beam)
-    runs = seed_runs(user_path(checkpoint))
-    if runs and predictions is not None:
-        raise UsageError(f"--predictions: {checkpoint} holds {len(runs)} runs; name one of them")
+    generation = Settings(max_new_tokens=call.max_new_tokens, beam=call.beam)
+    runs = seed_runs(user_path(call.checkpoint))
+    if runs and call.predictions is not None:
+        raise UsageError(
+            f"--predictions: {call.checkpoint} holds {len(runs)} runs; name one of them"
+        )
     results = []
     with catch_signals(exit_now) as stop:
         callbacks = Callbacks(note=log.detail, warn=log.warn, should_stop=stop.check)
-        for path in [path for _, path in runs] or [Path(checkpoint)]:
+        for path in [path for _, path in runs] or [Path(call.checkpoint)]:
             opened = open_checkpoint(
-                path, device=common.device, family=family, info=log.info, warn=log.warn
+                path, device=common.device, family=call.family, info=log.info, warn=log.warn
             )
-            source = evaluate.find_data(opened, data or (), text_key, log, callbacks)
-            run = evaluate.Evaluation(opened, source, tokens_per_batch, callbacks)
+            source = held_out.find_data(opened, call.data, call.text_key, log, callbacks)
+            run = held_out.Evaluation(opened, source, call.tokens_per_batch, callbacks)
             figures, rows = run.figures(names, generation, log, stop, batch=32)
             results.append(figures)
-    if predictions is not None:
-        _write(Path(predictions), rows)
+    if call.predictions is not None:
+        write_rows(Path(call.predictions), rows)
     if runs:
         _print_summary([seed for seed, _ in runs], results, common)
     else:
-        common.result(evaluate.table(figures), **figures)
+        common.result(held_out.table(figures), **figures)
 
 
 def _print_summary(seeds: list[int], results: list[dict[str, Any]], common: Common) -> None:
     """Print mean, median and deviation of the figures of several seeds."""
-    from nlpkit.evaluate import values
+    from nlpkit.evaluate.held_out import values
     from nlpkit.runs.seeds import summary, table
 
     result = summary(seeds, [values(figures) for figures in results])
     result["checkpoints"] = [figures["checkpoint"] for figures in results]
     common.result(table(result), **result)
-
-
-def _write(path: Path, rows: list[dict[str, str]]) -> None:
-    import json
-
-    from nlpkit.disk import name_path_in_errors
-
-    with name_path_in_errors(path), open(path, "w", encoding="utf-8") as file:
-        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

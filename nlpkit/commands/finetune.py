@@ -169,7 +169,11 @@ def _section(resolved: "Resolved", family: str) -> str:
         config = hf_format.read_config(families.load_model(family).FORMAT, light.Config, settings)
     except (KeyError, ValueError, TypeError) as error:
         what = " ".join(str(error).split("\n")[:3])
-        raise FileError(f"{directory}/config.json: not of family {family}: {what}") from error
+        what = f"no {what}" if isinstance(error, KeyError) else what
+        raise FileError(
+            f"{directory}/config.json: cannot be read as family {family}: {what}; its model_type "
+            f"is {settings.get('model_type')!r}"
+        ) from error
     return json.dumps({"family": family} | config.model_dump(mode="json", exclude={"attention"}))
 
 

@@ -1,5 +1,6 @@
 """Generate text with CKPT from lines of FILE."""
 
+import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -147,6 +148,8 @@ def command(
     from nlpkit.train.log import Log
 
     is_json = file.removesuffix(".gz").endswith(".jsonl")
+    if file == "-" and sys.stdin is None:
+        raise UsageError("FILE: '-' is stdin, but stdin is closed")
     inputs = Inputs(file, key or (_KEY if is_json else None))
     log = Log(common.verbosity)
     from nlpkit.generate.texts import Writer
@@ -179,13 +182,14 @@ def _settings(**values: Any) -> "Settings":
     from pydantic import ValidationError
 
     from nlpkit.generate.settings import Settings
+    from nlpkit.recipe.problems import sentence
 
     try:
         return Settings(**values)
     except ValidationError as error:
         problems = []
         for each in error.errors():
-            what = each["msg"].removeprefix("Value error, ")
+            what = sentence(each)
             option = str(each["loc"][0]) if each["loc"] else what.partition(":")[0]
             given = f" {each['input']}" if each["loc"] else ""
             what = what.removeprefix(f"{option}: ")
@@ -220,8 +224,11 @@ def _print(written: "Written", echo: bool, settings: "Settings", common: Common)
 def _report(writer: "Writer", inputs: "Inputs", seconds: float, log: "Log") -> None:
     """Log the speed, and the numbers of inputs and tokens that were left out."""
     counts = writer.counts
+    if not counts["inputs"]:
+        return
+    noun = "input" if counts["inputs"] == 1 else "inputs"
     log.info(
-        f"{counts['inputs']:,} inputs, {counts['tokens']:,} tokens in {seconds:.1f} s, "
+        f"{counts['inputs']:,} {noun}, {counts['tokens']:,} tokens in {seconds:.1f} s, "
         f"{counts['tokens'] / max(seconds, 1e-9):,.0f} tokens/s"
     )
     if counts["cut inputs"]:

@@ -11,7 +11,7 @@ import typer
 
 from nlpkit.commands._command import Verb
 from nlpkit.commands._options import Common, RecipeName, shared
-from nlpkit.disk import user_path
+from nlpkit.disk import name_path_in_errors, user_path
 from nlpkit.errors import DataError, FileError, UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ Out = Annotated[
         "--out", metavar="DIR", help="directory of the tokenizer; default: tokenizer/ of the run"
     ),
 ]
-Directory = Annotated[str, typer.Argument(metavar="DIR", help="a saved tokenizer")]
+Directory = Annotated[
+    str, typer.Argument(metavar="DIR", help="a saved tokenizer, a checkpoint, or a run")
+]
 Text = Annotated[str | None, typer.Argument(metavar="TEXT|-", help="a text; - reads stdin")]
 
 
@@ -52,7 +54,7 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
         raise UsageError("tokenizer: only one with a kind can be trained, this recipe names a path")
     directory = user_path(out) if out else resolved.path(resolved.recipe.out) / "tokenizer"
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise FileError(f"{directory}: is there already; remove it, or give --out another name")
+        raise FileError(f"{directory}: exists already; remove it, or give --out another name")
     start = resolved.recipe.init_from
     with catch_signals(exit_now) as stop, stop.abortable():
         texts = _Texts(resolved, stop.check)
@@ -64,11 +66,12 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
             old_kind, old = tokenizer_files.load((files.chosen(home) or [home])[0])
             settings = section.config.model_dump()
             tokenizer = grow.grown(old, old_kind, section.kind, texts, settings)
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    # A failed write must not leave an incomplete tokenizer.
-    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".tokenizer-") as draft:
-        tokenizer_files.save(tokenizer, Path(draft) / "made")
-        os.replace(Path(draft) / "made", directory)
+    with name_path_in_errors(directory):
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        # A failed write must not leave an incomplete tokenizer.
+        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".tokenizer-") as draft:
+            tokenizer_files.save(tokenizer, Path(draft) / "made")
+            os.replace(Path(draft) / "made", directory)
     if not common.quiet:
         size = f"{tokenizer.vocab_size:,} tokens"
         print(f"tokenizer: {section.kind}, {size}, from {texts.summary}", file=sys.stderr)
@@ -121,7 +124,10 @@ def show(directory: Directory, common: Common, text: Text = None) -> None:
     """
     from nlpkit.checkpoints import tokenizer_files
 
-    kind, tokenizer = tokenizer_files.load(directory)
+    home = Path(directory)
+    if (home / "tokenizer").is_dir() and not tokenizer_files.is_there(home):  # a run
+        home = home / "tokenizer"
+    kind, tokenizer = tokenizer_files.load(home)
     if text == "-":
         text = _stdin()
     if text is None:
@@ -135,6 +141,8 @@ def show(directory: Directory, common: Common, text: Text = None) -> None:
 
 
 def _stdin() -> str:
+    if sys.stdin is None:
+        raise UsageError("TEXT: '-' is stdin, but stdin is closed")
     raw = sys.stdin.buffer.read()
     try:
         return raw.decode("utf-8").removesuffix("\n")

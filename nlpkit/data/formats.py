@@ -46,9 +46,13 @@ def endings() -> dict[str, str]:
 
 
 def by_ending(name: str) -> str:
-    """Return the format that the ending of a file's name tells, before `.gz`; else nothing."""
+    """Return the format that the ending of a file's name tells, before `.gz`; else nothing.
+
+    The longest ending counts: `.squad.json` is not `.json`.
+    """
     plain = name.lower().removesuffix(".gz")
-    return next((form for ending, form in endings().items() if plain.endswith(ending)), "")
+    fitting = {ending: form for ending, form in endings().items() if plain.endswith(ending)}
+    return fitting[max(fitting, key=len)] if fitting else ""
 
 
 def inside(name: str) -> str:

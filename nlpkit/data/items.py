@@ -133,7 +133,7 @@ class Items:
         """Return an item; it is always used whole."""
         return self.items[index]
 
-    def unigram_entropy(self) -> None:
+    def unigram_entropy(self, without: int | None = None) -> None:
         """Return None: items are no running text."""
 
 

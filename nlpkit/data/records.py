@@ -237,7 +237,8 @@ def json_object(line: str, example: str, strict: bool = True) -> dict[str, Any]:
         hint = ""
         if line.strip() in ("{", "[", "[{"):
             hint = "; one object a line is needed: jq -c . (or jq -c '.[]' for an array)"
-        raise RowError(f"broken JSON at column {error.colno}: {error.msg}{hint}") from error
+        what = error.msg.removesuffix(" at").removesuffix(" starting")
+        raise RowError(f"broken JSON at column {error.colno}: {what}{hint}") from error
     except RecursionError as error:
         raise RowError("broken JSON: nested too deeply") from error
     except ValueError as error:

@@ -71,15 +71,17 @@ class Corpus:
         """Return the ids of a piece of document `index`."""
         return self.document(index)[start:stop]
 
-    def unigram_entropy(self) -> float:
+    def unigram_entropy(self, without: int | None = None) -> float:
         """Return the entropy of the token frequencies of all stores together, nats per token.
 
-        Reads every token.
+        Reads every token. The token `without` is not counted.
         """
         histograms = [store.histogram() for store in self.stores]
         total = np.zeros(max(map(len, histograms)), np.int64)
         for histogram in histograms:
             total[: len(histogram)] += histogram
+        if without is not None:
+            total[without : without + 1] = 0
         return _write_store.entropy(total)
 
     @property

@@ -30,3 +30,8 @@ def word_starts(text: str) -> list[int]:
             if found.end() < len(word):
                 starts.add(start)
     return sorted(starts)
+
+
+def is_chinese(character: str) -> bool:
+    """Return whether a character is one of those that jieba cuts into words."""
+    return bool(_CHINESE.fullmatch(character))

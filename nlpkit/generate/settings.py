@@ -43,7 +43,7 @@ class Settings(FrozenConfig):
     @model_validator(mode="after")
     def _consistent(self) -> "Settings":
         if self.samples and self.beam > 1:
-            raise ValueError("beam: excludes temperature, top_k and top_p; choose one")
+            raise ValueError("beam: excludes --temperature, --top-k and --top-p; choose one")
         if not self.samples and self.nbest > self.beam:
             raise ValueError(
                 f"nbest: {self.nbest} answers need a beam of at least {self.nbest}, or sampling"

@@ -46,6 +46,7 @@ class ModelConfig(FrozenConfig):
     visibility: ClassVar[Visibility | None] = None
     # Tokens before, between and after the texts of a task (Radford et al. 2018, sec. 3.3).
     task_tokens: ClassVar[tuple[str, str, str]] = ("_start_", "_delimiter_", "_classify_")
+    delimiters: ClassVar[int] = 1  # how often the second one stands between two texts
     mask_token: ClassVar[str] = "[MASK]"  # stands for a token that is to be predicted
 
     attention: SkipJsonSchema[tuple[Choice, ...]] = Field(

@@ -28,10 +28,9 @@ class Family(Protocol):
 class FamilyModel(Protocol):
     """`models/NAME/model.py`.
 
-    If transformers has a sequence classifier of the family, three optional names describe it:
-    `CLASSIFIER`, its class; `CLASSIFIER_NAMES`, its names of the task's layer: `head.weight` and,
-    if the layer has a bias, `head.bias` (the default is `score.weight` without a bias); and
-    `CLASSIFIER_HEAD`, a class derived from `models/head.Head`, if there is more than one layer.
+    If transformers has models of the family with a task's layer, the optional table `TASK_HEADS`
+    names them by the kind of task: `{"token_classification": TaskHead(CLASS, LAYER)}`
+    (`models/head.py`). Other layers are `score.weight`, without a bias.
     """
 
     Model: type[nn.Module]  # called with (config, vocab_size, backend); see `Model` below

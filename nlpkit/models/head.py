@@ -1,9 +1,10 @@
-"""The task head: a linear layer on the state of each sequence, the same for all families.
+"""The task head: a linear layer on states, the same for all families, and its names elsewhere.
 
 M states, C model width, O outputs, S sequences.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -11,9 +12,9 @@ from torch import Tensor, nn
 
 PREFIX = "head."  # of the head's parameters in a state dict
 HEAD = "head.weight"
-BIAS = "head.bias"  # only if the family's classifier in transformers has a bias
-# Names in transformers' sequence classifiers, unless the family has `CLASSIFIER_NAMES`.
-_DEFAULT_NAMES = {HEAD: "score.weight"}
+BIAS = "head.bias"  # only if the layer in transformers has a bias
+SEQUENCE = "sequence_classification"  # the kind of head of a task that names none
+CHOICE = "multiple_choice"
 INIT_STD = 0.02
 
 
@@ -51,26 +52,76 @@ class DenseHead(Head):
         return super().forward(self.activation(self.dense(dropped)))
 
 
-def new_head(module: object, hidden_size: int, outputs: int, dropout: float) -> Head:
-    """Return a randomly initialized head for a family; `module` is its `model.py`."""
-    kind: type[Head] = vars(module).get("CLASSIFIER_HEAD", Head)
-    return kind(hidden_size, outputs, dropout, BIAS in classifier_names(module))
+@dataclass(frozen=True)
+class TaskHead:
+    """transformers' model with a task's layer: its class, its names of the layer, and the bias.
 
-
-def head_shapes(module: object, hidden_size: int, outputs: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the parameters of a family's head, by their names in a state dict."""
-    with torch.device("meta"):
-        head = new_head(module, hidden_size, outputs, 0.0)
-    return {f"{PREFIX}{name}": tuple(tensor.shape) for name, tensor in head.state_dict().items()}
-
-
-def classifier_names(module: object) -> Mapping[str, str]:
-    """Return the head's parameters with transformers' names of them in this family.
-
-    `module` is the family's `model.py`; its `CLASSIFIER_NAMES` replace the default.
+    Without a class, transformers has no such model: the checkpoint keeps the class of the family.
     """
-    names: Mapping[str, str] = vars(module).get("CLASSIFIER_NAMES", _DEFAULT_NAMES)
-    return names
+
+    architecture: str
+    layer: str
+    bias: bool = True
+    kind: type[Head] = Head
+    # Modules of a head of more than one layer, with transformers' names.
+    modules: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Our names of the head's parameters with transformers' names."""
+        names = {
+            f"{PREFIX}{ours}.{end}": f"{theirs}.{end}"
+            for ours, theirs in self.modules.items()
+            for end in ("weight", "bias")
+        }
+        names[HEAD] = f"{self.layer}.weight"
+        return names | {BIAS: f"{self.layer}.bias"} if self.bias else names
+
+    def new(self, hidden_size: int, outputs: int, dropout: float) -> Head:
+        """Return a randomly initialized head."""
+        return self.kind(hidden_size, outputs, dropout, self.bias)
+
+    def shapes(self, hidden_size: int, outputs: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the head's parameters, by their names in a state dict."""
+        with torch.device("meta"):
+            state = self.new(hidden_size, outputs, 0.0).state_dict()
+        return {f"{PREFIX}{name}": tuple(tensor.shape) for name, tensor in state.items()}
+
+
+# The layer of a family that has no model for a kind of task in transformers.
+_OWN = TaskHead("", "score", bias=False)
+
+
+def task_heads(module: object) -> Mapping[str, TaskHead]:
+    """Return `TASK_HEADS` of a family's `model.py`: its heads by the kind of task."""
+    heads: Mapping[str, TaskHead] = vars(module).get("TASK_HEADS", {})
+    return heads
+
+
+def task_head(module: object, kind: str) -> TaskHead:
+    """Return the model with the layer of a kind of task; its class may be empty.
+
+    Without a model for multiple choice, the layer is that of the sequence classifier: both read the
+    summary of a sequence.
+    """
+    heads = task_heads(module)
+    return heads.get(kind) or (heads.get(SEQUENCE, _OWN) if kind == CHOICE else _OWN)
+
+
+def saved_head(
+    module: object, architectures: Iterable[str], tensors: Mapping[str, Tensor]
+) -> TaskHead | None:
+    """Return the head of a checkpoint, or None: by its class, else by the name of its layer."""
+    heads = [head for head in task_heads(module).values() if head.names[HEAD] in tensors]
+    named = [head for head in heads if head.architecture in architectures]
+    own = [_OWN] if _OWN.names[HEAD] in tensors else []
+    return next(iter([*named, *own, *heads]), None)
+
+
+def head_names(module: object) -> list[tuple[str, str]]:
+    """Return all pairs of our name and transformers' name of a task's layer in this family."""
+    pairs = [pair for head in (*task_heads(module).values(), _OWN) for pair in head.names.items()]
+    return [*dict.fromkeys(pairs)]
 
 
 def taken_head(state: dict[str, Tensor]) -> dict[str, Tensor]:

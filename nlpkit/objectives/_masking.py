@@ -25,6 +25,7 @@ from nlpkit.objectives.contract import (
     Field,
     Loss,
     ModelSettings,
+    ScoringInput,
     Spans,
     Term,
     TextObjective,
@@ -101,6 +102,9 @@ class Masking(TextObjective):
     predicts_text = True
     joins = True
     extra = 2  # the tokens before and after the text
+    # Salazar et al. 2020 (arXiv:1910.14659); Kauf & Ivanova 2023 (arXiv:2305.10588)
+    scoring_methods: tuple[str, ...] = ("pll", "pll-word-l2r")
+    answer_method = "pll"
 
     def __init__(self, config: Any, tokenizer: Extendable, model_config: ModelSettings):
         """Bind the settings.
@@ -222,6 +226,32 @@ class Masking(TextObjective):
         index = (labels != IGNORE).nonzero().squeeze(1)
         loss_sum, _ = model.token_loss(hidden, index, labels[index])
         return Loss({"mlm": Term(loss_sum, len(index), of_text=True)})
+
+    @property
+    def max_text(self) -> int:
+        """The largest number of tokens of a text that is scored."""
+        length: int = self.config.max_length
+        return length - 2
+
+    def score_text(
+        self, ids: np.ndarray, words: np.ndarray, given: int, method: str
+    ) -> list[ScoringInput]:
+        """Return the text once for each token to be scored, with this token masked.
+
+        `pll-word-l2r` also masks the tokens after it in its word.
+        """
+        example = self.framed(ids)
+        targets = np.arange(given, len(ids))
+        place = np.arange(len(ids))
+        masked = targets[:, None] == place
+        if method == "pll-word-l2r":
+            masked |= (targets[:, None] < place) & (words[targets][:, None] == words)
+        copies = np.tile(example["input_ids"], (len(targets), 1))
+        copies[:, 1:-1][masked] = self.mask
+        return [
+            ScoringInput({**example, "input_ids": copy}, target + 1, target)
+            for copy, target in zip(copies, targets[:, None], strict=True)
+        ]
 
 
 def special_ids(tokenizer: Extendable, tokens: Iterable[str]) -> list[int]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from nlpkit.objectives.contract import Prompt
+from nlpkit.objectives.contract import Prompt, ScoringInput
 
 if TYPE_CHECKING:
     from nlpkit.tokenizers.contract import Tokenizer
@@ -113,6 +113,22 @@ def filled(
     source = np.where(hole[index - 1], -1, len(soft) + given_so_far - 1)
     slots = _targets(INFILLING_SEGMENT, len(soft) + index)
     return Prompt(given, slots, source, text, open=False, cut=before + after)
+
+
+def hidden(
+    soft: np.ndarray, frame: Sequence[int], ids: np.ndarray, targets: Sequence[int], task: int
+) -> ScoringInput:
+    """Return soft prompt, `<s>` and text, in which the tokens `targets` are hidden.
+
+    `frame` has the id of `<s>` and, if the text ends with it, of `</s>`; `task` is 0 for infilling
+    and 1 for generation.
+    """
+    tokens = np.concatenate([frame[:1], ids, frame[1:]]).astype(np.int64)
+    inputs = _context(soft, tokens, (INFILLING_SEGMENT, GENERATION_SEGMENT)[task])
+    index = np.asarray(targets)
+    rows = len(soft) + index  # the token before: `<s>` is before the text's first token
+    inputs["context"][rows + 1] = False
+    return ScoringInput(inputs, rows, index)
 
 
 def _context(soft: np.ndarray, ids: np.ndarray, segment: int) -> dict[str, np.ndarray]:

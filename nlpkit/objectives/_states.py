@@ -1,10 +1,9 @@
 """Tasks of GPT-1: a linear layer on the last token's state (Radford et al. 2018, sec. 3.2, 3.3).
 
 A sequence is `_start_`, the parts separated by `_delimiter_`, `_classify_`. The loss is
-L3 = L2 + λ L1 (eq. 5), where L2 is the task's loss and L1 that of next-token prediction on the
-same sequences. As in the authors' code L1 is a mean over the tokens of a sequence, so all rows have
-the same weight. The files `classification`, `entailment`, `similarity` and `multiple_choice` define
-the sequences of a row and the use of their states.
+L3 = L2 + λ L1 (eq. 5), where L2 is the task's loss and L1 is in `_framed.py`. The files
+`classification`, `entailment`, `similarity` and `multiple_choice` define the sequences of a row and
+the use of their states.
 
 S sequences, G rows of a batch, N tokens, O outputs of the linear layer.
 """
@@ -19,42 +18,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field as Setting
 
-from nlpkit.config import FrozenConfig
 from nlpkit.data.items import Row
 from nlpkit.data.pack import LENGTHS
 from nlpkit.errors import DataError
-from nlpkit.objectives._task import Item, RowError, Task, counted, kind_of, shorten
-from nlpkit.objectives.contract import (
-    Field,
-    Loss,
-    ModelSettings,
-    Term,
-    TrainedModel,
-    check_length,
-)
+from nlpkit.objectives._framed import FramedConfig, FramedTask
+from nlpkit.objectives._task import Item, Question, RowError, counted, kind_of, shorten
+from nlpkit.objectives.contract import Field, Loss, Term, TrainedModel
 
 if TYPE_CHECKING:
     import torch
 
     from nlpkit.data.pack import Batch
-    from nlpkit.tokenizers.contract import Extendable
 
 
-class StateConfig(FrozenConfig):
-    """The settings of every task on a state."""
-
-    max_length: int = Setting(
-        512, gt=3, description="longest sequence, with start, delimiter and extract tokens"
-    )
-    dropout: float = Setting(0.1, ge=0, lt=1, description="on the states, before the linear layer")
-    lm_weight: float = Setting(
-        0.5,
-        ge=0,
-        description="λ, the weight of the next-token loss in L3; only for causal models",
-    )
-
-
-class LabelConfig(StateConfig):
+class LabelConfig(FramedConfig):
     """The settings of every task with named classes."""
 
     label: str = Setting("label", min_length=1, description="column of the class")
@@ -65,40 +42,13 @@ class LabelConfig(StateConfig):
     )
 
 
-class StateTask(Task):
+class StateTask(FramedTask):
     """A task on the states of `_classify_`; subclasses define `texts`, `sequences` and `label`."""
 
-    parts = ("task", "lm")
-    # Only families with text pairs (`pairs`) have token types.
-    inputs: tuple[str, ...] = ("input_ids", "token_type_ids")
     fields: Mapping[str, Field] = {
-        "input_ids": Field(np.int64),
-        "token_type_ids": Field(np.int64),
-        "order": Field(np.int64, per="sequence"),  # the index of the sequence in the row
+        **FramedTask.fields,
         "label": Field(np.float32, per="sequence"),  # the row's class, option or number
     }
-    needs = ("has_vocabulary", "hidden_size")
-
-    def __init__(self, config: StateConfig, tokenizer: Extendable, model_config: ModelSettings):
-        """Bind the settings.
-
-        Raises:
-            ValueError: `max_length` is more than the model has positions.
-        """
-        super().__init__(config, tokenizer, model_config)
-        check_length(config.max_length, model_config)
-        self.dropout = config.dropout
-        self.lm_weight = config.lm_weight if model_config.causal else 0.0
-        frame = map(tokenizer.special_id, model_config.task_tokens)
-        self.start, self.delimiter, self.extract = frame
-        if not model_config.pairs:
-            self.inputs = ("input_ids",)
-            self.fields = {k: v for k, v in self.fields.items() if k != "token_type_ids"}
-
-    @classmethod
-    def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
-        """Return the family's start, delimiter and extract tokens."""
-        return tuple(dict.fromkeys(model_config.task_tokens))
 
     def sequences(self, ids: list[list[int]]) -> list[list[list[int]]]:
         """Return the sequences of a row as lists of parts; the first part is cut first."""
@@ -114,13 +64,14 @@ class StateTask(Task):
         framed = []
         for parts in self.sequences(ids):
             kept, part_cut = self._fitted(parts)
-            framed.append(self._framed(kept))
+            framed.append(self.framed(kept))
             cut.update(part_cut)
         size = sum(map(len, framed))
         return Item(tuple(framed), self.label(row), size, cut)
 
     def _fitted(self, parts: Sequence[list[int]]) -> tuple[list[np.ndarray], dict[str, int]]:
-        left = self.config.max_length - 1 - len(parts)  # start, and a token after each part
+        # Start, delimiters between the parts, and the token after the last one.
+        left = self.config.max_length - 2 - self.model_config.delimiters * (len(parts) - 1)
         kept: list[np.ndarray] = []
         cut: dict[str, int] = {}
         later = sum(map(len, parts))
@@ -132,13 +83,6 @@ class StateTask(Task):
             cut |= counted(lost, f"part {number} of input")
         return kept, cut
 
-    def _framed(self, parts: Sequence[np.ndarray]) -> np.ndarray:
-        pieces: list[Any] = [[self.start]]
-        for part in parts:
-            pieces += [part, [self.delimiter]]
-        pieces[-1] = [self.extract]
-        return np.concatenate(pieces).astype(np.int32)
-
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the concatenated sequences of a row; nothing is random."""
         example: dict[str, np.ndarray] = {
@@ -148,14 +92,9 @@ class StateTask(Task):
             LENGTHS: np.array([len(part) for part in item.parts], np.int64),
         }
         if "token_type_ids" in self.fields:
-            types = [self._types(part) for part in item.parts]
+            types = [self.types(part) for part in item.parts]
             example["token_type_ids"] = np.concatenate(types)
         return example
-
-    def _types(self, ids: np.ndarray) -> np.ndarray:
-        """Return 0 up to the first delimiter, 1 after it (Devlin et al. 2018)."""
-        ends = ids == self.delimiter
-        return (np.cumsum(ends) - ends).clip(max=1).astype(np.int64)
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of rows."""
@@ -184,27 +123,10 @@ class StateTask(Task):
         parts = {"task": (task.detach(), count)}
         total = task
         if self.lm_weight:
-            auxiliary = self._auxiliary(model, hidden, batch, groups)
+            auxiliary = self.auxiliary(model, hidden, batch, groups)
             parts["lm"] = (auxiliary.detach(), count)
             total = task + self.lm_weight * auxiliary
         return Loss({"task": Term(total, count, parts=parts)}), outputs, groups
-
-    def _auxiliary(
-        self, model: TrainedModel, hidden: torch.Tensor, batch: Batch, groups: torch.Tensor
-    ) -> torch.Tensor:
-        """Return L1: the mean over tokens, then over the sequences of a row, summed over rows."""
-        import torch
-
-        device = hidden.device
-        sizes = torch.tensor(batch.lengths, device=device)
-        inside = torch.ones(len(hidden), dtype=torch.bool, device=device)
-        inside[sizes.cumsum(0) - 1] = False
-        index = inside.nonzero().squeeze(1)
-        per_row = torch.bincount(groups)[groups]  # (S,) the number of sequences in the row
-        weight = 1.0 / ((sizes - 1) * per_row)
-        weights = weight.repeat_interleave(sizes - 1, output_size=len(index))
-        targets = batch.fields["input_ids"][index + 1]
-        return model.token_loss(hidden, index, targets, weights)[0]
 
     def task_loss(
         self, outputs: torch.Tensor, groups: torch.Tensor, batch: Mapping[str, torch.Tensor]
@@ -256,13 +178,24 @@ class LabelTask(StateTask):
             )
         return config.model_copy(update={"labels": names})
 
+    @classmethod
+    def question(cls, config: Any, row: Row) -> Question:
+        """Return the classes as answers; raise `RowError`."""
+        name = known_class(row, config)
+        return Question(tuple(config.labels), tuple(config.labels), name, name)
+
     def label(self, row: Row) -> float:
         """Return the index of the row's class; raise `RowError`."""
-        name = class_name(row, self.config.label)
-        if name not in self.config.labels:
-            known = ", ".join(self.config.labels[:10])
-            raise RowError(f'"{self.config.label}" is {name!r}, none of the classes {known}')
-        return self.config.labels.index(name)
+        return self.config.labels.index(known_class(row, self.config))
+
+
+def known_class(row: Row, config: Any) -> str:
+    """Return the row's class; raise `RowError` if it is none of `config.labels`."""
+    name = class_name(row, config.label)
+    if name not in config.labels:
+        known = ", ".join(config.labels[:10])
+        raise RowError(f'"{config.label}" is {name!r}, none of the classes {known}')
+    return name
 
 
 def class_name(row: Row, column: str) -> str:

@@ -7,11 +7,12 @@ A task file has a `Config` and an `Objective` derived from `Task`. In addition t
 - `texts(row)`: the texts of a row to be tokenised; it checks all values;
 - `item(row, ids)`: the tokenised row, with its `size` in tokens and the counts of `cut` tokens;
 - `example(item, rng)`: the arrays; sequences are concatenated, `LENGTHS` has their lengths;
-- `outputs`: the size of the linear layer on a state, or 0;
+- `outputs`: the size of the linear layer on a state, or 0; `head_kind`: its kind of task;
 - `special_tokens(model_config)`: tokens that the vocabulary must have;
 - `unknown(item)`, `unlearned(item)`: the number of unknown tokens, and of those excluded targets;
 - `metrics`: names of the scores (`nlpkit score`) of the task;
-- `predict(model, hidden, batch)`: the loss, and (prediction, label) of each row.
+- `predict(model, hidden, batch)`: the loss, and (prediction, label) of each row;
+- `answers(predictions, items)`: these pairs, if `predict` returns something else for each row.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -34,7 +35,10 @@ if TYPE_CHECKING:
     from nlpkit.data.pack import Batch
     from nlpkit.tokenizers.contract import Tokenizer
 
-__all__ = ["LENGTHS", "Item", "RowError", "Task", "kind_of", "shorten"]
+__all__ = ["LENGTHS", "Answer", "Item", "Question", "RowError", "Task", "kind_of", "shorten"]
+
+# The prediction of a row, and its label: one right answer, or several.
+Answer = tuple[str, str | tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -48,11 +52,55 @@ class Item:
     text: str = ""  # the input, for tasks that generate an answer
 
 
+@dataclass(frozen=True)
+class Wording:
+    """How a task's rows are shown as text, unless the recipe's `eval.prompt` says it otherwise.
+
+    In `template`, `{COLUMN}` stands for a value of the row.
+    """
+
+    template: str
+    answer_prefix: str = " "  # between the prompt and the answer
+    separator: str = "\n\n"  # between examples
+    neutral: str = ""  # the prompt without the row, for the score `neutral`
+
+
+@dataclass(frozen=True)
+class Question:
+    """The answers of a row. `names` are what predictions call them; both empty: to be written."""
+
+    answers: tuple[str, ...]
+    names: tuple[str, ...]
+    right: str  # the right answer's text
+    label: str  # the right answer's name; of a written one, its text
+
+
+@runtime_checkable
+class Prompted(Protocol):
+    """The class of a task whose rows can be scored without tuning; it has two more methods."""
+
+    metrics: tuple[str, ...]
+
+    def wording(self, config: Any) -> Wording:
+        """Return how a row is shown."""
+
+    def question(self, config: Any, row: Row) -> Question:
+        """Return the answers of a row; raise `RowError` if a value is wrong."""
+
+    def named_columns(self, config: Any) -> tuple[str, ...]:
+        """See `Task`."""
+
+    def complete(self, config: Any, rows: Iterable[Any]) -> Any:
+        """See `Task`."""
+
+
 class Task(ABC):
     """The base of every task's `Objective`."""
 
     columns: tuple[str, ...]
     outputs: int = 0
+    # The kind of task of that layer, which decides its model in transformers (`models/head.py`).
+    head_kind: str = "sequence_classification"
     dropout: float = 0.0  # on the input of that layer
     drop_unknown = False
     joins = False
@@ -83,9 +131,13 @@ class Task(ABC):
 
     def predict(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
-    ) -> tuple[Loss, list[tuple[str, str]]]:
+    ) -> tuple[Loss, list[Any]]:
         """Return the loss, and (prediction, label) of each row; no predictions by default."""
         return self.loss(model, hidden, batch), []
+
+    def answers(self, predictions: list[Any], items: Sequence[Item]) -> list[Answer]:
+        """Return (prediction, label) of each row, from what `predict` returned for the `items`."""
+        return predictions
 
     @abstractmethod
     def texts(self, row: Row) -> tuple[str, ...]:
@@ -139,6 +191,11 @@ def shorten(ids: Sequence[int], limit: int, keep: str) -> tuple[np.ndarray, int]
 def counted(cut: int, part: str) -> dict[str, int]:
     """Return the `cut` counts of an item with `cut` tokens removed from a part."""
     return {f"{part}s cut": 1, f"tokens cut from {part}s": cut} if cut else {}
+
+
+def numbers(options: Sequence[str]) -> tuple[str, ...]:
+    """Return what predictions call the options: their indices, from 0."""
+    return tuple(map(str, range(len(options))))
 
 
 def last_tokens(lengths: Sequence[int], device: torch.device) -> torch.Tensor:

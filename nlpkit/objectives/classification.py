@@ -8,6 +8,7 @@ from pydantic import Field as Setting
 
 from nlpkit.data.items import Row
 from nlpkit.objectives._states import LabelConfig, LabelTask
+from nlpkit.objectives._task import Wording
 
 if TYPE_CHECKING:
     from nlpkit.objectives.contract import ModelSettings
@@ -24,6 +25,11 @@ class Objective(LabelTask):
     """Examples and loss of text classification."""
 
     metrics = ("accuracy", "f1")
+
+    @classmethod
+    def wording(cls, config: Config) -> Wording:
+        """Return the text, and a line for its class."""
+        return Wording(f"{{{config.text}}}\nLabel:", neutral="Label:")
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)

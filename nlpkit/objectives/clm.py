@@ -7,6 +7,7 @@ one, are one stream, which is cut every `max_length` tokens. Otherwise each docu
 and end token, is cut separately. The first input of a piece is the last target of the piece before
 it, so each token is a target exactly once, except the first of the stream (or of each document).
 In a mixture of corpora a piece has the weight of the document in which it begins.
+`<unk>` is an input and no target, because it is never generated.
 
 I pieces; an example has T + 1 tokens, which give T inputs and T targets.
 """
@@ -14,17 +15,19 @@ I pieces; an example has T + 1 tokens, which give T inputs and T targets.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
 from nlpkit.objectives.contract import (
+    IGNORE,
     Field,
     Loss,
     ModelSettings,
     Prompt,
+    ScoringInput,
     Spans,
     Term,
     TextObjective,
@@ -47,6 +50,11 @@ class Config(FrozenConfig):
         description="cut the text of all documents as one stream, in the order of the files; "
         "false: each example has text of one document",
     )
+    learn_unknown: bool = Setting(
+        False, description="whether <unk> is learned as a target; it can then be generated"
+    )
+
+    EARLIER: ClassVar[Mapping[str, Any]] = {"learn_unknown": True}
 
 
 class Objective(TextObjective):
@@ -57,6 +65,8 @@ class Objective(TextObjective):
     fields: Mapping[str, Field] = {"input_ids": Field(np.int64), "labels": Field(np.int64)}
     predicts_text = True
     needs = ("causal",)
+    scoring_methods = ("log-probability",)
+    answer_method = "log-probability"
 
     def __init__(self, config: Config, tokenizer: Tokenizer, model_config: ModelSettings):
         """Bind the settings.
@@ -69,6 +79,10 @@ class Objective(TextObjective):
         self.before = () if config.contiguous or begin is None else (begin,)
         self.after = () if end is None else (end,)
         self.max_length, self.eos_token_ids = config.max_length, self.after
+        self.unlearned_id = None if config.learn_unknown else tokenizer.unk_id
+        # What stands before a document: in a stream, the end of the document before it.
+        self.context = self.after if config.contiguous else self.before
+        self.max_text = config.max_length + 1 - len(self.context)
 
     def spans(self, lengths: np.ndarray) -> Spans:
         """Return spans of at most `max_length` + 1 tokens; neighbours share one token."""
@@ -98,26 +112,32 @@ class Objective(TextObjective):
     def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return inputs and targets, each (T,), of a piece of T + 1 tokens."""
         tokens = ids.astype(np.int64)
-        return {"input_ids": tokens[:-1], "labels": tokens[1:]}
+        labels = tokens[1:]
+        if self.unlearned_id is not None:
+            labels = np.where(labels == self.unlearned_id, IGNORE, labels)
+        return {"input_ids": tokens[:-1], "labels": labels}
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of predicted tokens."""
-        return {"clm": batch["labels"].size}
+        return {"clm": int((batch["labels"] != IGNORE).sum())}
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
-        """Return cross entropy over all tokens."""
+        """Return cross entropy over all targets."""
         import torch
 
         labels = batch.fields["labels"]
-        index = torch.arange(len(labels), device=labels.device)
-        loss_sum, token_losses = model.token_loss(hidden, index, labels)
-        parts = {"clm": (token_losses.sum(), len(labels))}
-        return Loss({"clm": Term(loss_sum, len(labels), parts=parts, of_text=True)})
+        if self.unlearned_id is None:
+            index = torch.arange(len(labels), device=labels.device)
+        else:
+            index = (labels != IGNORE).nonzero().squeeze(1)
+        loss_sum, token_losses = model.token_loss(hidden, index, labels[index])
+        parts = {"clm": (token_losses.sum(), len(index))}
+        return Loss({"clm": Term(loss_sum, len(index), parts=parts, of_text=True)})
 
     @property
     def suppress_tokens(self) -> tuple[int, ...]:
-        """Tokens that are never targets: begin and padding."""
-        ids = (self.tokenizer.bos_id, self.tokenizer.pad_id)
+        """Tokens that are never targets: begin, padding, and `<unk>` if it is not learned."""
+        ids = (self.tokenizer.bos_id, self.tokenizer.pad_id, self.unlearned_id)
         return tuple(i for i in ids if i is not None and i not in self.eos_token_ids)
 
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
@@ -138,3 +158,17 @@ class Objective(TextObjective):
         source = np.full(new_tokens, -1)
         source[0] = len(given) - 1
         return Prompt({"input_ids": given}, {}, source, kept, cut=len(ids) - len(kept))
+
+    def score_text(
+        self, ids: np.ndarray, words: np.ndarray, given: int, method: str
+    ) -> list[ScoringInput]:
+        """Return the text behind what stands before a document; one pass scores all tokens.
+
+        Without such a token, the first token of the text has no context and is no target.
+        """
+        before = len(self.context)
+        targets = np.arange(max(given, 1 - before), len(ids))
+        if not len(targets):
+            return []
+        tokens = np.concatenate([np.asarray(self.context, np.int64), ids])
+        return [ScoringInput({"input_ids": tokens[:-1]}, targets + before - 1, targets)]

@@ -127,6 +127,8 @@ class ModelSettings(Protocol):
     @property
     def task_tokens(self) -> tuple[str, str, str]: ...
     @property
+    def delimiters(self) -> int: ...
+    @property
     def mask_token(self) -> str: ...
 
 
@@ -241,6 +243,7 @@ class TextObjective:
     needs: tuple[str, ...] = ()
     predicts_text = False
     reads_text = True
+    unlearned_id: int | None = None  # a token of the documents that is never a target
     extra = 0
     min_piece = 1
 
@@ -326,4 +329,32 @@ class Filling(Protocol):
 
         Raises:
             ValueError: the text is too long.
+        """
+
+
+@dataclass(frozen=True)
+class ScoringInput:
+    """A sequence of T input tokens with which M tokens of a text are scored."""
+
+    inputs: Mapping[str, np.ndarray]  # of the model's `forward`, (T,) each
+    rows: np.ndarray  # (M,) index of the input token whose state predicts the target
+    targets: np.ndarray  # (M,) index of the target among the text's tokens
+
+
+@runtime_checkable
+class Scoring(Protocol):
+    """The additional members of an objective whose model can score a text: log-probabilities."""
+
+    scoring_methods: tuple[str, ...]  # the first is the default for whole texts
+    answer_method: str  # the default for a text behind a given one, such as an answer to a prompt
+    max_text: int  # the largest number of tokens of a text
+    drop_unknown: bool
+
+    def score_text(
+        self, ids: np.ndarray, words: np.ndarray, given: int, method: str
+    ) -> list[ScoringInput]:
+        """Return the inputs that score the tokens of a text after the first `given` ones.
+
+        Each token is a target at most once; one without any context, such as the first token where
+        texts have no begin token, is no target. `words` (T,) has the number of each token's word.
         """

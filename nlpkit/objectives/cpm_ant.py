@@ -29,6 +29,7 @@ from nlpkit.objectives.contract import (
     Field,
     Loss,
     Prompt,
+    ScoringInput,
     Spans,
     Term,
     TextObjective,
@@ -78,6 +79,8 @@ class Objective(TextObjective):
     predicts_text = True
     drop_unknown = True
     needs = ("prompt_length", "prompts")
+    scoring_methods = ("infilling", "infilling-word", "generation")
+    answer_method = "generation"
 
     def __init__(self, config: Config, tokenizer: Tokenizer, model_config: PromptSettings):
         """Bind the settings.
@@ -97,6 +100,7 @@ class Objective(TextObjective):
         self.bos_id, self.eos_id = text_frame(tokenizer)
         self.max_piece = config.max_length - self.prompt_length - 2
         self.max_length = self.max_piece + 1  # a text to be continued has no `</s>`
+        self.max_text = self.max_piece
         self.eos_token_ids = (self.eos_id,)
         if self.max_piece < max(config.min_piece, 1):
             raise ValueError(
@@ -184,3 +188,25 @@ class Objective(TextObjective):
         """
         frame = (self.bos_id, self.eos_id)
         return _soft_prompt.filled(self.soft[0], frame, parts, blanks, self.max_piece)
+
+    def score_text(
+        self, ids: np.ndarray, words: np.ndarray, given: int, method: str
+    ) -> list[ScoringInput]:
+        """Return inputs in which the tokens to be scored are hidden.
+
+        `infilling` hides each token alone, `infilling-word` each word, whose tokens are predicted
+        from left to right; `generation` hides all at once.
+        """
+        frame: tuple[int, ...] = (self.bos_id, self.eos_id)
+        task, groups = 0, [[token] for token in range(given, len(ids))]
+        if method == "infilling-word":
+            number = words[given:]
+            starts = np.flatnonzero(np.diff(number)) + 1
+            groups = [part.tolist() for part in np.split(np.arange(given, len(ids)), starts)]
+        elif method == "generation":
+            task, frame, groups = 1, (self.bos_id,), [list(range(given, len(ids)))]
+        return [
+            _soft_prompt.hidden(self.soft[task], frame, ids, group, task)
+            for group in groups
+            if group
+        ]

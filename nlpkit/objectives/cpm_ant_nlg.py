@@ -17,7 +17,7 @@ from pydantic import Field as Setting
 from nlpkit.config import FrozenConfig
 from nlpkit.data.items import Row
 from nlpkit.objectives import _soft_prompt
-from nlpkit.objectives._task import Item, Task, counted, shorten
+from nlpkit.objectives._task import Item, Question, Task, Wording, counted, shorten
 from nlpkit.objectives.contract import (
     IGNORE,
     Field,
@@ -73,6 +73,17 @@ class Objective(Task):
     predicts_text = True
     # Scores of the generated text; each Chinese character is a token.
     metrics = ("exact_match", "rouge:tokenize=zh", "bleu:tokenize=zh")
+
+    @classmethod
+    def wording(cls, config: Config) -> Wording:
+        """Return the input, which the target follows, as in training."""
+        return Wording(f"{{{config.input}}}", answer_prefix="", separator="\n")
+
+    @classmethod
+    def question(cls, config: Config, row: Row) -> Question:
+        """Return the target, which is to be written; raise `RowError`."""
+        target = row.text(config.target)
+        return Question((), (), target, target)
 
     def __init__(self, config: Config, tokenizer: Tokenizer, model_config: TaskSettings):
         """Bind the settings.

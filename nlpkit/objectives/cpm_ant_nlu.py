@@ -25,12 +25,15 @@ from nlpkit.data.pack import LENGTHS
 from nlpkit.objectives._soft_prompt import GENERATION_SEGMENT, PROMPT_SEGMENT
 from nlpkit.objectives._task import (
     Item,
+    Question,
     RowError,
     Task,
+    Wording,
     counted,
     group_softmax_loss,
     kind_of,
     last_tokens,
+    numbers,
     predictions,
     shorten,
 )
@@ -98,6 +101,17 @@ class Objective(Task):
     needs = ("prompt_length", "prompts", "prompt_types")
     metrics = ("accuracy",)
 
+    @classmethod
+    def wording(cls, config: Config) -> Wording:
+        """Return the input, which an option follows, as in training."""
+        return Wording(f"{{{config.input}}}", answer_prefix="", separator="\n")
+
+    @classmethod
+    def question(cls, config: Config, row: Row) -> Question:
+        """Return the options with their numbers; raise `RowError`."""
+        options, right = _checked(config, row)
+        return Question(tuple(options), numbers(options), options[right], str(right))
+
     def __init__(self, config: Config, tokenizer: Tokenizer, model_config: TaskSettings):
         """Bind the settings.
 
@@ -131,43 +145,8 @@ class Objective(Task):
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return the input and the options; raise `RowError`."""
-        options = self.config.choices or self._own_options(row)
-        right = self._right(row)
-        if not 0 <= right < len(options):
-            raise RowError(
-                f'"{self.config.target}" is {right}; there are {len(options)} options, 0 to '
-                f"{len(options) - 1}"
-            )
+        options, _ = _checked(self.config, row)
         return row.text(self.config.input), *options
-
-    def _own_options(self, row: Row) -> list[str]:
-        """Return the options in a row; raise `RowError`."""
-        options = row.value(self.config.options)
-        if not isinstance(options, list) or not options:
-            raise RowError(
-                f'"{self.config.options}" is {kind_of(options)}, not a list of strings'
-                if options != []
-                else f'"{self.config.options}" is an empty list'
-            )
-        for number, option in enumerate(options):
-            if not isinstance(option, str):
-                raise RowError(
-                    f'"{self.config.options}"[{number}] is {kind_of(option)}, not a string'
-                )
-        return options
-
-    def _right(self, row: Row) -> int:
-        """Return the index of the right option, without a check of its range; raise `RowError`."""
-        right = row.value(self.config.target)
-        # Cells of tsv and csv are text; their rows need `choices`.
-        if self.config.choices and isinstance(right, str) and _NUMBER.fullmatch(right):
-            return int(right)
-        if not isinstance(right, int) or isinstance(right, bool):
-            raise RowError(
-                f'"{self.config.target}" is {kind_of(right)}, not an integer, the number of the '
-                "right option from 0"
-            )
-        return right
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
         """Return the item of a row; the start of the input is cut first, then the option's end."""
@@ -180,7 +159,7 @@ class Objective(Task):
             parts.append(np.concatenate([source_ids, option_ids]))
         extra = len(self.prompt) + 1 + len(self.cue)
         size = sum(len(part) + extra for part in parts)
-        return Item(tuple(parts), self._right(row), size, cut)
+        return Item(tuple(parts), _right(self.config, row), size, cut)
 
     def unknown(self, item: Item) -> int:
         """Return the number of unknown tokens, including the cue of each option."""
@@ -232,3 +211,44 @@ def _loss(scores: torch.Tensor, groups: torch.Tensor, batch: Batch) -> Loss:
     row_losses = group_softmax_loss(scores, groups, right)
     parts = {"nlu": (row_losses.detach().sum(), len(right))}
     return Loss({"nlu": Term(row_losses.sum(), len(right), parts=parts)})
+
+
+def _checked(config: Config, row: Row) -> tuple[list[str], int]:
+    """Return the options and the index of the right one; raise `RowError`."""
+    options = config.choices or _own_options(config, row)
+    right = _right(config, row)
+    if not 0 <= right < len(options):
+        raise RowError(
+            f'"{config.target}" is {right}; there are {len(options)} options, 0 to '
+            f"{len(options) - 1}"
+        )
+    return options, right
+
+
+def _own_options(config: Config, row: Row) -> list[str]:
+    """Return the options in a row; raise `RowError`."""
+    options = row.value(config.options)
+    if not isinstance(options, list) or not options:
+        raise RowError(
+            f'"{config.options}" is {kind_of(options)}, not a list of strings'
+            if options != []
+            else f'"{config.options}" is an empty list'
+        )
+    for number, option in enumerate(options):
+        if not isinstance(option, str):
+            raise RowError(f'"{config.options}"[{number}] is {kind_of(option)}, not a string')
+    return options
+
+
+def _right(config: Config, row: Row) -> int:
+    """Return the index of the right option, without a check of its range; raise `RowError`."""
+    right = row.value(config.target)
+    # Cells of tsv and csv are text; their rows need `choices`.
+    if config.choices and isinstance(right, str) and _NUMBER.fullmatch(right):
+        return int(right)
+    if not isinstance(right, int) or isinstance(right, bool):
+        raise RowError(
+            f'"{config.target}" is {kind_of(right)}, not an integer, the number of the '
+            "right option from 0"
+        )
+    return right

@@ -8,6 +8,7 @@ from pydantic import Field as Setting
 
 from nlpkit.data.items import Row
 from nlpkit.objectives._states import LabelConfig, LabelTask
+from nlpkit.objectives._task import Wording
 
 if TYPE_CHECKING:
     from nlpkit.objectives.contract import ModelSettings
@@ -25,6 +26,12 @@ class Objective(LabelTask):
     """Examples and loss of textual entailment."""
 
     metrics = ("accuracy", "f1")
+
+    @classmethod
+    def wording(cls, config: Config) -> Wording:
+        """Return premise and hypothesis, and a line for the class."""
+        lines = f"{{{config.premise}}}\nHypothesis: {{{config.hypothesis}}}\nLabel:"
+        return Wording(lines, neutral="Label:")
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)

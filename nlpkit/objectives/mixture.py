@@ -95,6 +95,8 @@ class Objective(TextObjective):
         first = self.members[0]
         self.inputs = first.inputs
         self.drop_unknown = first.drop_unknown
+        unlearned = {getattr(member, "unlearned_id", None) for member in self.members}
+        self.unlearned_id = unlearned.pop() if len(unlearned) == 1 else None
         self.needs = joined(member.needs for member in self.members)
         self.marks = joined(member.marks for member in self.members)
         self.mates = max(member.mates for member in self.members)

@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING
 from pydantic import Field as Setting
 
 from nlpkit.data.items import Row
-from nlpkit.objectives._states import StateConfig, StateTask
-from nlpkit.objectives._task import RowError, group_softmax_loss, kind_of, predictions
+from nlpkit.objectives._framed import FramedConfig
+from nlpkit.objectives._states import StateTask
+from nlpkit.objectives._task import (
+    Question,
+    RowError,
+    Wording,
+    group_softmax_loss,
+    kind_of,
+    numbers,
+    predictions,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +31,7 @@ if TYPE_CHECKING:
     from nlpkit.tokenizers.contract import Extendable
 
 
-class Config(StateConfig):
+class Config(FramedConfig):
     """The columns of a row."""
 
     context: str = Setting("context", min_length=1, description="column of the context")
@@ -43,7 +52,21 @@ class Objective(StateTask):
     """Examples and loss of multiple choice."""
 
     outputs = 1
+    head_kind = "multiple_choice"
     metrics = ("accuracy",)
+
+    @classmethod
+    def wording(cls, config: Config) -> Wording:
+        """Return the context and the question; an answer continues them."""
+        columns = [config.context] + ([config.question] if config.question else [])
+        return Wording(" ".join(f"{{{column}}}" for column in columns))
+
+    @classmethod
+    def question(cls, config: Config, row: Row) -> Question:
+        """Return the answers with their numbers; raise `RowError`."""
+        found = answers(config, row)
+        index = _label(config, row)
+        return Question(tuple(found), numbers(found), found[index], str(index))
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
@@ -53,26 +76,11 @@ class Objective(StateTask):
 
     def options(self, row: Row) -> list[str]:
         """Return the answers; raise `RowError`."""
-        config = self.config
-        if not isinstance(config.options, str):
-            return [row.text(column) for column in config.options]
-        answers = row.value(config.options)
-        if not isinstance(answers, list) or not all(isinstance(one, str) for one in answers):
-            raise RowError(f'"{config.options}" is {kind_of(answers)}, not a list of strings')
-        if not answers:
-            raise RowError(f'"{config.options}" is an empty list')
-        return answers
+        return answers(self.config, row)
 
     def label(self, row: Row) -> float:
         """Return the index of the right answer; raise `RowError`."""
-        value, count = row.value(self.config.label), len(self.options(row))
-        # Cells of tsv and csv are text.
-        index = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
-        if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < count:
-            raise RowError(
-                f'"{self.config.label}" is {value!r}, not the number of an option, 0 to {count - 1}'
-            )
-        return index
+        return _label(self.config, row)
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return the context with the question, and the answers; raise `RowError`."""
@@ -96,3 +104,27 @@ class Objective(StateTask):
     ) -> list[tuple[str, str]]:
         """Return the indices of the chosen and the right answer of each row."""
         return predictions(outputs[:, 0], groups, batch["label"].long())
+
+
+def answers(config: Config, row: Row) -> list[str]:
+    """Return the answers of a row; raise `RowError`."""
+    if not isinstance(config.options, str):
+        return [row.text(column) for column in config.options]
+    found = row.value(config.options)
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise RowError(f'"{config.options}" is {kind_of(found)}, not a list of strings')
+    if not found:
+        raise RowError(f'"{config.options}" is an empty list')
+    return found
+
+
+def _label(config: Config, row: Row) -> int:
+    """Return the index of the right answer; raise `RowError`."""
+    value, count = row.value(config.label), len(answers(config, row))
+    # Cells of tsv and csv are text.
+    index = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+    if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < count:
+        raise RowError(
+            f'"{config.label}" is {value!r}, not the number of an option, 0 to {count - 1}'
+        )
+    return index

@@ -13,7 +13,7 @@ from pydantic import Field as Setting
 
 from nlpkit.data.items import Row
 from nlpkit.objectives._states import LabelConfig, LabelTask
-from nlpkit.objectives._task import RowError, kind_of
+from nlpkit.objectives._task import Question, RowError, Wording, kind_of
 
 if TYPE_CHECKING:
     import torch
@@ -33,10 +33,25 @@ class Config(LabelConfig):
 class Objective(LabelTask):
     """Examples and loss of similarity."""
 
+    metrics: tuple[str, ...] = ("accuracy", "f1")
+
+    @classmethod
+    def wording(cls, config: Config) -> Wording:
+        """Return both texts, and a line for the class."""
+        return Wording(f"{{{config.text_a}}}\n{{{config.text_b}}}\nLabel:", neutral="Label:")
+
+    @classmethod
+    def question(cls, config: Any, row: Row) -> Question:
+        """Return the classes as answers; raise `RowError` if the label is a number."""
+        if config.regression:
+            raise RowError("objective.regression: numbers cannot be chosen from; needs tuning")
+        return super().question(config, row)
+
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
         self.columns = (config.text_a, config.text_b, config.label)
-        self.metrics = ("pearson", "spearman") if config.regression else ("accuracy", "f1")
+        if config.regression:
+            self.metrics = ("pearson", "spearman")
 
     @property
     def outputs(self) -> int:  # type: ignore[override]

@@ -143,7 +143,7 @@ def describe(plan: Plan) -> dict[str, Any]:
 def _held_out(data: Data) -> dict[str, Any] | None:
     if data.valid is None or data.held_out is None:
         return None
-    entropy = data.valid.unigram_entropy()  # rows of a task have none
+    entropy = data.held_out_entropy()  # rows of a task have none
     entropy = None if entropy is None else round(entropy, 4)
     return _corpus(data.valid) | {"examples": len(data.held_out), "unigram_entropy": entropy}
 

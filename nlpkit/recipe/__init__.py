@@ -23,7 +23,7 @@ from pydantic_core import PydanticCustomError
 
 from nlpkit import registry
 from nlpkit.config import FrozenConfig
-from nlpkit.errors import FileError, RecipeError
+from nlpkit.errors import FileError, RecipeError, UsageError
 from nlpkit.recipe import fit, problems, sections, yaml
 from nlpkit.recipe.overrides import apply, replace_alternatives
 from nlpkit.recipe.places import Document, Problem, dotted
@@ -243,6 +243,8 @@ def packaged() -> dict[str, Path]:
 
 def find(path_or_name: str) -> Path:
     """Return the file of a recipe given by path or by packaged name; raise `FileError`."""
+    if not path_or_name:
+        raise UsageError("RECIPE is empty; give a file, or the name of a packaged recipe")
     path = Path(os.path.expanduser(path_or_name))
     if path.exists() and not path.is_dir():
         return path

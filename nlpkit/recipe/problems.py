@@ -98,7 +98,7 @@ def _problem(path: Path, found: list[Any], document: Document, known: Known) -> 
     if all(expected):
         wanted = " or ".join(dict.fromkeys(filter(None, expected)))
         return Problem.at(place, path, _wrong_value(wanted, found, value, place))
-    what = _sentence(error)
+    what = sentence(error)
     if error["type"] in _RULES:
         what += f", got {place.text or value}"
     written = value if isinstance(value, dict) else {}
@@ -121,7 +121,8 @@ def _named_setting(what: str, known: Set[str]) -> tuple[Path, str]:
     return tuple(found.group().removesuffix(": ").split(".")), what[found.end() :]
 
 
-def _sentence(error: Any) -> str:
+def sentence(error: Any) -> str:
+    """Return what is wrong with a value, from an entry of `ValidationError.errors()`."""
     context = error.get("ctx", {})
     if error["type"] in _RULES:
         bounds = {k: f"{v:.15g}" if isinstance(v, float) else v for k, v in context.items()}

@@ -30,7 +30,7 @@ def announce(run: Run, state: State) -> None:
     for bad in counts.first_bad:
         log.warn(f"skipped {bad}")
     if data.valid is not None:
-        entropy = data.valid.unigram_entropy()
+        entropy = data.held_out_entropy()
         known = "" if entropy is None else f", unigram entropy {entropy:.4f} nats"
         log.info(f"held out: {_size(data.valid)}{known}")
     for name, corpus in (("training", data.train), ("held-out", data.valid)):
@@ -65,12 +65,13 @@ def _size(corpus: Corpus | Items) -> str:
 def _left_out(data: Data) -> dict[str, int]:
     """Return the numbers of rows, texts and tokens that are not used for training, by reason."""
     counts, spans = data.train.counts, data.examples.spans
+    unlearned = getattr(data.objective, "unlearned_id", None)
     return {
         "malformed rows": counts.bad,
         "empty texts": counts.empty,
         "documents held out": counts.held_out,
         "unknown tokens": counts.unknown if data.objective.drop_unknown else 0,
-        "unknown tokens of targets": counts.unlearned,
+        "unknown tokens of targets": counts.unlearned if unlearned is None else counts.unknown,
         "documents without known tokens": counts.tokenless,
     } | {name.replace("_", " "): number for name, number in spans.dropped.items()}
 
@@ -88,7 +89,7 @@ def conclude(run: Run, state: State, held_out: HeldOut | None) -> None:
     if best_by != LOSS:
         run.log.info(f"best held-out {best_by} {state.best_value:.4f} {where}")
         return
-    entropy = run.data.valid.unigram_entropy()
+    entropy = run.data.held_out_entropy()
     unit = "nats/token" if run.data.objective.predicts_text else "nats/row"
     known = "" if entropy is None else f" (unigram entropy of the held-out text: {entropy:.4f})"
     run.log.info(f"best held-out loss {state.best_value:.4f} {unit} {where}{known}")

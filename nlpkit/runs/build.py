@@ -171,6 +171,7 @@ def bind_objective(
     part.prompt_rows = checks.check_training(resolved, objective)
     if isinstance(objective, Task):
         part.outputs, part.head_dropout = objective.outputs, objective.dropout
+        part.head_kind = objective.head_kind
         notes = any_layout.read_notes(part.source) if part.source else {}
         part.same_task = notes.get("objective") == objective_notes(resolved, objective)
     return objective

@@ -66,7 +66,9 @@ def convert(
     tokenizer = _tokenizer(old.path, loaded, family, vocabulary)
     pad_id = tokenizer.pad_id if tokenizer is not None else None
     ends = (tokenizer.bos_id, tokenizer.eos_id) if tokenizer is not None else (None, None)
-    folders = hf_layout.layout(family, loaded.config, loaded.state, pad_id=pad_id, bos_and_eos=ends)
+    folders = hf_layout.layout(
+        *(family, loaded.config, loaded.state), pad_id=pad_id, bos_and_eos=ends, head=loaded.head
+    )
     dtype = requested or old.precision
     for folder, (settings, tensors) in folders.items():
         kept = {} if folder else old.settings
@@ -84,7 +86,7 @@ def convert(
     def write(directory: Path) -> None:
         hf_layout.write_folders(directory, folders)
         if tokenizer is not None:
-            tokenizer_files.save(tokenizer, directory)
+            tokenizer_files.save(tokenizer, directory, token_types=loaded.config.pairs)
         hf_layout.write_notes(directory, notes)
 
     _publish(out, write)

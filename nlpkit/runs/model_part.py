@@ -171,5 +171,7 @@ def _start(path: Path, info: Callable[[str], None]) -> Path:
     if not any_layout.is_checkpoint(path) and (found := files.chosen(path)):
         info(f"init_from: {path}: its {found[1]} checkpoint, {found[0].name}")
         path = found[0]
+    if not path.exists():
+        raise FileError(f"{path}: no such checkpoint to start from")
     verify(path)
     return path.resolve()

@@ -17,7 +17,7 @@ from nlpkit.checkpoints.run_directory import seed_runs
 from nlpkit.disk import file_sha256, user_path
 from nlpkit.errors import DivergedError, FileError, UsageError
 from nlpkit.models import families
-from nlpkit.models.head import new_head, taken_head
+from nlpkit.models.head import TaskHead, taken_head
 from nlpkit.models.rows import vocabulary_size
 from nlpkit.objectives import _members
 from nlpkit.objectives._combined import combined
@@ -91,7 +91,7 @@ def open_checkpoint(
     objective = _objective(directory, notes, tokenizer, part)
     machine.configure_allocator()
     dtype = _precision(precision, _stored(state, part.vocabulary), target)
-    model = _model(part, state, backend).to(device=target, dtype=dtype)
+    model = _model(part, state, loaded.head, backend).to(device=target, dtype=dtype)
     return Opened(directory, part, model.eval(), tokenizer, objective, notes)
 
 
@@ -189,11 +189,22 @@ def _bound(
     if is_default:
         settings = _fitting(module.Config, part.config)
     else:
-        settings = {**module.Config.EARLIER, **settings}
+        settings = _with_earlier(module.Config, settings)
     config = module.Config.model_validate_json(json.dumps(settings))
     if lacking := missing(module.Objective, part.config):
         raise ValueError(f"{name} needs {', '.join(lacking)}, which the model does not have")
     return module.Objective(config, tokenizer, part.config)
+
+
+def _with_earlier(config: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings, of members too, with the earlier values of those that are missing."""
+    settings = {**config.EARLIER, **settings}
+    if isinstance(members := settings.get("of"), list):  # of a mixture
+        settings["of"] = [
+            _with_earlier(registry.load("objectives", member["name"]).Config, member)
+            for member in members
+        ]
+    return settings
 
 
 def _fitting(config: Any, model_config: Any) -> dict[str, Any]:
@@ -205,9 +216,11 @@ def _fitting(config: Any, model_config: Any) -> dict[str, Any]:
     return {"max_length": limit}
 
 
-def _model(part: ModelPart, state: dict[str, Any], backend: str) -> nn.Module:
+def _model(
+    part: ModelPart, state: dict[str, Any], task_head: TaskHead | None, backend: str
+) -> nn.Module:
     """Return the model with the weights of `state`, also of the output layer if there is one."""
-    head = taken_head(state)
+    taken = taken_head(state)
     # On `meta`, no time is needed for random weights, which would be replaced.
     with torch.device("meta"):
         model = part.module().Model(part.config, part.rows or 0, backend)
@@ -215,10 +228,10 @@ def _model(part: ModelPart, state: dict[str, Any], backend: str) -> nn.Module:
         if name not in state:  # optional in this family
             state[name] = torch.zeros(tensor.shape)
     model.load_state_dict(state, assign=True)
-    if head:
-        part.outputs = len(head["weight"])
-        model.head = new_head(part.module(), part.config.hidden_size, part.outputs, 0.0)
-        model.head.load_state_dict(head, assign=True)
+    if task_head is not None:
+        part.outputs = len(taken["weight"])
+        model.head = task_head.new(part.config.hidden_size, part.outputs, 0.0)
+        model.head.load_state_dict(taken, assign=True)
     return model.requires_grad_(False)
 
 

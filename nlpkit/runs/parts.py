@@ -15,7 +15,7 @@ from nlpkit.data.loader import Examples
 from nlpkit.data.store import Corpus
 from nlpkit.models import families
 from nlpkit.models.contract import FamilyModel
-from nlpkit.models.head import Head, new_head
+from nlpkit.models.head import SEQUENCE, Head, TaskHead, task_head
 from nlpkit.models.lora_config import Config as LoraConfig
 from nlpkit.objectives.contract import Objective
 from nlpkit.tokenizers.contract import Tokenizer
@@ -45,6 +45,12 @@ class Data:
         """The number of tokens; 0 without a tokenizer."""
         return 0 if self.tokenizer is None else self.tokenizer.vocab_size
 
+    def held_out_entropy(self) -> float | None:
+        """Return the unigram entropy of the held-out text, without tokens that are no targets."""
+        if self.valid is None:
+            return None
+        return self.valid.unigram_entropy(getattr(self.objective, "unlearned_id", None))
+
     @property
     def fingerprint(self) -> str:
         """A hash of the tokenizer and the tokenized text, on which the examples depend."""
@@ -65,6 +71,7 @@ class ModelPart:
     rows: int | None = None  # number of tokens of `source`; None: no checkpoint, or no vocabulary
     warnings: Sequence[str] = ()  # missing and unexpected tensors
     outputs: int = 0  # of the task's output layer; 0: there is none
+    head_kind: str = SEQUENCE  # the kind of task of that layer, which decides its name on disk
     head_dropout: float = 0.0
     same_task: bool = False  # whether `init_from` was trained for the same task
     lora: LoraConfig | None = None
@@ -79,7 +86,12 @@ class ModelPart:
 
     def new_head(self) -> Head:
         """Return a randomly initialized output layer for the task."""
-        return new_head(self.module(), self.config.hidden_size, self.outputs, self.head_dropout)
+        return self.head.new(self.config.hidden_size, self.outputs, self.head_dropout)
+
+    @property
+    def head(self) -> TaskHead:
+        """transformers' model with the task's output layer."""
+        return task_head(self.module(), self.head_kind)
 
     @property
     def vocabulary(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from nlpkit import __version__
-from nlpkit.checkpoints import files, hf_layout, peft_layout, tokenizer_files
+from nlpkit.checkpoints import any_layout, files, hf_layout, peft_layout, tokenizer_files
 from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models.hf_format import table_names
@@ -31,7 +31,6 @@ def restore(run: Run, resume: str) -> State:
         UsageError: the data, the tokenizer or `--resume` does not fit the run.
         FileError: a file is missing or damaged, or does not fit the model.
     """
-    path = run.directory.path
     checkpoint = from_first(PartialState(), lambda: _checkpoint_to_resume(run, resume))
     if checkpoint is None:
         if run.accelerator.is_main_process:
@@ -43,10 +42,7 @@ def restore(run: Run, resume: str) -> State:
     zero_at_last_step = saved.get("zero_at_last_step", True)
     run.settings = run.settings.model_copy(update={"zero_at_last_step": zero_at_last_step})
     if saved["data"] != run.data.fingerprint:
-        raise UsageError(
-            f"{path} was trained on other data or with another tokenizer: their content has "
-            "changed since the start of the run; restore it, or give --out another directory"
-        )
+        raise UsageError(_changed_data(run, checkpoint.path))
     weights = _weights(run, checkpoint.path)
     try:
         optimizer_state = load_file(checkpoint.path / files.OPTIMIZER_STATE)
@@ -70,6 +66,23 @@ def restore(run: Run, resume: str) -> State:
             "to rounding, not bit for bit"
         )
     return state
+
+
+def _changed_data(run: Run, checkpoint: Path) -> str:
+    """Return what has changed since the start of the run: its tokenizer, or the data."""
+    path, now = run.directory.path, run.data.tokenizer
+    other = "or give --out another directory"
+    if now is not None:
+        then = tokenizer_files.load(any_layout.tokenizer_home(checkpoint))[1]
+        if then.fingerprint() != now.fingerprint():
+            return (
+                f"{path / vocabulary.TOKENIZER}: not the tokenizer that the run was started with; "
+                f"copy its files from {checkpoint}, {other}"
+            )
+    return (
+        f"{checkpoint} was trained on other data: their content has changed since then; "
+        f"restore it, {other}"
+    )
 
 
 def _weights(run: Run, path: Path) -> dict[str, Tensor]:
@@ -103,6 +116,8 @@ def named_checkpoint(resume: str) -> Path | None:
 
 
 def _valid(run: Run, path: Path) -> files.Checkpoint:
+    if not path.exists():
+        raise FileError(f"--resume {path}: no such checkpoint")
     problem = find_problem(path)
     if problem:
         raise FileError(f"{path}: not a valid checkpoint: {problem}")
@@ -170,7 +185,7 @@ def _write_start(run: Run) -> None:
         processes=run.accelerator.num_processes,
         seed=run.resolved.recipe.seed,
         data=run.data.fingerprint,
-        held_out_unigram_entropy=run.data.valid and run.data.valid.unigram_entropy(),
+        held_out_unigram_entropy=run.data.held_out_entropy(),
     )
 
 
@@ -221,7 +236,7 @@ def _write(
     def write(directory: Path) -> None:
         _write_model(run, directory, weights, state.step / run.settings.steps)
         if run.data.tokenizer is not None:
-            tokenizer_files.save(run.data.tokenizer, directory)
+            tokenizer_files.save(run.data.tokenizer, directory, token_types=run.part.config.pairs)
         hf_layout.save_tensors(directory / files.OPTIMIZER_STATE, optimizer_state)
         (directory / files.TRAINING).write_text(_state_text(run, state), encoding="utf-8")
 
@@ -245,13 +260,14 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
     }
     plain = {key: value for key, value in weights.items() if ".lora_" not in key}
     labels = getattr(objective.config, "labels", None)
-    folders = hf_layout.layout(part.family, part.config, plain, labels, pad_id, ends)
+    folders = hf_layout.layout(part.family, part.config, plain, labels, pad_id, ends, part.head)
     settings, tensors = folders[""]
     if part.lora is None:
         hf_layout.write_folders(directory, folders)
     else:
         assert part.source is not None  # checked by the recipe
-        names = table_names(part.module().FORMAT, part.vocabulary).values()
+        own = [name for name in part.vocabulary if name in weights]
+        names = table_names(part.module().FORMAT, own).values()
         grown = part.new_tokens(run.data.vocab_size)
         tables = {name: tensors[name] for name in names} if grown else {}
         hf_layout.write_settings(directory, settings)
@@ -264,6 +280,7 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
             weights,
             tables,
             part.source,
+            part.head_kind,
         )
         notes["base"] = part.base_hash
     hf_layout.write_notes(directory, notes)

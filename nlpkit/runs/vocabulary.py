@@ -9,7 +9,8 @@ from nlpkit.checkpoints import any_layout, tokenizer_files
 from nlpkit.data import corpus
 from nlpkit.data.cache import content_hash, publish, scratch
 from nlpkit.data.store import Callbacks
-from nlpkit.errors import UsageError
+from nlpkit.disk import file_sha256, read_json, write_json
+from nlpkit.errors import FileError, UsageError
 from nlpkit.models.config import ModelConfig
 from nlpkit.recipe import Resolved
 from nlpkit.recipe.fit import classes, reads_text
@@ -18,6 +19,7 @@ from nlpkit.runs.parts import ModelPart
 from nlpkit.tokenizers.contract import Extendable, Tokenizer
 
 TOKENIZER = "tokenizer"  # a directory in the run directory
+HASHES = "sha256.json"  # of the files of a tokenizer in the cache
 
 
 def build_tokenizer(
@@ -123,7 +125,10 @@ def _trained(
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
     path = cache / "tokenizers" / digest
     if path.is_dir():
-        return tokenizer_files.load(path)[1]
+        try:
+            return _kept(path)
+        except FileError as error:
+            callbacks.note(f"tokenizer: {error}; training it again")
     counts = corpus.Counts()
     documents = corpus.documents(
         inputs, resolved.recipe.data, counts, part=which, should_stop=callbacks.should_stop
@@ -135,8 +140,10 @@ def _trained(
     else:
         tokenizer = grow.grown(old[1], old[0], section.kind, texts, section.config.model_dump())
     with scratch(path.parent) as workdir:
-        tokenizer_files.save(tokenizer, workdir / "tokenizer")
-        publish(workdir / "tokenizer", path, path.is_dir)
+        built = workdir / "tokenizer"
+        tokenizer_files.save(tokenizer, built)
+        write_json(built / HASHES, {file.name: file_sha256(file) for file in built.iterdir()})
+        publish(built, path, lambda: _is_sound(path))
     how = (
         f", {tokenizer.vocab_size - old[1].vocab_size:,} of them new, grown" if old else " trained"
     )
@@ -145,3 +152,27 @@ def _trained(
         f"{counts.documents:,} documents"
     )
     return tokenizer
+
+
+def _kept(path: Path) -> Tokenizer:
+    """Return the tokenizer in a directory of the cache.
+
+    Raises:
+        FileError: a file differs from the one that was written, or is missing.
+    """
+    for name, expected in read_json(path / HASHES).items():
+        try:
+            found = file_sha256(path / name)
+        except OSError as error:
+            raise FileError(f"{path / name}: cannot be read: {error.strerror}") from error
+        if found != expected:
+            raise FileError(f"{path / name}: damaged, its hash differs from the one in {HASHES}")
+    return tokenizer_files.load(path)[1]
+
+
+def _is_sound(path: Path) -> bool:
+    try:
+        _kept(path)
+    except FileError:
+        return False
+    return True

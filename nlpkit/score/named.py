@@ -95,10 +95,12 @@ def lower_is_better(name: str) -> bool:
 def score(
     name: str,
     answers: Sequence[str],
-    right: Sequence[str],
+    right: Sequence[str | Sequence[str]],
     warn: Callable[[str], None] = lambda _: None,
 ) -> Score:
     """Return the score of `answers` against `right`; `warn` gets its warnings.
+
+    A row may have several right answers; a score that reads one reference gets the first.
 
     Raises:
         WrongScore: see `split`; or the score cannot read a line, such as a class for a correlation.
@@ -106,7 +108,7 @@ def score(
     """
     module, options = resolve(name)
     try:
-        found = module.score(answers, [right], **options)
+        found = module.score(answers, _references(right, module.REFERENCES[1]), **options)
     except BadLine as error:
         which = "the right answer" if error.file else "the prediction"
         raise WrongScore(name, f"{which} of row {error.index + 1}: {error}") from error
@@ -115,3 +117,11 @@ def score(
     for warning in found.details.get("warnings", ()):
         warn(f"{name}: {warning}")
     return found
+
+
+def _references(right: Sequence[str | Sequence[str]], most: int | None) -> list[list[str]]:
+    """Return the right answers as reference files, empty where a row has fewer answers."""
+    rows = [[row] if isinstance(row, str) else list(row) for row in right]
+    count = max(map(len, rows), default=1)
+    count = count if most is None else min(count, most)
+    return [[row[k] if k < len(row) else "" for row in rows] for k in range(count)]

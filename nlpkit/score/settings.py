@@ -1,8 +1,8 @@
 """The `eval:` section of a recipe. Importable without torch."""
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
 from nlpkit.config import FrozenConfig
 from nlpkit.score.named import WrongScore, is_option, split
@@ -22,14 +22,46 @@ def _checked(entries: list[str]) -> list[str]:
         raise ValueError(error.what if [error.name] == entries else error.message) from error
 
 
+def _text_keys(value: Any) -> Any:
+    """Return a mapping with its keys as text; in YAML, a class such as 0 is a number."""
+    return {str(key): text for key, text in value.items()} if isinstance(value, dict) else value
+
+
+class Prompt(FrozenConfig):
+    """How `nlpkit eval --task` shows a row as text; the default of each setting is the task's."""
+
+    template: str | None = Field(
+        None, min_length=1, description="text of a row; {COLUMN} is a value, {{ and }} are braces"
+    )
+    answer_prefix: str | None = Field(None, description="text between the prompt and the answer")
+    separator: str | None = Field(None, min_length=1, description="text between two examples")
+    neutral: str | None = Field(
+        None, description="prompt without a row, for the option score neutral"
+    )
+    labels: Annotated[dict[str, str], BeforeValidator(_text_keys)] | None = Field(
+        None, description="text of each class in place of its name: {0: negative, 1: positive}"
+    )
+    option_score: Literal["sum", "token", "neutral"] = Field(
+        "sum",
+        description="log-probability of an answer: sum, mean by token, or sum less that behind "
+        "the neutral prompt",
+    )
+
+
 class Config(FrozenConfig):
-    """The scores of a task."""
+    """The scores of a task, and how its rows are shown as text."""
 
     metrics: list[Annotated[str, AfterValidator(_known)]] | None = Field(
         None,
         min_length=1,
         description="scores of nlpkit score, options behind a colon, instead of the task's own: in "
         "evaluations while it trains, and where nlpkit eval is given none",
+    )
+
+    prompt: Prompt = Field(
+        default_factory=Prompt,
+        description="how a row is shown as text, for nlpkit eval --task",
+        json_schema_extra={"free": True},
     )
 
     @field_validator("metrics")

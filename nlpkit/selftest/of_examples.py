@@ -55,7 +55,11 @@ def unmasked(subject: Subject, example: Example) -> list[Example]:
         example = objective.unmask(example)
     if offering:
         return [example]
-    return [{**example, "input_ids": _filled(example, shift)} for shift in (0, 1)]
+    filled = [_filled(example, shift) for shift in (0, 1)]
+    unlearned = getattr(subject.objective, "unlearned_id", None)
+    if unlearned is not None:  # the last target may be this token, which has no label
+        filled.append(np.append(filled[1], unlearned))
+    return [{**example, "input_ids": ids} for ids in filled]
 
 
 def _filled(example: Example, shift: int) -> np.ndarray:

@@ -14,11 +14,18 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
-from tokenizers import AddedToken
+from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Library
 
 from nlpkit.errors import DataError, FileError
 from nlpkit.tokenizers import _text
+
+# Tokens before and after a text, and for a hidden token, in BERT and in RoBERTa, with transformers'
+# template of two texts.
+_FRAMES = (
+    ("[CLS]", "[SEP]", "[MASK]", "[CLS] $A [SEP] $B:1 [SEP]:1"),
+    ("<s>", "</s>", "<mask>", "<s> $A </s> </s> $B </s>"),
+)
 
 
 class LibraryTokenizer(ABC):
@@ -73,10 +80,11 @@ class LibraryTokenizer(ABC):
 
     def save(self, directory: str | Path) -> None:
         """Write `tokenizer.json` and `tokenizer_config.json`, which `AutoTokenizer` opens."""
+        start, end, mask, _ = _frame(self._special) or (self.cls, self.sep, self.mask, "")
         names = {
             **{"bos_token": self.bos, "eos_token": self.eos, "unk_token": self.unk},
-            **{"pad_token": self.pad, "mask_token": self.mask},
-            **{"cls_token": self.cls, "sep_token": self.sep},
+            **{"pad_token": self.pad, "mask_token": mask},
+            **{"cls_token": start, "sep_token": end},
         }
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -122,10 +130,21 @@ class LibraryTokenizer(ABC):
         return self._special.get(token)
 
     def extended(self, tokens: Iterable[str]) -> Self:
-        """Return a tokenizer with more special tokens, with ids after all others."""
+        """Return a tokenizer with more special tokens, with ids after all others.
+
+        If these are what BERT or RoBERTa has around a text, transformers will put them there, too.
+        """
         library = Library.from_str(self._library.to_str())
         added = [AddedToken(token, special=True, normalized=False) for token in tokens]
         library.add_special_tokens(added)
+        names = [token.content for token in added]
+        frame = _frame([*self._special, *names])
+        if frame is not None and {*frame} & {*names}:
+            start, end, _, pair = frame
+            ids = [(token, library.token_to_id(token)) for token in (start, end)]
+            library.post_processor = processors.TemplateProcessing(
+                single=f"{start} $A {end}", pair=pair, special_tokens=ids
+            )
         return type(self)(library.to_str())
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -165,6 +184,12 @@ class LibraryTokenizer(ABC):
         if not 0 <= token_id < self.vocab_size:
             raise DataError(f"token id {token_id} is not among the {self.vocab_size} tokens")
         return token_id
+
+
+def _frame(special: Iterable[str]) -> tuple[str, str, str, str] | None:
+    """Return the row of `_FRAMES` whose tokens around a text are all special, or None."""
+    known = {*special}
+    return next((frame for frame in _FRAMES if {*frame[:2]} <= known), None)
 
 
 def count_words(

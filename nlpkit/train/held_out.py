@@ -12,7 +12,7 @@ from torch import nn
 
 from nlpkit.data.loader import Examples, held_out_batches
 from nlpkit.errors import DataError, UsageError
-from nlpkit.objectives._task import Task
+from nlpkit.objectives._task import Answer, Item, Task
 from nlpkit.objectives.contract import IGNORE
 from nlpkit.score import named
 from nlpkit.train.loop import to_device
@@ -31,7 +31,7 @@ class HeldOut:
         self.bins, self.batch = held_out_batches(examples, budget)
         self.characters = characters
         # (prediction, label) of the last evaluation, in the order of `bins`.
-        self.predictions: list[tuple[str, str]] = []
+        self.predictions: list[Answer] = []
 
     def evaluate(
         self,
@@ -53,7 +53,7 @@ class HeldOut:
         objective = self.examples.objective
         sums = LossSums()
         characters = 0.0
-        pairs: list[tuple[str, str]] = []
+        pairs: list[Answer] = []
         world, rank = accelerator.num_processes, accelerator.process_index
         with torch.no_grad():
             # All processes make the same number of forward passes: FSDP gathers weights in them.
@@ -68,7 +68,9 @@ class HeldOut:
                 sums.add(loss, counted=index < len(self.bins))
                 if index >= len(self.bins):
                     continue
-                pairs += predicted
+                if predicted:
+                    items = [self.examples.ids(piece) for piece in self.bins[index].tolist()]
+                    pairs += cast(Task, objective).answers(predicted, cast("list[Item]", items))
                 if objective.predicts_text:
                     labels = batch.fields["labels"]
                     characters += int(self.characters[labels[labels != IGNORE]].sum())
@@ -88,7 +90,7 @@ class HeldOut:
 
 def scores(
     metrics: Sequence[str],
-    pairs: Sequence[tuple[str, str]],
+    pairs: Sequence[Answer],
     warn: Callable[[str], None] = lambda _: None,
 ) -> dict[str, float | None]:
     """Return the scores of (prediction, label) pairs, computed as `nlpkit score` does.

@@ -118,6 +118,13 @@ class Log:
         if self._progress is not None:
             self._progress.update(self._task, news=f"evaluating, batch {done + 1}/{total}")
 
+    def scoring(self, done: int, total: int, what: str) -> None:
+        """Show how many of `what` are done, one line every `LINE_SECONDS`."""
+        now = time.monotonic()
+        if now - self._last_line >= LINE_SECONDS:
+            self._last_line = now
+            self.info(f"scored {done:,} of {total:,} {what}")
+
 
 def _duration(seconds: float) -> str:
     minutes, remainder = divmod(round(seconds), 60)

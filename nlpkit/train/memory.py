@@ -12,7 +12,12 @@ from pathlib import Path
 import torch
 
 # torch has no exception class for a failed CPU allocation.
-_CPU_SHORTAGE = ("can't allocate memory", "not enough memory", "Cannot allocate memory")
+_CPU_SHORTAGE = (
+    "can't allocate memory",
+    "not enough memory",
+    "Cannot allocate memory",
+    "std::bad_alloc",
+)
 
 
 def used(device: torch.device) -> tuple[int, int]:

@@ -118,7 +118,10 @@ class Config(FrozenConfig):
                 f"tokens_per_batch {self.tokens_per_batch}"
             )
         if self.schedule == "noam" and not (self.warmup_steps or self.warmup_ratio):
-            raise ValueError("schedule: noam needs warmup_steps of at least 1, or warmup_ratio")
+            raise ValueError(
+                "schedule: noam, the default, needs warmup_steps of at least 1 or warmup_ratio; "
+                "constant, linear and cosine do not"
+            )
         if self.patience and not self.eval_every:
             raise ValueError("patience: needs eval_every")
         return self

@@ -15,11 +15,16 @@ from torch import Tensor, nn
 from nlpkit.models import encoder, encoder_format
 from nlpkit.models.bert import Config
 from nlpkit.models.flops import visible_pairs
+from nlpkit.models.head import TaskHead
 from nlpkit.models.hf_format import HfFormat
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
-CLASSIFIER = "BertForSequenceClassification"  # reads the pooled state
-CLASSIFIER_NAMES = {"head.weight": "classifier.weight", "head.bias": "classifier.bias"}
+TASK_HEADS = {  # transformers' models with a task's layer
+    "sequence_classification": TaskHead("BertForSequenceClassification", "classifier"),
+    "token_classification": TaskHead("BertForTokenClassification", "classifier"),
+    "question_answering": TaskHead("BertForQuestionAnswering", "qa_outputs"),
+    "multiple_choice": TaskHead("BertForMultipleChoice", "classifier"),
+}
 
 
 class Model(encoder.TransformedHead):

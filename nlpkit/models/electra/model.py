@@ -19,7 +19,7 @@ from nlpkit.attention.layout import Layout
 from nlpkit.models import encoder, encoder_format
 from nlpkit.models.electra import Config
 from nlpkit.models.flops import visible_pairs
-from nlpkit.models.head import DenseHead
+from nlpkit.models.head import DenseHead, TaskHead
 from nlpkit.models.hf_format import FOLDERS, HfFormat, Settings
 from nlpkit.models.sampling import sample
 
@@ -35,13 +35,21 @@ class ClassifierHead(DenseHead):
 
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
-CLASSIFIER = "ElectraForSequenceClassification"
-CLASSIFIER_HEAD = ClassifierHead
-CLASSIFIER_NAMES = {
-    "head.dense.weight": "classifier.dense.weight",
-    "head.dense.bias": "classifier.dense.bias",
-    "head.weight": "classifier.out_proj.weight",
-    "head.bias": "classifier.out_proj.bias",
+TASK_HEADS = {  # transformers' models with a task's layer
+    "sequence_classification": TaskHead(
+        "ElectraForSequenceClassification",
+        "classifier.out_proj",
+        kind=ClassifierHead,
+        modules={"dense": "classifier.dense"},
+    ),
+    "token_classification": TaskHead("ElectraForTokenClassification", "classifier"),
+    "question_answering": TaskHead("ElectraForQuestionAnswering", "qa_outputs"),
+    "multiple_choice": TaskHead(
+        "ElectraForMultipleChoice",
+        "classifier",
+        kind=ClassifierHead,
+        modules={"dense": "sequence_summary.summary"},
+    ),
 }
 
 

@@ -15,10 +15,14 @@ from nlpkit import attention
 from nlpkit.models.flops import visible_pairs
 from nlpkit.models.gpt import Config
 from nlpkit.models.gpt_layers import CONV1D, SIZES, Attention, Decoder, FeedForward
+from nlpkit.models.head import TaskHead
 from nlpkit.models.hf_format import HfFormat, Settings, Transposed
 
 LORA_TARGETS = ("c_attn",)  # queries, keys and values are one layer
-CLASSIFIER = "OpenAIGPTForSequenceClassification"  # reads the last state through `score.weight`
+# transformers' models with a task's layer: one, which reads the last state.
+TASK_HEADS = {
+    "sequence_classification": TaskHead("OpenAIGPTForSequenceClassification", "score", bias=False)
+}
 
 
 class Block(nn.Module):

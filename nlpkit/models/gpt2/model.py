@@ -18,10 +18,15 @@ from nlpkit.attention.cache import Cache
 from nlpkit.models.flops import visible_pairs
 from nlpkit.models.gpt2 import Config
 from nlpkit.models.gpt_layers import CONV1D, SIZES, Attention, Decoder, FeedForward
+from nlpkit.models.head import TaskHead
 from nlpkit.models.hf_format import HfFormat, Settings, Transposed
 
 LORA_TARGETS = ("c_attn",)  # queries, keys and values are one layer
-CLASSIFIER = "GPT2ForSequenceClassification"  # reads the last state through `score.weight`
+TASK_HEADS = {  # transformers' models with a task's layer
+    "sequence_classification": TaskHead("GPT2ForSequenceClassification", "score", bias=False),
+    "token_classification": TaskHead("GPT2ForTokenClassification", "classifier"),
+    "question_answering": TaskHead("GPT2ForQuestionAnswering", "qa_outputs"),
+}
 
 
 class Block(nn.Module):

@@ -22,6 +22,8 @@ class Config(EncoderConfig):
     inputs: ClassVar[tuple[str, ...]] = ("input_ids",)
     pairs: ClassVar[bool] = False  # all tokens are of the first type
     task_tokens: ClassVar[tuple[str, str, str]] = ("<s>", "</s>", "</s>")
+    delimiters: ClassVar[int] = 2  # Liu et al. 2019 put </s></s> between two texts
+    mask_token: ClassVar[str] = "<mask>"
 
     type_vocab_size: int = Field(1, gt=0, description="token types; only the first one is used")
     norm_eps: float = Field(1e-5, gt=0, description="epsilon of the layer norms")

@@ -15,18 +15,20 @@ from torch import Tensor, nn
 from nlpkit.attention.layout import Layout
 from nlpkit.models import encoder, encoder_format
 from nlpkit.models.flops import visible_pairs
-from nlpkit.models.head import DenseHead
+from nlpkit.models.head import DenseHead, TaskHead
 from nlpkit.models.hf_format import HfFormat, Settings
 from nlpkit.models.roberta import Config
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
-CLASSIFIER = "RobertaForSequenceClassification"
-CLASSIFIER_HEAD = DenseHead
-CLASSIFIER_NAMES = {
-    "head.dense.weight": "classifier.dense.weight",
-    "head.dense.bias": "classifier.dense.bias",
-    "head.weight": "classifier.out_proj.weight",
-    "head.bias": "classifier.out_proj.bias",
+TASK_HEADS = {  # transformers' models with a task's layer
+    "sequence_classification": TaskHead(
+        "RobertaForSequenceClassification",
+        "classifier.out_proj",
+        kind=DenseHead,
+        modules={"dense": "classifier.dense"},
+    ),
+    "token_classification": TaskHead("RobertaForTokenClassification", "classifier"),
+    "question_answering": TaskHead("RobertaForQuestionAnswering", "qa_outputs"),
 }
 
 

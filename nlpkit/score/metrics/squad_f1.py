@@ -26,39 +26,57 @@ OPTIONS = (
         "without punctuation, in one run",
         choices=NORMALIZE,
     ),
+    Option(
+        "no_answer",
+        False,
+        "an empty answer is right where the reference is empty, as in SQuAD 2.0",
+        type=bool,
+    ),
 )
 
 
 def score(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, normalize: str = "squad"
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    *,
+    normalize: str = "squad",
+    no_answer: bool = False,
 ) -> Score:
     """Return the mean F1 of the lines."""
-    values = list(_values(hypotheses, references, normalize))
+    values = list(_values(hypotheses, references, normalize, no_answer))
     details: dict[str, Any] = {"lines": len(values), "lines_with_0": values.count(0.0)}
     details["warnings"] = []
     if normalize == "squad" and is_unspaced(references[0]):
         details["warnings"].append(
             "the references are written without spaces, so a line is one word: use --normalize cmrc"
         )
-    signature = _signature(references, normalize)
+    signature = _signature(references, normalize, no_answer)
     verbose = f"{len(values)} lines, {details['lines_with_0']} with 0"
     return Score("answer-F1", _means.mean(values), signature, verbose, details, percent=False)
 
 
 def sentences(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, normalize: str = "squad"
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    *,
+    normalize: str = "squad",
+    no_answer: bool = False,
 ) -> Iterator[Score]:
     """Yield the F1 of each line."""
-    signature = _signature(references, normalize)
-    for value in _values(hypotheses, references, normalize):
+    signature = _signature(references, normalize, no_answer)
+    for value in _values(hypotheses, references, normalize, no_answer):
         yield Score("answer-F1", value, signature, percent=False)
 
 
 def statistics(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, normalize: str = "squad"
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    *,
+    normalize: str = "squad",
+    no_answer: bool = False,
 ) -> list[tuple[int, int]]:
     """Return for each line its F1 as an integer (see `_means`), and 1."""
-    return _means.statistics_of(list(_values(hypotheses, references, normalize)))
+    return _means.statistics_of(list(_values(hypotheses, references, normalize, no_answer)))
 
 
 def from_sums(sums: Sequence[int], **_options: object) -> float:
@@ -67,16 +85,22 @@ def from_sums(sums: Sequence[int], **_options: object) -> float:
 
 
 def _values(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], normalize: str
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    normalize: str,
+    no_answer: bool,
 ) -> Iterator[float]:
     normalized = NORMALIZERS[normalize]
     for hypothesis, answers in with_answers(hypotheses, references):
         if normalize == "cmrc":
             ours = cmrc_units(hypothesis)
-            yield max(_run_f1(ours, cmrc_units(answer)) for answer in answers)
+            pairs = [(ours, cmrc_units(answer)) for answer in answers]
         else:
-            words = normalized(hypothesis).split()
-            yield max(_bag_f1(words, normalized(answer).split()) for answer in answers)
+            ours = normalized(hypothesis).split()
+            pairs = [(ours, normalized(answer).split()) for answer in answers]
+        f1 = _run_f1 if normalize == "cmrc" else _bag_f1
+        # SQuAD 2.0: where either side has no word, the two must be equal.
+        yield max(1.0 if no_answer and not a and not b else f1(a, b) for a, b in pairs)
 
 
 def _bag_f1(ours: list[str], theirs: list[str]) -> float:
@@ -91,5 +115,6 @@ def _f1(shared: int, ours: int, theirs: int) -> float:
     return 2 * shared / (ours + theirs) if shared else 0.0
 
 
-def _signature(references: Sequence[Sequence[str]], normalize: str) -> str:
-    return f"nrefs:{len(references)}|norm:{normalize}|multi:max|mean:lines"
+def _signature(references: Sequence[Sequence[str]], normalize: str, no_answer: bool) -> str:
+    empty = "|empty:right" if no_answer else ""
+    return f"nrefs:{len(references)}|norm:{normalize}{empty}|multi:max|mean:lines"

@@ -39,8 +39,9 @@ def index_of(options: argparse.Namespace, info: Callable[[str], None]) -> tuple[
     if options.docs != "-":
         made_from["documents"] = kept_index.fingerprint(options.docs)
         if kept == made_from:
+            index = kept_index.load(directory)[0]
             info(f"index: {directory}, kept")
-            return kept_index.load(directory)[0], settings
+            return index, settings
     index = _built(records, settings, info)
     kept_index.save(index, made_from, directory)
     changed = [key for key in made_from if kept is not None and kept.get(key) != made_from[key]]

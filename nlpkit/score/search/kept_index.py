@@ -77,6 +77,10 @@ def load(directory: Path) -> tuple[Index, Settings]:
         terms = {term: number for number, term in enumerate(lists["terms"])}
         index = Index(lists["ids"], terms, **arrays)
         _check(index)
+        # Indexes of earlier versions have no hashes.
+        for name, expected in head.get("hashes", {}).items():
+            if fingerprint(str(folder / name)) != expected:
+                raise ValueError(f"{name} has changed")
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, OSError) and _head(directory) != head:
             return load(directory)  # another process has replaced the index
@@ -131,7 +135,8 @@ def _replace(index: Index, settings: Settings, folder: Path) -> None:
             os.fsync(file.fileno())
     for name, values in (("ids", index.ids), ("terms", [*index.terms])):
         _write(folder / f"{name}.json", values)
-    head = {"layout": _LAYOUT, "folder": folder.name, "settings": settings}
+    hashes = {file.name: fingerprint(str(file)) for file in sorted(folder.iterdir())}
+    head = {"layout": _LAYOUT, "folder": folder.name, "settings": settings, "hashes": hashes}
     _write(folder / _HEAD, head)
     os.replace(folder / _HEAD, folder.parent / _HEAD)
     # Remove the old index, and files of killed writers.

@@ -17,13 +17,18 @@ from nlpkit import attention
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.compute import compute_dtype
 from nlpkit.models.flops import visible_pairs
+from nlpkit.models.head import TaskHead
 from nlpkit.models.hf_format import HfFormat, Settings
 from nlpkit.models.vocabulary_head import TiedHead
 from tests.parts.encoder import Config
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
-CLASSIFIER = "BertForSequenceClassification"  # transformers' class of a model with a task's layer
-CLASSIFIER_NAMES = {"head.weight": "classifier.weight", "head.bias": "classifier.bias"}
+TASK_HEADS = {  # transformers' models with a task's layer, and what they call it
+    "sequence_classification": TaskHead("BertForSequenceClassification", "classifier"),
+    "token_classification": TaskHead("BertForTokenClassification", "classifier"),
+    "question_answering": TaskHead("BertForQuestionAnswering", "qa_outputs"),
+    "multiple_choice": TaskHead("BertForMultipleChoice", "classifier"),
+}
 
 
 class Block(nn.Module):

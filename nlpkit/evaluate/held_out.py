@@ -1,0 +1,310 @@
+"""Evaluates a checkpoint on held-out data: loss, perplexity, bits per character, task scores.
+
+The code of `nlpkit score` computes the scores of answers and generated texts.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nlpkit import recipe, registry
+from nlpkit.checkpoints.run_directory import RECIPE
+from nlpkit.data import corpus, formats, store
+from nlpkit.data.cache import cache_directory
+from nlpkit.data.items import Items, build_items
+from nlpkit.data.lines import shown
+from nlpkit.data.loader import HELD_OUT, Examples
+from nlpkit.data.store import Callbacks
+from nlpkit.errors import DataError, DivergedError, UsageError
+from nlpkit.generate.settings import Settings
+from nlpkit.generate.texts import Writer
+from nlpkit.objectives import _members
+from nlpkit.recipe import sections, yaml
+from nlpkit.runs import data_files
+from nlpkit.runs.opened import Opened
+from nlpkit.runs.parts import token_characters
+from nlpkit.runs.run import Training
+from nlpkit.score.named import WrongScore
+from nlpkit.train.held_out import HeldOut, scores
+from nlpkit.train.log import Log
+from nlpkit.train.signals import StopFlag
+
+LOSS_FIGURES = ("loss", "perplexity", "bits_per_character")
+
+
+@dataclass(frozen=True)
+class Alone:
+    """The accelerator attributes that `HeldOut` reads, for a single process."""
+
+    device: torch.device
+    num_processes: int = 1
+    process_index: int = 0
+
+
+@dataclass(frozen=True)
+class Source:
+    """The held-out text, and the settings for reading it."""
+
+    inputs: list[corpus.Input]
+    config: corpus.Config
+    part: corpus.Part
+    cache: Path
+    seed: int  # of the held-out examples in the run
+    metrics: Sequence[str] | None = None  # `eval.metrics` of the run's recipe
+
+
+def find_data(
+    opened: Opened, files: Sequence[str], text_key: str | None, log: Log, callbacks: Callbacks
+) -> Source:
+    """Return the held-out data: `files`, or else those of the checkpoint's run.
+
+    The result also has the `eval.metrics` of the run's recipe.
+
+    Raises:
+        UsageError: the checkpoint belongs to no run, or its recipe names no held-out data.
+    """
+    recipe_path = opened.path.parent.parent / RECIPE
+    resolved = _recipe_of_run(recipe_path) if recipe_path.is_file() else None
+    base = resolved.base if resolved else Path.cwd()
+    settings: dict[str, Any] = {}
+    if resolved is not None:
+        settings = resolved.recipe.data.model_dump(exclude={"train", "valid", "valid_fraction"})
+    settings["train"] = _sources(files, settings.get("format", "auto"))
+    is_task = hasattr(opened.objective, "texts")
+    if "-" in files and is_task and settings.get("format", "auto") == "auto":
+        # stdin has no file name ending; the default format of rows is jsonl.
+        rows = [{"files": [name], "format": "jsonl"} if name == "-" else name for name in files]
+        settings["train"] = rows
+    if text_key is not None:
+        settings["text_key"] = text_key
+    part: corpus.Part = "all"
+    if not files:
+        if resolved is None:
+            raise UsageError(f"{opened.path} belongs to no run; name the data: --data FILE")
+        data = resolved.recipe.data
+        if not data.valid and not data.valid_fraction:
+            raise UsageError(f"{recipe_path} names no held-out data; name them: --data FILE")
+        part = "all" if data.valid else "valid"
+        entries = [entry.model_dump() for entry in data.valid or data.train]
+        settings["train"] = _files_of_run(recipe_path.parent, base, entries, data, log, callbacks)
+        settings["valid_fraction"] = 0.0 if data.valid else data.valid_fraction
+    config = corpus.Config.model_validate(settings)
+    cache = cache_directory(config.cache, None, callbacks.note)
+    inputs, _ = corpus.resolve(config, base, cache, callbacks.should_stop)
+    # A copy of stdin in the cache is called by its name.
+    read = [
+        f"{file.name}, read as {file.format}" if Path(file.path).parent == cache else file.path
+        for entry in inputs
+        for file in entry.files
+    ]
+    log.info(f"held-out data: {shown(read)}")
+    if resolved is None:
+        return Source(inputs, config, part, cache, 0)
+    return Source(inputs, config, part, cache, resolved.recipe.seed, resolved.recipe.eval.metrics)
+
+
+def _files_of_run(
+    run: Path,
+    base: Path,
+    entries: list[dict[str, Any]],
+    data: corpus.Config,
+    log: Log,
+    callbacks: Callbacks,
+) -> list[dict[str, Any]]:
+    """Return the sources with the current paths of the files that the run read."""
+    cache = cache_directory(data.cache, None, callbacks.note)
+    part = "valid" if data.valid else "train"
+    sources = data_files.find(run, base, part, cache, callbacks.should_stop)
+    if sources is None or len(sources) != len(entries):  # an older version, or another recipe
+        log.warn(
+            f"{run} has no record of the files that its {RECIPE} names; they are looked up by "
+            "name, and may have changed"
+        )
+        return entries
+    return [entry | files for entry, files in zip(entries, sources, strict=True)]
+
+
+def _sources(files: Sequence[str], form: str) -> list[Any]:
+    """Return a source for each file, or for each pair of source and target files.
+
+    With `auto` the ending of the file name determines the format.
+    """
+    remaining, sources = list(files), list[Any]()
+    while remaining:
+        known = formats.by_ending(remaining[0]) if form == "auto" else form
+        count = len(formats.parts(known)) if known else 1
+        sources.append({"files": remaining[:count]} if count > 1 else remaining[0])
+        del remaining[:count]
+    return sources
+
+
+def _recipe_of_run(path: Path) -> recipe.Resolved:
+    """Return the recipe of a run; the names of its parts are checked before their import."""
+    data = yaml.read(yaml.decode(path.read_bytes(), str(path)), str(path)).data
+    for part in (sections.Model, sections.Objective, sections.Tokenizer):
+        section = data.get(part.__name__.lower()) if isinstance(data, dict) else None
+        for entry in section if isinstance(section, list) else [section]:
+            name = entry.get(part.KEY) if isinstance(entry, dict) else None
+            names = _members.names(entry) if part is sections.Objective else [name]
+            for part_name in names:
+                if isinstance(part_name, str):
+                    registry.check_named_by(path, part_name, "run nlpkit where it lies")
+    return recipe.load(str(path))
+
+
+class Evaluation:
+    """Evaluates a checkpoint on the held-out examples of its objective."""
+
+    def __init__(self, opened: Opened, source: Source, budget: int, callbacks: Callbacks):
+        self.opened, self.source = opened, source
+        objective, tokenizer = opened.objective, opened.tokenizer
+        self.is_task = hasattr(objective, "texts")
+        data: Any
+        if self.is_task:
+            data = build_items(
+                source.inputs,
+                source.config,
+                objective,
+                cache_dir=source.cache,
+                part=source.part,
+                callbacks=callbacks,
+            )
+        else:
+            data = store.build_corpus(
+                source.inputs,
+                source.config,
+                tokenizer,
+                drop_unknown=objective.drop_unknown,
+                cache_dir=source.cache,
+                part=source.part,
+                marks=objective.marks,
+                callbacks=callbacks,
+            )
+        self.corpus = data
+        self.examples = Examples(data, objective, source.seed, HELD_OUT)
+        if not len(self.examples):
+            names = shown([file.name for entry in source.inputs for file in entry.files])
+            raise DataError(
+                f"{names}: too little text: {data.NOUN}: {len(data):,}, tokens: {data.tokens:,}, "
+                "examples: 0"
+            )
+        # A sequence longer than the budget is a batch of its own.
+        budget = max(budget, int(self.examples.sizes.max()))
+        self.held_out = HeldOut(self.examples, budget, token_characters(tokenizer))
+
+    def figures(
+        self,
+        metrics: Sequence[str] | None,
+        generation: Settings,
+        log: Log,
+        stop: StopFlag,
+        batch: int,
+    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Return the figures, and the prediction and the target of each row of a task.
+
+        `metrics` are names of `nlpkit score`; the default is the recipe's, then the task's.
+
+        Raises:
+            UsageError: this checkpoint has no answers for a metric.
+            DivergedError: the loss is not finite.
+            Stopped: a signal requested the stop.
+        """
+        opened, objective = self.opened, self.opened.objective
+        if self.corpus.cut:
+            cut = ", ".join(f"{n:,} {what}" for what, n in self.corpus.cut.items())
+            log.warn(f"too long in the held-out data: {cut}")
+        training = Training(opened.model, objective)
+        device = next(opened.model.parameters()).device
+        # Without notes the checkpoint is treated as the end of its run.
+        progress = float(opened.notes.get("progress", 1.0))
+        held_out = self.held_out.evaluate(training, Alone(device), stop, log.evaluating, progress)
+        if held_out is None:
+            raise stop.ending("nothing was evaluated")
+        if not math.isfinite(held_out["loss"]):
+            raise DivergedError(
+                f"{opened.path}: the held-out loss is {held_out['loss']}: the weights are finite, "
+                "but too large for this model; use an earlier checkpoint"
+            )
+        names = tuple(metrics or self.source.metrics or getattr(objective, "metrics", []))
+        answers, labels = self._answers(names, generation, log, stop, batch)
+        held_out.pop("metrics", None)
+        unknown = self.corpus.counts.unknown
+        result = {
+            "checkpoint": str(opened.path),
+            self.corpus.NOUN: len(self.corpus),
+            "targets": held_out["targets"],
+            **({"unknown_tokens": unknown} if unknown else {}),
+            **{name: held_out[name] for name in LOSS_FIGURES if held_out[name] is not None},
+        }
+        if len(held_out["losses"]) > 1:
+            result["losses"] = held_out["losses"]
+        if names:
+            pairs = list(zip(answers, labels, strict=True))
+            try:
+                result["metrics"] = scores(names, pairs, log.warn)
+            except WrongScore as error:
+                raise error if metrics else UsageError(f"eval.metrics: {error.message}") from error
+        rows = [{"prediction": a, "target": b} for a, b in zip(answers, labels, strict=True)]
+        return result, rows
+
+    def _answers(
+        self, metrics: Sequence[str], generation: Settings, log: Log, stop: StopFlag, batch: int
+    ) -> tuple[list[str], list[str | tuple[str, ...]]]:
+        """Return the model's answers and the labels, in the order of the rows."""
+        predictions = self.held_out.predictions
+        if predictions:
+            order = self.held_out.bins.items.tolist()
+            in_order = [
+                pair
+                for _, pair in sorted(
+                    zip(order, predictions, strict=True), key=lambda each: each[0]
+                )
+            ]
+            return [a for a, _ in in_order], [b for _, b in in_order]
+        if not self.is_task or not isinstance(self.corpus, Items):
+            if metrics:
+                raise UsageError(
+                    f"--metrics {', '.join(metrics)}: this checkpoint was trained on running text; "
+                    "it has no answers to score"
+                )
+            return [], []
+        opened = self.opened
+        writer = Writer(opened.model, opened.tokenizer, opened.objective, generation)
+        texts = [item.text for item in self.corpus.items]
+        labels = [item.label for item in self.corpus.items]
+        answers: list[str] = []
+        for written in writer.write(texts, batch=batch, scores=False):
+            stop.check()
+            log.evaluating(len(answers), len(texts))
+            answers.append(written.outputs[0].text if written.outputs else "")
+        if cut := writer.counts["cut inputs"]:
+            log.warn(f"{cut} inputs were cut by {writer.counts['cut tokens']} tokens in all")
+        return answers, labels
+
+
+def values(figures: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the losses and the scores among the figures, by name."""
+    losses = {name: figures[name] for name in LOSS_FIGURES if name in figures}
+    return losses | figures.get("losses", {}) | figures.get("metrics", {})
+
+
+def table(figures: dict[str, Any]) -> str:
+    """Return the figures as text, one line of name and value for each."""
+    rows: list[tuple[str, str]] = []
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            rows += [(key, _shown(figure)) for key, figure in value.items()]
+        else:
+            rows.append((name, _shown(value)))
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "undefined"
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

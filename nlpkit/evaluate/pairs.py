@@ -1,0 +1,148 @@
+"""Minimal pairs: how often the acceptable sentence has the higher score (Warstadt et al. 2020).
+
+BLiMP, arXiv:1912.00582, sec. 4. The score of a sentence is the sum of the log-probabilities of its
+tokens. Equal scores are a tie, which counts half: no score depends on the order of the sentences.
+Imports no torch, since a `Likelihood` is given.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nlpkit.errors import DataError
+from nlpkit.evaluate.sentences import Pair, Sentence
+from nlpkit.score.significance import confidence_interval
+
+if TYPE_CHECKING:
+    from nlpkit.evaluate.likelihood import Encoded, Likelihood
+
+_NAMED = 3  # identical pairs that a warning names
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The encoded sentences in order, and the log-probability of each of their tokens."""
+
+    encoded: "list[Encoded]"
+    log_probs: list[np.ndarray]
+
+    def sums(self) -> np.ndarray:
+        """Return the score of each sentence, (S,)."""
+        return np.array([float(np.nansum(values)) for values in self.log_probs])
+
+
+def score(
+    sentences: Sequence[Sentence],
+    likelihood: "Likelihood",
+    done: Callable[[int], None],
+    warn: Callable[[str], None],
+) -> Scores:
+    """Return the log-probabilities of the sentences; unknown tokens are counted in a warning.
+
+    Raises:
+        DataError: a sentence has no tokens, or too many for the model.
+    """
+    encoded = likelihood.encode([each.text for each in sentences])
+    limit = likelihood.objective.max_text
+    for sentence, text in zip(sentences, encoded, strict=True):
+        if not len(text.ids):
+            raise DataError(f"{sentence.place}: no tokens that the model knows")
+        if len(text.ids) > limit:
+            raise DataError(
+                f"{sentence.place}: {len(text.ids):,} tokens; the model takes {limit:,}; give one "
+                "sentence a line"
+            )
+    if unknown := sum(text.unknown for text in encoded):
+        total = sum(bool(text.unknown) for text in encoded)
+        what = "left out" if likelihood.objective.drop_unknown else "scored as such"
+        warn(f"{unknown:,} unknown tokens in {total:,} of {len(encoded):,} sentences, {what}")
+    return Scores(encoded, likelihood.log_probs(encoded, done))
+
+
+def both(pairs: Sequence[Pair]) -> list[Sentence]:
+    """Return the sentences of the pairs, each good one before its bad one."""
+    return [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
+
+
+def figures(
+    pairs: Sequence[Pair], scores: Scores, warn: Callable[[str], None]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the accuracy by paradigm and in all, and the scores of each pair.
+
+    `half_width` is of the 95 % bootstrap interval over pairs; `ties` counts equal scores, and
+    `identical` names pairs whose sentences are the same, or the same tokens.
+    """
+    sums = scores.sums()
+    good, bad = sums[::2], sums[1::2]
+    credit = np.where(good == bad, 0.5, good > bad)
+    identical = []
+    without_context = 0
+    for number, pair in enumerate(pairs):
+        one, other = scores.encoded[2 * number : 2 * number + 2]
+        if np.array_equal(one.ids, other.ids):
+            identical.append(pair.place)
+        first = scores.log_probs[2 * number]
+        without_context += bool(np.isnan(first[0])) and one.ids[0] != other.ids[0]
+    if identical:
+        more = len(identical) - _NAMED
+        warn(
+            f"{len(identical):,} pairs of identical sentences, or of the same tokens: "
+            + ", ".join(identical[:_NAMED])
+            + (f" and {more:,} more" if more > 0 else "")
+        )
+    if without_context:
+        warn(
+            f"{without_context:,} pairs differ in their first token, which has no score: this "
+            "model has no token before a text"
+        )
+    groups: dict[str, list[int]] = {}
+    for number, pair in enumerate(pairs):
+        groups.setdefault(pair.paradigm, []).append(number)
+    result = {
+        **_figures(credit),
+        "identical": identical,
+        "paradigms": {name: _figures(credit[numbers]) for name, numbers in groups.items()},
+    }
+    rows = [
+        {
+            "place": pair.place, "paradigm": pair.paradigm,
+            "good": float(good[number]), "bad": float(bad[number]),
+            "credit": float(credit[number]),
+        }
+        for number, pair in enumerate(pairs)
+    ]  # fmt: skip
+    return result, rows
+
+
+def _figures(credit: np.ndarray) -> dict[str, Any]:
+    """Return the figures of the pairs whose credit (P,) is 1, 0.5 (a tie) or 0."""
+    rows = np.stack([credit, np.ones(len(credit))], axis=1)
+    _, half_width = confidence_interval(rows, lambda sums: sums[0] / sums[1])
+    return {
+        "pairs": len(credit),
+        "accuracy": float(credit.mean()),
+        "half_width": half_width,
+        "ties": int((credit == 0.5).sum()),
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """Return a line for each paradigm and one for all pairs, below a line with the names."""
+    lines = [["paradigm", "pairs", "accuracy", "± 95%", "ties"]]
+    for name, row in [*result["paradigms"].items(), (ALL, result)]:
+        rounded = [f"{row[key]:.4f}" for key in ("accuracy", "half_width")]
+        lines.append([name, str(row["pairs"]), *rounded, str(row["ties"])])
+    return aligned(lines)
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """Return the lines with their cells in columns: names on the left, numbers on the right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    texts = []
+    for name, *numbers in lines:
+        cells = [cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True)]
+        texts.append("  ".join([name.ljust(widths[0]), *cells]))
+    return "\n".join(texts)

@@ -1,0 +1,189 @@
+"""The rows of a task as prompts with examples, from its recipe. Imports no torch.
+
+A prompt is K training rows with their right answers, then the row itself, `separator` between them.
+Each row has examples of its own, drawn by (seed, index of the row), as in Brown et al. 2020
+(arXiv:2005.14165), sec. 2.4.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nlpkit import recipe, registry
+from nlpkit.data import corpus
+from nlpkit.data.cache import cache_directory
+from nlpkit.data.items import Row, read_rows
+from nlpkit.data.records import Counts, RowError, no_such
+from nlpkit.errors import DataError, UsageError
+from nlpkit.objectives._task import Prompted, Task
+from nlpkit.score.settings import Prompt
+
+_FIELD = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A row as text: its prompt, and the answers to choose from (none: it is to be written)."""
+
+    prompt: str
+    answers: tuple[str, ...]  # each with the prefix
+    names: tuple[str, ...]  # what predictions call them
+    right: str  # the right answer, with the prefix
+    label: str
+    place: str
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a task's recipe as text, and the settings that made them."""
+
+    name: str
+    seed: int
+    metrics: tuple[str, ...]
+    settings: Prompt  # every setting given
+    rows: list[Shown]
+    train: list[Shown]  # empty if no examples are needed
+
+    def examples(self, shots: int, seed: int, number: int) -> list[Shown]:
+        """Return the examples of a row: training rows, but never the row itself."""
+        if not shots:
+            return []
+        drawn = np.random.default_rng([seed, number]).permutation(len(self.train))[: shots + 1]
+        row = self.rows[number]
+        own = (row.prompt, row.right)
+        others = [self.train[index] for index in drawn.tolist()]
+        return [each for each in others if (each.prompt, each.right) != own][:shots]
+
+    def text(self, examples: Sequence[Shown], row: Shown) -> str:
+        """Return the prompt of a row behind its examples."""
+        parts = [each.prompt + each.right for each in examples]
+        return str(self.settings.separator).join([*parts, row.prompt])
+
+
+def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) -> Rows:
+    """Return the rows of a recipe: those of `files`, or else its held-out rows.
+
+    Raises:
+        RecipeError: a mistake in the recipe.
+        UsageError: the recipe is of no task, or has too few training rows for `shots` examples.
+        DataError: `file:line: what` is wrong with a row.
+    """
+    resolved = recipe.load(name, overrides)
+    first = resolved.recipe.objective[0]
+    task = _task(name, first.name)
+    data = resolved.recipe.data
+    if not files and not data.valid and not data.valid_fraction:
+        raise UsageError(f"{name} names no held-out data; name them: --data FILE")
+    cache = cache_directory(data.cache, None, lambda _: None)
+    train, valid = corpus.resolve(data, resolved.base, cache)
+    part: corpus.Part = "train" if data.valid_fraction else "all"
+    template = resolved.recipe.eval.prompt.template or task.wording(first.config).template
+    # If all of them are numbers, the file has no header.
+    columns = (*task.named_columns(first.config), *filter(None, _FIELD.findall(template)))
+
+    def read(inputs: Sequence[corpus.Input], which: corpus.Part) -> list[Row]:
+        return list(read_rows(inputs, data, columns, Counts(), which))
+
+    labelled = hasattr(first.config, "labels") and first.config.labels is None
+    known = read(train, part) if shots or labelled else []
+    config = task.complete(first.config, known)
+    settings = _settings(resolved.recipe.eval.prompt, task, config)
+    if files:
+        chosen = corpus.Config.model_validate(
+            {**data.model_dump(exclude={"valid", "valid_fraction"}), "train": list(files)}
+        )
+        rows = read(corpus.resolve(chosen, resolved.base, cache)[0], "all")
+    else:
+        rows = read(valid, "all") if data.valid else read(train, "valid")
+    if not rows:
+        raise DataError(f"{name}: no rows to score")
+    if shots > len(known) - 1 and shots:
+        raise UsageError(f"--shots {shots}: {name} has {len(known):,} training rows")
+    metrics = tuple(resolved.recipe.eval.metrics or task.metrics)
+    return Rows(
+        resolved.recipe.name,
+        resolved.recipe.seed,
+        metrics,
+        settings,
+        [_shown(row, task, config, settings) for row in rows],
+        [_shown(row, task, config, settings) for row in known] if shots else [],
+    )
+
+
+def _task(recipe_name: str, name: str) -> Prompted:
+    """Return the class of a task; raise `UsageError` if its rows cannot be prompts."""
+    task = registry.load("objectives", name).Objective
+    if not (issubclass(task, Task) and isinstance(task, Prompted)):
+        raise UsageError(f"{recipe_name}: objective {name} is no task whose rows can be prompts")
+    return task
+
+
+def _settings(given: Prompt, task: Prompted, config: Any) -> Prompt:
+    """Return the recipe's settings, the task's where it has none.
+
+    Raises:
+        UsageError: `labels` names a class that the task does not have.
+    """
+    usual = task.wording(config)
+    labels = given.labels or {}
+    classes = getattr(config, "labels", None)
+    wrong = [name for name in labels if name not in (classes or ())]
+    if wrong:
+        known = f"the classes are {', '.join(classes)}" if classes else "the task has no classes"
+        raise UsageError(f"eval.prompt.labels: no class {wrong[0]!r}; {known}")
+    names = ("template", "answer_prefix", "separator", "neutral")
+    own = {name: getattr(given, name) for name in names}
+    return given.model_copy(
+        update={name: getattr(usual, name) if text is None else text for name, text in own.items()}
+    )
+
+
+def _shown(row: Row, task: Prompted, config: Any, settings: Prompt) -> Shown:
+    """Return a row as text; raise `DataError` if a value is wrong."""
+    place = f"{row.file}:{row.line}"
+    try:
+        question = task.question(config, row)
+        prompt = fill(str(settings.template), row)
+    except RowError as error:
+        raise DataError(f"{place}: {error.what}") from error
+    prefix, labels = str(settings.answer_prefix), settings.labels or {}
+
+    def answer(name: str) -> str:
+        return prefix + labels.get(name, name)
+
+    return Shown(
+        prompt,
+        tuple(map(answer, question.answers)),
+        question.names,
+        answer(question.right),
+        question.label,
+        place,
+    )
+
+
+def fill(template: str, row: Row) -> str:
+    """Return the template with the row's values; `{{` and `}}` are braces.
+
+    Raises:
+        RowError: the row has no such column, or it holds neither text nor a number.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        column = found[1]
+        if column is None:
+            return found[0][0]
+        if column not in row.values:
+            raise RowError(f"eval.prompt.template: {no_such(column, list(row.values))}")
+        content = row.value(column)
+        return content if isinstance(content, str) else str(_number(column, content))
+
+    return _FIELD.sub(value, template)
+
+
+def _number(column: str, content: object) -> object:
+    if isinstance(content, bool) or not isinstance(content, (int, float)):
+        raise RowError(f'eval.prompt.template: "{column}" is neither text nor a number')
+    return content

@@ -1,0 +1,192 @@
+"""Answers to prompts, without tuning (Radford et al. 2019; Brown et al. 2020, sec. 2.4).
+
+Of several answers the likeliest is chosen: by the sum of its tokens' log-probabilities, by their
+mean, or by the sum less that behind a neutral prompt, log p(answer | prompt) - log p(answer |
+neutral). Where there is nothing to choose from, the answer is generated, up to the separator.
+
+A prompt that is too long loses its first examples, then its start; both are counted. Prompt and
+answer are tokenised each on its own, as texts of a task are.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from nlpkit.errors import DataError, UsageError
+from nlpkit.evaluate.likelihood import Encoded, Likelihood
+from nlpkit.evaluate.prompts import Rows, Shown
+from nlpkit.generate.settings import Settings
+from nlpkit.generate.texts import Writer
+from nlpkit.runs.opened import Opened
+
+Progress = Callable[[int, int], None]
+Text = TypeVar("Text", Encoded, list[int])
+
+
+class Shots:
+    """Answers the rows of a task with an opened checkpoint; `cut` counts what did not fit."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        rows: Rows,
+        method: str | None,
+        tokens_per_batch: int,
+        generation: Settings,
+    ):
+        """Take the checkpoint and the rows.
+
+        Raises:
+            UsageError: the model neither scores nor generates text.
+        """
+        self.opened, self.rows = opened, rows
+        self.cut: Counter[str] = Counter()
+        self.writes = not rows.rows[0].answers
+        self.likelihood: Likelihood | None = None
+        self.writer: Writer | None = None
+        if self.writes:
+            separator = str(rows.settings.separator)
+            stop = ["\n"] if "\n" in separator else [separator]
+            settings = generation.model_copy(update={"stop": stop})
+            self.writer = Writer(opened.model, opened.tokenizer, opened.objective, settings)
+        else:
+            self.likelihood = Likelihood(
+                opened, method, of_answers=True, tokens_per_batch=tokens_per_batch
+            )
+
+    def answers(self, shots: int, seed: int, progress: Progress) -> list[dict[str, Any]]:
+        """Return, for each row, `prediction`, `target`, and the scores of its answers.
+
+        `progress` is called with the number of rows that are done and of all rows.
+
+        Raises:
+            DataError: an answer has no tokens, or nothing stands before it.
+        """
+        if self.writer is not None:
+            return self._written(self.writer, shots, seed, progress)
+        assert self.likelihood is not None
+        return self._chosen(self.likelihood, shots, seed, progress)
+
+    def _prompts(
+        self,
+        shots: int,
+        seed: int,
+        limits: Sequence[int],
+        encode: Callable[[list[str]], list[Text]],
+    ) -> list[tuple[str, Text]]:
+        """Return the prompts and their tokens, with fewer examples where they are too long."""
+        rows = self.rows
+        drawn = [rows.examples(shots, seed, number) for number in range(len(rows.rows))]
+        texts = [rows.text(each, row) for each, row in zip(drawn, rows.rows, strict=True)]
+        encoded = encode(texts)
+        for number, row in enumerate(rows.rows):
+            while drawn[number] and len(encoded[number]) > limits[number]:
+                del drawn[number][0]
+                self.cut["examples that did not fit"] += 1
+                texts[number] = rows.text(drawn[number], row)
+                (encoded[number],) = encode([texts[number]])
+            if (over := len(encoded[number]) - limits[number]) > 0:
+                self.cut["prompts cut"] += 1
+                self.cut["tokens cut from prompts"] += over
+        return list(zip(texts, encoded, strict=True))
+
+    def _chosen(
+        self, likelihood: Likelihood, shots: int, seed: int, progress: Progress
+    ) -> list[dict[str, Any]]:
+        rows = self.rows.rows
+        texts = sorted({answer for row in rows for answer in row.answers})
+        answers = dict(zip(texts, likelihood.encode(texts), strict=True))
+        limits = [
+            likelihood.objective.max_text - max(len(answers[each]) for each in row.answers)
+            for row in rows
+        ]
+        prompts = self._prompts(shots, seed, limits, likelihood.encode)
+        framed = [
+            [_joined(prompt, answers[answer], room, row) for answer in row.answers]
+            for (_, prompt), row, room in zip(prompts, rows, limits, strict=True)
+        ]
+        flat = [text for texts in framed for text in texts]
+        total = len(rows)
+        values = iter(
+            likelihood.log_probs(flat, lambda done: progress(done * total // len(flat), total))
+        )
+        neutral = self._neutral(likelihood, answers)
+        kind = self.rows.settings.option_score
+        found = []
+        for row, each in zip(rows, framed, strict=True):
+            scores = [
+                _score(_known(next(values)[text.given :], row), neutral.get(answer, 0.0), kind)
+                for answer, text in zip(row.answers, each, strict=True)
+            ]
+            name = row.names[scores.index(max(scores))]
+            found.append(
+                {"prediction": name, "target": row.label, "scores": scores, "place": row.place}
+            )
+        return found
+
+    def _neutral(self, likelihood: Likelihood, answers: dict[str, Encoded]) -> dict[str, float]:
+        """Return the log-probability of each answer behind the neutral prompt, if it is needed."""
+        if self.rows.settings.option_score != "neutral":
+            return {}
+        (prompt,) = likelihood.encode([str(self.rows.settings.neutral)])
+        framed = [_framed(prompt, answer) for answer in answers.values()]
+        sums = {}
+        scored = likelihood.log_probs(framed)
+        for text, log_probs, answer in zip(framed, scored, answers, strict=True):
+            own = log_probs[text.given :]
+            if np.isnan(own).any():
+                raise UsageError(
+                    "eval.prompt.neutral: is empty, and this model has no token before a text; "
+                    "give a text, such as 'Answer:'"
+                )
+            sums[answer] = float(own.sum())
+        return sums
+
+    def _written(
+        self, writer: Writer, shots: int, seed: int, progress: Progress
+    ) -> list[dict[str, Any]]:
+        rows = self.rows.rows
+        room = writer.objective.max_length - writer.max_new_tokens - 1
+        encode = self.opened.tokenizer.encode_batch
+        prompts = self._prompts(shots, seed, [room] * len(rows), encode)
+        found = []
+        for row, written in zip(
+            rows, writer.write([text for text, _ in prompts], scores=False), strict=True
+        ):
+            answer = written.outputs[0].text.strip() if written.outputs else ""
+            found.append({"prediction": answer, "target": row.label, "place": row.place})
+            progress(len(found), len(rows))
+        return found
+
+
+def _joined(prompt: Encoded, answer: Encoded, room: int, row: Shown) -> Encoded:
+    """Return the last `room` tokens of a prompt, and an answer."""
+    if not len(answer.ids):
+        raise DataError(f"{row.place}: an answer has no tokens that the model knows")
+    if room < 0:
+        raise DataError(f"{row.place}: an answer is longer than the model takes by {-room} tokens")
+    first = max(len(prompt.ids) - room, 0)
+    return _framed(Encoded(prompt.ids[first:], prompt.words[first:], []), answer)
+
+
+def _framed(prompt: Encoded, answer: Encoded) -> Encoded:
+    """Return prompt and answer as one text, of which the answer is scored."""
+    behind = int(prompt.words.max(initial=0)) + 1  # an answer begins a word
+    ids = np.concatenate([prompt.ids, answer.ids])
+    words = np.concatenate([prompt.words, answer.words + behind])
+    return Encoded(ids, words, [], given=len(prompt.ids))
+
+
+def _known(log_probs: np.ndarray, row: Shown) -> np.ndarray:
+    """Return the values; raise `DataError` if the first token had no context."""
+    if np.isnan(log_probs).any():
+        raise DataError(f"{row.place}: an empty prompt, and this model has no token before a text")
+    return log_probs
+
+
+def _score(log_probs: np.ndarray, neutral: float, kind: str) -> float:
+    """Return an answer's score from the log-probabilities of its tokens."""
+    total = float(log_probs.sum())
+    return total / len(log_probs) if kind == "token" else total - neutral

@@ -1,0 +1,68 @@
+"""The answers of a question that stand in its context, as SQuAD has them, checked."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from nlpkit.data.items import Row
+from nlpkit.objectives._task import RowError, kind_of
+
+_SHOWN = 30  # characters of an answer in a message
+
+
+class Answer(NamedTuple):
+    """An answer: its text, and the characters [start, stop) of the context."""
+
+    text: str
+    start: int
+    stop: int
+
+
+def answers_of(row: Row, column: str, context: str, *, nearest: bool) -> list[Answer]:
+    """Return the answers in a column; none if the question has none.
+
+    A column has a list of `{"text": …, "answer_start": …}` as in SQuAD, or an object with the lists
+    `text` and `answer_start`, as in the `datasets` library.
+
+    Args:
+        nearest: look for the text where `answer_start` is wrong, and take the nearest.
+
+    Raises:
+        RowError: a value is wrong, or an answer is not in the context.
+    """
+    if row.values.get("is_impossible") is True:
+        return []
+    value = row.value(column)
+    if isinstance(value, dict):
+        texts, starts = value.get("text"), value.get("answer_start")
+        if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+            raise RowError(f'"{column}" needs the lists text and answer_start, of one length')
+        value = [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=True)]
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise RowError(
+            f'"{column}" is {kind_of(value)}, not a list of {{"text": …, "answer_start": …}}'
+        )
+    return [_checked(each, column, context, nearest) for each in value]
+
+
+def _checked(answer: dict[str, Any], column: str, context: str, nearest: bool) -> Answer:
+    text, start = answer.get("text"), answer.get("answer_start")
+    if not isinstance(text, str) or not text.strip():
+        what = "empty" if isinstance(text, str) else kind_of(text)
+        raise RowError(f'"{column}": the text of an answer is {what}')
+    if not isinstance(start, int) or isinstance(start, bool):
+        raise RowError(f'"{column}": answer_start is {kind_of(start)}, not a whole number')
+    if start >= 0 and context.startswith(text, start):
+        return Answer(text, start, start + len(text))
+    shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+    places = [context.rfind(text, 0, max(start, 0) + len(text)), context.find(text, max(start, 0))]
+    found = [place for place in places if place >= 0]
+    if not found:
+        raise RowError(f'"{column}": the context does not hold the answer {shown!r}')
+    place = min(found, key=lambda place: abs(place - start))
+    if not nearest:
+        raise RowError(
+            f'"{column}": the answer {shown!r} is not at character {start} of the context, but at '
+            f"{place}; correct it, or set objective.nearest_answer: true"
+        )
+    return Answer(text, place, place + len(text))

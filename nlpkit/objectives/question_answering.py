@@ -1,0 +1,321 @@
+"""Answers questions with a piece of a text: scores of each token as its first and its last.
+
+Devlin et al. 2018 (arXiv:1810.04805), sec. 4.2, 4.3: the sequence is start, question, delimiter,
+context, extract; a long context is read in windows, each with the question. The loss is the mean of
+the cross entropies of first and last token. A window without the answer has the null answer as its
+target: the first token, or, in a causal family, the last one, which alone sees the question. The
+answer is the span with the highest sum of scores over all windows.
+
+N tokens, S windows, L tokens of a context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field as Setting
+from pydantic import model_validator
+
+from nlpkit.data.encode import AlignedTokenizer
+from nlpkit.data.items import Row
+from nlpkit.data.pack import LENGTHS
+from nlpkit.objectives import _answers
+from nlpkit.objectives._framed import FramedConfig, FramedTask
+from nlpkit.objectives._task import (
+    Answer,
+    Item,
+    RowError,
+    counted,
+    group_softmax_loss,
+    last_tokens,
+    shorten,
+)
+from nlpkit.objectives._windows import Located, token_windows
+from nlpkit.objectives.contract import Field, Loss, Term, TrainedModel
+
+if TYPE_CHECKING:
+    import torch
+
+    from nlpkit.data.pack import Batch
+    from nlpkit.objectives.contract import ModelSettings
+    from nlpkit.tokenizers.contract import Extendable
+
+_FRAME = 4  # start, at most two delimiters, extract
+
+
+class Config(FramedConfig):
+    """The columns of a row, the windows, and what is an answer."""
+
+    max_length: int = Setting(
+        384, gt=3, description="longest sequence, with question and special tokens"
+    )
+    context: str = Setting("context", min_length=1, description="column of the text")
+    question: str = Setting("question", min_length=1, description="column of the question")
+    answers: str = Setting(
+        "answers", min_length=1, description="column of the answers: text and answer_start"
+    )
+    stride: int = Setting(
+        128, gt=0, description="tokens from the start of one window to that of the next"
+    )
+    max_question_length: int = Setting(
+        64, gt=0, description="longest question in tokens; what is longer is cut"
+    )
+    max_answer_length: int = Setting(30, gt=0, description="longest predicted answer in tokens")
+    no_answer: bool = Setting(
+        False, description="questions may have no answer (SQuAD 2.0): is_impossible, or no answers"
+    )
+    null_threshold: float = Setting(
+        0.0,
+        description="τ: an answer must score so much higher than none; only with no_answer",
+    )
+    nearest_answer: bool = Setting(
+        False, description="where answer_start is wrong, take the nearest place of the text"
+    )
+    normalize: Literal["squad", "cmrc"] = Setting(
+        "squad", description="rules of the scores; cmrc: Chinese, by characters (CMRC 2018)"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        if self.max_length <= self.max_question_length + _FRAME:
+            raise ValueError(
+                f"max_length: {self.max_length} leaves no room for a context after a question of "
+                f"max_question_length {self.max_question_length} and {_FRAME} special tokens; "
+                "raise the one or lower the other"
+            )
+        return self
+
+
+class _Target(NamedTuple):
+    """The label of an item."""
+
+    answers: tuple[str, ...]  # the right ones; ("",) if there is none
+    spans: np.ndarray  # (L, 2): the characters of each token of the context
+    places: tuple[tuple[int, int], ...]  # of each window: first and last token of the answer
+    starts: tuple[int, ...]  # of each window: its first token in the context
+    offset: int  # of the context in each window
+
+
+class _Found(NamedTuple):
+    """The best span of a row: tokens [start, stop] of the context, and its score over none."""
+
+    start: int
+    stop: int
+    margin: float
+
+
+class Objective(FramedTask):
+    """Examples and loss of extractive question answering."""
+
+    head_kind = "question_answering"
+    outputs = 2
+    fields: Mapping[str, Field] = {
+        **FramedTask.fields,
+        "place": Field(np.int64),  # of the token in the context, -1 for other tokens
+        "start_positions": Field(np.int64, per="sequence"),
+        "end_positions": Field(np.int64, per="sequence"),
+    }
+    metrics: tuple[str, ...] = ("squad_f1", "exact_match:normalize=squad")
+
+    def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
+        super().__init__(config, tokenizer, model_config)
+        if not isinstance(tokenizer, AlignedTokenizer):
+            raise ValueError(
+                "objective.name: question_answering needs a tokenizer that tells the characters of "
+                "each token (encode_with_offsets)"
+            )
+        self.aligned: AlignedTokenizer = tokenizer
+        self.causal = model_config.causal
+        self.columns = (config.context, config.question, config.answers)
+        how = [] if config.normalize == "squad" else [f"normalize={config.normalize}"]
+        how += ["no_answer=true"] if config.no_answer else []
+        f1 = f"squad_f1:{','.join(how)}" if how else "squad_f1"
+        self.metrics = (f1, f"exact_match:normalize={config.normalize}")
+
+    def texts(self, row: Row) -> tuple[str, ...]:
+        """Return question and context; raise `RowError`."""
+        config = self.config
+        if config.context not in row.values and "data" in row.values:
+            raise RowError("a file in the form of SQuAD; to read it so, set data.format: squad")
+        context = row.text(config.context)
+        if not self._answers(row, context) and not config.no_answer:
+            raise RowError(
+                "the question has no answer; with objective.no_answer: true it may (SQuAD 2.0)"
+            )
+        return row.text(config.question), context
+
+    def _answers(self, row: Row, context: str) -> list[_answers.Answer]:
+        nearest = self.config.nearest_answer
+        return _answers.answers_of(row, self.config.answers, context, nearest=nearest)
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Return the ids of each text, with the characters of each token."""
+        # A context has several questions.
+        different = list(dict.fromkeys(texts))
+        found = {
+            text: Located(ids, _trimmed(text, spans))
+            for text, (ids, spans) in zip(
+                different, self.aligned.encode_with_offsets(different), strict=True
+            )
+        }
+        return [found[text] for text in texts]
+
+    def item(self, row: Row, ids: list[list[int]]) -> Item:
+        """Return the windows of a context, each with the question."""
+        config = self.config
+        question, lost = shorten(ids[0], config.max_question_length, "start")
+        context = ids[1]
+        assert isinstance(context, Located)
+        text = row.text(config.context)
+        answers = self._answers(row, text)
+        spans = np.array(context.spans, np.int32).reshape(-1, 2)
+        inside = _tokens(spans, answers[0]) if answers else None
+        cut = counted(lost, "question")
+        if answers and inside is None:
+            cut["answers without a token"] = 1
+        offset = 1 + len(question) + self.model_config.delimiters
+        windows = token_windows(len(context), config.max_length - 1 - offset, config.stride)
+        if len(windows) > 1:
+            cut |= {"contexts read in windows": 1, "windows of them": len(windows)}
+        parts, places = [], []
+        for start, stop in windows:
+            part = self.framed([question, np.array(context[start:stop], np.int32)])
+            null = len(part) - 1 if self.causal else 0
+            place = null, null
+            if inside is not None and start <= inside[0] and inside[1] < stop:
+                place = offset + inside[0] - start, offset + inside[1] - start
+            parts.append(part)
+            places.append(place)
+        label = _Target(
+            tuple(answer.text for answer in answers) or ("",),
+            spans,
+            tuple(places),
+            tuple(start for start, _ in windows),
+            offset,
+        )
+        return Item(tuple(parts), label, sum(map(len, parts)), cut, text)
+
+    def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return the concatenated windows of a context; nothing is random."""
+        label: _Target = item.label
+        numbers = []
+        for part, start in zip(item.parts, label.starts, strict=True):
+            number = np.arange(len(part)) - label.offset + start
+            number[: label.offset] = number[-1] = -1
+            numbers.append(number)
+        example = {
+            "input_ids": np.concatenate(item.parts).astype(np.int64),
+            "order": np.arange(len(item.parts), dtype=np.int64),
+            "place": np.concatenate(numbers).astype(np.int64),
+            "start_positions": np.array([start for start, _ in label.places], np.int64),
+            "end_positions": np.array([stop for _, stop in label.places], np.int64),
+            LENGTHS: np.array([len(part) for part in item.parts], np.int64),
+        }
+        if "token_type_ids" in self.fields:
+            example["token_type_ids"] = np.concatenate([self.types(part) for part in item.parts])
+        return example
+
+    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """Return the number of windows, and of rows where there is the auxiliary loss."""
+        return {"task": len(batch["order"])} | self.auxiliary_targets(batch)
+
+    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
+        """Return the mean of the losses of first and last token, a mean over windows."""
+        return self._computed(model, hidden, batch)[0]
+
+    def predict(
+        self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
+    ) -> tuple[Loss, list[Any]]:
+        """Return the loss, and the best span of each row."""
+        loss, outputs = self._computed(model, hidden, batch)
+        scores = outputs.cpu().numpy()
+        places, order = batch.fields["place"].tolist(), batch.fields["order"].tolist()
+        rows: list[list[tuple[float, int, int]]] = []
+        nulls: list[float] = []
+        stop = 0
+        for number, length in zip(order, batch.lengths, strict=True):
+            start, stop = stop, stop + length
+            if number == 0:
+                rows.append([])
+                nulls.append(float("inf"))
+            null = stop - 1 if self.causal else start
+            # Devlin et al. 2018, sec. 4.3; over windows the lowest, as in the authors' code.
+            nulls[-1] = min(nulls[-1], float(scores[null].sum()))
+            here = [k for k in range(start, stop) if places[k] >= 0]
+            if here:
+                context = scores[here[0] : here[-1] + 1]
+                score, first, last = best_span(context, self.config.max_answer_length)
+                rows[-1].append((score, places[here[0]] + first, places[here[0]] + last))
+        best = [max(row, key=lambda each: each[0], default=None) for row in rows]
+        return loss, [
+            None if each is None else _Found(each[1], each[2], each[0] - null)
+            for each, null in zip(best, nulls, strict=True)
+        ]
+
+    def answers(self, predictions: list[Any], items: Sequence[Item]) -> list[Answer]:
+        """Return the predicted answer of each row, as it stands in the text, and the right ones."""
+        found: list[Answer] = []
+        for prediction, item in zip(predictions, items, strict=True):
+            label: _Target = item.label
+            text = ""
+            if prediction is not None and not self._is_null(prediction):
+                start, stop = label.spans[prediction.start][0], label.spans[prediction.stop][1]
+                text = item.text[start:stop]
+            right = label.answers
+            found.append((text, right[0] if len(right) == 1 else right))
+        return found
+
+    def _is_null(self, found: _Found) -> bool:
+        return bool(self.config.no_answer) and found.margin <= self.config.null_threshold
+
+    def _computed(
+        self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
+    ) -> tuple[Loss, torch.Tensor]:
+        """Return the loss, and the scores (N, 2) of each token as first and as last."""
+        import torch
+
+        outputs = model.head(hidden).float()
+        lengths = torch.tensor(batch.lengths, device=hidden.device)
+        begins = last_tokens(batch.lengths, hidden.device) + 1 - lengths
+        window = torch.arange(len(lengths), device=hidden.device).repeat_interleave(
+            lengths, output_size=len(hidden)
+        )
+        total = hidden.new_zeros((), dtype=torch.float32)
+        for column, name in enumerate(("start_positions", "end_positions")):
+            right = begins + batch.fields[name]
+            total = total + group_softmax_loss(outputs[:, column], window, right).sum() / 2
+        terms = {"task": Term(total, len(lengths))}
+        return Loss(terms | self.auxiliary_term(model, hidden, batch)), outputs
+
+
+def best_span(scores: np.ndarray, longest: int) -> tuple[float, int, int]:
+    """Return the highest sum of a first and a last token's score (L, 2), and both tokens.
+
+    The last token is at most `longest` - 1 after the first; the first of equal sums counts.
+    """
+    best = (-np.inf, 0, 0)
+    for distance in range(min(longest, len(scores))):
+        sums = scores[: len(scores) - distance, 0] + scores[distance:, 1]
+        first = int(sums.argmax())
+        if sums[first] > best[0]:
+            best = float(sums[first]), first, first + distance
+    return best
+
+
+def _trimmed(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the characters of each token without white space at either end."""
+    found = []
+    for start, stop in spans:
+        piece = text[start:stop]
+        before = len(piece) - len(piece.lstrip())
+        after = len(piece) - len(piece.rstrip())
+        found.append((start + before, stop - after) if piece.strip() else (start, stop))
+    return found
+
+
+def _tokens(spans: np.ndarray, answer: _answers.Answer) -> tuple[int, int] | None:
+    """Return the first and the last token with a character of the answer, or None."""
+    inside = np.flatnonzero((spans[:, 1] > answer.start) & (spans[:, 0] < answer.stop))
+    return (int(inside[0]), int(inside[-1])) if len(inside) else None

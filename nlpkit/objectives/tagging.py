@@ -1,0 +1,275 @@
+"""Tags the words of a sentence: a linear layer on the state of each word's first token.
+
+Devlin et al. 2018 (arXiv:1810.04805), sec. 5.3: the other tokens of a word are not predicted. The
+sequence is start, sentence, extract. A sentence that is longer than a sequence is read in windows,
+so that every word is predicted once (`_windows.py`). Differs from the paper: no document context.
+
+N tokens, S sequences, O tags, M words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field as Setting
+
+from nlpkit.data.items import Row
+from nlpkit.data.pack import LENGTHS
+from nlpkit.errors import DataError
+from nlpkit.objectives._framed import FramedConfig, FramedTask
+from nlpkit.objectives._task import Answer, Item, RowError, kind_of
+from nlpkit.objectives._windows import Located, word_windows
+from nlpkit.objectives.contract import IGNORE, Field, Loss, Term, TrainedModel
+from nlpkit.score.metrics._entities import WrongTag, is_allowed, parsed
+
+if TYPE_CHECKING:
+    import torch
+
+    from nlpkit.data.pack import Batch
+    from nlpkit.objectives.contract import ModelSettings
+    from nlpkit.tokenizers.contract import Extendable
+
+_BETWEEN = "\n"  # between the words of a text that is to be tokenised
+# Scripts without spaces between words: Chinese characters, kana, and their punctuation.
+_UNSPACED = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef]")
+
+
+class Config(FramedConfig):
+    """The columns of a row, and the scheme of the tags."""
+
+    words: str = Setting(
+        "words",
+        min_length=1,
+        description="column of the list of words; a text is read as its characters",
+    )
+    tags: str = Setting(
+        "tags",
+        min_length=1,
+        description="column of the list of tags, one for each word; a text is split at spaces",
+    )
+    labels: list[str] | None = Setting(
+        None, min_length=2, description="the tags; default: those of the training rows, O first"
+    )
+    scheme: Literal["conll", "iob1", "iob2", "bioes", "bmes", "bilou"] | None = Setting(
+        "conll",
+        description="how tags make entities; conll: by the rules of conlleval, which read every "
+        "scheme; the others are strict: tags in rows are checked, and broken predictions are no "
+        "entities; null: tags are no entities (parts of speech)",
+    )
+    overlap: int = Setting(
+        64,
+        ge=0,
+        description="tokens that the windows of a long sentence share, at most half a window",
+    )
+
+
+class _Sentence(NamedTuple):
+    """The label of an item."""
+
+    tags: list[str]  # of all words
+    targets: tuple[np.ndarray, ...]  # of the tokens of each window: (T,), IGNORE but for words
+
+
+class Objective(FramedTask):
+    """Examples and loss of tagging."""
+
+    head_kind = "token_classification"
+    fields: Mapping[str, Field] = {
+        **FramedTask.fields,
+        "tags": Field(np.int64),  # of the first token of each word, IGNORE elsewhere
+    }
+    metrics: tuple[str, ...] = ("entity_f1", "tag_accuracy")
+
+    def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
+        super().__init__(config, tokenizer, model_config)
+        self.columns = (config.words, config.tags)
+        if config.scheme is None:
+            self.metrics = ("tag_accuracy",)
+        elif config.scheme != "conll":
+            self.metrics = (f"entity_f1:scheme={config.scheme}", "tag_accuracy")
+        self.numbers = {tag: number for number, tag in enumerate(config.labels or ())}
+
+    @property
+    def outputs(self) -> int:  # type: ignore[override]
+        """The number of tags."""
+        return len(self.config.labels)
+
+    @classmethod
+    def named_columns(cls, config: Config) -> tuple[str, ...]:
+        """Return the columns of words and tags."""
+        return config.words, config.tags
+
+    @classmethod
+    def complete(cls, config: Config, rows: Iterable[Row]) -> Config:
+        """Return `config` with the tags of the training rows, unless it lists tags.
+
+        Raises:
+            DataError: a tag is unreadable, or there are fewer than two tags.
+        """
+        if config.labels is not None:
+            return config
+        found: set[str] = set()
+        for row in rows:
+            try:
+                found.update(_tags(row, config))
+            except RowError as error:
+                raise DataError(f"{row.file}:{row.line}: {error.what}") from error
+        if len(found) < 2:
+            only = f"all words have the same tag, {min(found)!r}" if found else "no rows"
+            raise DataError(f"data.train: {only}")
+        labels = sorted(found, key=lambda tag: (tag != "O", tag))
+        return config.model_copy(update={"labels": labels})
+
+    def texts(self, row: Row) -> tuple[str, ...]:
+        """Return the words with line breaks between them; raise `RowError`."""
+        words, tags = _words(row, self.config.words), _tags(row, self.config)
+        if len(words) != len(tags):
+            raise RowError(
+                f'"{self.config.words}" has {len(words)} words and "{self.config.tags}" '
+                f"{len(tags)} tags"
+            )
+        for number, (word, tag) in enumerate(zip(words, tags, strict=True), 1):
+            if tag not in self.numbers:
+                known = ", ".join(self.config.labels[:10])
+                raise RowError(
+                    f"word {number}, {word!r}, has the tag {tag!r}, none of the tags {known}; "
+                    "objective.labels may list more"
+                )
+        return (_BETWEEN.join(_spaced(words)),)
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Return the ids of each text, with the tokens of each word; no word is without a token."""
+        words = [text.split(_BETWEEN) for text in texts]
+        encoded = iter(super().encode([word for sentence in words for word in sentence]))
+        unknown = self.delimiter if self.unk_id is None else self.unk_id
+        found: list[list[int]] = []
+        for sentence in words:
+            pieces = [next(encoded) or [unknown] for _ in sentence]
+            stops = np.cumsum([len(piece) for piece in pieces]).tolist()
+            spans = [*zip([0, *stops[:-1]], stops, strict=True)]
+            found.append(Located([i for piece in pieces for i in piece], spans))
+        return found
+
+    def item(self, row: Row, ids: list[list[int]]) -> Item:
+        """Return the windows of a sentence; of a word longer than a window, its beginning."""
+        (text,) = ids
+        assert isinstance(text, Located)
+        room = self.config.max_length - 2
+        cut = {}
+        if long := sum(stop - start > room for start, stop in text.spans):
+            cut["words longer than a window"] = long
+        words = [np.array(text[start : min(stop, start + room)]) for start, stop in text.spans]
+        windows = word_windows(np.array([*map(len, words)]), room, self.config.overlap)
+        if len(windows) > 1:
+            cut |= {"sentences read in windows": 1, "windows of them": len(windows)}
+        tags = _tags(row, self.config)
+        parts, targets = [], []
+        for start, stop, first, last in windows:
+            target = [np.full(len(word), IGNORE) for word in words[start:stop]]
+            for number in range(first, last):
+                target[number - start][0] = self.numbers[tags[number]]
+            parts.append(self.framed([np.concatenate(words[start:stop])]))
+            targets.append(np.concatenate([[IGNORE], *target, [IGNORE]]))
+        return Item(tuple(parts), _Sentence(tags, tuple(targets)), sum(map(len, parts)), cut)
+
+    def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return the concatenated windows of a sentence; nothing is random."""
+        example = {
+            "input_ids": np.concatenate(item.parts).astype(np.int64),
+            "order": np.arange(len(item.parts), dtype=np.int64),
+            "tags": np.concatenate(item.label.targets).astype(np.int64),
+            LENGTHS: np.array([len(part) for part in item.parts], np.int64),
+        }
+        if "token_type_ids" in self.fields:
+            example["token_type_ids"] = np.concatenate([self.types(part) for part in item.parts])
+        return example
+
+    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """Return the number of words, and of rows where there is the auxiliary loss."""
+        count = {"task": int((batch["tags"] != IGNORE).sum())}
+        return count | self.auxiliary_targets(batch)
+
+    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
+        """Return cross entropy of the tags, a mean over words."""
+        return self._computed(model, hidden, batch)[0]
+
+    def predict(
+        self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
+    ) -> tuple[Loss, list[Any]]:
+        """Return the loss, and the numbers of the predicted tags of each row."""
+        loss, outputs, index = self._computed(model, hidden, batch)
+        order = batch.fields["order"]
+        lengths = order.new_tensor(batch.lengths)
+        row = ((order == 0).cumsum(0) - 1).repeat_interleave(lengths)[index].tolist()
+        found: list[list[int]] = [[] for _ in range(row[-1] + 1)]
+        for number, tag in zip(row, outputs.argmax(1).tolist(), strict=True):
+            found[number].append(tag)
+        return loss, found
+
+    def answers(self, predictions: list[Any], items: Sequence[Item]) -> list[Answer]:
+        """Return the predicted and the right tags of each row, as lines."""
+        labels = self.config.labels
+        return [
+            (" ".join(labels[tag] for tag in tags), " ".join(item.label.tags))
+            for tags, item in zip(predictions, items, strict=True)
+        ]
+
+    def _computed(
+        self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
+    ) -> tuple[Loss, torch.Tensor, torch.Tensor]:
+        """Return the loss, the outputs (M, O) of words, and the indices (M,) of their tokens."""
+        import torch.nn.functional as F
+
+        tags = batch.fields["tags"]
+        index = (tags != IGNORE).nonzero().squeeze(1)
+        outputs = model.head(hidden[index]).float()
+        total = F.cross_entropy(outputs, tags[index], reduction="sum")
+        terms = {"task": Term(total, len(index))}
+        return Loss(terms | self.auxiliary_term(model, hidden, batch)), outputs, index
+
+
+def _spaced(words: Sequence[str]) -> list[str]:
+    """Return the words with the space before them that a text would have."""
+    spaced = []
+    for before, word in zip(["", *words], words, strict=False):
+        text = word.replace(_BETWEEN, " ")
+        is_close = not before or _UNSPACED.match(text) or _UNSPACED.match(before[-1])
+        spaced.append(text if is_close else f" {text}")
+    return spaced
+
+
+def _words(row: Row, column: str) -> list[str]:
+    value = row.value(column)
+    words = list(value) if isinstance(value, str) else value
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise RowError(f'"{column}" is {kind_of(value)}, not a list of strings')
+    if not words:
+        raise RowError(f'"{column}" is empty')
+    return words
+
+
+def _tags(row: Row, config: Config) -> list[str]:
+    """Return the tags of a row, in their scheme; raise `RowError`."""
+    value = row.value(config.tags)
+    tags = value.split() if isinstance(value, str) else value
+    if not isinstance(tags, list):
+        raise RowError(f'"{config.tags}" is {kind_of(value)}, not a list of strings')
+    for number, tag in enumerate(tags, 1):
+        if not isinstance(tag, str) or len(tag.split()) != 1 or tag != tag.strip():
+            what = repr(tag) if isinstance(tag, str) else kind_of(tag)
+            raise RowError(f'"{config.tags}": tag {number} is {what}, not a string without spaces')
+    if config.scheme is not None:
+        try:
+            parsed(tags, config.scheme)
+            if config.scheme != "conll" and not is_allowed(tags, config.scheme):
+                raise RowError(
+                    f'"{config.tags}" is not in scheme {config.scheme}: {" ".join(tags)}; '
+                    "objective.scheme: conll reads every sequence of tags"
+                )
+        except WrongTag as error:
+            hint = "; objective.scheme: null is for tags that are no entities"
+            raise RowError(f'"{config.tags}": {error}{hint}') from error
+    return tags

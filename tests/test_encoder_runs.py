@@ -1,0 +1,182 @@
+"""Encoders of BERT's kind: pretrained, tuned, adapted, converted, and opened in transformers."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from peft import PeftModel
+
+from nlpkit.runs.convert import convert
+from nlpkit.runs.opened import Opened, open_checkpoint
+from tests import _tiny
+from tests._tiny_tasks import rows_of, write_rows
+
+SIZES = "hidden_size: 32, num_layers: 2, num_heads: 4, intermediate_size: 48, max_positions: 64"
+MLM = "{name: mlm, max_length: 48}"
+# model, tokenizer, objective, transformers' classes of the pretrained and of the tuned model
+FAMILIES = {
+    "bert": (SIZES, "wordpiece, vocab_size: 120", f"[{{name: nsp, max_length: 48}}, {MLM}]",
+             "BertForPreTraining"),
+    "roberta": (SIZES, "bpe, vocab_size: 400", MLM, "RobertaForMaskedLM"),
+    "albert": (f"{SIZES}, embedding_size: 16", "unigram, vocab_size: 330", MLM,
+               "AlbertForPreTraining"),
+}  # fmt: skip
+TRAIN = """\
+train: {steps: 3, tokens_per_step: 256, tokens_per_batch: 128, lr: 1.0e-2, warmup_steps: 1,
+  precision: fp32, eval_every: 3, save_every: 2}
+"""
+RECIPE = """\
+name: tiny
+model: {family: FAMILY, SIZES}
+tokenizer: {kind: TOKENIZER}
+data: {train: [TRAIN], valid: [VALID]}
+objective: OBJECTIVE
+"""
+TASK = """\
+name: task
+init_from: START
+data: {train: [FOLDER/train.jsonl], valid: [FOLDER/valid.jsonl]}
+objective: {name: NAME, max_length: 40}
+"""
+CLOSE = {"atol": 1e-5, "rtol": 1e-5}
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def run(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory with a recipe and its run, `whole`."""
+    folder = tmp_path_factory.mktemp(family)
+    sizes, tokenizer, objective, _ = FAMILIES[family]
+    text = RECIPE.replace("FAMILY", family).replace("SIZES", sizes)
+    text = text.replace("TOKENIZER", tokenizer).replace("OBJECTIVE", objective)
+    _tiny.pretrain(_tiny.write(folder, text=text + TRAIN, documents=60), folder / "whole")
+    return folder
+
+
+def _opened(path: Path) -> Opened:
+    return open_checkpoint(path, device="cpu")
+
+
+def _types(opened: Opened, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the inputs beside ids: 1 after the first end of a text, where there are types."""
+    if "token_type_ids" not in opened.objective.inputs:
+        return {}
+    ends = (ids == opened.objective.delimiter).long()
+    return {"token_type_ids": (ends.cumsum(0) - ends).clamp(max=1)}
+
+
+def test_checkpoint_opens_in_transformers_with_its_tokenizer(run: Path, family: str) -> None:
+    saved = run / "whole/checkpoints/latest"
+    architecture = getattr(transformers, FAMILIES[family][3])
+    theirs, report = architecture.from_pretrained(saved, output_loading_info=True)
+    assert not any(report.values()), report
+    tokenizer = transformers.AutoTokenizer.from_pretrained(saved)
+    opened = _opened(saved)
+    config, ours = opened.part.config, opened.tokenizer
+    start, delimiter, end = map(ours.special_id, config.task_tokens)
+    first, second = map(ours.encode, ("天地人", "山水"))
+    given = tokenizer("天地人", "山水", return_tensors="pt")
+    ids = given["input_ids"][0]
+    middle = [delimiter] * config.delimiters
+    assert ids.tolist() == [start, *first, *middle, *second, end]
+    assert tokenizer("天地人")["input_ids"] == [start, *first, end]
+    assert tokenizer.mask_token_id == ours.special_id(config.mask_token) is not None
+    assert ("token_type_ids" in given) == config.pairs
+    types = {}
+    if config.pairs:
+        sizes = torch.tensor([len(first) + 2, len(second) + 1])
+        types = {"token_type_ids": torch.arange(2).repeat_interleave(sizes)}
+        assert torch.equal(given["token_type_ids"][0], types["token_type_ids"])
+    with torch.no_grad():
+        found = opened.model.logits(opened.model((len(ids),), input_ids=ids, **types))
+        expected = theirs.eval()(**given)
+    logits = expected["prediction_logits" if "prediction_logits" in expected else "logits"]
+    torch.testing.assert_close(found, logits[0], **CLOSE)
+
+
+def test_run_stopped_and_resumed_is_the_whole_one(run: Path) -> None:
+    last = _tiny.pretrain_with_stops(run / "tiny.yaml", run / "broken", [3])
+    assert _tiny.metrics(run / "broken") == _tiny.metrics(run / "whole")
+    ours, theirs = _opened(last), _opened(run / "whole/checkpoints/latest")
+    for name, value in ours.model.state_dict().items():
+        assert torch.equal(value, theirs.model.state_dict()[name]), name
+
+
+def _tuned(run: Path, name: str, *sets: str) -> Path:
+    """Tune the run for a task; return the checkpoint."""
+    folder = run / f"{name}{len(sets)}"
+    folder.mkdir()
+    for part, seed in (("train", 1), ("valid", 2)):
+        rows = rows_of("classes", 20, seed)
+        if name == "entailment":
+            rows = [{"premise": r["text"], "hypothesis": r["text"][::-1], "label": r["label"]}
+                    for r in rows]  # fmt: skip
+        write_rows(folder / f"{part}.jsonl", rows)
+    text = TASK.replace("START", str(run / "whole/checkpoints/latest")).replace("NAME", name)
+    path = folder / "task.yaml"
+    path.write_text(text.replace("FOLDER", str(folder)) + TRAIN, encoding="utf-8")
+    _tiny.pretrain(path, folder / "run", *sets)
+    return folder / "run/checkpoints/latest"
+
+
+def _scores(opened: Opened, ids: torch.Tensor) -> torch.Tensor:
+    """Return the scores (1, O) of a sequence."""
+    with torch.no_grad():
+        hidden = opened.model((len(ids),), input_ids=ids, **_types(opened, ids))
+        return opened.model.head(opened.model.summary(hidden, (len(ids),)))
+
+
+@pytest.mark.parametrize("name", ["classification", "entailment"])
+def test_tuned_model_is_transformers_classifier(run: Path, family: str, name: str) -> None:
+    saved = _tuned(run, name)
+    theirs, report = transformers.AutoModelForSequenceClassification.from_pretrained(
+        saved, output_loading_info=True
+    )
+    prefix = FAMILIES[family][3].partition("For")[0]
+    assert type(theirs).__name__ == f"{prefix}ForSequenceClassification"
+    assert not report["missing_keys"]
+    assert theirs.config.id2label == {0: "bad", 1: "good", 2: "so so"}
+    opened = _opened(saved)
+    assert opened.model.head.bias.abs().min() > 0  # it is trained
+    tokenizer = transformers.AutoTokenizer.from_pretrained(saved)
+    lines = (saved.parents[2] / "valid.jsonl").read_text(encoding="utf-8").splitlines()
+    for row in map(json.loads, lines[:5]):
+        texts = [row["text"]] if "text" in row else [row["premise"], row["hypothesis"]]
+        given = tokenizer(*texts, return_tensors="pt")
+        ids = given["input_ids"][0]
+        # The sequence is the one that the task makes.
+        objective = opened.objective
+        made = objective.framed(objective._fitted(objective.encode(texts))[0])
+        assert ids.tolist() == made.tolist()
+        with torch.no_grad():
+            expected = theirs.eval()(**given).logits
+        torch.testing.assert_close(_scores(opened, ids), expected, **CLOSE)
+
+
+def test_adapters_open_in_peft_and_here_and_merge(run: Path, family: str, tmp_path: Path) -> None:
+    saved = _tuned(run, "classification", "lora.rank=4")
+    settings = json.loads((saved / "adapter_config.json").read_text())
+    assert settings["target_modules"] == ["query", "value"]
+    base = transformers.AutoModelForSequenceClassification.from_pretrained(
+        settings["base_model_name_or_path"], num_labels=3
+    )
+    theirs = PeftModel.from_pretrained(base, saved).eval()
+    opened = _opened(saved)
+    convert(saved, tmp_path / "merged")
+    merged = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged")
+    again = _opened(tmp_path / "merged")
+    for text in ("天地人", "花鸟鱼虫"):
+        words = opened.tokenizer.encode(text)
+        objective = opened.objective
+        ids = torch.tensor([objective.start, *words, objective.extract])
+        ours = _scores(opened, ids)
+        torch.testing.assert_close(_scores(again, ids), ours, **CLOSE)
+        with torch.no_grad():
+            torch.testing.assert_close(theirs(ids[None]).logits, ours, **CLOSE)
+            torch.testing.assert_close(merged.eval()(ids[None]).logits, ours, **CLOSE)

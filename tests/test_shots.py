@@ -1,0 +1,301 @@
+"""`nlpkit eval --task`: rows as prompts with examples, without tuning.
+
+Oracles: the prompts by hand, and plain loops with transformers over these prompts.
+"""
+
+import json
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from nlpkit import cli
+from nlpkit.data.items import Row
+from nlpkit.data.records import RowError
+from nlpkit.evaluate import prompts
+from nlpkit.tokenizers import bpe
+from tests import _tiny_tasks
+
+ROWS = [
+    {"text": "A fine day.", "label": "good"},
+    {"text": "The soup was cold.", "label": "bad"},
+    {"text": "She liked the song.", "label": "good"},
+    {"text": "Nobody came.", "label": "bad"},
+    {"text": "We were happy {there}.", "label": "good"},
+]
+RECIPE = """\
+name: tiny
+init_from: nowhere
+data: {train: [FOLDER/train.jsonl], valid: [FOLDER/valid.jsonl]}
+objective: {name: classification, max_length: 32}
+train: {steps: 1, tokens_per_step: 64, tokens_per_batch: 64, lr: 1.0e-3, warmup_steps: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random GPT-1 in transformers' layout, rows of a classification, and its recipe."""
+    place = tmp_path_factory.mktemp("shots")
+    torch.manual_seed(0)
+    text = ["Label: good bad\n\n Answer:", *(str(row["text"]) for row in ROWS)]
+    tokenizer = bpe.Tokenizer.train(text, bpe.Config(vocab_size=320))
+    tokenizer.save(place / "gpt")
+    config = transformers.OpenAIGPTConfig(
+        vocab_size=tokenizer.vocab_size, n_positions=160, n_embd=32, n_layer=2, n_head=4,
+        initializer_range=0.3,
+    )  # fmt: skip
+    transformers.OpenAIGPTLMHeadModel(config).save_pretrained(place / "gpt")
+    _tiny_tasks.write_rows(place / "train.jsonl", ROWS)
+    _tiny_tasks.write_rows(place / "valid.jsonl", [ROWS[1], {"text": "Good.", "label": "good"}])
+    (place / "r.yaml").write_text(RECIPE.replace("FOLDER", str(place)), encoding="utf-8")
+    return place
+
+
+def _run(capsys: pytest.CaptureFixture, *arguments: object) -> tuple[int, str, str]:
+    code = cli.run([str(each) for each in ("eval", *arguments, "--device", "cpu")])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def _done(capsys: pytest.CaptureFixture, *arguments: object) -> dict:
+    code, out, err = _run(capsys, *arguments, "--json", "-q")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def _expected(folder: Path, prompt: str, answers: Sequence[str]) -> list[list[float]]:
+    """Return the log-probability of each token of each answer, one forward pass an answer."""
+    model = transformers.OpenAIGPTLMHeadModel.from_pretrained(folder / "gpt").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "gpt")
+    found = []
+    for answer in answers:
+        first, last = (tokenizer(text)["input_ids"] for text in (prompt, answer))
+        ids = torch.tensor([[tokenizer.eos_token_id, *first, *last]])
+        with torch.no_grad():
+            logs = model(ids[:, :-1]).logits[0].log_softmax(-1).gather(1, ids[0, 1:, None])
+        found.append(logs[len(first) :, 0].tolist())
+    return found
+
+
+def test_shots_prompt_is_examples_then_the_row_and_never_the_row_itself(folder: Path) -> None:
+    rows = prompts.load(str(folder / "r.yaml"), [], [], 3)
+    assert [row.prompt for row in rows.rows] == ["The soup was cold.\nLabel:", "Good.\nLabel:"]
+    assert rows.rows[0].answers == (" bad", " good")
+    for seed in range(20):
+        examples = rows.examples(3, seed, 0)
+        assert len(examples) == 3
+        assert "The soup was cold.\nLabel:" not in {each.prompt for each in examples}
+        assert examples == rows.examples(3, seed, 0)
+    drawn = {tuple(each.prompt for each in rows.examples(2, seed, 1)) for seed in range(40)}
+    assert len(drawn) > 8  # of 20 ordered pairs
+    first = rows.train[:2]
+    # By hand.
+    assert rows.text(first, rows.rows[1]) == (
+        "A fine day.\nLabel: good\n\nThe soup was cold.\nLabel: bad\n\nGood.\nLabel:"
+    )
+
+
+@pytest.mark.parametrize("shots", [0, 2])
+@pytest.mark.parametrize("kind", ["sum", "token", "neutral"])
+def test_shots_scores_equal_plain_transformers_on_the_same_prompts(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture, shots: int, kind: str
+) -> None:
+    arguments = ("--task", folder / "r.yaml", "--shots", shots, "--option-score", kind)
+    file = tmp_path / "p.jsonl"
+    found = _done(capsys, folder / "gpt", *arguments, "--predictions", file,
+                  "--tokens-per-batch", 200)  # fmt: skip
+    rows = prompts.load(str(folder / "r.yaml"), [], [], shots)
+    written = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    answers = [" bad", " good"]
+    right = 0
+    for number, (row, given) in enumerate(zip(rows.rows, written, strict=True)):
+        prompt = rows.text(rows.examples(shots, rows.seed, number), row)
+        tokens = _expected(folder, prompt, answers)
+        scores = [sum(each) for each in tokens]
+        if kind == "token":
+            scores = [np.mean(each) for each in tokens]
+        elif kind == "neutral":
+            neutral = _expected(folder, "Label:", answers)
+            scores = [a - sum(b) for a, b in zip(scores, neutral, strict=True)]
+        assert given["scores"] == pytest.approx(scores, abs=1e-4)
+        best = ["bad", "good"][int(np.argmax(scores))]
+        assert (given["prediction"], given["target"]) == (best, ["bad", "good"][number])
+        right += given["prediction"] == given["target"]
+    assert found["metrics"]["accuracy"] == right / 2
+    assert (found["shots"], found["rows"], found["option_score"]) == (shots, 2, kind)
+    first = rows.text(rows.examples(shots, rows.seed, 0), rows.rows[0])
+    assert found["prompt"]["text"] == first
+    assert found["prompt"]["template"] == "{text}\nLabel:"
+
+
+def test_shots_written_answers_are_those_of_transformers_up_to_the_separator(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    rows = [{"input": row["text"], "target": row["label"]} for row in ROWS]
+    data = _tiny_tasks.write_rows(tmp_path / "w.jsonl", rows)
+    recipe = tmp_path / "w.yaml"
+    recipe.write_text(
+        f"name: w\ninit_from: nowhere\ndata: {{train: [{data}], valid: [{data}]}}\n"
+        "objective: {name: cpm_ant_nlg, max_length: 32}\n"
+        "eval: {metrics: [exact_match], prompt: {answer_prefix: ' ', separator: '\\n'}}\n"
+        "train: {steps: 1, tokens_per_step: 64, tokens_per_batch: 64, warmup_steps: 1}\n",
+        encoding="utf-8",
+    )
+    file = tmp_path / "p.jsonl"
+    found = _done(capsys, folder / "gpt", "--task", recipe, "--shots", 1,
+                  "--max-new-tokens", 12, "--predictions", file)  # fmt: skip
+    assert found["method"] == "generate"
+    written = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    model = transformers.OpenAIGPTLMHeadModel.from_pretrained(folder / "gpt").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "gpt")
+    shown = prompts.load(str(recipe), [], [], 1)
+    for number, (row, given) in enumerate(zip(shown.rows, written, strict=True)):
+        prompt = shown.text(shown.examples(1, shown.seed, number), row)
+        ids = torch.tensor([tokenizer(prompt)["input_ids"]])
+        out = model.generate(ids, max_new_tokens=12, do_sample=False, suppress_tokens=[
+            tokenizer.convert_tokens_to_ids("<pad>")])  # fmt: skip
+        text = tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
+        assert given["prediction"] == text.partition("\n")[0].strip()
+        assert given["target"] == rows[number]["target"]
+
+
+def test_shots_of_several_seeds_give_mean_and_deviation_of_each(
+    folder: Path, capsys: pytest.CaptureFixture
+) -> None:
+    arguments = (folder / "gpt", "--task", folder / "r.yaml", "--shots", 2)
+    several = _done(capsys, *arguments, "--seeds", 3)
+    alone = [
+        _done(capsys, *arguments, "--set", f"seed={seed}")["metrics"]["accuracy"]
+        for seed in (1, 2, 3)
+    ]
+    found = several["figures"]["accuracy"]
+    assert several["seeds"] == [1, 2, 3]
+    assert found["values"] == alone
+    assert found["mean"] == pytest.approx(statistics.fmean(alone))
+    assert found["std"] == pytest.approx(statistics.stdev(alone))
+    code, out, _ = _run(capsys, *arguments, "--seeds", 2)
+    assert code == 0
+    assert out.splitlines()[0].split("\t") == [
+        "figure",
+        "mean",
+        "median",
+        "std",
+        "seed 1",
+        "seed 2",
+    ]
+
+
+def test_shots_too_long_for_the_model_loses_examples_then_the_start(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    rows = [{"text": "cold " * 12 + str(number), "label": "bad"} for number in range(5)]
+    rows += [{"text": "cold " * 100, "label": "good"}]
+    data = _tiny_tasks.write_rows(tmp_path / "long.jsonl", rows)
+    file = tmp_path / "p.jsonl"
+    arguments = ("--set", f"data.train=[{data}]", "--data", data, "--predictions", file)
+    code, _, err = _run(
+        capsys, folder / "gpt", "--task", folder / "r.yaml", "--shots", 4, *arguments
+    )
+    assert code == 0, err
+    counts = re.search(r"too long: (\d+) examples that did not fit, 1 prompts cut, \d+ tokens", err)
+    assert counts
+    assert int(counts[1]) >= 4
+    written = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    # The last prompt alone: its last tokens, so that prompt, answer and end token fit in 160 + 1.
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "gpt")
+    ids = tokenizer("cold " * 100 + "\nLabel:")["input_ids"]
+    sizes = [len(tokenizer(answer)["input_ids"]) for answer in (" bad", " good")]
+    kept = tokenizer.decode(ids[-(160 - max(sizes)) :])
+    expected = [sum(each) for each in _expected(folder, kept, [" bad", " good"])]
+    assert written[-1]["scores"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_shots_show_prompt_prints_it_and_opens_no_checkpoint(
+    folder: Path, capsys: pytest.CaptureFixture
+) -> None:
+    sets = ("--template", "Is {{this}} {label}? {text}",
+            "--set", "eval.prompt.labels={bad: 'no', good: 'yes'}")  # fmt: skip
+    arguments = ("nowhere", "--task", folder / "r.yaml", "--show-prompt", *sets)
+    code, out, err = _run(capsys, *arguments)
+    assert code == 0, err
+    assert out.splitlines() == ["Is {this} bad? The soup was cold.", "* ' no'", "  ' yes'"]
+    found = _done(capsys, *arguments, "--shots", 1)
+    assert found["right"] == " no"
+    assert found["text"].endswith("\n\nIs {this} bad? The soup was cold.")
+
+
+@pytest.mark.parametrize(
+    ("objective", "row", "prompt", "answers", "right"),
+    [
+        ("{name: classification}", {"text": "a", "label": 1}, "a\nLabel:", [" 0", " 1"], " 1"),
+        ("{name: entailment}", {"premise": "a", "hypothesis": "b", "label": 0},
+         "a\nHypothesis: b\nLabel:", [" 0", " 1"], " 0"),
+        ("{name: similarity}", {"text_a": "a", "text_b": "b", "label": 0},
+         "a\nb\nLabel:", [" 0", " 1"], " 0"),
+        ("{name: multiple_choice, question: q}",
+         {"context": "a", "q": "b", "options": ["c", "d"], "label": 1}, "a b", [" c", " d"], " d"),
+        ("{name: cpm_ant_nlu}", {"input": "a", "options": ["c", "d"], "target": 0},
+         "a", ["c", "d"], "c"),
+        ("{name: cpm_ant_nlg}", {"input": "a", "target": "z"}, "a", [], "z"),
+    ],
+)  # fmt: skip
+def test_prompt_of_every_task_by_default(
+    tmp_path: Path, objective: str, row: dict, prompt: str, answers: list[str], right: str
+) -> None:
+    rows = [row]
+    if row.get("label") in (0, 1):
+        rows.append({**row, "label": 1 - row["label"]})
+    data = _tiny_tasks.write_rows(tmp_path / "d.jsonl", rows)
+    recipe = tmp_path / "d.yaml"
+    recipe.write_text(
+        f"name: d\ninit_from: nowhere\ndata: {{train: [{data}], valid: [{data}]}}\n"
+        f"objective: {objective}\n"
+        "train: {steps: 1, tokens_per_step: 64, tokens_per_batch: 64, warmup_steps: 1}\n",
+        encoding="utf-8",
+    )
+    first = prompts.load(str(recipe), [], [], 0).rows[0]
+    assert (first.prompt, list(first.answers), first.right) == (prompt, answers, right)
+
+
+def test_template_takes_numbers_and_braces_and_refuses_other_columns() -> None:
+    row = Row({"a": "x", "n": 3, "list": ["y"]}, "f", 1)
+    assert prompts.fill("{{{a}}} {n}", row) == "{x} 3"
+    with pytest.raises(RowError, match='no "b"'):
+        prompts.fill("{b}", row)
+    with pytest.raises(RowError, match="neither text nor a number"):
+        prompts.fill("{list}", row)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--shots", "9"], 2, "--shots 9: FOLDER/r.yaml has 5 training rows"),
+        (["--seeds", "2"], 2, "--seeds: without examples (--shots 0) nothing is drawn"),
+        (["--template", "{txt}"], 3, 'no "txt"'),
+        (["--set", "eval.prompt.labels={worse: x}"], 2, "no class 'worse'; the classes are bad"),
+        (["--set", "eval.prompt.sep=x"], 2, "eval.prompt.sep: unknown setting"),
+        (["--option-score", "mean"], 2, "is none of sum, token, neutral"),
+        (["--pairs", "x"], 2, "--task excludes --pairs"),
+        (["--method", "pll"], 2, "has log-probability"),
+        (["--metrics", "accurcy"], 2, "did you mean accuracy?"),
+    ],
+)
+def test_shots_refuses_in_one_line(
+    folder: Path, capsys: pytest.CaptureFixture, arguments: list[str], code: int, said: str
+) -> None:
+    found, out, err = _run(capsys, folder / "gpt", "--task", folder / "r.yaml", *arguments)
+    assert (found, out) == (code, "")
+    assert said.replace("FOLDER", str(folder)) in err.splitlines()[-1]
+
+
+def test_shots_of_an_objective_on_text_are_refused(
+    folder: Path, capsys: pytest.CaptureFixture
+) -> None:
+    code, _, err = _run(capsys, folder / "gpt", "--task", "gpt1")
+    assert code == 2
+    assert "objective clm is no task" in err
