@@ -9,7 +9,7 @@ import torch
 from pydantic import ValidationError
 
 from nlpkit import registry
-from nlpkit.checkpoints import any_layout, files, hf_layout
+from nlpkit.checkpoints import any_layout, files, hf_layout, objective_heads
 from nlpkit.checkpoints.family import family_of, model_type_of
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families, hf_format, lora
@@ -63,7 +63,7 @@ def model_part(
     loaded = _loaded(resolved, family, directory, settings, tensors)
     part.config = loaded.config
     part.warnings = loaded.warnings("randomly initialized" if recipe.lora is None else "set to 0")
-    part.start = None if own else loaded.state
+    part.start = None if own else {**loaded.state, **objective_heads.read(directory)}
     part.rows = vocabulary_size(loaded.state, part.vocabulary) or None
     if recipe.model is not None and recipe.model.family is None:
         part.config = _with_dropout(part.config, recipe.model.config)
