@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from nlpkit.data.loader import CutAtMarks
+from nlpkit.data.pack import MARKS
 from nlpkit.errors import UsageError
-from nlpkit.objectives._masking import MARKS
 from tests._masked import bound, bound_of, document, mark, marked
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from nlpkit.data.pack import MARKS
 from nlpkit.errors import UsageError
-from nlpkit.objectives._masking import MARKS
 from nlpkit.objectives.contract import IGNORE
 from tests._masked import bound, bound_of, document, marked, plain, tokenizer
 

@@ -19,6 +19,7 @@ from pydantic import model_validator
 
 from nlpkit.config import FrozenConfig
 from nlpkit.data.marks import Marked, bit
+from nlpkit.data.pack import MARKS
 from nlpkit.errors import UsageError
 from nlpkit.objectives._cutting import cut_stream
 from nlpkit.objectives.contract import (
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from nlpkit.data.pack import Batch
     from nlpkit.tokenizers.contract import Extendable
 
-MARKS = "marks"  # in an example: the marks of its tokens, for objectives that follow in a list
 NEVER = 2.0  # the threshold of a token that is a target at no rate
 
 

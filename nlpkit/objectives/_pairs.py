@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nlpkit.data.marks import Marked
-from nlpkit.objectives._masking import MARKS, special_ids
+from nlpkit.data.pack import MARKS
+from nlpkit.objectives._masking import special_ids
 from nlpkit.objectives.contract import Field, ModelSettings, TextObjective
 
 if TYPE_CHECKING:
