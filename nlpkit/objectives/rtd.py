@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from pydantic import Field as Setting
 
-from nlpkit.objectives import mlm
-from nlpkit.objectives._masking import Drawn, MaskConfig, Masking, prefix_thresholds
+from nlpkit.data.marks import Marked
+from nlpkit.objectives._masking import Drawn, MaskConfig, TextMasking, of_units, words_of
 from nlpkit.objectives.contract import IGNORE, Field, Loss, ModelSettings, Term, TrainedModel
 
 if TYPE_CHECKING:
@@ -70,13 +70,13 @@ class Electra(TrainedModel, Protocol):
         """Return scores (N,) that tokens are replaced, from the discriminator's states (N, C)."""
 
 
-class Objective(mlm.Objective):
+class Objective(TextMasking):
     """Examples and losses of replaced-token detection."""
 
     parts = ("mlm", "rtd", "replaced", "rtd_accuracy", "rtd_recall")
     inputs = ("input_ids", "token_type_ids", "is_target")
     fields: Mapping[str, Field] = {
-        **Masking.fields,
+        **TextMasking.fields,
         "is_target": Field(np.bool_),
         "uniform": Field(np.float32),
     }
@@ -99,16 +99,20 @@ class Objective(mlm.Objective):
         if not self.config.whole_words:
             return super().draw(example, where, rng)
         words = words_of(example, where)
-        order = rng.permutation(int(words.max(initial=-1)) + 1)
-        thresholds = np.empty(len(order))
-        thresholds[order] = prefix_thresholds(np.bincount(words)[order], rng)
-        return Drawn(thresholds[words])
+        count = int(words.max(initial=-1)) + 1
+        order = rng.permutation(count)[words]
+        return Drawn(of_units(order, count, rng)[order])
 
-    def alter(
+    def framed(self, ids: np.ndarray | Marked) -> dict[str, np.ndarray]:
+        """Return `[CLS] piece [SEP]` for the generator, as for `mlm`."""
+        example = super().framed(ids)
+        return example | {"is_target": np.zeros(len(example["input_ids"]), np.bool_)}
+
+    def masked(
         self, example: dict[str, np.ndarray], rng: np.random.Generator
     ) -> dict[str, np.ndarray]:
-        """Return the example masked, with its targets and the numbers of its samples."""
-        made = super().alter(example, rng)
+        """Return the example with masked targets, and with the numbers of its samples."""
+        made = super().masked(example, rng)
         uniform = rng.random(len(made["labels"]), np.float32)
         return made | {"is_target": made["labels"] != IGNORE, "uniform": uniform}
 
@@ -169,16 +173,6 @@ class Objective(mlm.Objective):
     ) -> torch.Tensor:
         """Return which tokens (N,) are replaced; a sample that is the original one is not."""
         return read != original
-
-
-def words_of(example: Mapping[str, np.ndarray], where: np.ndarray) -> np.ndarray:
-    """Return the number of the word, from 0, of each token of text at `where` (M,)."""
-    from nlpkit.data.marks import bit
-    from nlpkit.objectives._masking import MARKS
-
-    begins = (example[MARKS][where] & bit("word_start")) != 0
-    begins[:1] = True
-    return np.cumsum(begins) - 1
 
 
 def _figures(
