@@ -22,6 +22,9 @@ CAPABILITIES = {
     "given_positions": "positions may be given, so that they restart within a sequence",
     "ranges": "a token sees the range of its sequence that the objective gives (`seen_range`)",
     "has_vocabulary": "the model reads and predicts tokens",
+    "predicts_tokens": "the states that the model returns predict tokens",
+    "scores_pairs": "a head scores sequences of two texts",
+    "generator": "a second, smaller model fills in masked tokens",
 }
 
 _DEFAULT_VOCABULARY = ("token_embedding",)  # of a family without `VOCABULARY`
@@ -57,6 +60,25 @@ class ModelConfig(FrozenConfig):
     def has_vocabulary(self) -> bool:
         """Whether the model reads and predicts tokens: `VOCABULARY` of the family is not empty."""
         return bool(vocabulary(sys.modules[type(self).__module__]))
+
+    @property
+    def predicts_tokens(self) -> bool:
+        """Whether the states that the model returns predict tokens."""
+        return self.has_vocabulary
+
+    @property
+    def scores_pairs(self) -> bool:
+        """Whether a head scores sequences of two texts."""
+        return self.pairs
+
+    @property
+    def generator(self) -> bool:
+        """Whether a second, smaller model fills in masked tokens."""
+        return False
+
+    def for_task(self) -> "ModelConfig":
+        """Return the settings of the model that a task tunes, without what only pretraining has."""
+        return self
 
     @property
     def default_attention(self) -> tuple[Choice, ...]:

@@ -27,7 +27,7 @@ class Pairing(TextObjective):
         "input_ids": Field(np.int64),
         "token_type_ids": Field(np.int64),
     }
-    needs: tuple[str, ...] = ("bidirectional", "pairs")
+    needs: tuple[str, ...] = ("bidirectional", "pairs", "scores_pairs")
     extra = 3  # [CLS] and twice [SEP]
     min_piece = 2  # a token for each text
 

@@ -17,6 +17,7 @@ from nlpkit.checkpoints import files, hf_layout, objective_heads
 from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
 from nlpkit.data.pack import Batch
 from nlpkit.errors import Stopped, TryAgain
+from nlpkit.models.hf_format import FOLDERS
 from nlpkit.runs import build, pretrain
 from nlpkit.runs.resume import save
 from nlpkit.selftest.bench import STEPS, Bench, check
@@ -68,18 +69,29 @@ def _logits(subject: Subject, model: Any, batch: Batch) -> Tensor:
 
 
 def _in_transformers(path: Path) -> tuple[str, list[str]]:
-    """Return transformers' class for the checkpoint (or ""), and the tensors that differ."""
+    """Return transformers' classes for the checkpoint (or ""), and the tensors that differ.
+
+    A folder of the checkpoint is a model of its own.
+    """
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
     settings, tensors = hf_layout.read(path)
-    name = next(iter(settings.get("architectures", [])), "")
-    if not name or not hasattr(transformers, name):
-        return "", []
-    opened: Any = getattr(transformers, name).from_pretrained(path, dtype=torch.float32)
-    state = opened.state_dict()
-    names = sorted(state.keys() | tensors.keys())
-    return name, [n for n in names if not _same(tensors.get(n), state.get(n))]
+    opened, wrong = [], []
+    for folder, own in {"": settings, **settings.get(FOLDERS, {})}.items():
+        name = next(iter(own.get("architectures", [])), "")
+        if not name or not hasattr(transformers, name):
+            continue
+        theirs: Any = getattr(transformers, name).from_pretrained(
+            path / folder, dtype=torch.float32
+        )
+        state = theirs.state_dict()
+        parts = {key.rpartition("/"): tensor for key, tensor in tensors.items()}
+        ours = {key: tensor for (of, _, key), tensor in parts.items() if of == folder}
+        names = sorted(state.keys() | ours.keys())
+        wrong += [key for key in names if not _same(ours.get(key), state.get(key))]
+        opened.append(name)
+    return " and ".join(opened), wrong
 
 
 def _same(one: Tensor | None, two: Tensor | None) -> bool:
