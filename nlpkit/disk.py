@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,11 @@ def name_path_in_errors(path: Path) -> Iterator[None]:
     except Exception as error:
         # safetensors raises its own error type, with the system's message inside
         if type(error).__module__.startswith("safetensors"):
-            raise FileError(f"{path}: cannot be written: {error}") from error
+            number = re.search(r"\(os error (\d+)\)", str(error))
+            cause = (
+                _cause(OSError(int(number[1]), os.strerror(int(number[1])))) if number else error
+            )
+            raise FileError(f"{path}: cannot be written: {cause}") from error
         raise
 
 

@@ -9,13 +9,14 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForPreTraining,
     CpmAntForCausalLM,
     GPT2LMHeadModel,
     OpenAIGPTLMHeadModel,
 )
 
 from nlpkit.checkpoints import hf_layout, peft_layout
-from nlpkit.models import cpm_ant, families, gpt, gpt2, lora
+from nlpkit.models import albert, bert, cpm_ant, families, gpt, gpt2, lora, roberta
 from nlpkit.models.cpm_ant.model import Model as CpmAnt
 from nlpkit.models.lora_config import Config
 from nlpkit.tokenizers.cpm_ant import SPECIAL_TOKENS, Tokenizer
@@ -45,6 +46,11 @@ TARGETS = {
     "gpt": ["c_attn", "mlp.c_proj"],
     "gpt2": ["c_attn", "mlp.c_proj"],
 }
+# Encoders, which transformers opens with both their heads.
+_ENCODER = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "intermediate_size": 48}
+ENCODERS = {"albert": albert, "bert": bert, "roberta": roberta}
+CONFIGS |= {name: light.Config(**_ENCODER) for name, light in ENCODERS.items()}
+TRANSPOSED |= dict.fromkeys(ENCODERS, False)
 IDS = torch.arange(11, 31)
 
 
@@ -66,7 +72,8 @@ def base(family: str, directory: Path) -> nn.Module:
 
 def theirs(family: str, directory: Path) -> nn.Module:
     """Return transformers' model of a directory."""
-    return AutoModelForCausalLM.from_pretrained(directory).eval()
+    kind = AutoModelForPreTraining if family in ENCODERS else AutoModelForCausalLM
+    return kind.from_pretrained(directory).eval()
 
 
 def peft_model(family: str, directory: Path, **settings: Any) -> nn.Module:

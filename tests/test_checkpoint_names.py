@@ -83,10 +83,10 @@ def _part(start: Path, *sets: str) -> ModelPart:
 @all_families
 def test_missing_tensor_is_refused_by_name(family: str, tmp_path: Path) -> None:
     _adapters.base(family, tmp_path / "base")
-    last = {"cpm_ant": "1.ffn.ffn.w_out.weight", "gpt": "1.ln_2.weight"}.get(
-        family, "1.ln_2.weight"
+    body, last = {"cpm_ant": ("cpmant.encoder.layers", "1.ffn.ffn.w_out.weight")}.get(
+        family, ("transformer.h", "1.ln_2.weight")
     )
-    full = {"cpm_ant": f"cpmant.encoder.layers.{last}", "gpt": f"transformer.h.{last}"}[family]
+    full = f"{body}.{last}"
     _change(tmp_path / "base", (last,))
     said = f"{tmp_path / 'base'}: 1 tensor is missing: {full}"
     for use in (open_checkpoint, lambda path: convert(path, tmp_path / "out")):

@@ -366,3 +366,19 @@ def test_stream_with_marks_does_not_depend_on_workers(tmp_path, here) -> None:
                 n: v.tobytes() for n, v in b.fields.items()
             }
             assert a.fields["starts"].any()
+
+
+def test_format_sentences_has_a_sentence_a_line_and_documents_between_blank_lines(
+    tmp_path, here
+) -> None:
+    text = "Mr. Smith came. He left!\nthe end\n\n\none two. three\n"
+    (here / "a.txt").write_text(text)
+    built = build(tmp_path, "a.txt", marks=["sentence_start"], format="sentences")
+    assert [marked(built, "sentence_start", n) for n in range(len(built))] == [
+        "|Mr. Smith came. He left!\n|the end",
+        "|one two. three",
+    ]
+    # Of paragraphs, punctuation ends sentences, too; the stores differ.
+    other = build(tmp_path, "a.txt", marks=["sentence_start"], format="paragraphs")
+    assert marked(other, "sentence_start") == "|Mr. |Smith came. |He left!\n|the end"
+    assert built.fingerprint != other.fingerprint

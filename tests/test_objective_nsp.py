@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from nlpkit.data.pack import Batch, collate
-from nlpkit.objectives._masking import MARKS
+from nlpkit.data.pack import MARKS, Batch, collate
 from tests._masked import bound, bound_of, document, mark, marked
 
 

@@ -15,6 +15,7 @@ from nlpkit.checkpoints import hf_layout, peft_layout, tokenizer_files
 from nlpkit.checkpoints.family import family_of
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError, UsageError
+from nlpkit.models import families
 
 _INDEX = f"{hf_layout.WEIGHTS}.index.json"
 
@@ -106,11 +107,15 @@ def read(path: Path, family: str | None = None) -> hf_layout.Content:
         return release.read()
     adapter = peft_layout.read_settings(path)
     if adapter is None:
-        return hf_layout.read(path)
-    base_path = peft_layout.base_of(path, adapter)
-    base_content = hf_layout.read(base_path)
-    name, _ = family_of(base_content[0], base_path, family)
+        return _read(path, family)[1]
+    name, base_content = _read(peft_layout.base_of(path, adapter), family)
     return peft_layout.read(path, adapter, name, base_content)
+
+
+def _read(path: Path, family: str | None) -> tuple[str, hf_layout.Content]:
+    """Return the family of a directory, and its content with the folders of the family."""
+    name, _ = family_of(hf_layout.read_settings(path), path, family)
+    return name, hf_layout.read(path, families.load_model(name).FORMAT.folders)
 
 
 def is_checkpoint(path: Path) -> bool:

@@ -1,7 +1,7 @@
 """Directories in the layout of `transformers`: `config.json` and safetensors. Never a pickle."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from nlpkit.disk import read_json
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families, hf_format
 from nlpkit.models.head import HEAD, PREFIX, SEQUENCE, TaskHead, saved_head, task_head
+from nlpkit.models.hf_format import FOLDERS
 from nlpkit.models.rows import vocabulary_size
 
 WEIGHTS = "model.safetensors"
@@ -85,7 +86,8 @@ def save_tensors(
 
 def write_settings(directory: Path, settings: Mapping[str, Any]) -> None:
     """Write `config.json`."""
-    text = json.dumps(settings, indent=2, ensure_ascii=False)
+    own = {name: value for name, value in settings.items() if name != FOLDERS}
+    text = json.dumps(own, indent=2, ensure_ascii=False)
     (directory / "config.json").write_text(text + "\n", encoding="utf-8")
 
 
@@ -121,12 +123,13 @@ def layout(
     except KeyError as error:
         raise UsageError(f"family {family}: FORMAT.names has no row for {error}") from error
     notes: dict[str, Any] = {"family": family}
-    if form.folders:
-        notes["folders"] = [*form.folders]
+    inner = {folder: each for folder, each in form.folders.items() if each.present(config)}
+    if inner:
+        notes["folders"] = [*inner]
     if config.attention:
         notes["attention"] = [choice.to_json() for choice in config.attention]
     folders = {}
-    for folder, each in {"": form, **form.folders}.items():
+    for folder, each in {"": form, **inner}.items():
         settings = hf_format.settings_of(
             each,
             config,
@@ -155,23 +158,46 @@ def layout(
     return folders
 
 
-def read(directory: Path) -> Content:
+def read(directory: Path, known: Iterable[str] = ()) -> Content:
     """Return the settings and all tensors of a checkpoint directory, with or without shards.
 
-    A tensor in a subfolder (`nlpkit.folders` in the settings) has the name `FOLDER/NAME`.
+    A tensor in a subfolder has the name `FOLDER/NAME`; settings of subfolders are in `FOLDERS`.
+
+    Args:
+        known: subfolders that the family may have. Those that the settings name
+            (`nlpkit.folders`) are read, too. A subfolder that does not exist is left out.
 
     Raises:
         FileError: a file is missing, damaged, or a pickle.
     """
     settings = read_settings(directory)
     tensors = _read_tensors(directory)
-    for folder in _folders(settings, directory):
-        inner = _read_tensors(directory / folder)
-        tensors |= {f"{folder}/{name}": tensor for name, tensor in inner.items()}
-    return settings, tensors
+    inner: dict[str, dict[str, Any]] = {}
+    for folder in dict.fromkeys((*_named_folders(settings, directory), *known)):
+        if (directory / folder).is_dir():
+            inner[folder] = read_settings(directory / folder)
+            more = _read_tensors(directory / folder)
+            tensors |= {f"{folder}/{name}": tensor for name, tensor in more.items()}
+    return {**settings, FOLDERS: inner} if inner else settings, tensors
 
 
-def _folders(settings: Mapping[str, Any], directory: Path) -> list[str]:
+def with_folders_of(base: Content, directory: Path) -> Content:
+    """Return the content of a base with `config.json` of another directory, such as of adapters.
+
+    Of the base's folders, those are kept that this `config.json` names.
+    """
+    settings, tensors = read_settings(directory), base[1]
+    named = _named_folders(settings, directory)
+    inner = {n: each for n, each in base[0].get(FOLDERS, {}).items() if n in named}
+    kept = {
+        name: tensor
+        for name, tensor in tensors.items()
+        if "/" not in name or name.partition("/")[0] in inner
+    }
+    return {**settings, FOLDERS: inner} if inner else settings, kept
+
+
+def _named_folders(settings: Mapping[str, Any], directory: Path) -> list[str]:
     notes = settings.get("nlpkit")
     folders = notes.get("folders", []) if isinstance(notes, dict) else []
     if not isinstance(folders, list) or not all(
@@ -251,6 +277,7 @@ def converted(
     """
     light, module = families.load(family), families.load_model(family)
     form = module.FORMAT
+    settings = hf_format.with_missing_folders(form, settings, allow_missing)
     try:
         config = hf_format.read_config(form, light.Config, settings)
         kinds = settings.get("nlpkit", {}).get("attention", [])

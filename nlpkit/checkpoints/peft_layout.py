@@ -141,7 +141,7 @@ def read(
     settings, tensors = base
     result = merged(tensors, adapter, _read_tensors(directory), family, directory / SETTINGS)
     if (directory / "config.json").is_file():
-        return hf_layout.read_settings(directory), result
+        return hf_layout.with_folders_of((settings, result), directory)
     form = families.load_model(family).FORMAT
     tables = [name_in_base(name, tensors, form) for name in tables_of(family).values()]
     more = next((len(result[t]) - len(tensors[t]) for t in tables if t in tensors), 0)

@@ -28,7 +28,7 @@ _FILES = 4  # of a source
 _BYTES = 1 << 20  # of a file
 _TOKENS = 1024  # of a batch, if the recipe has more and if its examples fit
 _NEW_TOKENS = 8
-_LINES = ("text", "paragraphs", "jsonl", "tsv", "csv", "parallel")
+_LINES = ("text", "paragraphs", "sentences", "jsonl", "tsv", "csv", "parallel")
 
 
 def smoke_test(resolved: "Resolved", common: Common) -> None:

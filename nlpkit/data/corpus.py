@@ -1,7 +1,8 @@
 """Files -> documents: the recipe's `data` section, path resolution, one reader per format.
 
-Formats: `text` (a document a line), `paragraphs` (documents between blank lines), `jsonl`, `tsv`,
-`parallel` (a document is a pair of lines); the others of `readers/` are for rows of tasks.
+Formats: `text` (a document a line), `paragraphs` (documents between blank lines), `sentences`
+(the same, each line a sentence), `jsonl`, `tsv`, `parallel` (a document is a pair of lines); the
+others of `readers/` are for rows of tasks.
 Everything is UTF-8, only `\\n` ends a line, and every document knows the line it starts at.
 Nothing is dropped without being counted in `Counts`. Tokenising is `store`'s work.
 """

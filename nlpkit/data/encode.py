@@ -66,12 +66,16 @@ def encode(
     *,
     drop_unknown: bool,
     marks: Sequence[str],
+    by_line: bool = False,
 ) -> Encoded:
-    """Return the tokens of all documents; unknown ones and documents without any are counted."""
+    """Return the tokens of all documents; unknown ones and documents without any are counted.
+
+    With `by_line` each line is a sentence.
+    """
     texts = [text for document in documents for text in document.texts]
     owner = np.repeat(np.arange(len(documents)), [len(d.texts) for d in documents])
     if marks:
-        encoded, marked = _with_marks(texts, owner, tokenizer, marks)
+        encoded, marked = _with_marks(texts, owner, tokenizer, marks, by_line)
     else:
         encoded, marked = tokenizer.encode_batch(texts), np.empty(0, np.uint8)
     lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
@@ -94,14 +98,18 @@ def encode(
 
 
 def _with_marks(
-    texts: list[str], owner: np.ndarray, tokenizer: Tokenizer, names: Sequence[str]
+    texts: list[str],
+    owner: np.ndarray,
+    tokenizer: Tokenizer,
+    names: Sequence[str],
+    by_line: bool,
 ) -> tuple[list[list[int]], np.ndarray]:
     """Return the ids of each text, and the marks (N,) uint8 of all their tokens."""
     assert isinstance(tokenizer, AlignedTokenizer)  # `store.build` has checked it
     found = tokenizer.encode_with_offsets(texts)
     is_second = np.diff(owner, prepend=-1) == 0
     marks = [
-        of_text(text, offsets, names, bool(second))
+        of_text(text, offsets, names, bool(second), by_line)
         for text, (_, offsets), second in zip(texts, found, is_second, strict=True)
     ]
     return [ids for ids, _ in found], np.concatenate([np.empty(0, np.uint8), *marks])

@@ -11,7 +11,7 @@ from nlpkit.errors import UsageError
 
 _READERS = "data/readers"
 # Read as documents alone; the readers' formats hold rows, and some documents, too.
-TEXT_FORMATS = ("text", "paragraphs")
+TEXT_FORMATS = ("text", "paragraphs", "sentences")
 
 
 def readers() -> list[str]:

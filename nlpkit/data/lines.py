@@ -99,8 +99,8 @@ def _without_mark(raw: bytes, name: str) -> bytes:
 def cuts(file: TextFile, size: int) -> Iterator[tuple[int, int | None]]:
     """Yield byte ranges of about `size` bytes that end where a row ends, in order.
 
-    A gzip file, and one to which a second belongs, is one range (0, None). Paragraphs are cut at
-    empty lines only.
+    A gzip file, and one to which a second belongs, is one range (0, None). Documents between
+    empty lines are cut there only.
     """
     with file_errors(file.name):
         total = Path(file.path).stat().st_size
@@ -115,7 +115,7 @@ def cuts(file: TextFile, size: int) -> Iterator[tuple[int, int | None]]:
                 # One byte back, so that a target that is a line's beginning stays one.
                 stream.seek(stop - 1)
                 stream.readline()
-                if file.format == "paragraphs":
+                if file.format in ("paragraphs", "sentences"):
                     while stream.readline() not in (b"\n", b"\r\n", b""):
                         pass
                 stop = stream.tell()

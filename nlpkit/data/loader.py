@@ -68,6 +68,16 @@ class Scheduled(Protocol):
         """Return the example as it is when this share of the run is done, from 0 to 1."""
 
 
+@runtime_checkable
+class CutAtMarks(Protocol):
+    """The additional members of an objective whose pieces begin where a mark is."""
+
+    cut_mark: str
+
+    def spans_at(self, lengths: np.ndarray, starts: np.ndarray) -> Spans:
+        """Return the spans of documents; the mark is at `starts` in all documents as one."""
+
+
 class Examples:
     """The pieces of a corpus as finished examples, found by number."""
 
@@ -75,7 +85,10 @@ class Examples:
         self, corpus: Corpus | Items, objective: ExampleMaker, seed: int, split: int = TRAIN
     ):
         self.corpus, self.objective, self.seed, self.split = corpus, objective, seed, split
-        self.spans = objective.spans(corpus.lengths)
+        if isinstance(objective, CutAtMarks) and isinstance(corpus, Corpus):
+            self.spans = objective.spans_at(corpus.lengths, corpus.places(objective.cut_mark))
+        else:
+            self.spans = objective.spans(corpus.lengths)
         self.sizes = objective.length(self.spans.stop - self.spans.start)  # (I,) tokens
         self.token_field = next(n for n, f in objective.fields.items() if f.per == "token")
         source = np.searchsorted(corpus.starts, self.spans.document, side="right") - 1

@@ -51,16 +51,24 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def of_text(
-    text: str, offsets: list[tuple[int, int]], names: Iterable[str], is_second: bool
+    text: str,
+    offsets: list[tuple[int, int]],
+    names: Iterable[str],
+    is_second: bool,
+    by_line: bool = False,
 ) -> np.ndarray:
-    """Return the marks (T,) uint8 of the tokens of `text` that stand at `offsets`."""
+    """Return the marks (T,) uint8 of the tokens of `text` that stand at `offsets`.
+
+    With `by_line` each line is a sentence.
+    """
     marks = np.zeros(len(offsets), np.uint8)
     stops = np.maximum.accumulate(np.array([stop for _, stop in offsets], np.int64))
     for name in names:
         if name == "second_side":
             marks |= bit(name) * is_second
             continue
-        starts = sentence_starts(text) if name == "sentence_start" else word_starts(text)
+        is_sentence = name == "sentence_start"
+        starts = sentence_starts(text, by_line) if is_sentence else word_starts(text)
         # A token may begin with the space before: the first that ends behind the character.
         first = np.searchsorted(stops, starts, side="right")
         marks[first[first < len(marks)]] |= bit(name)

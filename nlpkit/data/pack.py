@@ -22,6 +22,8 @@ from nlpkit.errors import UsageError
 WINDOW_BINS = 64  # bins' worth of pieces packed together
 FULL_ENOUGH = 0.985  # bins emptier than this are carried over to the next window
 MAX_CARRIED = 2  # at most so many: pieces that pack badly in one window do so in the next
+# In an example: the marks (T,) of its tokens, for the objectives that follow in a list.
+MARKS = "marks"
 LENGTHS = "lengths"  # in an example of several sequences: the tokens of each
 SOURCE_LENGTHS = "source_lengths"  # in a batch with source sequences: the tokens of each
 
@@ -158,7 +160,7 @@ class PerField(Protocol):
 
 
 def collate(examples: Sequence[Mapping[str, np.ndarray]], fields: Mapping[str, PerField]) -> Batch:
-    """Concatenate examples; what an example has beside `fields` is left out.
+    """Concatenate examples; the marks of their tokens are left out.
 
     An example is one sequence, as long as its first field with a value a token, or several, whose
     lengths it holds itself (`LENGTHS`). Lengths of source sequences are added to the fields, as a
@@ -170,7 +172,7 @@ def collate(examples: Sequence[Mapping[str, np.ndarray]], fields: Mapping[str, P
     merged: dict[str, Any] = {
         name: np.concatenate([np.atleast_1d(example[name]) for example in examples])
         for name in examples[0]
-        if name in fields or name == LENGTHS
+        if name != MARKS
     }
     token_field = next(name for name, kind in fields.items() if kind.per == "token")
     several = merged.pop(LENGTHS, None)

@@ -38,6 +38,9 @@ class Bad(NamedTuple):
         return f"{self.file}:{self.line}: {self.what}"
 
 
+_BETWEEN_BLANK_LINES = ("paragraphs", "sentences")  # formats whose documents have several lines
+
+
 @dataclass
 class Counts:
     """What was read and what was left out; `characters` and `bytes` (UTF-8) are the documents'.
@@ -97,8 +100,8 @@ def rows_of(file: TextFile, text_key: str, line_break: str | None) -> Rows:
     """
     if file.format == "jsonl":
         return Rows("jsonl", key=text_key)
-    if file.format == "paragraphs":
-        return Rows("paragraphs")
+    if file.format in _BETWEEN_BLANK_LINES:
+        return Rows(file.format)
     if file.format == "text":
         return Rows("text", line_break=line_break)
     if file.format == "parallel":
@@ -129,7 +132,9 @@ def rows_of(file: TextFile, text_key: str, line_break: str | None) -> Rows:
 
 def records(raw_lines: Iterator[bytes], rows: Rows, counts: Counts) -> Iterator[tuple[int, bytes]]:
     """Yield each row and the number of the line it starts at, counting lines and blank ones."""
-    return (_paragraphs if rows.format == "paragraphs" else _single_lines)(raw_lines, counts)
+    return (_paragraphs if rows.format in _BETWEEN_BLANK_LINES else _single_lines)(
+        raw_lines, counts
+    )
 
 
 def _single_lines(raw_lines: Iterator[bytes], counts: Counts) -> Iterator[tuple[int, bytes]]:
@@ -169,7 +174,7 @@ def text_of(raw: bytes, rows: Rows) -> tuple[str, bytes]:
         index, what = wrong
         # Only a paragraph has lines of the file in its text.
         line, where = 1, index + 1
-        if rows.format == "paragraphs":
+        if rows.format in _BETWEEN_BLANK_LINES:
             line, where = 1 + text.count("\n", 0, index), index - text.rfind("\n", 0, index)
         raise RowError(f"character {where} of the text is {what}", line)
     return text, text.encode()

@@ -13,14 +13,19 @@ _END = re.compile(
     rf"|[.!?…]+{_CLOSING}(?=\s|$)"
     r"|\n"
 )
+_LINE_END = re.compile("\n")
 _NOT_SPACE = re.compile(r"\S")
 
 
-def sentence_starts(text: str) -> list[int]:
-    """Return the index of the first character, no white space, of each sentence of `text`."""
+def sentence_starts(text: str, by_line: bool = False) -> list[int]:
+    """Return the index of the first character, no white space, of each sentence of `text`.
+
+    With `by_line` each line is a sentence (`data.format: sentences`).
+    """
     starts: list[int] = []
     begin = 0
-    for end in [*(found.end() for found in _END.finditer(text)), len(text)]:
+    ends = _LINE_END if by_line else _END
+    for end in [*(found.end() for found in ends.finditer(text)), len(text)]:
         first = _NOT_SPACE.search(text, begin, end)
         if first:
             starts.append(first.start())

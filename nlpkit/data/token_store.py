@@ -15,6 +15,7 @@ from types import TracebackType
 import numpy as np
 
 from nlpkit.data import _write_store
+from nlpkit.data.marks import bit
 from nlpkit.data.records import Bad, Counts
 from nlpkit.data.tokenize import file_hash
 from nlpkit.errors import FileError
@@ -104,6 +105,12 @@ class TokenStore:
     def document_marks(self, index: int) -> np.ndarray:
         """Return the marks of a document's tokens, (T,) uint8, of a store that has marks."""
         return self._of_document(self._marks, index)
+
+    def places(self, name: str) -> np.ndarray:
+        """Return the numbers of the tokens that have the mark `name`; reads all marks."""
+        if not self.tokens:
+            return np.zeros(0, np.int64)
+        return np.flatnonzero(np.asarray(self._opened(self._marks)) & bit(name))
 
     def _of_document(self, array: np.ndarray | None, index: int) -> np.ndarray:
         index = operator.index(index)

@@ -108,6 +108,7 @@ class BuildSpec:
                         counts,
                         drop_unknown=self.drop_unknown,
                         marks=self.marks,
+                        by_line=self.rows[piece.file].format == "sentences",
                     )
                     tokens.write(found.ids.astype(self.dtype).tobytes())
                     lengths.write(found.sizes.tobytes())

@@ -19,7 +19,12 @@ CAPABILITIES = {
     "bidirectional": "a state depends on all tokens of its sequence",
     "pairs": "a sequence may consist of two texts, which token types distinguish",
     "encodes_source": "the model reads a source sequence and predicts a target sequence",
+    "given_positions": "positions may be given, so that they restart within a sequence",
+    "ranges": "a token sees the range of its sequence that the objective gives (`seen_range`)",
     "has_vocabulary": "the model reads and predicts tokens",
+    "predicts_tokens": "the states that the model returns predict tokens",
+    "scores_pairs": "a head scores sequences of two texts",
+    "generator": "a second, smaller model fills in masked tokens",
 }
 
 _DEFAULT_VOCABULARY = ("token_embedding",)  # of a family without `VOCABULARY`
@@ -39,6 +44,7 @@ class ModelConfig(FrozenConfig):
     inputs: ClassVar[tuple[str, ...]] = ("input_ids",)  # required by `forward`
     pairs: ClassVar[bool] = False
     encodes_source: ClassVar[bool] = False
+    given_positions: ClassVar[bool] = False
     # The tokens that a state depends on in a family without attention, such as a recurrent one.
     visibility: ClassVar[Visibility | None] = None
     # Tokens before, between and after the texts of a task (Radford et al. 2018, sec. 3.3).
@@ -54,6 +60,25 @@ class ModelConfig(FrozenConfig):
     def has_vocabulary(self) -> bool:
         """Whether the model reads and predicts tokens: `VOCABULARY` of the family is not empty."""
         return bool(vocabulary(sys.modules[type(self).__module__]))
+
+    @property
+    def predicts_tokens(self) -> bool:
+        """Whether the states that the model returns predict tokens."""
+        return self.has_vocabulary
+
+    @property
+    def scores_pairs(self) -> bool:
+        """Whether a head scores sequences of two texts."""
+        return self.pairs
+
+    @property
+    def generator(self) -> bool:
+        """Whether a second, smaller model fills in masked tokens."""
+        return False
+
+    def for_task(self) -> "ModelConfig":
+        """Return the settings of the model that a task tunes, without what only pretraining has."""
+        return self
 
     @property
     def default_attention(self) -> tuple[Choice, ...]:
@@ -78,6 +103,12 @@ class ModelConfig(FrozenConfig):
     def _sees(self, visibility: str) -> bool:
         seen = {choice.module.VISIBILITY for choice in self.kinds}
         return seen == {visibility} if seen else self.visibility == visibility
+
+    @property
+    def ranges(self) -> bool:
+        """Whether a token sees the range of its sequence that the objective gives."""
+        kinds = self.kinds
+        return bool(kinds) and all({"first", "last"} <= {*kind.module.FIELDS} for kind in kinds)
 
     @property
     def causal(self) -> bool:

@@ -9,6 +9,7 @@ V vocabulary.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 import torch
 import torch.nn.functional as F
@@ -94,8 +95,14 @@ class Layers(nn.Module):
         )
         self.attention_choice = ""  # backends with their reasons, for the log
 
-    def forward(self, x: Tensor, layout: Layout, backend: str) -> Tensor:
-        """Return the last hidden states (N, C) from the first (N, C)."""
+    def forward(
+        self,
+        x: Tensor,
+        layout: Layout,
+        backend: str,
+        fields: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> Tensor:
+        """Return the last hidden states (N, C) from the first (N, C); attention reads `fields`."""
         config = self.config
         attends = attention.prepare_layers(
             config.kinds,
@@ -103,6 +110,7 @@ class Layers(nn.Module):
             lambda choice: attention.prepare(
                 choice,
                 layout,
+                fields=fields,
                 tensors=self.attention_tensors.of(choice),
                 heads=config.num_heads,
                 head_dim=config.hidden_size // config.num_heads,

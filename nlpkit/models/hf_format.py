@@ -20,6 +20,7 @@ from nlpkit.config import FrozenConfig
 State = Mapping[str, Tensor]
 Settings = Mapping[str, Any]
 _NUMBER = re.compile(r"\{(\w+)\}")
+FOLDERS = "nlpkit.folders"  # of settings that were read: config.json of each folder that is there
 
 
 class Transposed(str):
@@ -75,6 +76,8 @@ class HfFormat:
     join: Callable[[Any, State], State] = lambda config, state: state
     split: Callable[[Any, Settings, State], State] = lambda config, settings, state: state
     folders: Mapping[str, "HfFormat"] = field(default_factory=dict)  # saved as separate models
+    # Of a folder: whether a model with these settings has it.
+    present: Callable[[Any], bool] = lambda config: True
 
 
 def own_format(config: type[FrozenConfig], *modules: str) -> HfFormat:
@@ -87,9 +90,10 @@ def own_format(config: type[FrozenConfig], *modules: str) -> HfFormat:
 
 
 def table_names(form: HfFormat, tables: Sequence[str]) -> dict[str, str]:
-    """Return our names of the vocabulary tables with transformers' names."""
+    """Return our names of the vocabulary tables with transformers' names, without folders."""
     all_names = {ours: names_of(form, ours) for ours in tables}
-    return {ours: names[0].theirs for ours, names in all_names.items() if names}
+    first = {ours: names[0] for ours, names in all_names.items() if names}
+    return {ours: name.theirs for ours, name in first.items() if not name.folder}
 
 
 def is_transposed(form: HfFormat, theirs: str) -> bool:
@@ -165,7 +169,7 @@ def written(form: HfFormat, config: FrozenConfig, state: State) -> dict[str, dic
         for theirs, ours in part.copies.items():
             if ours in state and theirs not in tensors[folder]:
                 tensors[folder][theirs] = state[ours].clone()
-    return tensors
+    return {folder: tensors[folder] for folder, part in parts.items() if part.present(config)}
 
 
 def settings_of(
@@ -232,10 +236,13 @@ def read_state(
             key = _key(form, name.key, tensors)
             if key is None:
                 continue
-            used.setdefault(ours, []).append(key)
             tensor = tensors[key]
-            transpose = name.transposed and tensor.ndim == 2
-            state.setdefault(ours, tensor.T.contiguous() if transpose else tensor)
+            if name.transposed and tensor.ndim == 2:
+                tensor = tensor.T.contiguous()
+            # What two folders share is read from the first; another tensor in the second is unused.
+            first = state.setdefault(ours, tensor)
+            if first is tensor or torch.equal(first, tensor.to(first.dtype)):
+                used.setdefault(ours, []).append(key)
     state = dict(form.split(config, settings, state))
     for ours in state.keys() - {*names}:  # for models with other settings
         del state[ours], used[ours]
@@ -283,6 +290,15 @@ def _repeats(form: HfFormat, key: str, tensors: State, state: State) -> bool:
 def matches(patterns: Sequence[str], *names: str) -> bool:
     """Return whether a pattern matches parts of a name: `pooler` in `bert.pooler.dense.bias`."""
     return any(fnmatchcase(f".{name}.", f"*.{pattern}.*") for name in names for pattern in patterns)
+
+
+def with_missing_folders(form: HfFormat, settings: Settings, allowed: Sequence[str]) -> Settings:
+    """Return settings in which a folder that may be missing is there, with no settings of its own.
+
+    `read_config` of the family then gives it its default sizes.
+    """
+    missing: dict[str, Settings] = {name: {} for name in form.folders if matches(allowed, name)}
+    return {**settings, FOLDERS: {**missing, **settings.get(FOLDERS, {})}} if missing else settings
 
 
 def check_depth(form: HfFormat, config: FrozenConfig, tensors: State) -> None:

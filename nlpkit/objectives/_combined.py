@@ -12,6 +12,7 @@ from nlpkit.objectives.contract import (
     Joining,
     Loss,
     Objective,
+    OwnsHeads,
     Spans,
     TrainedModel,
 )
@@ -19,6 +20,7 @@ from nlpkit.objectives.contract import (
 if TYPE_CHECKING:
     import numpy as np
     import torch
+    from torch import nn
 
     from nlpkit.data.pack import Batch
 
@@ -81,6 +83,11 @@ class Combined:
             if isinstance(objective, Scheduled):
                 example = objective.at_progress(example, progress)
         return example
+
+    def heads(self) -> dict[str, nn.Module]:
+        """Return the layers of all objectives."""
+        owners = [objective for objective in self.objectives if isinstance(objective, OwnsHeads)]
+        return {name: layer for owner in owners for name, layer in owner.heads().items()}
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of targets of each term of each objective."""

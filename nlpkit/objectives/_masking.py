@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from pydantic import Field as Setting
 from pydantic import model_validator
 
 from nlpkit.config import FrozenConfig
-from nlpkit.data.marks import Marked
+from nlpkit.data.marks import Marked, bit
+from nlpkit.data.pack import MARKS
+from nlpkit.errors import UsageError
 from nlpkit.objectives._cutting import cut_stream
 from nlpkit.objectives.contract import (
     IGNORE,
@@ -38,19 +40,12 @@ if TYPE_CHECKING:
     from nlpkit.data.pack import Batch
     from nlpkit.tokenizers.contract import Extendable
 
-MARKS = "marks"  # in an example: the marks of its tokens, for objectives that follow in a list
 NEVER = 2.0  # the threshold of a token that is a target at no rate
 
 
-class MaskConfig(FrozenConfig):
-    """How text is cut, how many tokens are targets, and what becomes of them."""
+class Rates(FrozenConfig):
+    """How many tokens are targets, and what becomes of them."""
 
-    max_length: int = Setting(512, ge=3, description="longest example, in tokens")
-    contiguous: bool = Setting(
-        False,
-        description="cut the text of all documents as one stream, with an end token after each "
-        "document; false: each example has text of one document",
-    )
     rate: float = Setting(0.15, gt=0, le=1, description="share of the tokens that are targets")
     final_rate: float | None = Setting(
         None,
@@ -70,13 +65,24 @@ class MaskConfig(FrozenConfig):
     )
 
     @model_validator(mode="after")
-    def _shares(self) -> MaskConfig:
+    def _shares(self) -> Self:
         if self.random + self.unmask > 1:
             raise ValueError(
                 f"random {self.random:g} and unmask {self.unmask:g} are shares of the targets; "
                 "their sum must be at most 1"
             )
         return self
+
+
+class MaskConfig(Rates):
+    """How text is cut, how many tokens are targets, and what becomes of them."""
+
+    max_length: int = Setting(512, ge=3, description="longest example, in tokens")
+    contiguous: bool = Setting(
+        False,
+        description="cut the text of all documents as one stream, with an end token after each "
+        "document; false: each example has text of one document",
+    )
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,7 @@ class Drawn:
 
 
 class Masking(TextObjective):
-    """Examples `[CLS] piece [SEP]`, or those of the objective before in a list, masked."""
+    """The masking of examples, and the loss of masked tokens."""
 
     parts: tuple[str, ...] = ("mlm",)
     inputs: tuple[str, ...] = ("input_ids", "token_type_ids")
@@ -100,11 +106,6 @@ class Masking(TextObjective):
     }
     needs: tuple[str, ...] = ("bidirectional",)
     predicts_text = True
-    joins = True
-    extra = 2  # the tokens before and after the text
-    # Salazar et al. 2020 (arXiv:1910.14659); Kauf & Ivanova 2023 (arXiv:2305.10588)
-    scoring_methods: tuple[str, ...] = ("pll", "pll-word-l2r")
-    answer_method = "pll"
 
     def __init__(self, config: Any, tokenizer: Extendable, model_config: ModelSettings):
         """Bind the settings.
@@ -130,36 +131,17 @@ class Masking(TextObjective):
         """Return the family's tokens around texts, and its mask token."""
         return tuple(dict.fromkeys((*model_config.task_tokens, model_config.mask_token)))
 
-    def spans(self, lengths: np.ndarray) -> Spans:
-        """Return the pieces of documents of these `lengths` (D,), or of the stream of all."""
-        if not self.config.contiguous:
-            return super().spans(lengths)
-        return cut_stream(lengths, self.config.max_length - self.extra, (self.end,))
-
-    def example(self, ids: np.ndarray | Marked, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return `[CLS] piece [SEP]`, masked."""
-        return self.alter(self.framed(ids), rng)
-
-    def framed(self, ids: np.ndarray | Marked) -> dict[str, np.ndarray]:
-        """Return `[CLS] piece [SEP]`, with the marks of its tokens if the piece has any."""
-        text = ids.ids if isinstance(ids, Marked) else ids
-        framed = np.empty(len(text) + 2, np.int64)
-        framed[0], framed[1:-1], framed[-1] = self.start, text, self.end
-        example = {"input_ids": framed}
-        if "token_type_ids" in self.inputs:
-            example["token_type_ids"] = np.zeros(len(framed), np.int64)
-        if isinstance(ids, Marked):
-            example[MARKS] = np.zeros(len(framed), np.uint8)
-            example[MARKS][1:-1] = ids.marks
-        return example
-
     def draw(
         self, example: Mapping[str, np.ndarray], where: np.ndarray, rng: np.random.Generator
     ) -> Drawn:
-        """Return the thresholds of the tokens of text, which are `where` (M,) in the example."""
-        raise NotImplementedError
+        """Return the thresholds of the tokens of text, which are `where` (M,) in the example.
 
-    def alter(
+        By default tokens are targets independently of their neighbours.
+        """
+        size = len(where)
+        return Drawn((rng.permutation(size) + rng.random()) / max(size, 1))
+
+    def masked(
         self, example: dict[str, np.ndarray], rng: np.random.Generator
     ) -> dict[str, np.ndarray]:
         """Return the example with `labels` (T,), and with other `input_ids` at its targets.
@@ -227,6 +209,45 @@ class Masking(TextObjective):
         loss_sum, _ = model.token_loss(hidden, index, labels[index])
         return Loss({"mlm": Term(loss_sum, len(index), of_text=True)})
 
+
+class TextMasking(Masking):
+    """Examples `[CLS] piece [SEP]`, or those of the objective before in a list, masked."""
+
+    joins = True
+    extra = 2  # the tokens before and after the text
+    # Salazar et al. 2020 (arXiv:1910.14659); Kauf & Ivanova 2023 (arXiv:2305.10588)
+    scoring_methods: tuple[str, ...] = ("pll", "pll-word-l2r")
+    answer_method = "pll"
+
+    def spans(self, lengths: np.ndarray) -> Spans:
+        """Return the pieces of documents of these `lengths` (D,), or of the stream of all."""
+        if not self.config.contiguous:
+            return super().spans(lengths)
+        return cut_stream(lengths, self.config.max_length - self.extra, (self.end,))
+
+    def example(self, ids: np.ndarray | Marked, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return `[CLS] piece [SEP]`, masked."""
+        return self.masked(self.framed(ids), rng)
+
+    def framed(self, ids: np.ndarray | Marked) -> dict[str, np.ndarray]:
+        """Return `[CLS] piece [SEP]`, with the marks of its tokens if the piece has any."""
+        text = ids.ids if isinstance(ids, Marked) else ids
+        framed = np.empty(len(text) + 2, np.int64)
+        framed[0], framed[1:-1], framed[-1] = self.start, text, self.end
+        example = {"input_ids": framed}
+        if "token_type_ids" in self.inputs:
+            example["token_type_ids"] = np.zeros(len(framed), np.int64)
+        if isinstance(ids, Marked):
+            example[MARKS] = np.zeros(len(framed), np.uint8)
+            example[MARKS][1:-1] = ids.marks
+        return example
+
+    def alter(
+        self, example: dict[str, np.ndarray], rng: np.random.Generator
+    ) -> dict[str, np.ndarray]:
+        """Return the example of another objective, masked."""
+        return self.masked(example, rng)
+
     @property
     def max_text(self) -> int:
         """The largest number of tokens of a text that is scored."""
@@ -261,13 +282,31 @@ def special_ids(tokenizer: Extendable, tokens: Iterable[str]) -> list[int]:
     return [token_id for token_id in ids if token_id is not None]
 
 
-def prefix_thresholds(sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the thresholds (U,) of units of these `sizes` (U,), which are taken in this order.
+def words_of(example: Mapping[str, np.ndarray], where: np.ndarray) -> np.ndarray:
+    """Return the number of the word, from 0, of each token of text at `where` (M,).
 
-    At rate r the first units are targets, until they have r times all tokens. Whether the unit in
-    which this number is reached is a target is drawn, so that the expected number is exact. (BERT
-    rounds it, so that its rate for short texts is another one; fairseq draws, as here.)
+    Raises:
+        UsageError: the objective that made the example does not keep the marks of its tokens.
     """
-    stops = np.cumsum(sizes)
-    total = max(int(stops[-1]), 1) if len(stops) else 1
-    return (stops - (1.0 - rng.random()) * sizes) / total
+    if MARKS not in example:
+        raise UsageError(
+            "objective: masking whole words needs the marks of words, which the first objective of "
+            "the list does not keep; begin with mlm, wwm, span, nsp or sop"
+        )
+    begins = (example[MARKS][where] & bit("word_start")) != 0
+    # Text after a special token is another word.
+    begins[1:] |= np.diff(where) > 1
+    begins[:1] = True
+    return np.cumsum(begins) - 1
+
+
+def of_units(units: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the thresholds (U,) of the units 0, 1, … `count` - 1, which are taken in this order.
+
+    `units` (M,) has the unit of each token; a greater number is no unit. At rate r units are
+    targets until they have r times all tokens. Whether the unit in which this number is reached is
+    a target is drawn, so that the expected number is exact. (BERT rounds it, so that its rate for
+    short texts is another one; fairseq draws, as here.)
+    """
+    sizes = np.bincount(units, minlength=count)[:count]
+    return (np.cumsum(sizes) - (1.0 - rng.random()) * sizes) / max(len(units), 1)

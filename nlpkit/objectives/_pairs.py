@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nlpkit.data.marks import Marked
-from nlpkit.objectives._masking import MARKS, special_ids
+from nlpkit.data.pack import MARKS
+from nlpkit.objectives._masking import special_ids
 from nlpkit.objectives.contract import Field, ModelSettings, TextObjective
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Pairing(TextObjective):
         "input_ids": Field(np.int64),
         "token_type_ids": Field(np.int64),
     }
-    needs: tuple[str, ...] = ("bidirectional", "pairs")
+    needs: tuple[str, ...] = ("bidirectional", "pairs", "scores_pairs")
     extra = 3  # [CLS] and twice [SEP]
     min_piece = 2  # a token for each text
 

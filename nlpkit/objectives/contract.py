@@ -12,6 +12,7 @@ from nlpkit.config import FrozenConfig
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from nlpkit.data.pack import Batch
     from nlpkit.tokenizers.contract import Tokenizer
@@ -140,6 +141,7 @@ class TrainedModel(Protocol):
 
     # The layer of a task: summaries (S, C) -> outputs (S, O).
     head: Callable[[torch.Tensor], torch.Tensor]
+    objective_heads: Any  # an `nn.ModuleDict`: the layers of objectives that are `OwnsHeads`
 
     def __call__(self, lengths: Sequence[int], **inputs: Any) -> torch.Tensor:
         """Return hidden states (N, C) of a pack of sequences of these lengths."""
@@ -208,6 +210,17 @@ class Objective(Protocol):
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return the loss of a batch of tensors, from its hidden states (N, C)."""
+
+
+@runtime_checkable
+class OwnsHeads(Protocol):
+    """The additional method of an objective with layers that no model of the family has.
+
+    They are trained, saved and resumed with the model, whose `objective_heads` they are by name.
+    """
+
+    def heads(self) -> dict[str, nn.Module]:
+        """Return new layers by name, drawn by torch's generator; names are the objective's own."""
 
 
 @runtime_checkable

@@ -37,6 +37,7 @@ from nlpkit.objectives.contract import (
     Generative,
     Loss,
     ModelSettings,
+    OwnsHeads,
     Spans,
     Term,
     TextObjective,
@@ -46,6 +47,7 @@ from nlpkit.objectives.contract import Objective as Contract
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from nlpkit.tokenizers.contract import Tokenizer
 
@@ -180,6 +182,11 @@ class Objective(TextObjective):
         """Return the example as its member has it when this share of the run is done."""
         member = self.members[int(example[MEMBER][0])]
         return member.at_progress(example, progress) if isinstance(member, Scheduled) else example
+
+    def heads(self) -> dict[str, nn.Module]:
+        """Return the layers of all members."""
+        owners = [member for member in self.members if isinstance(member, OwnsHeads)]
+        return {name: layer for owner in owners for name, layer in owner.heads().items()}
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of targets of each term."""

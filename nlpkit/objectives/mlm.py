@@ -12,23 +12,12 @@ Alone it makes `[CLS] piece [SEP]`; after another objective in a list it masks t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import numpy as np
-
-from nlpkit.objectives._masking import Drawn, MaskConfig, Masking
+from nlpkit.objectives._masking import MaskConfig, TextMasking
 
 
 class Config(MaskConfig):
     """How text is cut, how many tokens are targets, and what becomes of them."""
 
 
-class Objective(Masking):
+class Objective(TextMasking):
     """Examples and loss of masked language modelling."""
-
-    def draw(
-        self, example: Mapping[str, np.ndarray], where: np.ndarray, rng: np.random.Generator
-    ) -> Drawn:
-        """Return thresholds of tokens that are targets independently of their neighbours."""
-        size = len(where)
-        return Drawn((rng.permutation(size) + rng.random()) / max(size, 1))

@@ -125,8 +125,14 @@ def reads_text(objectives: Sequence[Objective]) -> bool:
 
 
 def missing(objective: Any, config: Any) -> list[str]:
-    """Return the needs of the objective that the model's `Config` lacks or has as False."""
-    return [name for name in objective.needs if getattr(config, name, False) is False]
+    """Return the needs of the objective that the model's `Config` lacks or has as False.
+
+    Who predicts text needs states that predict tokens, or a generator.
+    """
+    lacking = [name for name in objective.needs if getattr(config, name, False) is False]
+    if getattr(objective, "predicts_text", False) and "generator" not in objective.needs:
+        lacking += [] if getattr(config, "predicts_tokens", True) else ["predicts_tokens"]
+    return lacking
 
 
 def trains(objective: Any, config: ModelConfig) -> bool:

@@ -3,7 +3,7 @@
 Used by `pretrain` and by `nlpkit plan`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from nlpkit import registry
-from nlpkit.checkpoints import any_layout, hf_layout
+from nlpkit.checkpoints import any_layout, hf_layout, objective_heads
 from nlpkit.data import corpus, store
 from nlpkit.data.cache import cache_directory
 from nlpkit.data.items import Items, build_items, read_rows
@@ -24,6 +24,7 @@ from nlpkit.models.head import taken_head
 from nlpkit.models.rows import resize_embeddings
 from nlpkit.objectives._combined import combined
 from nlpkit.objectives._task import Task
+from nlpkit.objectives.contract import OwnsHeads
 from nlpkit.recipe import Resolved
 from nlpkit.runs import checks, data_files
 from nlpkit.runs.parts import Data, ModelPart
@@ -41,8 +42,9 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
     weights = {name: tensor.to("meta") for name, tensor in model.state_dict().items()}
     hf_layout.layout(part.family, part.config, weights)
     old: dict[str, torch.Tensor] = {}
+    old_heads: dict[str, torch.Tensor] = {}
     if part.start is not None:
-        state, part.start = dict(part.start), None
+        (state, old_heads), part.start = objective_heads.split(part.start), None
         old = taken_head(state)
         resized = resize_embeddings(state, part.vocabulary, vocab_size)
         # Missing tensors are random. With LoRA they are 0: they are not saved, and are 0 when the
@@ -58,9 +60,26 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
             model.head.load_state_dict(old)
     if part.lora is not None:
         lora.adapt(model, part.lora, part.targets)
+    if part.objective_heads is not None:  # after `adapt`, which freezes what is there
+        _add_objective_heads(model, part.objective_heads(), old_heads)
     if part.prompt_rows is not None:
         _train_prompt_only(model, *part.prompt_rows)
     return model
+
+
+def _add_objective_heads(
+    model: Any, heads: Mapping[str, nn.Module], old: Mapping[str, torch.Tensor]
+) -> None:
+    """Give the model the layers of its objective, with the `old` weights of those that it had."""
+    if not heads:
+        return
+    model.objective_heads = nn.ModuleDict(heads)
+    for name, layer in heads.items():
+        prefix = f"{objective_heads.PREFIX}{name}."
+        state = {n.removeprefix(prefix): t for n, t in old.items() if n.startswith(prefix)}
+        new = {n: t.shape for n, t in layer.state_dict().items()}
+        if new == {n: t.shape for n, t in state.items()}:
+            layer.load_state_dict(state)
 
 
 def _train_prompt_only(model: Any, start: int, stop: int) -> None:
@@ -168,6 +187,7 @@ def bind_objective(
         raise UsageError(str(error)) from error
     if resolved.recipe.eval.metrics is not None:
         objective.metrics = tuple(resolved.recipe.eval.metrics)
+    part.objective_heads = objective.heads if isinstance(objective, OwnsHeads) else None
     part.prompt_rows = checks.check_training(resolved, objective)
     if isinstance(objective, Task):
         part.outputs, part.head_dropout = objective.outputs, objective.dropout

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nlpkit import __version__
-from nlpkit.checkpoints import any_layout, hf_layout, tokenizer_files
+from nlpkit.checkpoints import any_layout, hf_layout, objective_heads, tokenizer_files
 from nlpkit.checkpoints.family import family_of
 from nlpkit.disk import name_path_in_errors, sync
 from nlpkit.errors import FileError, UsageError
@@ -82,9 +82,11 @@ def convert(
         folders[folder] = settings, cast
     notes = {**any_layout.read_notes(old.path), "nlpkit": __version__}
     notes.pop("base", None)
+    heads = objective_heads.read(old.path)
 
     def write(directory: Path) -> None:
         hf_layout.write_folders(directory, folders)
+        objective_heads.write(directory, {n: _cast(n, t, dtype) for n, t in heads.items()})
         if tokenizer is not None:
             tokenizer_files.save(tokenizer, directory, token_types=loaded.config.pairs)
         hf_layout.write_notes(directory, notes)

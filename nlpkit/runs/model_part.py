@@ -9,12 +9,14 @@ import torch
 from pydantic import ValidationError
 
 from nlpkit import registry
-from nlpkit.checkpoints import any_layout, files, hf_layout
+from nlpkit.checkpoints import any_layout, files, hf_layout, objective_heads
 from nlpkit.checkpoints.family import family_of, model_type_of
 from nlpkit.errors import FileError, UsageError
-from nlpkit.models import families, lora
+from nlpkit.models import families, hf_format, lora
 from nlpkit.models.config import ModelConfig
+from nlpkit.models.head import PREFIX
 from nlpkit.models.rows import vocabulary_size
+from nlpkit.objectives._task import Task
 from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.recipe.places import dotted
 from nlpkit.runs.opened import verify
@@ -41,7 +43,8 @@ def model_part(
             raise UsageError("init_missing: needs init_from; remove it, or set init_from")
         assert recipe.model is not None  # checked by the recipe
         assert recipe.model.family is not None
-        config = fit.with_attention(recipe.model.config, recipe.attention.choices)
+        config = _suited(recipe, recipe.model.config)
+        config = fit.with_attention(config, recipe.attention.choices)
         return ModelPart(recipe.model.family, config, None)
     own = base = None
     if recipe.lora is not None:  # a checkpoint of adapters contains the path of its base
@@ -60,16 +63,22 @@ def model_part(
     loaded = _loaded(resolved, family, directory, settings, tensors)
     part.config = loaded.config
     part.warnings = loaded.warnings("randomly initialized" if recipe.lora is None else "set to 0")
-    part.start = None if own else loaded.state
+    part.start = None if own else {**loaded.state, **objective_heads.read(directory)}
     part.rows = vocabulary_size(loaded.state, part.vocabulary) or None
     if recipe.model is not None and recipe.model.family is None:
         part.config = _with_dropout(part.config, recipe.model.config)
-    elif recipe.model is not None and recipe.model.config != _plain(part.config):
-        differ = [k for k, v in part.config if getattr(recipe.model.config, k, None) != v]
+    elif recipe.model is not None and (section := _suited(recipe, recipe.model.config)) != (
+        _plain(_suited(recipe, part.config))
+    ):
+        differ = [k for k, v in part.config if getattr(section, k, None) != v]
         raise UsageError(
             f"init_from: {directory} and the section model differ in {', '.join(differ)}; "
             "remove the section"
         )
+    part.config = _suited(recipe, part.config)
+    if part.start is not None and part.config != loaded.config:
+        kept = hf_format.outline(part.module().Model, part.config, 1).state_dict().keys()
+        part.start = {k: v for k, v in part.start.items() if k in kept or k.startswith(PREFIX)}
     for path, problem in fit.of_attention(recipe.attention, part.config):
         raise UsageError(f"{dotted(path)}: {problem}")
     part.config = fit.with_attention(part.config, recipe.attention.choices)
@@ -94,6 +103,12 @@ def _with_dropout(config: ModelConfig, rates: Mapping[str, float]) -> ModelConfi
         first = error.errors()[0]
         raise UsageError(f"model.{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
     return config.model_copy(update={name: getattr(checked, name) for name in rates})
+
+
+def _suited(recipe: Recipe, config: ModelConfig) -> ModelConfig:
+    """Return the settings of the part of a model that the recipe's objective trains."""
+    made = registry.load("objectives", recipe.objective[0].name).Objective
+    return config.for_task() if issubclass(made, Task) else config
 
 
 def _plain(config: ModelConfig) -> ModelConfig:

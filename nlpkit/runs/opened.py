@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from nlpkit import registry
-from nlpkit.checkpoints import any_layout, files, hf_layout, tokenizer_files
+from nlpkit.checkpoints import any_layout, files, hf_layout, objective_heads, tokenizer_files
 from nlpkit.checkpoints.family import family_of
 from nlpkit.checkpoints.run_directory import seed_runs
 from nlpkit.disk import file_sha256, user_path
@@ -21,6 +21,7 @@ from nlpkit.models.head import TaskHead, taken_head
 from nlpkit.models.rows import vocabulary_size
 from nlpkit.objectives import _members
 from nlpkit.objectives._combined import combined
+from nlpkit.objectives.contract import OwnsHeads
 from nlpkit.recipe.fit import missing
 from nlpkit.runs.parts import ModelPart
 from nlpkit.tokenizers.contract import Tokenizer
@@ -91,7 +92,9 @@ def open_checkpoint(
     objective = _objective(directory, notes, tokenizer, part)
     machine.configure_allocator()
     dtype = _precision(precision, _stored(state, part.vocabulary), target)
-    model = _model(part, state, loaded.head, backend).to(device=target, dtype=dtype)
+    model = _model(part, state, loaded.head, backend)
+    _add_objective_heads(model, objective, directory)
+    model = model.to(device=target, dtype=dtype)
     return Opened(directory, part, model.eval(), tokenizer, objective, notes)
 
 
@@ -233,6 +236,27 @@ def _model(
         model.head = task_head.new(part.config.hidden_size, part.outputs, 0.0)
         model.head.load_state_dict(taken, assign=True)
     return model.requires_grad_(False)
+
+
+def _add_objective_heads(model: Any, objective: Any, directory: Path) -> None:
+    """Give the model the layers of its objective.
+
+    Raises:
+        FileError: the checkpoint has not all of them, or of other sizes.
+    """
+    heads = objective.heads() if isinstance(objective, OwnsHeads) else {}
+    if not heads:
+        return
+    model.objective_heads = nn.ModuleDict(heads).requires_grad_(False)
+    state = objective_heads.read(directory)
+    own = {name.removeprefix(objective_heads.PREFIX): tensor for name, tensor in state.items()}
+    try:
+        model.objective_heads.load_state_dict(own)
+    except RuntimeError as error:
+        raise FileError(
+            f"{directory / objective_heads.FILE}: does not have the layers of the objective: "
+            + " ".join(str(error).split("\n")[1:2]).strip()
+        ) from error
 
 
 def _stored(state: Mapping[str, torch.Tensor], tables: Sequence[str]) -> torch.dtype:

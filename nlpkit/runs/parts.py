@@ -1,13 +1,13 @@
 """The parts of a run: its data with the objective bound, and the model to build."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from nlpkit.data.corpus import Input
 from nlpkit.data.items import Items
@@ -74,6 +74,8 @@ class ModelPart:
     head_kind: str = SEQUENCE  # the kind of task of that layer, which decides its name on disk
     head_dropout: float = 0.0
     same_task: bool = False  # whether `init_from` was trained for the same task
+    # Makes the layers of the objective; None: it has none, or is not bound yet.
+    objective_heads: Callable[[], Mapping[str, nn.Module]] | None = None
     lora: LoraConfig | None = None
     # Layers with adapters: our name -> the name in transformers.
     targets: Mapping[str, str] = field(default_factory=dict)

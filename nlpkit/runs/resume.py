@@ -13,7 +13,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from nlpkit import __version__
-from nlpkit.checkpoints import any_layout, files, hf_layout, peft_layout, tokenizer_files
+from nlpkit.checkpoints import (
+    any_layout,
+    files,
+    hf_layout,
+    objective_heads,
+    peft_layout,
+    tokenizer_files,
+)
 from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models.hf_format import table_names
@@ -43,7 +50,7 @@ def restore(run: Run, resume: str) -> State:
     run.settings = run.settings.model_copy(update={"zero_at_last_step": zero_at_last_step})
     if saved["data"] != run.data.fingerprint:
         raise UsageError(_changed_data(run, checkpoint.path))
-    weights = _weights(run, checkpoint.path)
+    weights = {**_weights(run, checkpoint.path), **objective_heads.read(checkpoint.path)}
     try:
         optimizer_state = load_file(checkpoint.path / files.OPTIMIZER_STATE)
     except (SafetensorError, OSError) as error:
@@ -251,6 +258,8 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
     `progress` is the completed share of the run, for losses that depend on it.
     """
     part, objective, tokenizer = run.part, run.data.objective, run.data.tokenizer
+    weights, own = objective_heads.split(weights)
+    objective_heads.write(directory, own)
     pad_id = None if tokenizer is None else tokenizer.pad_id
     ends = (None, None) if tokenizer is None else (tokenizer.bos_id, tokenizer.eos_id)
     notes: dict[str, Any] = {
@@ -266,7 +275,8 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
         hf_layout.write_folders(directory, folders)
     else:
         assert part.source is not None  # checked by the recipe
-        names = table_names(part.module().FORMAT, part.vocabulary).values()
+        embeddings = [name for name in part.vocabulary if name in weights]
+        names = table_names(part.module().FORMAT, embeddings).values()
         grown = part.new_tokens(run.data.vocab_size)
         tables = {name: tensors[name] for name in names} if grown else {}
         hf_layout.write_settings(directory, settings)

@@ -13,10 +13,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from nlpkit.checkpoints import files, hf_layout
+from nlpkit.checkpoints import files, hf_layout, objective_heads
 from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
 from nlpkit.data.pack import Batch
 from nlpkit.errors import Stopped, TryAgain
+from nlpkit.models.hf_format import FOLDERS
 from nlpkit.runs import build, pretrain
 from nlpkit.runs.resume import save
 from nlpkit.selftest.bench import STEPS, Bench, check
@@ -35,7 +36,7 @@ def reopened(bench: Bench) -> Verdict:
     save(run, State(step=1), False)
     path = files.checkpoint_path(run.directory.path, 1)
     loaded = hf_layout.converted(run.part.family, path, *hf_layout.read(path))
-    weights = loaded.state
+    weights = {**loaded.state, **objective_heads.read(path)}
     original = subject.model.state_dict()
     wrong = [name for name in original if not _same(original[name], weights.get(name))]
     if wrong or original.keys() != weights.keys():
@@ -68,18 +69,29 @@ def _logits(subject: Subject, model: Any, batch: Batch) -> Tensor:
 
 
 def _in_transformers(path: Path) -> tuple[str, list[str]]:
-    """Return transformers' class for the checkpoint (or ""), and the tensors that differ."""
+    """Return transformers' classes for the checkpoint (or ""), and the tensors that differ.
+
+    A folder of the checkpoint is a model of its own.
+    """
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
     settings, tensors = hf_layout.read(path)
-    name = next(iter(settings.get("architectures", [])), "")
-    if not name or not hasattr(transformers, name):
-        return "", []
-    opened: Any = getattr(transformers, name).from_pretrained(path, dtype=torch.float32)
-    state = opened.state_dict()
-    names = sorted(state.keys() | tensors.keys())
-    return name, [n for n in names if not _same(tensors.get(n), state.get(n))]
+    opened, wrong = [], []
+    for folder, own in {"": settings, **settings.get(FOLDERS, {})}.items():
+        name = next(iter(own.get("architectures", [])), "")
+        if not name or not hasattr(transformers, name):
+            continue
+        theirs: Any = getattr(transformers, name).from_pretrained(
+            path / folder, dtype=torch.float32
+        )
+        state = theirs.state_dict()
+        parts = {key.rpartition("/"): tensor for key, tensor in tensors.items()}
+        ours = {key: tensor for (of, _, key), tensor in parts.items() if of == folder}
+        names = sorted(state.keys() | ours.keys())
+        wrong += [key for key in names if not _same(ours.get(key), state.get(key))]
+        opened.append(name)
+    return " and ".join(opened), wrong
 
 
 def _same(one: Tensor | None, two: Tensor | None) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from nlpkit.data.loader import Examples
+from nlpkit.data.loader import CutAtMarks, Examples
 from nlpkit.data.marks import Marked, bit
 from nlpkit.data.pack import Batch, collate
 from nlpkit.objectives._provable import Provable
@@ -151,9 +151,17 @@ class Subject:
         return source.replaced(other)
 
     def noise_size(self, size: int) -> int:
-        """Return the size of a random piece: `size`, but at most that of the longest real piece."""
+        """Return the size of a random piece: `size`, but at most that of the longest real piece.
+
+        Where pieces are cut at sentences, so is this one.
+        """
         spans = self.examples.spans
-        return min(size, int((spans.stop - spans.start).max()))
+        size = min(size, int((spans.stop - spans.start).max()))
+        return size // SENTENCE * SENTENCE if self._cuts_sentences else size
+
+    @property
+    def _cuts_sentences(self) -> bool:
+        return isinstance(self.objective, CutAtMarks)
 
     def noise(self, size: int, rng: np.random.Generator, *words: np.ndarray) -> Source:
         """Return a piece and mates of `size` random words each.

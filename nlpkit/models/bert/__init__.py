@@ -4,6 +4,8 @@ The defaults are the paper's base model. The model is in `model.py`, so that a r
 without torch.
 """
 
+from typing import ClassVar
+
 from nlpkit.models.encoder_config import EncoderConfig
 
 MODEL_TYPE = "bert"  # transformers' name of the family, in config.json
@@ -14,3 +16,6 @@ VOCABULARY = ("token_embedding", "token_bias", "output_embedding")
 
 class Config(EncoderConfig):
     """Sizes of a BERT; the vocabulary's comes from the tokenizer."""
+
+    ATTENTION_FIELDS: ClassVar[frozenset[str]] = frozenset({"first", "last"})
+    given_positions: ClassVar[bool] = True

@@ -52,20 +52,33 @@ class Model(encoder.TransformedHead):
         """The backends of the last forward pass, with their reasons, for the log."""
         return self.layers.attention_choice
 
-    def forward(self, lengths: Sequence[int], input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
+    def forward(
+        self,
+        lengths: Sequence[int],
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        position_ids: Tensor | None = None,
+        first: Tensor | None = None,
+        last: Tensor | None = None,
+    ) -> Tensor:
         """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
 
         Args:
             input_ids: (N,) int64.
             token_type_ids: (N,) int64: which text of its sequence a token is in.
+            position_ids: (N,) int64; default: from 0 in each sequence.
+            first: (N,) int64: the first position that a token sees, for attention `seen_range`.
+            last: (N,) int64: the last one.
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.
         """
         layout = encoder.layout_within(lengths, self.config.max_positions, input_ids.device)
         words = F.embedding(input_ids, self.token_embedding)
-        x = self.embeddings(words, layout.positions, token_type_ids)
-        return self.layers(x, layout, self.backend)
+        positions = layout.positions if position_ids is None else position_ids
+        x = self.embeddings(words, positions, token_type_ids)
+        ranges = {} if first is None or last is None else {"first": first, "last": last}
+        return self.layers(x, layout, self.backend, ranges)
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C), the representation of each sequence in a task: its first state, pooled."""

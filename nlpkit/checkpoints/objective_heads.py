@@ -1,0 +1,44 @@
+"""The layers of objectives, kept in a file of their own beside the model, which others ignore.
+
+An objective with layers that no model of the family has, such as those of span boundaries, gives
+them by `heads`. They are the model's `objective_heads` while it is trained.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from nlpkit.checkpoints.hf_layout import save_tensors
+from nlpkit.errors import FileError
+
+FILE = "objective.safetensors"
+PREFIX = "objective_heads."  # of these parameters in a model's state dict
+
+
+def split(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the weights of a model without the layers of objectives, and these layers."""
+    own = {name: tensor for name, tensor in weights.items() if name.startswith(PREFIX)}
+    return {name: tensor for name, tensor in weights.items() if name not in own}, own
+
+
+def write(directory: Path, own: Mapping[str, Tensor]) -> None:
+    """Write the layers of objectives, if there are any."""
+    if own:
+        save_tensors(directory / FILE, own)
+
+
+def read(directory: Path) -> dict[str, Tensor]:
+    """Return the layers of objectives in a checkpoint; empty if it has none."""
+    path = directory / FILE
+    if not path.is_file():
+        return {}
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise FileError(f"{path}: not a readable safetensors file: {error}") from error
+    if wrong := [name for name in tensors if not name.startswith(PREFIX)]:
+        raise FileError(f"{path}: {wrong[0]} is not a layer of an objective")
+    return tensors

@@ -1,0 +1,115 @@
+"""Settings of ELECTRA, an encoder that finds the tokens which a generator replaced.
+
+Clark et al. 2020. The defaults are the paper's base model (table 6). The model is in `model.py`, so
+that a recipe is checked without torch.
+"""
+
+from pydantic import Field, model_validator
+
+from nlpkit.models.encoder_config import EncoderConfig
+
+MODEL_TYPE = "electra"  # transformers' name of the family, in config.json
+DEFAULT_OBJECTIVE = "rtd"  # of a checkpoint that names no objective
+# Parameters whose first dimension is the vocabulary.
+VOCABULARY = ("token_embedding", "generator.token_bias", "generator.output_embedding")
+
+HEAD_WIDTH = 64  # of a head of the generator, in the authors' code
+
+
+class Config(EncoderConfig):
+    """Sizes of the discriminator and of the generator; the vocabulary's comes from the tokenizer.
+
+    What is not said of the generator is as in the discriminator.
+    """
+
+    embedding_size: int | None = Field(
+        None,
+        gt=0,
+        description="width of the embeddings, which both models share; if it is not that of a "
+        "model, a linear layer is between; default: hidden_size",
+    )
+    generator_size: float | None = Field(
+        0.25,
+        gt=0,
+        le=1,
+        description="width of the generator, as a share of hidden_size: 1/4 to 1/2 is best "
+        "(sec. 3.2; the paper's base model has 1/3); null: no generator, as after tuning",
+    )
+    generator_layers: float = Field(
+        1.0, gt=0, le=1, description="layers of the generator, as a share of num_layers"
+    )
+    generator_heads: int | None = Field(
+        None, gt=0, description="attention heads of the generator; default: one for a width of 64"
+    )
+    generator_intermediate_size: int | None = Field(
+        None,
+        gt=0,
+        description="width inside the feed-forward layers of the generator; default: 4 times its "
+        "width",
+    )
+
+    @model_validator(mode="after")
+    def _generator_fits(self) -> "Config":
+        width, heads = self.generator_width, self.num_generator_heads
+        if width % heads:
+            raise ValueError(
+                f"generator_size: the generator is {width} wide, which its {heads} heads do not "
+                "divide; set generator_heads, or another generator_size"
+            )
+        return self
+
+    @property
+    def predicts_tokens(self) -> bool:
+        """The states are the discriminator's, which tell original tokens from replaced ones."""
+        return False
+
+    @property
+    def scores_pairs(self) -> bool:
+        """There is no head for pairs."""
+        return False
+
+    @property
+    def generator(self) -> bool:
+        """Whether there is a generator."""
+        return self.generator_size is not None
+
+    @property
+    def embedding_width(self) -> int:
+        """The width of the embeddings."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def generator_width(self) -> int:
+        """The width of the generator, as the authors' code rounds it."""
+        return max(1, round(self.hidden_size * (self.generator_size or 1.0)))
+
+    @property
+    def num_generator_layers(self) -> int:
+        """The number of the generator's layers; 0 without a generator."""
+        return max(1, round(self.num_layers * self.generator_layers)) if self.generator else 0
+
+    @property
+    def num_generator_heads(self) -> int:
+        """The number of the generator's attention heads."""
+        return self.generator_heads or max(1, self.generator_width // HEAD_WIDTH)
+
+    @property
+    def generator_inner_size(self) -> int:
+        """The width inside the generator's feed-forward layers."""
+        return self.generator_intermediate_size or 4 * self.generator_width
+
+    def of_generator(self) -> "Config":
+        """Return the settings of an encoder of the generator's sizes."""
+        sizes = {
+            "hidden_size": self.generator_width,
+            "num_layers": self.num_generator_layers,
+            "num_heads": self.num_generator_heads,
+            "intermediate_size": self.generator_inner_size,
+            "embedding_size": self.embedding_width,
+            "generator_size": None,
+        }
+        return self.model_copy(update=sizes)
+
+    def for_task(self) -> "Config":
+        """Return the settings of the discriminator alone, which is what a task tunes."""
+        return self.model_copy(update={"generator_size": None})

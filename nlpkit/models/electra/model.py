@@ -1,0 +1,304 @@
+"""ELECTRA (Clark et al. 2020, arXiv 2003.10555) over packed sequences, in transformers' layout.
+
+Two encoders with BERT's layers. The generator predicts masked tokens; the discriminator says of
+each token whether it is the generator's. They share the embeddings of tokens, positions and types
+with their norm, as in google-research/electra; each has a linear layer that makes the embeddings as
+wide as itself. A task tunes the discriminator alone.
+N tokens of the pack, M selected rows, S sequences, C hidden_size, G width of the generator,
+E width of the embeddings, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nlpkit.attention.layout import Layout
+from nlpkit.models import encoder, encoder_format
+from nlpkit.models.electra import Config
+from nlpkit.models.flops import visible_pairs
+from nlpkit.models.head import DenseHead, TaskHead
+from nlpkit.models.hf_format import FOLDERS, HfFormat, Settings
+from nlpkit.models.sampling import sample
+
+GENERATOR = "generator"  # the folder of its checkpoint
+
+
+class ClassifierHead(DenseHead):
+    """Dropout, a dense layer with GELU, dropout, a linear layer: ELECTRA's classifier."""
+
+    def activation(self, states: Tensor) -> Tensor:
+        """Return what follows the dense layer."""
+        return F.gelu(states)
+
+
+LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
+TASK_HEADS = {  # transformers' models with a task's layer
+    "sequence_classification": TaskHead(
+        "ElectraForSequenceClassification",
+        "classifier.out_proj",
+        kind=ClassifierHead,
+        modules={"dense": "classifier.dense"},
+    ),
+    "token_classification": TaskHead("ElectraForTokenClassification", "classifier"),
+    "question_answering": TaskHead("ElectraForQuestionAnswering", "qa_outputs"),
+    "multiple_choice": TaskHead(
+        "ElectraForMultipleChoice",
+        "classifier",
+        kind=ClassifierHead,
+        modules={"dense": "sequence_summary.summary"},
+    ),
+}
+
+
+class Encoder(nn.Module):
+    """The layers of one of the two models, after a linear layer if the embeddings need it."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        embedded, width = config.embedding_width, config.hidden_size
+        self.widen = nn.Linear(embedded, width) if embedded != width else None
+        blocks = [encoder.Layer(config) for _ in range(config.num_layers)]
+        self.layers = encoder.Layers(config, nn.ModuleList(blocks), blocks)
+
+    def forward(self, embedded: Tensor, layout: Layout, backend: str) -> Tensor:
+        """Return the last hidden states (N, C) from the embeddings (N, E)."""
+        x = embedded if self.widen is None else self.widen(embedded)
+        return self.layers(x, layout, backend)
+
+
+class Generator(Encoder):
+    """The generator with the layers of its head; the table of the output is the model's."""
+
+    output_embedding: nn.Parameter | None
+
+    def __init__(self, config: Config, vocab_size: int):
+        super().__init__(config)
+        width = config.embedding_width
+        self.output_dense = nn.Linear(config.hidden_size, width)
+        self.output_norm = nn.LayerNorm(width, config.norm_eps)
+        self.token_bias = nn.Parameter(torch.empty(vocab_size))
+        table = None if config.tie else nn.Parameter(torch.empty(vocab_size, width))
+        self.register_parameter("output_embedding", table)
+
+    def output_states(self, hidden: Tensor) -> Tensor:
+        """Return what the table is multiplied by, (M, E), from hidden states (M, G)."""
+        return self.output_norm(F.gelu(self.output_dense(hidden)))
+
+
+class Model(encoder.TiedHead):
+    """Generator and discriminator; without a generator, the discriminator alone."""
+
+    def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
+        super().__init__()
+        width = config.hidden_size
+        self.config, self.vocab_size, self.backend = config, vocab_size, backend
+        self.token_embedding = nn.Parameter(torch.empty(vocab_size, config.embedding_width))
+        self.embeddings = encoder.Embeddings(config, config.embedding_width, config.max_positions)
+        self.discriminator = Encoder(config)
+        self.replaced_dense = nn.Linear(width, width)
+        self.replaced_score = nn.Linear(width, 1)
+        self.generator = Generator(config.of_generator(), vocab_size) if config.generator else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw weights from N(0, init_std) with torch's current generator; set biases to 0."""
+        encoder.initialize(self.named_parameters(), self.config.init_std)
+
+    @property
+    def attention_choice(self) -> str:
+        """The backends of the last forward pass, with their reasons, for the log."""
+        halves = [half for half in (self.generator, self.discriminator) if half is not None]
+        return next((c for half in halves if (c := half.layers.attention_choice)), "")
+
+    def forward(
+        self,
+        lengths: Sequence[int],
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        is_target: Tensor | None = None,
+    ) -> Tensor:
+        """Return the discriminator's last hidden states (N, C) of a pack of sequences.
+
+        Args:
+            input_ids: (N,) int64.
+            token_type_ids: (N,) int64: which text of its sequence a token is in.
+            is_target: (N,) bool: the tokens that the generator is to predict. If it is given, the
+                states are the generator's, (N, G), of a text with masked tokens.
+
+        Raises:
+            ValueError: a sequence is longer than `max_positions`.
+        """
+        layout = encoder.layout_within(lengths, self.config.max_positions, input_ids.device)
+        words = F.embedding(input_ids, self.token_embedding)
+        x = self.embeddings(words, layout.positions, token_type_ids)
+        half = self.discriminator if is_target is None else self._generator
+        return half(x, layout, self.backend)
+
+    @property
+    def _generator(self) -> Generator:
+        assert self.generator is not None  # objectives need the capability
+        return self.generator
+
+    def output_states(self, hidden: Tensor) -> Tensor:
+        """Return what the table is multiplied by, (M, E), from the generator's states (M, G)."""
+        return self._generator.output_states(hidden)
+
+    def output_table(self) -> Tensor:
+        """Return the table of the output, (V, E)."""
+        own = self._generator.output_embedding
+        return self.token_embedding if own is None else own
+
+    def output_bias(self) -> Tensor:
+        """Return what is added to the logits of every token, (V,)."""
+        return self._generator.token_bias
+
+    def sampled_tokens(
+        self, hidden: Tensor, index: Tensor, uniform: Tensor, temperature: float = 1.0
+    ) -> Tensor:
+        """Return tokens (M,) that the generator draws at rows `index` (M,); no gradient.
+
+        Args:
+            hidden: the generator's states (N, G).
+            uniform: (M,), a number from 0 to 1 for each draw.
+        """
+        with torch.no_grad():
+            states = self.output_states(hidden[index])
+        return sample(
+            states, self.output_table(), uniform, bias=self.output_bias(), temperature=temperature
+        )
+
+    def replaced_logits(self, hidden: Tensor) -> Tensor:
+        """Return (M,) scores that a token is replaced, from the discriminator's states (M, C)."""
+        activation = encoder.ACTIVATIONS[self.config.hidden_act]
+        return self.replaced_score(activation(self.replaced_dense(hidden))).squeeze(1)
+
+    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return (S, C), the representation of each sequence in a task: its first state."""
+        return encoder.first_states(hidden, lengths)
+
+
+def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
+    """Return the FLOPs of one training step on a pack; backward takes twice those of forward."""
+    tokens, embedded = sum(lengths), config.embedding_width
+    total = 0.0
+    halves = [config, config.of_generator()] if config.generator else [config]
+    for half in halves:
+        width = half.hidden_size
+        weights = half.num_layers * encoder.layer_weights(half)
+        weights += embedded * width if embedded != width else 0
+        total += 3 * 2 * (tokens * weights + 2 * width * visible_pairs(half, lengths))
+    if config.generator:
+        head = vocab_size * embedded + config.generator_width * embedded
+        # Samples take another forward pass of the head.
+        total += (3 + 1) * 2 * targets * head
+        total += 3 * 2 * tokens * (config.hidden_size**2 + config.hidden_size)
+    return total
+
+
+_OWN = ("generator_size", "generator_layers", "generator_heads", "generator_intermediate_size")
+_SIZES = {
+    "generator_width": "hidden_size",
+    "num_generator_layers": "num_hidden_layers",
+    "num_generator_heads": "num_attention_heads",
+    "generator_inner_size": "intermediate_size",
+}
+
+
+def _more_settings(config: Config) -> dict[str, Any]:
+    notes = {name: getattr(config, name) for name in _OWN if config.generator}
+    return {"embedding_size": config.embedding_width, "nlpkit": notes}
+
+
+def _read_config(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
+    checked = encoder_format.check_settings(settings, sizes)
+    width = settings.get("embedding_size", checked["hidden_size"])
+    checked["embedding_size"] = None if width == checked["hidden_size"] else width
+    inner = settings.get(FOLDERS, {}).get(GENERATOR)
+    if inner is None:
+        return checked | {"generator_size": None}
+    if not inner:  # it may be missing, and gets the default size
+        return checked
+    if (other := inner.get("embedding_size", inner["hidden_size"])) != width:
+        raise ValueError(
+            f"the generator's embedding_size is {other}; it shares the embeddings of the "
+            f"discriminator, which are {width} wide"
+        )
+    return checked | _generator_sizes(settings, checked, inner)
+
+
+def _generator_sizes(settings: Settings, sizes: dict[str, Any], inner: Settings) -> dict[str, Any]:
+    """Return the settings that give the generator the sizes in its own config.json."""
+    notes = settings.get("nlpkit", {})
+    as_written = {name: notes[name] for name in _OWN if name in notes}
+    shares = {
+        "generator_size": inner["hidden_size"] / sizes["hidden_size"],
+        "generator_layers": inner["num_hidden_layers"] / sizes["num_layers"],
+    }
+    exact = {
+        "generator_heads": inner["num_attention_heads"],
+        "generator_intermediate_size": inner["intermediate_size"],
+    }
+    # What was written, if it gives these sizes; else the shares, with as many defaults as possible.
+    for found in (as_written, shares, *(shares | {n: exact[n]} for n in exact)):
+        config = Config.model_construct(**{**sizes, **found})
+        if all(getattr(config, ours) == inner[theirs] for ours, theirs in _SIZES.items()):
+            return found
+    return shares | exact
+
+
+def _names(body: str, half: str, layers: str) -> dict[str, str]:
+    """Return the names of an encoder; `half` is the prefix of ours, `layers` counts its layers."""
+    shared = encoder_format.body_names(body)
+    names = {"token_embedding": shared["token_embedding"]}
+    names |= {ours: name for ours, name in shared.items() if ours.startswith("embeddings.")}
+    for ours, theirs in shared.items():
+        if ours.startswith("layers."):
+            names[f"{half}.{_counted(ours, layers)}"] = _counted(theirs, layers)
+    return names | {f"{half}.widen": f"{body}embeddings_project"}
+
+
+def _counted(name: str, layers: str) -> str:
+    return name.replace("{num_layers}", f"{{{layers}}}")
+
+
+_SHARED = ("max_positions", "type_vocab_size", "hidden_act", "dropout", "attention_dropout",
+           "norm_eps", "init_std", "tie")  # fmt: skip
+_DECODER = "generator_lm_head"
+_OF_GENERATOR = HfFormat(
+    architecture="ElectraForMaskedLM",
+    body="electra.",
+    names={
+        **_names("electra.", "generator", "num_generator_layers"),
+        "generator.output_dense": "generator_predictions.dense",
+        "generator.output_norm": "generator_predictions.LayerNorm",
+        "generator.token_bias": f"{_DECODER}.bias",
+        "generator.output_embedding": f"{_DECODER}.weight",
+    },
+    copies={f"{_DECODER}.weight": "token_embedding"},
+    sizes={
+        **{name: encoder_format.SIZES[name] for name in _SHARED},
+        **_SIZES,
+        "embedding_width": "embedding_size",
+    },
+    present=lambda config: config.generator,
+)
+FORMAT = HfFormat(
+    architecture="ElectraForPreTraining",
+    body="electra.",
+    names={
+        **_names("electra.", "discriminator", "num_layers"),
+        "replaced_dense": "discriminator_predictions.dense",
+        "replaced_score": "discriminator_predictions.dense_prediction",
+    },
+    old_ends=encoder_format.OLD_ENDS,
+    optional=("discriminator_predictions",),  # ElectraForSequenceClassification has none
+    ignored=("position_ids",),
+    sizes=encoder_format.SIZES,
+    defaults=encoder_format.DEFAULTS,
+    more_settings=_more_settings,
+    read_config=_read_config,
+    folders={GENERATOR: _OF_GENERATOR},
+)

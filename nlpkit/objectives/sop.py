@@ -1,0 +1,130 @@
+"""Sentence order prediction (ALBERT, Lan et al. 2020, arXiv:1909.11942, sec. 3.1).
+
+A document is cut into pieces of whole sentences, a piece into two texts where a sentence begins:
+`[CLS] A [SEP] B [SEP]`. They are in order (label 0) or swapped (label 1), half of the time each, as
+transformers numbers them. Both texts are always of the same document, so a wrong order is never a
+negative pair of `nsp` (google-research/albert#234).
+
+With `segments: k` a piece is cut into k texts, and the label is one of k! orders: text i of the
+example was text `names[label][i]` of the piece. (StructBERT, Wang et al. 2019, arXiv:1908.04577,
+has pairs in three orders; Cui et al. 2022 and others shuffle more.)
+
+T tokens of a piece, S sequences, K orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise, permutations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import Field as Setting
+
+from nlpkit.config import FrozenConfig
+from nlpkit.data.marks import Marked
+from nlpkit.errors import UsageError
+from nlpkit.objectives._cutting import cut_sentences
+from nlpkit.objectives._pairs import Pairing, part, sentence_starts
+from nlpkit.objectives.contract import Field, Loss, ModelSettings, Spans, Term
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from nlpkit.data.pack import Batch
+    from nlpkit.tokenizers.contract import Extendable
+
+HEAD = "sentence_order"
+
+
+class Config(FrozenConfig):
+    """How text is cut, and how many texts are ordered."""
+
+    max_length: int = Setting(512, ge=8, description="longest example, in tokens")
+    segments: int = Setting(2, ge=2, le=5, description="texts whose order is predicted")
+
+
+class Objective(Pairing):
+    """Examples and loss of sentence order prediction."""
+
+    parts = ("sop",)
+    fields: Mapping[str, Field] = {
+        **Pairing.fields,
+        "sentence_order_label": Field(np.int64, per="sequence"),
+    }
+    marks = ("sentence_start",)
+    cut_mark = "sentence_start"
+
+    def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
+        """Bind the settings.
+
+        Raises:
+            ValueError: `max_length` is more than the model has positions.
+        """
+        super().__init__(config, tokenizer, model_config)
+        self.extra = config.segments + 1
+        self.orders = list(permutations(range(config.segments)))
+        names: tuple[str, ...] = ("in_order", "swapped")
+        if config.segments > 2:
+            names = tuple("".join(map(str, order)) for order in self.orders)
+            self.needs = (*self.needs, "hidden_size")
+        label = Field(np.int64, per="sequence", names=names)
+        self.fields = {**self.fields, "sentence_order_label": label}
+
+    def heads(self) -> dict[str, nn.Module]:
+        """Return the layer that tells more than two orders; two are told by the model's own."""
+        if self.config.segments == 2:
+            return {}
+        from torch import nn
+
+        size = self.model_config.hidden_size  # type: ignore[attr-defined]
+        layer = nn.Linear(size, len(self.orders))
+        nn.init.normal_(layer.weight, std=0.02)
+        nn.init.zeros_(layer.bias)
+        return {HEAD: layer}
+
+    def spans(self, lengths: np.ndarray) -> Spans:
+        """Raise `UsageError`: pieces are cut at sentences, not by lengths alone."""
+        raise UsageError("objective: sop cuts text at sentences, so it cannot be part of a mixture")
+
+    def spans_at(self, lengths: np.ndarray, starts: np.ndarray) -> Spans:
+        """Return pieces of whole sentences, which begin at `starts` in all documents as one."""
+        size = self.config.max_length - self.extra
+        return cut_sentences(lengths, starts, size, self.config.segments)
+
+    def example(self, ids: Marked, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return the texts of a piece in a random order, and which one that is."""
+        count = self.config.segments
+        starts = sentence_starts(ids)
+        inner = starts[starts > 0]
+        if len(inner) < count - 1:  # not a piece of `spans_at`
+            inner = np.arange(1, len(ids))
+        cuts = np.sort(rng.permutation(inner)[: count - 1]).tolist()
+        texts = [part(ids, begin, end) for begin, end in pairwise([0, *cuts, len(ids)])]
+        label = int(rng.integers(len(self.orders)))
+        example = self.joined([texts[number] for number in self.orders[label]])
+        return example | {"sentence_order_label": np.array([label])}
+
+    def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Return the texts in the order of the piece."""
+        ids, order = example["input_ids"], self.orders[int(example["sentence_order_label"][0])]
+        stops = np.flatnonzero((ids == self.delimiter) | (ids == self.end))
+        texts = [ids[a + 1 : b] for a, b in pairwise([0, *stops[: len(order) - 1], len(ids) - 1])]
+        return [texts[order.index(number)] for number in range(len(order))]
+
+    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """Return the number of sequences."""
+        return {"sop": len(batch["sentence_order_label"])}
+
+    def loss(self, model: Any, hidden: torch.Tensor, batch: Batch) -> Loss:
+        """Return cross entropy over the sequences."""
+        import torch.nn.functional as F
+
+        labels = batch.fields["sentence_order_label"]
+        if len(self.orders) == 2:
+            logits = model.pair_logits(hidden, batch.lengths)
+        else:
+            logits = model.objective_heads[HEAD](model.summary(hidden, batch.lengths))
+        total = F.cross_entropy(logits.float(), labels, reduction="sum")
+        return Loss({"sop": Term(total, len(labels))})

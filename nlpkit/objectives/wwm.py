@@ -1,0 +1,33 @@
+"""Whole-word masking (BERT's release of May 2019; Cui et al. 2019, arXiv:1906.08101).
+
+As `mlm`, but all tokens of a word are targets together. What a target becomes is drawn for each
+token, as in BERT. Words are those of `data/words.py`: runs between white space and punctuation, and
+Chinese words by jieba, although the tokens are characters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from nlpkit.objectives._masking import Drawn, MaskConfig, TextMasking, of_units, words_of
+
+
+class Config(MaskConfig):
+    """How text is cut, how many tokens are targets, and what becomes of them."""
+
+
+class Objective(TextMasking):
+    """Examples and loss of whole-word masking."""
+
+    marks = ("word_start",)
+
+    def draw(
+        self, example: Mapping[str, np.ndarray], where: np.ndarray, rng: np.random.Generator
+    ) -> Drawn:
+        """Return thresholds that are the same for all tokens of a word."""
+        words = words_of(example, where)
+        count = int(words[-1]) + 1 if len(words) else 0
+        order = rng.permutation(count)[words] if count else words
+        return Drawn(of_units(order, count, rng)[order])

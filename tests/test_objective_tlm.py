@@ -1,0 +1,107 @@
+"""Translation language modelling: pairs, restarting positions, types as languages; and in a BERT
+that transformers computes as well."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig
+
+from nlpkit.checkpoints import hf_layout
+from nlpkit.data.marks import Marked
+from nlpkit.data.pack import collate
+from nlpkit.errors import DataError
+from nlpkit.models import bert
+from nlpkit.models.bert.model import Model
+from nlpkit.objectives import tlm
+from nlpkit.objectives.contract import IGNORE, forward
+from tests._families import oracle
+from tests._masked import bound_of, marked, tokenizer
+
+SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 24}
+CONFIG = bert.Config(**SIZES, max_positions=64)
+
+
+def _objective(**settings) -> tlm.Objective:
+    settings = {"max_length": 64} | settings
+    return tlm.Objective(tlm.Config(**settings), tokenizer(), CONFIG)
+
+
+def _pair(first: str, second: str) -> Marked:
+    one, two = marked(first), marked(second, is_second=True)
+    return Marked(np.append(one.ids, two.ids), np.append(one.marks, two.marks))
+
+
+PAIR = _pair("A model predicts what it does not see.", "我们预测被遮住的词语。")
+
+
+def test_pair_is_two_texts_with_languages_and_positions_of_their_own() -> None:
+    objective = _objective()
+    example = objective.example(PAIR, np.random.default_rng(0))
+    second = int(PAIR.has("second_side").sum())
+    first = len(PAIR) - second
+    assert example["token_type_ids"].tolist() == [0] * (first + 2) + [1] * (second + 1)
+    # By hand: [CLS] A [SEP] is 0 … first + 1, and the translation begins with 0 again.
+    assert example["position_ids"].tolist() == [*range(first + 2), *range(second + 1)]
+    whole = objective.unmask(example)["input_ids"]
+    assert whole[[0, first + 1, -1]].tolist() == [
+        objective.start,
+        objective.delimiter,
+        objective.end,
+    ]
+    texts = objective.restore(objective.unmask(example))
+    assert np.array_equal(np.concatenate(texts), PAIR.ids)
+    assert len(texts[1]) == second
+
+
+def test_both_languages_are_masked_at_the_rate() -> None:
+    objective = _objective()
+    count = 4000
+    chosen = np.zeros(len(PAIR) + 3)
+    for number in range(count):
+        chosen += objective.example(PAIR, np.random.default_rng(number))["labels"] != IGNORE
+    assert chosen.sum() / (count * len(PAIR)) == pytest.approx(
+        0.15, abs=bound_of(0.15, count * len(PAIR))
+    )
+    special = [0, int((~PAIR.has("second_side")).sum()) + 1, -1]
+    assert chosen[special].tolist() == [0, 0, 0]
+    assert (np.delete(chosen, special) / count > 0.1).all()
+
+
+def test_pairs_that_are_too_long_are_dropped_and_counted() -> None:
+    objective = _objective(max_length=10)
+    found = objective.spans(np.array([7, 8, 1, 2]))
+    assert (found.document.tolist(), found.stop.tolist()) == ([0, 3], [7, 2])
+    assert found.dropped == {"pairs_too_long": 1, "pairs_without_text": 1}
+    assert objective.length(found.stop - found.start).tolist() == [10, 5]
+
+
+def test_text_without_translation_is_refused_with_what_would_be_right() -> None:
+    with pytest.raises(DataError, match=r"set data\.format: parallel"):
+        _objective().example(marked("one two."), np.random.default_rng(0))
+
+
+def test_states_are_those_of_transformers_with_the_same_positions(tmp_path: Path) -> None:
+    size = tokenizer().vocab_size
+    theirs = oracle.drawn(
+        "BertForPreTraining",
+        BertConfig(
+            vocab_size=size, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+            intermediate_size=24, max_position_embeddings=64,
+        ),
+    )  # fmt: skip
+    theirs.save_pretrained(tmp_path)
+    loaded = hf_layout.converted("bert", tmp_path, *hf_layout.read(tmp_path))
+    model = Model(loaded.config, size).eval()
+    model.load_state_dict(loaded.state)
+    objective = _objective()
+    made = [objective.example(PAIR, np.random.default_rng(n)) for n in range(3)]
+    batch = collate(made, objective.fields)
+    batch.fields = {n: torch.from_numpy(v) for n, v in batch.fields.items()}
+    with torch.no_grad():
+        ours = forward(objective, model, batch)
+        for example, states in zip(made, ours.split([*batch.lengths]), strict=True):
+            given = {n: torch.from_numpy(example[n])[None] for n in objective.inputs}
+            wanted = theirs(**given, output_hidden_states=True).hidden_states[-1][0]
+            torch.testing.assert_close(states, wanted, **oracle.CLOSE)

@@ -1,0 +1,114 @@
+"""UniLM: four attention masks in one model, drawn by their weights."""
+
+import numpy as np
+import pytest
+import torch
+
+from nlpkit import attention
+from nlpkit.attention.contract import Choice
+from nlpkit.attention.layout import Layout
+from nlpkit.data.pack import collate
+from nlpkit.models import bert
+from nlpkit.models.bert import model as bert_model
+from nlpkit.objectives import unilm
+from nlpkit.objectives.contract import IGNORE, forward
+from nlpkit.recipe.fit import missing
+from tests._masked import bound_of, document, marked, tokenizer
+
+SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 24}
+RANGE = (Choice.of("seen_range"),)
+CONFIG = bert.Config(**SIZES, type_vocab_size=6).model_copy(update={"attention": RANGE})
+
+
+def _objective(model: object = CONFIG, **settings) -> unilm.Objective:
+    return unilm.Objective(unilm.Config(**settings), tokenizer(), model)
+
+
+TEXT = marked("one two three. four five six. seven.")
+
+
+def test_masks_are_drawn_by_their_weights() -> None:
+    objective = _objective()
+    count = 20_000
+    rng = np.random.default_rng(0)
+    drawn = np.bincount(
+        [int(objective.example(TEXT, rng)["mask"][0]) for _ in range(count)], minlength=4
+    )
+    # Dong et al. 2019, sec. 2.3: 1/3 both, 1/6 left, 1/6 right, 1/3 sequence to sequence.
+    for share, wanted in zip(drawn / count, (1 / 3, 1 / 6, 1 / 6, 1 / 3), strict=True):
+        assert share == pytest.approx(wanted, abs=bound_of(wanted, count))
+
+
+@pytest.mark.parametrize("name", unilm.MASKS)
+def test_attention_sees_what_the_mask_says(name: str) -> None:
+    weights = {mask: float(mask == name) for mask in unilm.MASKS}
+    objective = _objective(**weights)
+    example = objective.example(TEXT, np.random.default_rng(0))
+    size = len(example["input_ids"])
+    assert objective.fields["mask"].names[int(example["mask"][0])] == name
+    fields = {n: torch.from_numpy(example[n]) for n in ("first", "last")}
+    seen = attention.dense_mask(RANGE[0], Layout.of((size,), "cpu"), fields).numpy()
+    row, column = np.arange(size)[:, None], np.arange(size)[None]
+    first = len(objective.restore(objective.unmask(example))[0]) + 2  # [CLS] A [SEP]
+    wanted = {
+        "both": np.ones((size, size), np.bool_),
+        "left": column <= row,
+        "right": column >= row,
+        "source": np.where(row < first, column < first, column <= row),
+    }[name]
+    assert np.array_equal(seen, wanted)
+    types = {"both": {0, 1}, "left": {2}, "right": {3}, "source": {4, 5}}[name]
+    assert {*example["token_type_ids"].tolist()} == types
+
+
+def test_source_comes_back_and_texts_are_cut_at_sentences() -> None:
+    objective = _objective()
+    rng = np.random.default_rng(0)
+    tokens = targets = 0
+    for _ in range(1500):
+        piece = document(10, rng)
+        example = objective.example(piece, rng)
+        one, two = objective.restore(objective.unmask(example))
+        assert np.array_equal(np.append(one, two), piece.ids)
+        assert len(one) in np.flatnonzero(piece.has("sentence_start"))
+        chosen = example["labels"] != IGNORE
+        ends = [0, len(one) + 1, -1]
+        assert not chosen[ends].any()
+        tokens, targets = tokens + len(piece), targets + int(chosen.sum())
+    assert tokens > 100_000
+    assert targets / tokens == pytest.approx(0.15, abs=bound_of(0.15, tokens))
+
+
+def test_loss_has_a_part_for_each_mask() -> None:
+    torch.manual_seed(0)
+    model = bert_model.Model(CONFIG, tokenizer().vocab_size).eval()
+    objective = _objective(rate=0.5)
+    made = [objective.example(TEXT, np.random.default_rng(n)) for n in range(20)]
+    batch = collate(made, objective.fields)
+    counts = objective.num_targets(batch.fields)
+    batch.fields = {n: torch.from_numpy(v) for n, v in batch.fields.items()}
+    loss = objective.loss(model, forward(objective, model, batch), batch)
+    parts = loss.parts
+    assert {*parts} == {f"unilm.{name}" for name in unilm.MASKS}
+    assert counts == loss.num_targets == {"unilm": sum(count for _, count in parts.values())}
+    assert float(sum(total for total, _ in parts.values())) == pytest.approx(
+        loss.terms["unilm"].loss_sum.item(), rel=1e-5
+    )
+    for number, name in enumerate(unilm.MASKS):
+        own = [e for e in made if e["mask"][0] == number]
+        assert parts[f"unilm.{name}"][1] == sum(int((e["labels"] != IGNORE).sum()) for e in own)
+
+
+def test_family_without_ranges_lacks_what_it_needs() -> None:
+    assert missing(unilm.Objective, CONFIG) == []
+    assert missing(unilm.Objective, bert.Config(**SIZES)) == ["ranges"]
+
+
+def test_model_with_two_types_is_refused_with_both_ways_out() -> None:
+    two = bert.Config(**SIZES).model_copy(update={"attention": RANGE})
+    with pytest.raises(ValueError, match=r"set model\.type_vocab_size: 6, or mask_types: false"):
+        _objective(two)
+    example = _objective(two, mask_types=False, left=0.0, right=0.0).example(
+        TEXT, np.random.default_rng(0)
+    )
+    assert {*example["token_type_ids"].tolist()} == {0, 1}
