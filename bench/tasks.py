@@ -212,16 +212,19 @@ class Bench:
             tokenizer = json.dumps(str(self.out / task.base / "tokenizer"))
             model = json.dumps(recipe.load(BASES[task.base][0]).dump()["model"])
             start = _set(["init_from=null", f"tokenizer.path={tokenizer}", f"model={model}"])
-        options = ["--lora"] * (LORA in special) + ["--seeds", str(seeds)]
+        options = ["--lora"] * (LORA in special)
+        options += ["--seeds", str(seeds)] if seeds > 1 else []
         log = "-".join(place.relative_to(self.out).parts)
         trained = self.nlpkit(
             *("finetune", task.recipe, *start, *_set(sets), *options),
             *("--out", str(place), "--json"),
             log=log,
         )
+        runs = [place]
+        if seeds > 1:
+            runs = [place / f"seed-{seed}" for seed in json.loads(trained)["seeds"]]
         figures = []
-        for seed in json.loads(trained)["seeds"]:
-            run = str(place / f"seed-{seed}")
+        for run in map(str, runs):
             found = json.loads(self.nlpkit("eval", run, "--metrics", task.score, "--json", log=log))
             figures.append({"loss": found["loss"], **found["metrics"]})
         kept.write_text(json.dumps(figures))

@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from nlpkit.checkpoints import hf_layout, peft_layout
-from nlpkit.models import albert, bert, cpm_ant, families, gpt, gpt2, lora, roberta
+from nlpkit.models import albert, bert, cpm_ant, electra, families, gpt, gpt2, lora, roberta
 from nlpkit.models.cpm_ant.model import Model as CpmAnt
 from nlpkit.models.lora_config import Config
 from nlpkit.tokenizers.cpm_ant import SPECIAL_TOKENS, Tokenizer
@@ -48,7 +48,7 @@ TARGETS = {
 }
 # Encoders, which transformers opens with both their heads.
 _ENCODER = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "intermediate_size": 48}
-ENCODERS = {"albert": albert, "bert": bert, "roberta": roberta}
+ENCODERS = {"albert": albert, "bert": bert, "electra": electra, "roberta": roberta}
 CONFIGS |= {name: light.Config(**_ENCODER) for name, light in ENCODERS.items()}
 TRANSPOSED |= dict.fromkeys(ENCODERS, False)
 IDS = torch.arange(11, 31)

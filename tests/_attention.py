@@ -32,6 +32,7 @@ def fields_of(lengths, contexts="mixed", seed=0):
     total = sum(lengths)
     position = torch.cat([torch.arange(n) for n in lengths])
     text = torch.cat([torch.full((n,), 1 + i % 2) for i, n in enumerate(lengths)])
+    sizes = torch.cat([torch.full((n,), n) for n in lengths])
     context = {
         "mixed": torch.rand(total, generator=rng) < 0.5,
         "all": torch.ones(total, dtype=torch.bool),
@@ -43,6 +44,9 @@ def fields_of(lengths, contexts="mixed", seed=0):
         "segment": torch.where(position < 2, 0, text),
         "position": position,
         "span": None,
+        # Each token sees itself and up to three tokens to its left, and all to its right or none.
+        "first": (position - 3).clamp(min=0),
+        "last": torch.where(context, sizes - 1, position),
     }
 
 

@@ -46,8 +46,15 @@ def write(folder: Path, *names: str) -> Path:
 @contextmanager
 def bench(folder: Path, *names: str) -> Iterator[Bench]:
     """Yield what is proven of a list of objectives."""
+    with of_recipe(write(folder, *names)) as made:
+        yield made
+
+
+@contextmanager
+def of_recipe(path: Path) -> Iterator[Bench]:
+    """Yield what is proven of a recipe."""
     AcceleratorState._reset_state(reset_partial_state=True)
-    resolved = recipe.load(str(write(folder, *names)))
+    resolved = recipe.load(str(path))
     with selftest.bench(resolved, device="cpu", log=Log(QUIET), stop=StopFlag()) as made:
         yield made
 

@@ -333,7 +333,7 @@ def _stream(tmp_path, here, begin: int | None = 70) -> Stream:
     made = store.build_corpus(
         inputs, config, PLAIN, drop_unknown=False, cache_dir=tmp_path, marks=Sentences.marks
     )
-    names = SimpleNamespace(vocab_size=500, bos_id=begin, eos_id=71, pad_id=None)
+    names = SimpleNamespace(vocab_size=500, bos_id=begin, eos_id=71, pad_id=None, unk_id=None)
     settings_ = clm.Config(max_length=16, contiguous=begin is None)
     examples = Examples(made, Sentences(settings_, names, SimpleNamespace()), 1)
     return Stream(examples, budget=64, batches_per_step=2)

@@ -167,7 +167,7 @@ def test_boundary_loss_is_that_of_the_paper_span_by_span() -> None:
                 count += 1
         start += len(example["labels"])
     term = loss.terms["sbo"]
-    assert float(term.loss_sum) == pytest.approx(wanted, rel=1e-5)
+    assert term.loss_sum.item() == pytest.approx(wanted, rel=1e-5)
     counted = objective.num_targets(batch.fields)
     assert counted == {"mlm": loss.terms["mlm"].num_targets, "sbo": count} == loss.num_targets
     assert model.rows == [*counted.values()]

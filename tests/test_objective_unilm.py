@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from nlpkit import attention
+from nlpkit import attention, recipe
 from nlpkit.attention.contract import Choice
 from nlpkit.attention.layout import Layout
 from nlpkit.data.pack import collate
+from nlpkit.errors import RecipeError
 from nlpkit.models import bert
 from nlpkit.models.bert import model as bert_model
 from nlpkit.objectives import unilm
@@ -112,3 +113,10 @@ def test_model_with_two_types_is_refused_with_both_ways_out() -> None:
         TEXT, np.random.default_rng(0)
     )
     assert {*example["token_type_ids"].tolist()} == {0, 1}
+
+
+def test_refusal_names_the_kind_of_attention_that_unilm_needs() -> None:
+    with pytest.raises(RecipeError) as error:
+        recipe.load("bert", ["objective={name: unilm, max_length: 64}"])
+    assert str(error.value).endswith("family bert does not have; set attention: {kind: seen_range}")
+    recipe.load("bert", ["objective={name: unilm, max_length: 64}", "attention.kind=seen_range"])

@@ -33,14 +33,19 @@ RUNS = ["packed = alone", "batches", "accumulated = one", "saved = reopened", "r
 @pytest.mark.parametrize(
     ("objectives", "proofs"),
     [
-        (
+        pytest.param(
             ("nsp", "mlm"),
             [
                 "noise floor", "no leak", "no label leak", "no neighbour leak", "unmasking",
                 "shown targets", "mates",
             ],
+            marks=pytest.mark.slow,
         ),
-        (("rtd",), ["no label leak", "no neighbour leak", "unmasking", "detection"]),
+        pytest.param(
+            ("rtd",),
+            ["no label leak", "no neighbour leak", "unmasking", "detection"],
+            marks=pytest.mark.slow,
+        ),
         (("reorder",), ["no label leak", "no neighbour leak", "unmasking"]),
         pytest.param(("electra",), [*HIDING, "detection"], marks=pytest.mark.slow),
         (("plm",), HIDING),

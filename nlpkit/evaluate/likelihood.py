@@ -90,25 +90,27 @@ class Likelihood:
     ) -> list[np.ndarray]:
         """Return the log-probability of each token of each text, (T,) float64.
 
-        It is NaN for tokens that are not scored. `done` is called with the number of different
-        texts that are finished, and may raise to stop.
+        It is NaN for tokens that are not scored. `done` is called with the number of texts
+        that are finished, and may raise to stop.
 
         Raises:
             DivergedError: a log-probability is not finite.
         """
         found: dict[bytes, np.ndarray] = {}
-        for keys, part in self._windows(texts):
+        for keys, part, read in self._windows(texts):
             found |= dict(zip(keys, self._scored(part), strict=True))
-            done(len(found))
+            done(read)
         return [found[text.key()] for text in texts]
 
-    def _windows(self, texts: Sequence[Encoded]) -> Iterator[tuple[list[bytes], list["_Text"]]]:
-        """Yield different texts with their inputs, together about `_AT_ONCE` batches."""
+    def _windows(
+        self, texts: Sequence[Encoded]
+    ) -> Iterator[tuple[list[bytes], list["_Text"], int]]:
+        """Yield different texts with their inputs, about `_AT_ONCE` batches, and the texts read."""
         seen: set[bytes] = set()
         keys: list[bytes] = []
         window: list[_Text] = []
         tokens = 0
-        for text in texts:
+        for read, text in enumerate(texts, 1):
             key = text.key()
             if key in seen:
                 continue
@@ -118,10 +120,10 @@ class Likelihood:
             window.append(_Text(text, inputs))
             tokens += sum(len(each.inputs["input_ids"]) for each in inputs)
             if tokens >= _AT_ONCE * self.tokens_per_batch:
-                yield keys, window
+                yield keys, window, read
                 keys, window, tokens = [], [], 0
         if window:
-            yield keys, window
+            yield keys, window, len(texts)
 
     def _scored(self, window: Sequence["_Text"]) -> list[np.ndarray]:
         """Return the log-probabilities (T,) of each text of a window."""

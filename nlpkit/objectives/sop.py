@@ -7,7 +7,7 @@ negative pair of `nsp` (google-research/albert#234).
 
 With `segments: k` a piece is cut into k texts, and the label is one of k! orders: text i of the
 example was text `names[label][i]` of the piece. (StructBERT, Wang et al. 2019, arXiv:1908.04577,
-has pairs in three orders; Cui et al. 2022 and others shuffle more.)
+has pairs in three orders.)
 
 T tokens of a piece, S sequences, K orders.
 """

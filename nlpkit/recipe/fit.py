@@ -69,20 +69,23 @@ def of_objectives(
                 "remove one of them",
             )
         elif lacking := missing(made, config):
-            yield path, f"{section.name} needs {_needed(lacking, family, config)}{_suited(made)}"
+            yield (
+                path,
+                f"{section.name} needs {_needed(lacking, family, config)}{_suited(made, config)}",
+            )
         elif made.reads_text and not config.has_vocabulary:
             yield path, f"{section.name} reads text, and family {family} has no vocabulary"
         elif not number and config.has_vocabulary and not reads_text(objectives):
             yield (
                 path,
                 f"{section.name} reads no text, and family {family} has a vocabulary"
-                f"{_suited(made)}",
+                f"{_suited(made, config)}",
             )
         elif not number and (unread := [name for name in config.inputs if name not in given]):
             yield (
                 path,
                 f"{section.name} does not give {', '.join(unread)}, which family {family} reads"
-                f"{_suited(made)}",
+                f"{_suited(made, config)}",
             )
         elif isinstance(section.config, mixture.Config):
             for of, what in _of_mixture(section.config, family, config):
@@ -105,7 +108,10 @@ def _of_mixture(
                 f"{member.name} does not learn from running text, as the members of a mixture do",
             )
         elif lacking := missing(made, config):
-            yield number, f"{member.name} needs {_needed(lacking, family, config)}{_suited(made)}"
+            yield (
+                number,
+                f"{member.name} needs {_needed(lacking, family, config)}{_suited(made, config)}",
+            )
         elif what := _members.difference(first.objective, made):
             yield number, f"{first.label} and {member.label} {what}"
 
@@ -158,7 +164,14 @@ def families_for(objective: Any) -> list[str]:
     ]
 
 
-def _suited(objective: Any) -> str:
-    """Return a remark that names the families that the objective trains."""
-    families = families_for(objective)
-    return f"; it trains: {', '.join(families)}" if families else ""
+def _suited(objective: Any, config: ModelConfig) -> str:
+    """Return a remark that names the families that the objective trains, or a kind of attention."""
+    if families := families_for(objective):
+        return f"; it trains: {', '.join(families)}"
+    fitting = [
+        choice.kind
+        for choice in map(Choice.of, registry.names("attention/kinds"))
+        if not config.refuses_attention(choice)
+        and not missing(objective, with_attention(config, (choice,)))
+    ]
+    return f"; set attention: {{kind: {fitting[0]}}}" if fitting else ""

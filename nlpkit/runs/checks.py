@@ -20,7 +20,7 @@ def validated_objective(resolved: Resolved, part: ModelPart) -> Any:
         UsageError: the family does not fit an objective, or `eval.metrics` has no answers to score.
     """
     for path, problem in fit.of_objectives(resolved.recipe.objective, part.family, part.config):
-        raise UsageError(f"{dotted(path)}: {problem}")
+        raise UsageError(f"{dotted(path)}: {problem}{_remedy(resolved, part)}")
     first = resolved.recipe.objective[0]
     objective_class = registry.load("objectives", first.name).Objective
     if resolved.recipe.eval.metrics and not issubclass(objective_class, Task):
@@ -29,6 +29,22 @@ def validated_objective(resolved: Resolved, part: ModelPart) -> Any:
             "answers to score; remove the setting"
         )
     return objective_class
+
+
+def _remedy(resolved: Resolved, part: ModelPart) -> str:
+    """Return how to add a part of the model that an objective needs and `init_from` lacks."""
+    if part.source is None:
+        return ""
+    names = [section.name for section in resolved.recipe.objective]
+    needs = {n for name in names for n in registry.load("objectives", name).Objective.needs}
+    folders = part.module().FORMAT.folders
+    lacking = [name for name in folders if name in needs and not folders[name].present(part.config)]
+    if not lacking:
+        return ""
+    return (
+        f"; {part.source} has none; to initialize one, name it: init_missing: "
+        f"[{', '.join(lacking)}]"
+    )
 
 
 def check_training(resolved: Resolved, objective: Any) -> tuple[int, int] | None:

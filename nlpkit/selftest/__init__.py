@@ -39,7 +39,7 @@ from nlpkit.train.signals import StopFlag
 
 # Upper limits of settings of the model.
 SMALL = {"hidden_size": 64, "num_heads": 4, "head_dim": 16, "intermediate_size": 128,
-         "num_layers": 2, "num_groups": 2}  # fmt: skip
+         "num_layers": 2, "num_groups": 2, "generator_heads": 1}  # fmt: skip
 BUDGET = 1024  # upper limit of the tokens per batch of the runs
 
 
