@@ -213,6 +213,17 @@ def _print(
         f"{low:.0f}, {middle:.0f}, {high:.0f}), {len(rounds)} rounds of {arguments.updates} "
         f"updates x {arguments.batch} texts"
     )
+    grouped = [batch for batches in rounds for batch in batches]
+    mixed = [
+        [texts_of(batches)[i] for i in chosen]
+        for number, batches in enumerate(rounds)
+        for chosen in np.array_split(
+            np.random.default_rng(number).permutation(len(texts_of(batches))), len(batches)
+        )
+    ]
+    print(
+        f"Positions for each token: Trainer {_padded(mixed)}, grouped {_padded(grouped)}, nlpkit 1"
+    )
     clock = "wall time" if arguments.clock == "wall" else "processor time"
     print(f"{machine(arguments.threads)}, {clock}, load {os.getloadavg()[0]:.1f}")
     print()
@@ -236,6 +247,12 @@ def _print(
         print("| " + " | ".join(cells) + " |")
 
 
+def _padded(batches: Round) -> str:
+    """Return the positions of these batches, padded to the longest, for each token."""
+    tokens = sum(len(ids) + 2 for ids in texts_of(batches))
+    return f"{sum(len(batch) * (max(map(len, batch)) + 2) for batch in batches) / tokens:.2f}"
+
+
 def _faster(base: list[float] | None, spent: list[float]) -> str:
     """Return how many times as fast as `base`: the median over the rounds."""
     if base is None:
@@ -255,7 +272,7 @@ def _share(
     config = model_config(arguments)
     work = [flops(config, vocab_size, each, round(0.15 * sum(each))) for each in lengths]
     rate = max(w / s for w, s in zip(work, spent, strict=True))
-    return f"{rate / gemm_rate(dtype, arguments.threads):.0%}"
+    return f"{rate / gemm_rate(dtype, arguments.threads, arguments.clock):.0%}"
 
 
 if __name__ == "__main__":

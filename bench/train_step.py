@@ -228,8 +228,8 @@ def _print(
         for examples in rounds
     ]  # fmt: skip
     peaks = {
-        "fp32": gemm_rate(torch.float32, arguments.threads),
-        "bf16": gemm_rate(torch.bfloat16, arguments.threads),
+        "fp32": gemm_rate(torch.float32, arguments.threads, arguments.clock),
+        "bf16": gemm_rate(torch.bfloat16, arguments.threads, arguments.clock),
     }
     base = next(iter(seconds))
     lengths = [len(e["input_ids"]) for examples in rounds for e in examples]
