@@ -5,7 +5,7 @@
 Subjects, each in fp32 and in bf16, with the same sizes, texts, masking rate and number of updates:
 - Trainer: as it comes. BertForMaskedLM, DataCollatorForLanguageModeling, random batches of
   documents, padded to the longest; logits for every position.
-- grouped: the same with `train_sampling_strategy="group_by_length"` (formerly `group_by_length`).
+- grouped: the same with `train_sampling_strategy="group_by_length"`.
 - nlpkit: what `nlpkit pretrain` does: packed, no padding, logits for the masked positions only.
 
 Subjects take turns, round by round, in an order that changes (`_turns.py`); the first round warms
