@@ -29,7 +29,7 @@ from nlpkit.models.cpm_ant.model import Model as CpmAntModel
 from nlpkit.models.gpt import Config as Gpt
 from nlpkit.models.gpt.model import Model as GptModel
 from nlpkit.models.gpt2 import Config as Gpt2
-from nlpkit.models.gpt2.model import Model as Gpt2Model
+from nlpkit.models.gpt2 import model as gpt2_model
 from nlpkit.models.head import Head
 from tests import _tiny
 from tests._formats import to_hf
@@ -43,7 +43,7 @@ CPM_ANT = CpmAnt(
 )  # fmt: skip
 GPTS = {  # ours and theirs
     "gpt": (Gpt, GptModel, OpenAIGPTConfig, OpenAIGPTLMHeadModel),
-    "gpt2": (Gpt2, Gpt2Model, GPT2Config, GPT2LMHeadModel),
+    "gpt2": (Gpt2, gpt2_model.Model, GPT2Config, GPT2LMHeadModel),
 }
 
 
@@ -59,6 +59,7 @@ def _thinned(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = F
 def thinned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tensor]:
     """Put the pattern in the place of dropout."""
     monkeypatch.setattr(F, "dropout", _thinned)
+    monkeypatch.setattr(gpt2_model, "dropout", _thinned)
     return _thinned
 
 
