@@ -31,10 +31,11 @@ test: check
 test-all: check
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu"
 
-# Our training step against the plain way in transformers, our BLEU against sacrebleu, our BM25
-# against bm25s; tables on stdout.
+# Our training steps against the plain way in transformers and against its Trainer, our BLEU against
+# sacrebleu, our BM25 against bm25s; tables on stdout.
 bench: install
 	$(BIN)/python bench/train_step.py
+	$(BIN)/python bench/train_encoder.py
 	OMP_NUM_THREADS=1 $(BIN)/python bench/score_bleu.py
 	OMP_NUM_THREADS=1 $(BIN)/python bench/score_bm25.py
 

@@ -14,18 +14,16 @@ the machine's matrix products reach.
 
 import argparse
 import json
-import multiprocessing
 import os
-import platform
 import statistics
-import time
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from _turns import Turns, Worker, gemm_rate, machine
+from transformers import CpmAntConfig, CpmAntForCausalLM
 
 from nlpkit.data.corpus import Config as DataConfig
 from nlpkit.data.corpus import Counts, documents, resolve
@@ -34,7 +32,6 @@ from nlpkit.models.cpm_ant import Config
 from nlpkit.models.cpm_ant.model import Model, flops
 from nlpkit.objectives import cpm_ant as objective_file
 from nlpkit.tokenizers import cpm_ant as tokenizer_file
-from nlpkit.train import memory
 from nlpkit.train.loop import to_device
 from nlpkit.train.machine import configure_allocator
 from nlpkit.train.optim import adamw
@@ -50,13 +47,19 @@ def main() -> None:
     arguments = _arguments()
     tokenizer, ids = _text(arguments)
     rounds = _rounds(arguments, tokenizer, ids)
-    workers = {name: _Worker(name, arguments, tokenizer.vocab_size) for name in arguments.subjects}
+    workers = {}
+    for name in arguments.subjects:
+        kind, precision = name.split()
+        make = _Ours if kind == "ours" else _Plain
+        workers[name] = Worker(
+            make, arguments.threads, arguments, tokenizer.vocab_size, precision == "bf16"
+        )
     seconds: dict[str, list[float]] = {name: [] for name in workers}
     for number, examples in enumerate(rounds):
         for name in np.random.default_rng(number).permutation(list(workers)):
-            spent = workers[name].step(examples)
+            spent = workers[name].train(examples)
             if number:  # the first round warms up
-                seconds[name].append(spent)
+                seconds[name].append(getattr(spent, arguments.clock))
     peaks = {name: worker.finish() for name, worker in workers.items()}
     _print(arguments, tokenizer.vocab_size, rounds[1:], seconds, peaks)
 
@@ -75,6 +78,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--data", nargs="*", default=[str(ROOT / "data/zh/train/*.jsonl")])
     parser.add_argument("--subjects", nargs="*", default=list(SUBJECTS))
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument(
+        "--clock",
+        choices=("wall", "cpu"),
+        default="wall",
+        help="cpu: processor time, for a busy machine, with --threads 1",
+    )
     return parser.parse_args()
 
 
@@ -116,64 +125,31 @@ def _rounds(
     return rounds
 
 
-class _Worker:
-    """A subject in a process of its own."""
-
-    def __init__(self, name: str, arguments: argparse.Namespace, vocab_size: int):
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, name, arguments, vocab_size))
-        self.process.start()
-        self.pipe.recv()  # ready
-
-    def step(self, examples: list[dict[str, np.ndarray]]) -> float:
-        """Return the seconds that training on these examples took."""
-        self.pipe.send(examples)
-        return self.pipe.recv()
-
-    def finish(self) -> int:
-        """End the process; return its peak memory in bytes, without what it had at the start."""
-        self.pipe.send(None)
-        peak = self.pipe.recv()
-        self.process.join()
-        return peak
-
-
-def _serve(pipe: Any, name: str, arguments: argparse.Namespace, vocab_size: int) -> None:
-    torch.set_num_threads(arguments.threads)
-    torch.manual_seed(0)
-    kind, precision = name.split()
-    subject = (_Ours if kind == "ours" else _Plain)(arguments, vocab_size)
-    cpu = torch.device("cpu")
-    memory.forget_peak(cpu)
-    before = memory.used(cpu)[0]
-    pipe.send("ready")
-    while (examples := pipe.recv()) is not None:
-        start = time.perf_counter()
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            subject.train(examples)
-        pipe.send(time.perf_counter() - start)
-    pipe.send(memory.used(cpu)[1] - before)
-
-
 class _Ours:
     """What `nlpkit pretrain` does with these examples."""
 
-    def __init__(self, arguments: argparse.Namespace, vocab_size: int):
+    def __init__(self, arguments: argparse.Namespace, vocab_size: int, bf16: bool):
         configure_allocator()
+        self.bf16 = bf16
         self.model = Model(model_config(arguments), vocab_size)
         self.optimizer = adamw(self.model, TRAIN)
         self.inputs = objective_file.Objective.inputs
 
-    def train(self, examples: list[dict[str, np.ndarray]]) -> None:
+    def run(self, turns: Turns) -> None:
+        """Train on the examples of each round."""
+        for examples in turns:
+            self._train(examples)
+
+    def _train(self, examples: list[dict[str, np.ndarray]]) -> None:
         sizes = np.array([len(example["input_ids"]) for example in examples])
         bins = plan_bins(np.arange(len(examples)), sizes, BUDGET, None)
         for index in range(len(bins)):
             batch = collate([examples[i] for i in bins[index]], objective_file.Objective.fields)
             fields = to_device(batch, torch.device("cpu")).fields
-            hidden = self.model(batch.lengths, **{name: fields[name] for name in self.inputs})
-            rows = (fields["labels"] >= 0).nonzero().squeeze(1)
-            total, _ = self.model.token_loss(hidden, rows, fields["labels"][rows])
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
+                hidden = self.model(batch.lengths, **{name: fields[name] for name in self.inputs})
+                rows = (fields["labels"] >= 0).nonzero().squeeze(1)
+                total, _ = self.model.token_loss(hidden, rows, fields["labels"][rows])
             (total / len(rows)).backward()
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step()
@@ -183,10 +159,9 @@ class _Ours:
 class _Plain:
     """transformers' modules, used as one would."""
 
-    def __init__(self, arguments: argparse.Namespace, vocab_size: int):
-        from transformers import CpmAntConfig, CpmAntForCausalLM
-
+    def __init__(self, arguments: argparse.Namespace, vocab_size: int, bf16: bool):
         config = model_config(arguments)
+        self.bf16 = bf16
         self.model = CpmAntForCausalLM(
             CpmAntConfig(
                 vocab_size=vocab_size,
@@ -200,9 +175,11 @@ class _Plain:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self.batch = arguments.batch
 
-    def train(self, examples: list[dict[str, np.ndarray]]) -> None:
-        for start in range(0, len(examples), self.batch):
-            self._step(examples[start : start + self.batch])
+    def run(self, turns: Turns) -> None:
+        """Train on the examples of each round."""
+        for examples in turns:
+            for start in range(0, len(examples), self.batch):
+                self._step(examples[start : start + self.batch])
 
     def _step(self, examples: list[dict[str, np.ndarray]]) -> None:
         longest = max(len(example["input_ids"]) for example in examples)
@@ -223,27 +200,16 @@ class _Plain:
         mask = mask & real[:, None, :]
         body = self.model.cpmant
         position = place.repeat(len(examples), 1)
-        bias = body.position_bias(position, position, segment, segment)
-        hidden = body.input_embedding(ids) + body.segment_embedding(segment)
-        hidden, _, _ = body.encoder(hidden, mask, bias)
-        logits = self.model.lm_head(hidden)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
+            bias = body.position_bias(position, position, segment, segment)
+            hidden = body.input_embedding(ids) + body.segment_embedding(segment)
+            hidden, _, _ = body.encoder(hidden, mask, bias)
+            logits = self.model.lm_head(hidden)
         loss = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
-
-
-def _peak(dtype: torch.dtype, threads: int) -> float:
-    """Return the best rate of a large matrix product, FLOP/s."""
-    torch.set_num_threads(threads)
-    a = torch.randn(2048, 2048, dtype=dtype)
-    best = float("inf")
-    for _ in range(6):
-        start = time.perf_counter()
-        a @ a
-        best = min(best, time.perf_counter() - start)
-    return 2 * 2048**3 / best
 
 
 def _print(
@@ -262,8 +228,8 @@ def _print(
         for examples in rounds
     ]  # fmt: skip
     peaks = {
-        "fp32": _peak(torch.float32, arguments.threads),
-        "bf16": _peak(torch.bfloat16, arguments.threads),
+        "fp32": gemm_rate(torch.float32, arguments.threads, arguments.clock),
+        "bf16": gemm_rate(torch.bfloat16, arguments.threads, arguments.clock),
     }
     base = next(iter(seconds))
     lengths = [len(e["input_ids"]) for examples in rounds for e in examples]
@@ -273,8 +239,8 @@ def _print(
         f"(mean {np.mean(lengths):.0f}), {len(rounds)} rounds of {arguments.documents} documents"
     )
     reached = ", ".join(f"{name} {peak / 1e9:.0f} GFLOP/s" for name, peak in peaks.items())
-    print(f"{date.today()}, {platform.machine()} {_cpu()}, {arguments.threads} threads,")
-    print(f"torch {torch.__version__}; matrix products reach {reached}")
+    clock = "wall time" if arguments.clock == "wall" else "processor time"
+    print(f"{machine(arguments.threads)}, {clock}; matrix products reach {reached}")
     print()
     print(
         "| | real tokens/s, median (best) | ratio of medians | peak memory | ratio | GEMM share |"
@@ -292,16 +258,6 @@ def _print(
         result[name] = {"tokens_per_second": rates, "memory_bytes": taken[name]}
     if os.environ.get("NLPKIT_BENCH_JSON"):
         Path(os.environ["NLPKIT_BENCH_JSON"]).write_text(json.dumps(result), encoding="utf-8")
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), ""
-    )
 
 
 if __name__ == "__main__":

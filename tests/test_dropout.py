@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import (
@@ -24,14 +25,16 @@ from transformers import (
 )
 
 from nlpkit.errors import UsageError
+from nlpkit.models import encoder
 from nlpkit.models.cpm_ant import Config as CpmAnt
 from nlpkit.models.cpm_ant.model import Model as CpmAntModel
 from nlpkit.models.gpt import Config as Gpt
 from nlpkit.models.gpt.model import Model as GptModel
 from nlpkit.models.gpt2 import Config as Gpt2
-from nlpkit.models.gpt2.model import Model as Gpt2Model
+from nlpkit.models.gpt2 import model as gpt2_model
 from nlpkit.models.head import Head
 from tests import _tiny
+from tests._families import oracle
 from tests._formats import to_hf
 from tests._tiny_tasks import CLASSES, NLG, NLU, start, task
 
@@ -43,7 +46,7 @@ CPM_ANT = CpmAnt(
 )  # fmt: skip
 GPTS = {  # ours and theirs
     "gpt": (Gpt, GptModel, OpenAIGPTConfig, OpenAIGPTLMHeadModel),
-    "gpt2": (Gpt2, Gpt2Model, GPT2Config, GPT2LMHeadModel),
+    "gpt2": (Gpt2, gpt2_model.Model, GPT2Config, GPT2LMHeadModel),
 }
 
 
@@ -59,6 +62,8 @@ def _thinned(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = F
 def thinned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tensor]:
     """Put the pattern in the place of dropout."""
     monkeypatch.setattr(F, "dropout", _thinned)
+    for module in (gpt2_model, encoder):
+        monkeypatch.setattr(module, "dropout", _thinned)
     return _thinned
 
 
@@ -104,6 +109,25 @@ def test_gpt_drops_where_transformers_does(thinned, family: str, dropped: str) -
     ids = torch.randint(VOCAB, (TOKENS,))
     expected = theirs(ids[None]).logits[0]
     torch.testing.assert_close(ours.logits(ours((TOKENS,), ids)), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_encoder_drops_where_transformers_does(thinned, family: str, tmp_path: Path) -> None:
+    config = getattr(transformers, f"{family.capitalize()}Config")(
+        vocab_size=oracle.VOCAB, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=INSIDE, max_position_embeddings=40, hidden_dropout_prob=RATE,
+        attention_probs_dropout_prob=0.0, type_vocab_size=1,
+    )  # fmt: skip
+    theirs = oracle.drawn(f"{family.capitalize()}ForMaskedLM", config)
+    theirs.save_pretrained(tmp_path)
+    ours, _ = oracle.ours(family, tmp_path)
+    ids = torch.randint(5, oracle.VOCAB, (TOKENS,))
+    given = {"token_type_ids": torch.zeros_like(ids)} if family == "bert" else {}
+    found = ours.train()((TOKENS,), input_ids=ids, **given)
+    expected = theirs.train().base_model(ids[None]).last_hidden_state[0]
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    kept = ours.eval()((TOKENS,), input_ids=ids, **given)
+    assert not torch.allclose(found, kept, atol=1e-2)
 
 
 def test_head_of_a_task_drops_its_states_in_training_alone(thinned) -> None:

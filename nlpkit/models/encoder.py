@@ -19,6 +19,7 @@ from nlpkit import attention
 from nlpkit.attention.layout import Layout
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.compute import compute_dtype
+from nlpkit.models.dropout import dropout
 from nlpkit.models.encoder_config import EncoderConfig
 from nlpkit.models.vocabulary_head import TiedHead
 
@@ -56,9 +57,9 @@ class Layer(nn.Module):
             layer(x).unflatten(1, (self.heads, -1)) for layer in (self.query, self.key, self.value)
         )
         seen = self.project(attend(q, k, v, tensors).flatten(1))
-        x = self.attention_norm(x + F.dropout(seen, self.dropout, self.training))
+        x = self.attention_norm(x + dropout(seen, self.dropout, self.training))
         added = self.down(self.activation(self.up(x)))
-        return self.output_norm(x + F.dropout(added, self.output_dropout, self.training))
+        return self.output_norm(x + dropout(added, self.output_dropout, self.training))
 
 
 class Embeddings(nn.Module):
@@ -75,7 +76,7 @@ class Embeddings(nn.Module):
         """Return (N, E) from the words' embeddings (N, E); `positions`, `types` (N,) int64."""
         x = words + F.embedding(positions, self.position_embedding)
         x = x + F.embedding(types, self.type_embedding)
-        return F.dropout(self.norm(x), self.dropout, self.training)
+        return dropout(self.norm(x), self.dropout, self.training)
 
 
 class Layers(nn.Module):

@@ -10,11 +10,11 @@ N tokens of the pack, C hidden_size.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
+from nlpkit.models.dropout import dropout
 from nlpkit.models.flops import visible_pairs
 from nlpkit.models.gpt2 import Config
 from nlpkit.models.gpt_layers import CONV1D, SIZES, Attention, Decoder, FeedForward
@@ -43,8 +43,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, attend: attention.Attend, tensors: Mapping[str, Tensor]) -> Tensor:
         attended = self.attn(self.ln_1(x), attend, tensors)
-        x = x + F.dropout(attended, self.dropout, self.training)
-        return x + F.dropout(self.mlp(self.ln_2(x)), self.dropout, self.training)
+        x = x + dropout(attended, self.dropout, self.training)
+        return x + dropout(self.mlp(self.ln_2(x)), self.dropout, self.training)
 
 
 class Model(Decoder):
