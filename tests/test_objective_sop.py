@@ -62,6 +62,7 @@ def test_negatives_are_never_those_of_nsp() -> None:
         assert sorted(ids[~np.isin(ids, special)]) == sorted(piece.ids)
 
 
+@pytest.mark.slow
 def test_lengths_do_not_tell_the_order() -> None:
     objective = bound("sop")
     rng = np.random.default_rng(0)

@@ -46,9 +46,13 @@ RUNS = ["packed = alone", "batches", "accumulated = one", "saved = reopened", "r
             ["no label leak", "no neighbour leak", "unmasking", "detection"],
             marks=pytest.mark.slow,
         ),
-        (("reorder",), ["no label leak", "no neighbour leak", "unmasking"]),
+        pytest.param(
+            ("reorder",),
+            ["no label leak", "no neighbour leak", "unmasking"],
+            marks=pytest.mark.slow,
+        ),
         pytest.param(("electra",), [*HIDING, "detection"], marks=pytest.mark.slow),
-        (("plm",), HIDING),
+        pytest.param(("plm",), HIDING, marks=pytest.mark.slow),
         pytest.param(("span",), HIDING, marks=pytest.mark.slow),
     ],
     ids=["nsp+mlm", "rtd", "reorder", "electra", "plm", "span"],
@@ -241,7 +245,9 @@ class Inverse(proofs_reorder.Objective):
     [
         (Visible, of_objective.no_leak, "move with their own token"),
         (Unsaid, of_objective.no_leak, "no token of the text is a hidden target"),
-        (Unsaid, of_objective.noise_floor, "all show a word by design"),
+        pytest.param(
+            Unsaid, of_objective.noise_floor, "all show a word by design", marks=pytest.mark.slow
+        ),
         (Unsaid, of_examples.shown_targets, "100.00% of"),
         (Shifted, of_examples.unmasking, "is not in its example"),
         (Special, of_examples.shown_targets, "have a special token instead"),
@@ -251,9 +257,19 @@ class Inverse(proofs_reorder.Objective):
         (Told, of_labels.label_leak, "something other than the text"),
         (Guessed, of_examples.mates, "no label tells them"),
         (Withheld, of_objective.no_leak, "give the objective a method `shown(example)` that"),
-        (Withheld, of_objective.noise_floor, "returns (T,) bool, True for these targets"),
+        pytest.param(
+            Withheld,
+            of_objective.noise_floor,
+            "returns (T,) bool, True for these targets",
+            marks=pytest.mark.slow,
+        ),
         (Uncovered, of_objective.no_leak, "move with their own token"),
-        (Uncovered, of_objective.noise_floor, "below the minimum without a leak"),
+        pytest.param(
+            Uncovered,
+            of_objective.noise_floor,
+            "below the minimum without a leak",
+            marks=pytest.mark.slow,
+        ),
         (Sampled, of_examples.detection, "with the wrong label"),
         (Unread, of_examples.detection, "0 replaced"),
         (Chance, of_objective.packed_is_alone, "max |Δ| / loss"),
