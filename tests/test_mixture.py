@@ -1,7 +1,7 @@
 """A mixture of objectives: each example is made by one member, drawn by weight.
 
 Oracles: each member alone, hand arithmetic, a run without a stop, a run of one process. The parts
-are `tests/parts/unilm*`, `seen_range` and `proofs_*`, and the shipped `cpm_ant`.
+are `tests/parts/unilm*` and `proofs_*`, and the shipped `cpm_ant`.
 """
 
 import json

@@ -36,6 +36,19 @@ def vocabulary(family: object) -> tuple[str, ...]:
     return parameters
 
 
+def check_heads(num_heads: int, hidden_size: int, other: str = "") -> None:
+    """Raise `ValueError` if the width is no multiple of the heads.
+
+    The message names a number that fits; `other` is the end of it, another remedy.
+    """
+    if hidden_size % num_heads:
+        divisors = [n for n in range(1, hidden_size + 1) if hidden_size % n == 0]
+        best = min(divisors, key=lambda n: abs(n - num_heads))
+        raise ValueError(
+            f"num_heads: {num_heads} does not divide hidden_size {hidden_size}; try {best}{other}"
+        )
+
+
 class ModelConfig(FrozenConfig):
     """The base of every family's `Config`; a family overrides what differs."""
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Choice
-from nlpkit.models.config import ModelConfig
+from nlpkit.models.config import ModelConfig, check_heads
 
 
 class EncoderConfig(ModelConfig):
@@ -40,13 +40,7 @@ class EncoderConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> "EncoderConfig":
-        if self.hidden_size % self.num_heads:
-            near = [n for n in range(1, self.hidden_size + 1) if self.hidden_size % n == 0]
-            best = min(near, key=lambda n: abs(n - self.num_heads))
-            raise ValueError(
-                f"num_heads: {self.num_heads} does not divide hidden_size {self.hidden_size}; "
-                f"try {best}"
-            )
+        check_heads(self.num_heads, self.hidden_size)
         return self
 
     @property

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Choice
 from nlpkit.config import FrozenConfig
-from nlpkit.models.config import ModelConfig
+from nlpkit.models.config import ModelConfig, check_heads
 
 MODEL_TYPE = "cpmant"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "cpm_ant"  # of a checkpoint that names no objective
@@ -53,13 +53,8 @@ class Config(ModelConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
-        if self.head_dim is None and self.hidden_size % self.num_heads:
-            near = [n for n in range(1, self.hidden_size + 1) if self.hidden_size % n == 0]
-            best = min(near, key=lambda n: abs(n - self.num_heads))
-            raise ValueError(
-                f"num_heads: {self.num_heads} does not divide hidden_size {self.hidden_size}; "
-                f"try {best}, or set head_dim"
-            )
+        if self.head_dim is None:
+            check_heads(self.num_heads, self.hidden_size, ", or set head_dim")
         if self.max_distance <= self.num_buckets // 4:
             raise ValueError(
                 f"max_distance: {self.max_distance} must be greater than num_buckets / 4 "

@@ -19,4 +19,4 @@ class Config(gpt.Config):
     @property
     def default_attention(self) -> tuple[Choice, ...]:
         """The ranges that the objective gives."""
-        return (Choice.of("tests.parts.seen_range"),)
+        return (Choice.of("seen_range"),)
