@@ -103,8 +103,8 @@ def make_charts(histories: Sequence[History]) -> list[Chart]:
     charts += [
         Chart(
             f"loss.{part}",
-            _UNPRINTABLE.sub("\ufffd", f"Loss: {part}"),
-            _loss_unit([history for history in histories if part in history.parts]),
+            _UNPRINTABLE.sub("\ufffd", part),
+            "mean over its targets",  # a part may be a share, such as that of right answers
             [
                 line
                 for n, history in enumerate(histories)

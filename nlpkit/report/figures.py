@@ -50,6 +50,9 @@ def charts_figure(charts: Sequence[Chart], labels: Sequence[str], heading: str, 
         axes.set_xlabel("step")
         axes.set_yscale("log" if chart.logarithmic else "linear")
         axes.set_ylim(*span(chart)[2:])
+        if chart.logarithmic:  # by default labels are formulas, which are not parsed
+            axes.yaxis.set_major_formatter(lambda value, place: f"{value:g}")
+            axes.yaxis.set_minor_formatter(plt.NullFormatter())
         axes.grid(alpha=0.3)
     figure.suptitle(f"{heading} (thin: training, thick: held out)")
     # matplotlib ignores labels that begin with `_`
@@ -117,5 +120,5 @@ def mask_figure(
     with name_path_in_errors(path), warnings.catch_warnings():
         # Characters without a font are drawn as boxes; matplotlib would warn about each.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure.savefig(path, dpi=120)
+        figure.savefig(path, dpi=120, bbox_inches="tight")
     plt.close(figure)
