@@ -10,6 +10,7 @@ from peft import PeftModel
 
 from nlpkit.runs.convert import convert
 from nlpkit.runs.opened import Opened, open_checkpoint
+from nlpkit.train.log import NORMAL
 from tests import _tiny
 from tests._tiny_tasks import rows_of, write_rows
 
@@ -180,3 +181,13 @@ def test_adapters_open_in_peft_and_here_and_merge(run: Path, family: str, tmp_pa
         with torch.no_grad():
             torch.testing.assert_close(theirs(ids[None]).logits, ours, **CLOSE)
             torch.testing.assert_close(merged.eval()(ids[None]).logits, ours, **CLOSE)
+
+
+def test_loss_of_several_terms_is_not_compared_with_an_entropy(
+    family: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _tiny.pretrain(run / "tiny.yaml", run / "told", verbosity=NORMAL)
+    (said,) = [line for line in capsys.readouterr().err.split("\n") if "best held-out" in line]
+    several = family == "bert"  # nsp and mlm
+    assert ("(weighted sum of nsp, mlm)" in said) == several
+    assert ("nats/token" in said) != several

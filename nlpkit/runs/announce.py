@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 
 from nlpkit.data.items import Items
@@ -88,6 +89,11 @@ def conclude(run: Run, state: State, held_out: HeldOut | None) -> None:
     where = f"at step {state.best_step}"
     if best_by != LOSS:
         run.log.info(f"best held-out {best_by} {state.best_value:.4f} {where}")
+        return
+    terms = [*run.data.examples.batch(np.arange(1), 0).num_targets]
+    if len(terms) > 1:  # no unit, and not to be compared with an entropy
+        what = f"(weighted sum of {', '.join(terms)})"
+        run.log.info(f"best held-out loss {state.best_value:.4f} {what} {where}")
         return
     entropy = run.data.held_out_entropy()
     unit = "nats/token" if run.data.objective.predicts_text else "nats/row"
