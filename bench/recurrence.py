@@ -2,10 +2,10 @@
 
     OMP_NUM_THREADS=1 python bench/recurrence.py
 
-`ours` is nlpkit's way on CPUs; `packed` is torch's module on a `PackedSequence`; `padded` is torch's
-module on a rectangle, the time a real token; `alone` is torch's module, a sequence after another.
-All compute the same states. The figure is real tokens a second of CPU time, the best of several
-turns, the ways one after another in each turn.
+`ours` is nlpkit's way on CPUs; `packed` is torch's module on a `PackedSequence`; `padded` is
+torch's module on a rectangle; `alone` is torch's module, one sequence after another. All compute
+the same states. The figure is real tokens a second of CPU time, the best of several turns, in each
+of which the ways come one after another.
 """
 
 import argparse
