@@ -34,7 +34,7 @@ model: {family: tests.parts.encoder_decoder, hidden_size: 32, num_heads: 2, max_
 tokenizer: {kind: bpe, vocab_size: 258}
 data: {train: {files: [FOLDER/a.en, FOLDER/a.up]}, valid: {files: [FOLDER/b.en, FOLDER/b.up]},
   format: parallel}
-objective: {name: tests.parts.translation, max_length: 32}
+objective: {name: seq2seq, max_length: 32}
 train: {steps: 12, tokens_per_step: 256, tokens_per_batch: 128, lr: 1.0e-2, warmup_steps: 2,
   eval_every: 6, save_every: 6, precision: fp32}
 eval: {metrics: [bleu]}
@@ -159,7 +159,7 @@ def test_run_resumes_bit_for_bit_and_learns(run: Path) -> None:
 def _greedy(opened, text: str, count: int) -> list[int]:
     """Return what the model writes, all of it computed anew at each step."""
     model, objective = opened.model, opened.objective
-    source = torch.tensor(opened.tokenizer.encode(text))
+    source = torch.tensor([*opened.tokenizer.encode(text), objective.end])
     ids = [objective.begin]
     with torch.no_grad():
         while len(ids) <= count:
@@ -251,14 +251,14 @@ def test_plan_and_conversion_of_a_family_with_sources(run: Path, tmp_path: Path)
     ("old", "new", "said"),
     [
         (
-            "{name: tests.parts.translation, ",
+            "{name: seq2seq, ",
             "{name: clm, ",
             r"7:19: objective\.name: clm does not give source_ids, source_lengths, which family",
         ),
         (
             "family: tests.parts.encoder_decoder, ",
             "family: gpt, residual_",
-            r"7:19: objective\.name: .*translation needs encodes_source \(the model reads a source",
+            r"7:19: objective\.name: seq2seq needs encodes_source \(the model reads a source",
         ),
         (
             "eval:",

@@ -48,9 +48,17 @@ class Model(Protocol):
         """Return the last hidden states (N, C) of a pack of sequences of these `lengths`."""
 
     def token_loss(
-        self, hidden: Tensor, index: Tensor, targets: Tensor, loss_weights: Tensor | None = None
+        self,
+        hidden: Tensor,
+        index: Tensor,
+        targets: Tensor,
+        loss_weights: Tensor | None = None,
+        label_smoothing: float | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the summed cross entropy at rows `index` (M,), and the losses (M,), detached."""
+        """Return the summed cross entropy at rows `index` (M,), and the losses (M,), detached.
+
+        In training mode labels are smoothed by `label_smoothing`; None: as the model does.
+        """
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C), the representation of each sequence in a task."""
