@@ -78,7 +78,7 @@ def _weights(model: Model, query: Tensor, states: Tensor, t: int) -> Tensor:
     else:
         inner = torch.tanh(align.place.weight @ query)
         centre = last * torch.sigmoid(align.place_weight.weight[0] @ inner)
-    near = [s for s in place.tolist() if abs(s - float(centre)) <= config.window_size]
+    near = [s for s in place.tolist() if abs(s - centre.item()) <= config.window_size]
     weights = torch.zeros(len(states))
     weights[near] = torch.stack([scores[s] for s in near]).softmax(0)
     if config.window == "local_p":
@@ -247,7 +247,7 @@ def test_mixed_precision_trains_all_parameters(variant) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     # bfloat16 has 8 bits: about 1 % of the loss.
     expected = F.cross_entropy(model.logits(_expected(model, forced)), LABELS, reduction="sum")
-    assert float(loss) == pytest.approx(float(expected), rel=0.05)
+    assert loss.item() == pytest.approx(expected.item(), rel=0.05)
 
 
 @pytest.mark.parametrize("variant", ["every step", "general", "additive", "all"])
