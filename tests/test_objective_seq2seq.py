@@ -21,8 +21,8 @@ from tests.parts.encoder_decoder import Config
 from tests.parts.encoder_decoder.model import Model
 
 SIZES = Config(hidden_size=16, num_heads=2, intermediate_size=24, max_positions=32, dropout=0)
-TOKENIZER = bpe.Tokenizer.train(["a be cat"], bpe.Config(vocab_size=258)).extended(["<s>", "</s>"])
-BEGIN, END = (TOKENIZER.special_id(token) for token in ("<s>", "</s>"))
+TOKENIZER = bpe.Tokenizer.train(["a be cat"], bpe.Config(vocab_size=258)).extended(["</s>"])
+BEGIN, END = (TOKENIZER.special_id(token) for token in ("<pad>", "</s>"))
 
 
 def _objective(tokenizer=TOKENIZER, **settings) -> seq2seq.Objective:
@@ -62,7 +62,7 @@ def test_too_long_texts_lose_their_ends_and_are_counted() -> None:
 
 def test_unknown_tokens_are_read_and_never_predicted() -> None:
     config = wordpiece.Config(vocab_size=40, min_frequency=1)
-    tokenizer = wordpiece.Tokenizer.train(["ab ba"], config).extended(["<s>", "</s>"])
+    tokenizer = wordpiece.Tokenizer.train(["ab ba"], config).extended(["<pad>", "</s>"])
     objective = _objective(tokenizer)
     item = _item(objective, "ab 水", "ba 水 ab")
     made = objective.example(item, np.random.default_rng(0))

@@ -238,9 +238,15 @@ def test_eval_scores_translations_of_the_run_and_of_two_files(run: Path) -> None
 def test_plan_and_conversion_of_a_family_with_sources(run: Path, tmp_path: Path) -> None:
     plan = make(recipe.load(str(run / "tiny.yaml")), tmp_path / "run", "cpu", Log(QUIET))
     assert describe(plan)["model"]["family"] == "tests.parts.encoder_decoder"
-    head, first, *_ = table_of_batch(plan)
-    assert head.split("\t") == ["sequence", "token", "input_ids", "labels", "target"]
-    assert first.split("\t")[1] == "<s>"
+    head, *rows = table_of_batch(plan)
+    named = ["sequence", "token", "input_ids", "labels", "source_ids", "target"]
+    assert head.split("\t") == named
+    first = [row.split("\t") for row in rows[: rows.index("")]]
+    source = [row[1] for row in first if row[4]]
+    assert source[-1] == "</s>"
+    assert first[len(source)][1] == "<pad>"
+    # The target is the source in capital letters (a byte a token).
+    assert [row[5] for row in first[len(source) :]] == [*map(str.upper, source[:-1]), "</s>"]
     convert(run / "whole", tmp_path / "out")
     ours, again = (open_checkpoint(p, device="cpu") for p in (run / "whole", tmp_path / "out"))
     state = again.model.state_dict()

@@ -11,7 +11,7 @@ from nlpkit.generate.beams import Answer
 from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
-from nlpkit.objectives.contract import Filling, Generative, Prompt, ReadsSource
+from nlpkit.objectives.contract import DecodesOutput, Filling, Generative, Prompt, ReadsSource
 from nlpkit.tokenizers.contract import Tokenizer
 
 _DEFAULT_NEW_TOKENS = 128
@@ -144,6 +144,8 @@ class Writer:
             text = job.parts[0]
             for blank, part in zip(job.blanks, job.parts[1:], strict=True):
                 text += self.tokenizer.decode([next(fills) for _ in range(blank)]) + part
+        elif isinstance(self.objective, DecodesOutput):
+            text = self.objective.decode_output(answer.ids)
         else:
             text = self._continuation(job.prompt.text[-_BEFORE:].tolist(), list(answer.ids))
             ends = [text.find(stop) for stop in self.settings.stop if stop in text]

@@ -65,7 +65,7 @@ class ModelConfig(FrozenConfig):
     task_tokens: ClassVar[tuple[str, str, str]] = ("_start_", "_delimiter_", "_classify_")
     delimiters: ClassVar[int] = 1  # how often the second one stands between two texts
     mask_token: ClassVar[str] = "[MASK]"  # stands for a token that is to be predicted
-    target_tokens: ClassVar[tuple[str, str]] = ("<s>", "</s>")  # begin and end a target sequence
+    target_tokens: ClassVar[tuple[str, str]] = ("<pad>", "</s>")  # begin and end a target sequence
     # Of targets of a source, unless the objective says otherwise (Szegedy et al. 2016, sec. 7).
     label_smoothing: ClassVar[float] = 0.0
 

@@ -347,6 +347,14 @@ class ReadsSource(Protocol):
 
 
 @runtime_checkable
+class DecodesOutput(Protocol):
+    """The additional method of an objective whose outputs are more than text: sentinels."""
+
+    def decode_output(self, ids: Sequence[int]) -> str:
+        """Return the output of generated tokens."""
+
+
+@runtime_checkable
 class Filling(Protocol):
     """The additional method of an objective whose model can fill in blanks."""
 

@@ -14,7 +14,7 @@ from nlpkit.attention.layout import Layout
 from nlpkit.data.corpus import Counts
 from nlpkit.data.items import Items
 from nlpkit.data.loader import Stream, packing_efficiency
-from nlpkit.data.pack import Batch
+from nlpkit.data.pack import SOURCE_LENGTHS, Batch
 from nlpkit.data.store import Callbacks, Corpus
 from nlpkit.errors import UsageError
 from nlpkit.objectives.contract import IGNORE
@@ -174,7 +174,7 @@ def _target_share(plan: Plan, batches: int = 16) -> float:
 def table_of_batch(plan: Plan) -> Iterator[str]:
     """Yield the first batch as tab-separated lines, one token per line.
 
-    A blank line separates sequences.
+    A blank line separates sequences. The tokens of a source stand before those of its target.
     The last column is the token to be predicted. Fields with one value for each sequence are on the
     line of its last token.
     """
@@ -182,14 +182,24 @@ def table_of_batch(plan: Plan) -> Iterator[str]:
     names = [n for n, f in fields.items() if f.per == "token"]
     labels = batch.fields.get("labels")
     others = [n for n, f in fields.items() if f.per == "sequence"]
+    sources = [n for n, f in fields.items() if f.per == "source"]
     last = [] if labels is None else ["target"]
-    yield "\t".join(["sequence", "token", *names, *others, *last])
+    yield "\t".join(["sequence", "token", *names, *others, *sources, *last])
     start = 0
+    ends_of_sources = np.cumsum(batch.fields.get(SOURCE_LENGTHS, ()))
     for number, length in enumerate(batch.lengths):
+        if sources:
+            stop = int(ends_of_sources[number])
+            empty = [""] * (len(names) + len(others))
+            for row in range(stop - batch.fields[SOURCE_LENGTHS][number], stop):
+                values = [str(batch.fields[name][row].item()) for name in sources]
+                token = _shown(tokenizer, batch.fields[sources[0]][row])
+                yield "\t".join([str(number), token, *empty, *values, *[""] * len(last)])
         for row in range(start, start + length):
             values = [str(batch.fields[name][row].item()) for name in names]
             ends = row == start + length - 1
             values += [_of_sequence(plan, n, number) if ends else "" for n in others]
+            values += [""] * len(sources)
             if labels is not None:
                 values.append("" if labels[row] == IGNORE else _shown(tokenizer, labels[row]))
             token = _shown(tokenizer, batch.fields["input_ids"][row])

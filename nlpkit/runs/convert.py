@@ -67,7 +67,11 @@ def convert(
     pad_id = tokenizer.pad_id if tokenizer is not None else None
     ends = (tokenizer.bos_id, tokenizer.eos_id) if tokenizer is not None else (None, None)
     folders = hf_layout.layout(
-        *(family, loaded.config, loaded.state), pad_id=pad_id, bos_and_eos=ends, head=loaded.head
+        *(family, loaded.config, loaded.state),
+        pad_id=pad_id,
+        bos_and_eos=ends,
+        head=loaded.head,
+        target_ids=tokenizer_files.target_ids(tokenizer, loaded.config.target_tokens),
     )
     dtype = requested or old.precision
     for folder, (settings, tensors) in folders.items():
