@@ -143,6 +143,14 @@ ShowPrompt = Annotated[
     bool,
     typer.Option("--show-prompt", help="with --task: print the first row's prompt and answers"),
 ]
+Attention = Annotated[
+    str | None,
+    typer.Option(
+        "--attention",
+        metavar="FILE.png",
+        help="draw which tokens of the source the model attends to while it writes the first rows",
+    ),
+]
 
 
 @shared("overrides", "device", "json", "quiet", "verbose")
@@ -168,6 +176,7 @@ def command(
     option_score: OptionScore = None,
     template: Template = None,
     show_prompt: ShowPrompt = False,
+    attention: Attention = None,
 ) -> None:
     """Evaluate a checkpoint on held-out data.
 
@@ -187,6 +196,7 @@ def command(
         files=tuple(files or ()),
         pairs=tuple(pairs or ()), surprisal=surprisal, method=method, task=task, shots=shots,
         seeds=seeds, option_score=option_score, template=template, show_prompt=show_prompt,
+        attention=attention,
     )  # fmt: skip
     call.check()
     if task is not None:
@@ -218,10 +228,11 @@ def _held_out(call: Call) -> None:
     common = call.common
     log = Log(common.verbosity)
     runs = seed_runs(user_path(call.checkpoint))
-    if runs and call.predictions is not None:
-        raise UsageError(
-            f"--predictions: {call.checkpoint} holds {len(runs)} runs; name one of them"
-        )
+    for option, file in (("--predictions", call.predictions), ("--attention", call.attention)):
+        if runs and file is not None:
+            raise UsageError(
+                f"{option}: {call.checkpoint} holds {len(runs)} runs; name one of them"
+            )
     results = []
     with catch_signals(exit_now) as stop:
         callbacks = Callbacks(note=log.detail, warn=log.warn, should_stop=stop.check)
@@ -236,6 +247,10 @@ def _held_out(call: Call) -> None:
                 max_new_tokens=call.max_new_tokens, **{**source.generation, **chosen}
             )
             run = held_out.Evaluation(opened, source, call.tokens_per_batch, callbacks)
+            if call.attention is not None:
+                from nlpkit.evaluate.alignments import draw_alignments
+
+                draw_alignments(run, generation, user_path(call.attention))
             figures, rows = run.figures(names, generation, log, stop, batch=32)
             results.append(figures)
     if call.predictions is not None:
