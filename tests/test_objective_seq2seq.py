@@ -11,6 +11,7 @@ from nlpkit.data.corpus import Config as DataConfig
 from nlpkit.data.corpus import resolve
 from nlpkit.data.items import Row, build_items
 from nlpkit.data.loader import Examples
+from nlpkit.data.records import RowError
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.objectives import seq2seq
@@ -44,6 +45,21 @@ def test_example_is_source_with_its_end_and_target_one_step_apart() -> None:
     assert made["labels"].tolist() == [*target, END]
     assert item.size == len(source) + len(target) + 2
     assert (item.text, item.label) == ("a be", "A BE")
+
+
+def test_template_makes_a_source_of_several_columns() -> None:
+    template = "{{x}} a: {premise} b: {size}"
+    objective = _objective(template=template, target="label", prefix="n ")
+    assert objective.columns == ("premise", "size", "label")
+    row = Row({"premise": "a cat", "size": 3, "label": 1.5, "source": "no"}, "rows", 1)
+    assert objective.texts(row) == ("n {x} a: a cat b: 3", "1.5")
+    item = objective.item(row, objective.encode(list(objective.texts(row))))
+    # What `nlpkit eval` writes an answer to: the prefix is added there.
+    assert (item.text, item.label) == ("{x} a: a cat b: 3", "1.5")
+    with pytest.raises(RowError, match='"size" is an array, neither text nor a number'):
+        objective.texts(Row(row.values | {"size": [1]}, "rows", 1))
+    with pytest.raises(RowError, match='no "premise"'):
+        objective.texts(Row({"size": 3, "label": "x"}, "rows", 1))
 
 
 def test_too_long_texts_lose_their_ends_and_are_counted() -> None:

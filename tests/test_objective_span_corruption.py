@@ -143,7 +143,8 @@ def test_sentinels_are_written_and_read_as_text() -> None:
     first, second = (TOKENIZER.special_id(f"<extra_id_{n}>") for n in (0, 1))
     ids = objective.encode_input("a <extra_id_0> cat <extra_id_1>")
     encode = TOKENIZER.encode
-    assert ids == [*encode("a "), first, *encode(" cat "), second]
+    # The space before a sentinel is the hidden word's, as in the examples of training.
+    assert ids == [*encode("a"), first, *encode(" cat"), second]
     # There is no such sentinel: it is text.
     assert objective.encode_input("a <extra_id_700>") == encode("a ") + encode("<extra_id_700>")
     written = [first, *encode(" be"), second, *encode("a b")]

@@ -1,12 +1,14 @@
 """A target from a source: translation, summaries, answers (Sutskever et al. 2014, arXiv:1409.3215).
 
 Rows have a source and a target: two parallel files as they are (`data.format: parallel`), or
-columns of jsonl, tsv and csv files. T5's tasks are told apart by a text in front of the source
-(`prefix`; Raffel et al. 2020, arXiv:1910.10683, sec. 2.4).
+columns of jsonl, tsv and csv files. Any task is one of text to text, as in T5 (Raffel et al. 2020,
+arXiv:1910.10683, sec. 2.4): `template` writes the columns of a row as its source, `prefix` names
+the task, and a label is its own text.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +17,15 @@ from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
 from nlpkit.objectives._source_target import SourceTarget
-from nlpkit.objectives._task import Item, Task, counted, shorten
+from nlpkit.objectives._task import Item, RowError, Task, counted, kind_of, shorten
 from nlpkit.objectives.contract import ModelSettings, Prompt, check_length
 
 if TYPE_CHECKING:
     from nlpkit.data.items import Row
     from nlpkit.tokenizers.contract import Extendable
+
+
+_FIELD = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 
 
 class Config(FrozenConfig):
@@ -34,6 +39,12 @@ class Config(FrozenConfig):
     )
     source: str = Setting("source", min_length=1, description="column of the source")
     target: str = Setting("target", min_length=1, description="column of the target")
+    template: str | None = Setting(
+        None,
+        min_length=1,
+        description="the source in place of a column: {COLUMN} is a value of the row, {{ and }} "
+        "are braces",
+    )
     prefix: str = Setting(
         "", description="text in front of each source, such as 'translate German to English: '"
     )
@@ -51,7 +62,7 @@ class Objective(SourceTarget, Task):
 
     name = "seq2seq"
     parts = ("seq2seq",)
-    columns = ("source", "target")
+    columns: tuple[str, ...] = ("source", "target")
     metrics: tuple[str, ...] = ("bleu",)
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
@@ -62,7 +73,7 @@ class Objective(SourceTarget, Task):
         """
         super().__init__(config, tokenizer, model_config)
         self.bind(tokenizer, model_config)
-        self.columns = (config.source, config.target)
+        self.columns = self.named_columns(config)
         self.label_smoothing = config.label_smoothing
         self.max_length = config.max_length
         self.max_new_tokens = config.max_target_length or config.max_length
@@ -77,7 +88,10 @@ class Objective(SourceTarget, Task):
     @classmethod
     def named_columns(cls, config: Any) -> tuple[str, ...]:
         """Return the columns of source and target."""
-        return (config.source, config.target)
+        if config.template is None:
+            return (config.source, config.target)
+        named = [name for name in _FIELD.findall(config.template) if name]
+        return (*dict.fromkeys(named), config.target)
 
     def encode_input(self, text: str) -> list[int]:
         """Return the ids of a source, with the prefix in front of it."""
@@ -94,8 +108,17 @@ class Objective(SourceTarget, Task):
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return source and target; raise `RowError`."""
-        source, target = (row.text(column) for column in self.columns)
-        return self.config.prefix + source, target
+        return self.config.prefix + self.source(row), written(row, self.config.target)
+
+    def source(self, row: Row) -> str:
+        """Return the source of a row without the prefix; raise `RowError`."""
+        if self.config.template is None:
+            return row.text(self.config.source)
+
+        def value(found: re.Match[str]) -> str:
+            return found[0][0] if found[1] is None else written(row, found[1])
+
+        return _FIELD.sub(value, self.config.template)
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
         """Return the item of a row; a source or target that is too long loses its end."""
@@ -103,7 +126,7 @@ class Objective(SourceTarget, Task):
         target, target_cut = shorten(ids[1], self.max_new_tokens - 1, "start")
         cut = counted(source_cut, "source") | counted(target_cut, "target")
         size = len(source) + len(target) + 2
-        label, text = row.values[self.config.target], row.values[self.config.source]
+        label, text = written(row, self.config.target), self.source(row)
         return Item((source, target), label, size, cut, text)
 
     def unlearned(self, item: Item) -> int:
@@ -113,3 +136,11 @@ class Objective(SourceTarget, Task):
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return inputs and targets, (T,) each, and the source (S,); nothing is random."""
         return self.made(*item.parts)
+
+
+def written(row: Row, column: str) -> str:
+    """Return a value of a row as text, also a number; raise `RowError` if it is neither."""
+    value = row.value(column)
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise RowError(f'"{column}" is {kind_of(value)}, neither text nor a number')
+    return value if isinstance(value, str) else f"{value:g}"

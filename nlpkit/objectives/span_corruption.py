@@ -128,16 +128,21 @@ class Objective(SourceTarget, TextObjective):
         return [np.concatenate([spans.get(i, np.array([i])) for i in source])]
 
     def encode_input(self, text: str) -> list[int]:
-        """Return the ids of a text in which `<extra_id_0>`, `<extra_id_1>` … are the sentinels."""
-        parts = _WRITTEN.split(text)
-        ids = list(self.tokenizer.encode(parts[0])) if parts[0] else []
-        for number, part in zip(parts[1::2], parts[2::2], strict=True):
-            if int(number) < COUNT:
-                ids.append(int(self.sentinels[int(number)]))
-            else:
-                part = f"<extra_id_{number}>{part}"
-            ids += self.tokenizer.encode(part) if part else []
-        return ids
+        """Return the ids of a text in which `<extra_id_0>`, `<extra_id_1>` … are the sentinels.
+
+        A space before a sentinel belongs to the word that is missing there.
+        """
+        ids: list[int] = []
+        start = 0
+        for found in _WRITTEN.finditer(text):
+            if int(found[1]) < COUNT:
+                ids += self._encoded(text[start : found.start()].removesuffix(" "))
+                ids.append(int(self.sentinels[int(found[1])]))
+                start = found.end()
+        return ids + self._encoded(text[start:])
+
+    def _encoded(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text) if text else []
 
     def decode_output(self, ids: Sequence[int]) -> str:
         """Return what was written, with the sentinels."""

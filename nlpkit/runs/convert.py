@@ -16,7 +16,7 @@ from nlpkit.checkpoints.family import family_of
 from nlpkit.disk import name_path_in_errors, sync
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
-from nlpkit.models.rows import vocabulary_size
+from nlpkit.models.rows import vocabulary_size, without_padding
 from nlpkit.runs.opened import find_checkpoint, verify
 from nlpkit.tokenizers.contract import Tokenizer
 
@@ -157,6 +157,9 @@ def _tokenizer(
         return None
     tokenizer = tokenizer_files.load(vocabulary or any_layout.tokenizer_home(path))[1]
     rows = vocabulary_size(loaded.state, tables)
+    if loaded.config.padded_vocabulary and rows > tokenizer.vocab_size:
+        rows = tokenizer.vocab_size
+        loaded.state.update(without_padding(loaded.state, tables, rows))
     if rows not in (0, tokenizer.vocab_size):
         name = vocabulary or "in its directory"
         raise FileError(

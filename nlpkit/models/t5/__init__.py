@@ -22,6 +22,7 @@ class Config(ModelConfig):
 
     inputs: ClassVar[tuple[str, ...]] = ("input_ids", "source_ids", "source_lengths")
     encodes_source: ClassVar[bool] = True
+    padded_vocabulary: ClassVar[bool] = True
 
     hidden_size: int = Field(512, gt=0, description="width of the residual stream")
     num_layers: int = Field(

@@ -131,7 +131,9 @@ class Model(EncoderDecoder):
         config = self.config
         width, inner = config.hidden_size, config.num_heads * config.head_dim
         stds = {
-            "embedding": 1.0,
+            # Differs from HF: an output table of its own has 1 / sqrt(C), as in t5x, so that logits
+            # are near 1; with 1 the first loss is 50 nats.
+            "token_embedding": 1.0,
             "query.weight": (width * config.head_dim) ** -0.5,
             "project.weight": inner**-0.5,
             "down.weight": config.intermediate_size**-0.5,

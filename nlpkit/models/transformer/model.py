@@ -10,6 +10,7 @@ N tokens of the targets, M of the sources, P positions, C hidden_size, V vocabul
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -84,9 +85,6 @@ class Model(EncoderDecoder):
         if config.positions == "learned":
             self.source_positions = nn.Parameter(torch.empty(config.max_positions, width))
             self.target_positions = nn.Parameter(torch.empty(config.max_positions, width))
-        else:
-            table = sinusoids(config.max_positions, width)
-            self.register_buffer("sinusoids", table, persistent=False)
         untied = None if config.tie else nn.Parameter(torch.empty(vocab_size, width))
         self.register_parameter("output_embedding", untied)
         bias = nn.Parameter(torch.empty(vocab_size)) if config.output_bias else None
@@ -142,8 +140,10 @@ class Model(EncoderDecoder):
         x = F.embedding(ids, self.token_embedding)
         if self.config.scale_embedding:
             x = x * math.sqrt(self.config.hidden_size)
-        is_learned = self.config.positions == "learned"
-        table = getattr(self, learned if is_learned else "sinusoids")
+        if self.config.positions == "learned":
+            table = getattr(self, learned)
+        else:
+            table = _sinusoids_on(*x.shape[1:], self.config.max_positions, x.device)
         return dropout(x + F.embedding(layout.positions, table), self.config.dropout, self.training)
 
 
@@ -153,6 +153,13 @@ def sinusoids(positions: int, width: int) -> Tensor:
     sines, cosines = (torch.arange(start, width, 2, dtype=torch.float64) for start in (0, 1))
     angles = [place / 10000 ** (2 * (each // 2) / width) for each in (sines, cosines)]
     return torch.cat([angles[0].sin(), angles[1].cos()], dim=1).float()
+
+
+@lru_cache(maxsize=4)
+def _sinusoids_on(width: int, positions: int, device: torch.device) -> Tensor:
+    """Return the table on a device; no buffer, because models are opened without memory first."""
+    with torch.inference_mode(False):  # made while text is generated, it may be used in training
+        return sinusoids(positions, width).to(device)
 
 
 def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
