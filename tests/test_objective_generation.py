@@ -120,7 +120,7 @@ def test_text_from_a_label_has_the_letters_of_the_label(run: Path) -> None:
     writer = Writer(opened.model, opened.tokenizer, opened.objective, settings)
     for answer, letters in zip(writer.write(["good", "bad"]), ("abc", "xyz"), strict=True):
         written = answer.outputs[0].text
-        assert len(written) >= 4
+        assert written
         assert {*written} <= {*letters}
 
 
