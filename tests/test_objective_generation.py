@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from nlpkit import recipe
 from nlpkit.data.items import Row
+from nlpkit.data.pack import Batch
 from nlpkit.errors import RecipeError
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
@@ -16,7 +17,7 @@ from nlpkit.models.gru import Config as ModelSettings
 from nlpkit.objectives._task import RowError
 from nlpkit.objectives.contract import IGNORE
 from nlpkit.objectives.generation import Config, Objective
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.opened import Opened, open_checkpoint
 from tests import _tiny
 
 RECIPE = """\
@@ -25,8 +26,8 @@ model: {family: gru, hidden_size: 24, num_layers: 1, dropout: 0.0}
 tokenizer: {kind: bpe, vocab_size: 300}
 data: {train: [ROWS], valid: [ROWS]}
 objective: {name: generation, source: label, target: text, max_length: 40}
-train: {steps: 60, tokens_per_step: 256, tokens_per_batch: 256, lr: 2.0e-2, warmup_steps: 4,
-  eval_every: 60, save_every: 60, precision: fp32}
+train: {steps: 90, tokens_per_step: 256, tokens_per_batch: 256, lr: 2.0e-2, warmup_steps: 4,
+  eval_every: 90, save_every: 90, precision: fp32}
 """
 
 
@@ -114,14 +115,32 @@ def run(tmp_path_factory) -> Path:
     return folder / "run"
 
 
-def test_text_from_a_label_has_the_letters_of_the_label(run: Path) -> None:
+def _text_loss(opened: Opened, label: str, text: str) -> float:
+    objective, tokenizer = opened.objective, opened.tokenizer
+    item = objective.item(_row(), [tokenizer.encode(label), tokenizer.encode(text)])
+    made = objective.example(item, np.random.default_rng(0))
+    fields = {name: torch.from_numpy(array) for name, array in made.items()}
+    batch = Batch(fields, (len(made["input_ids"]),))
+    hidden = opened.model(batch.lengths, fields["input_ids"])
+    return objective.loss(opened.model, hidden, batch).terms["generation"].loss_sum.item()
+
+
+def test_text_is_likelier_from_its_own_label(run: Path) -> None:
     opened = open_checkpoint(run, device="cpu")
-    settings = Settings(max_new_tokens=8)
+    # Only the first token, of two equally likely halves, tells more: at most ln 2.
+    for own, other, text in (("good", "bad", "abcabcab"), ("bad", "good", "xyzxyzxy")):
+        assert _text_loss(opened, own, text) < _text_loss(opened, other, text) - 0.2
+
+
+def test_label_is_what_a_line_of_generate_is_continued_from(run: Path) -> None:
+    opened = open_checkpoint(run, device="cpu")
+    settings = Settings(max_new_tokens=6, min_new_tokens=3)
     writer = Writer(opened.model, opened.tokenizer, opened.objective, settings)
-    for answer, letters in zip(writer.write(["good", "bad"]), ("abc", "xyz"), strict=True):
-        written = answer.outputs[0].text
-        assert written
-        assert {*written} <= {*letters}
+    together = [each.outputs[0].text for each in writer.write(["good", "bad"])]
+    alone = [each.outputs[0].text for each in writer.write(["good", "bad"], batch=1)]
+    assert together == alone
+    assert all(together)
+    assert not any("good" in text or "bad" in text for text in together)  # no part of the prompt
 
 
 def test_loss_is_cross_entropy_of_the_target_alone(run: Path) -> None:
@@ -135,8 +154,8 @@ def test_loss_is_cross_entropy_of_the_target_alone(run: Path) -> None:
     expected = F.cross_entropy(logits[first:-1], ids[first + 1 :], reduction="sum")
     item = objective.item(_row(), [source, target])
     made = objective.example(item, np.random.default_rng(0))
-    batch = type("B", (), {"fields": {n: torch.from_numpy(a) for n, a in made.items()}})()
-    hidden = model((len(ids) - 1,), batch.fields["input_ids"])
+    batch = Batch({n: torch.from_numpy(a) for n, a in made.items()}, (len(ids) - 1,))
+    hidden = model(batch.lengths, batch.fields["input_ids"])
     loss = objective.loss(model, hidden, batch).terms["generation"]
     assert loss.num_targets == len(target) + 1
     torch.testing.assert_close(loss.loss_sum, expected)
