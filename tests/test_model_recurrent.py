@@ -9,8 +9,8 @@ from torch.nn.utils.rnn import PackedSequence
 from nlpkit import recipe
 from nlpkit.attention.cache import Cache
 from nlpkit.checkpoints import hf_layout
-from nlpkit.errors import RecipeError
-from nlpkit.models import families, recurrent_layers
+from nlpkit.errors import RecipeError, UsageError
+from nlpkit.models import families, lora, lora_config, recurrent_layers
 from nlpkit.models.recurrence import TimeFirst
 from tests import _tiny
 from tests._formats import from_hf, to_hf
@@ -245,6 +245,18 @@ train: {steps: 6, tokens_per_step: 256, tokens_per_batch: 128, lr: 1.0e-2, warmu
 def test_recipe_that_does_not_fit_is_named_with_its_line(tmp_path, old, new, said) -> None:
     with pytest.raises(RecipeError, match=said):
         recipe.load(str(_tiny.write(tmp_path, text=RECIPE.replace(old, new, 1))))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "lora: this model has no linear layers"),
+        ({"embedding_size": 5}, "lora.targets: .*name some of output_projection"),
+    ],
+)
+def test_adapters_are_refused_with_the_reason(settings, said) -> None:
+    with pytest.raises(UsageError, match=said):
+        lora.targeted(lora_config.Config(), families.load_model("gru"), _config("gru", **settings))
 
 
 def test_both_directions_may_learn_masked_tokens(tmp_path) -> None:
