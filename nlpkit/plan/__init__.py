@@ -17,6 +17,7 @@ from nlpkit.data.loader import Stream, packing_efficiency
 from nlpkit.data.pack import SOURCE_LENGTHS, Batch
 from nlpkit.data.store import Callbacks, Corpus
 from nlpkit.errors import UsageError
+from nlpkit.models.flops import step_flops
 from nlpkit.objectives.contract import IGNORE
 from nlpkit.recipe import Resolved
 from nlpkit.runs import build
@@ -105,7 +106,6 @@ def describe(plan: Plan) -> dict[str, Any]:
     steps_per_epoch = float(batches_per_epoch(stream) / settings.batches_per_step)
     first = plan.first
     vocab_size = data.vocab_size
-    module = plan.part.module()
     return {
         "data": {
             "train": _corpus(data.train) | {"examples": len(data.examples)},
@@ -131,9 +131,10 @@ def describe(plan: Plan) -> dict[str, Any]:
             "trained_parameters": plan.trained,
             "state_bytes": plan.state_bytes,
             "new_tokens": plan.part.new_tokens(vocab_size),
-            "flops_per_step": float(
-                module.flops(plan.part.config, vocab_size, first.lengths, first.targets)
-                * settings.batches_per_step
+            "flops_per_step": settings.batches_per_step
+            * step_flops(
+                *(plan.part.module(), plan.part.config, vocab_size),
+                *(first.lengths, first.targets, first.fields.get(SOURCE_LENGTHS, ())),
             ),
         },
         "settings": plan.resolved.dump(),
