@@ -18,6 +18,7 @@ import json
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,9 @@ def _buckets(sources: list[str]) -> list[list[int]]:
 
 @torch.no_grad()
 def _figures(opened: Opened, sources: list[str], targets: list[str]) -> Figures:
-    losses = [_losses(opened, *pair) for pair in zip(sources, targets, strict=True)]
+    pairs = list(zip(sources, targets, strict=True))
+    parts = [pairs[start : start + 50] for start in range(0, len(pairs), 50)]
+    losses = [each for part in parts for each in _losses(opened, part)]
     writer = Writer(opened.model, opened.tokenizer, opened.objective, Settings())
     answers = [each.outputs[0].text for each in writer.write(sources, scores=False)]
     figures: Figures = {"nats": [], "bleu": []}
@@ -107,17 +110,20 @@ def _figures(opened: Opened, sources: list[str], targets: list[str]) -> Figures:
     return figures
 
 
-def _losses(opened: Opened, source: str, target: str) -> tuple[float, int]:
-    """Return the sum of the losses of a target, and their number."""
+def _losses(opened: Opened, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, int]]:
+    """Return the sum of the losses of each target, and their number."""
     objective: Any = opened.objective
-    ids = [opened.tokenizer.encode(text) for text in (source, target)]
-    batch = collate([objective.made(*map(np.array, ids))], objective.fields)
+    ids = [[np.array(opened.tokenizer.encode(text)) for text in pair] for pair in pairs]
+    batch = collate([objective.made(*each) for each in ids], objective.fields)
     arrays = {n: each for n, each in batch.fields.items() if isinstance(each, np.ndarray)}
     batch.fields |= {name: torch.from_numpy(each) for name, each in arrays.items()}
-    index = (batch.fields["labels"] != IGNORE).nonzero().squeeze(1)
+    labels = batch.fields["labels"]
+    index = (labels != IGNORE).nonzero().squeeze(1)
     hidden = forward(objective, opened.model, batch)
-    total, _ = opened.model.token_loss(hidden, index, batch.fields["labels"][index])
-    return float(total), len(index)
+    each = torch.zeros(len(labels))
+    each[index] = opened.model.token_loss(hidden, index, labels[index])[1]
+    parts = zip(each.split(batch.lengths), (labels != IGNORE).split(batch.lengths), strict=True)
+    return [(float(loss.sum()), int(known.sum())) for loss, known in parts]
 
 
 def _print(results: dict[str, list[Figures]], sources: list[str]) -> None:
