@@ -56,10 +56,7 @@ def draw_alignments(evaluation: Evaluation, generation: Settings, path: Path) ->
         written = [*answers[0].ids, *objective.eos_token_ids[:1]]
         read = np.concatenate([prompt.given["input_ids"], written[:-1]])
         weights = _weights(opened.model, read, source)
-        words = [
-            [_shown(opened.tokenizer, token) for token in map(int, ids)]
-            for ids in (source, written)
-        ]
+        words = [_shown(opened.tokenizer, ids) for ids in (source.tolist(), written)]
         panels.append(Alignment(weights.numpy(), *words))
     alignment_figure(panels, path)
 
