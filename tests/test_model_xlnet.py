@@ -158,3 +158,40 @@ def test_dropout_acts() -> None:
         model = Model(Config(**SIZES, dropout=rate), VOCAB).train()
         given = LENGTHS, oracle.tokens(), oracle.types(), _rank()
         assert torch.equal(model(*given), model(*given)) == (rate == 0)
+
+
+def test_memory_of_parts_equals_memories_of_transformers(tmp_path: Path) -> None:
+    """There one part after the other with `mems`, each alone; here all parts in one pack."""
+    size = 5
+    theirs = _theirs(mem_len=size)
+    theirs.save_pretrained(tmp_path)
+    model, loaded = oracle.ours("xlnet", tmp_path)
+    config = loaded.config.model_copy(update={"memory": size})
+    with_memory = Model(config, VOCAB).eval()
+    with_memory.load_state_dict(model.state_dict())
+    ids, rank = oracle.tokens(), _rank()
+    types = torch.zeros_like(ids)  # transformers gives memories the type 0
+    starts = torch.cat([torch.arange(n) // size * size for n in LENGTHS])
+    loss = torch.zeros(())
+    expected = []
+    for one, order in zip(ids.split(LENGTHS), rank.split(LENGTHS), strict=True):
+        mems = None
+        for part, places in zip(one.split(size), order.split(size), strict=True):
+            mask, mapping = _order(places)
+            out = theirs(
+                input_ids=part[None], token_type_ids=torch.zeros_like(part)[None], perm_mask=mask,
+                target_mapping=mapping if len(mapping[0]) else None, mems=mems, use_mems=True,
+            )  # fmt: skip
+            mems = out.mems
+            if len(mapping[0]):
+                expected.append(out.logits[0])
+                loss = loss + torch.nn.functional.cross_entropy(
+                    out.logits[0], part[places > 0], reduction="sum"
+                )
+    hidden = with_memory(LENGTHS, ids, types, rank, starts)
+    index = (rank > 0).nonzero().squeeze(1)
+    torch.testing.assert_close(with_memory.logits(hidden[index]), torch.cat(expected), **CLOSE)
+    total, _ = with_memory.token_loss(hidden, index, ids[index])
+    total.backward()
+    loss.backward()
+    oracle.assert_gradients_equal("xlnet", loaded, with_memory, theirs)

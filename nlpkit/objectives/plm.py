@@ -46,17 +46,24 @@ class Config(FrozenConfig):
     max_length: int = Setting(512, ge=4, description="longest example, in tokens")
     one_in: float = Setting(6.0, ge=1, description="K: one of K tokens is predicted")
     longest: int = Setting(5, ge=1, description="longest run of predicted tokens")
+    part_length: int | None = Setting(
+        None,
+        ge=2,
+        description="an example is cut into parts of this length, in order; a part sees only "
+        "itself and the memory before it (model.memory); null: it is not cut",
+    )
 
 
 class Objective(TextObjective):
     """Examples and loss of permutation language modelling."""
 
     parts = ("plm",)
-    inputs = ("input_ids", "token_type_ids", "rank")
+    inputs: tuple[str, ...] = ("input_ids", "token_type_ids", "rank", "part_start")
     fields: Mapping[str, Field] = {
         "input_ids": Field(np.int64),
         "token_type_ids": Field(np.int64),
         "rank": Field(np.int64),  # 0: seen by all; else the place in the order of the predicted
+        "part_start": Field(np.int64),
         "labels": Field(np.int64),
     }
     needs = ("two_streams",)
@@ -65,8 +72,20 @@ class Objective(TextObjective):
     answer_method = "plm"
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
-        """Bind the settings."""
+        """Bind the settings.
+
+        Raises:
+            ValueError: the model has a memory, and examples have no parts.
+        """
         super().__init__(config, tokenizer, model_config)
+        if config.part_length is None:
+            if memory := getattr(model_config, "memory", 0):
+                raise ValueError(
+                    f"objective.part_length: model.memory is {memory}, which needs text that is "
+                    "cut in order; set part_length, or memory: 0"
+                )
+            self.inputs = tuple(name for name in self.inputs if name != "part_start")
+            self.fields = {name: kind for name, kind in self.fields.items() if name != "part_start"}
         self.frame = Frame(tokenizer, model_config)
         self.extra = self.frame.size()
         self.max_text = config.max_length - self.extra
@@ -87,11 +106,15 @@ class Objective(TextObjective):
 
     def _framed(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         framed = self.frame.ids([ids]).astype(np.int64)
-        return {
+        example = {
             "input_ids": framed,
             "token_type_ids": self.frame.types(framed),
             "rank": np.zeros(len(framed), np.int64),
         }
+        if self.config.part_length:
+            position = np.arange(len(framed))
+            example["part_start"] = position - position % self.config.part_length
+        return example
 
     def predicted(self, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return the indices of the predicted tokens of a text of `size` tokens, at least one.

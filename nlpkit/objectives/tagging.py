@@ -187,9 +187,8 @@ class Objective(FramedTask):
             LENGTHS: np.array([len(part) for part in item.parts], np.int64),
         }
         if "token_type_ids" in self.fields:
-            example["token_type_ids"] = np.concatenate(
-                [self.frame.types(part) for part in item.parts]
-            )
+            types = [self.frame.types(part) for part in item.parts]
+            example["token_type_ids"] = np.concatenate(types)
         return example
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:

@@ -6,7 +6,9 @@ function of the sinusoid of the distance d = i - j. u, v, s, r and g are learned
 
 Fields: `rank`, the place of a token in the factorization order (a token sees keys of at most its
 own rank), and `segment`, the text of a token. Without them all keys are visible, and the last
-product is 0.
+product is 0. With `part_start`, the position where the part of a long sequence begins that a token
+is in, a token sees its own part and, of the keys that are `memory`, those of the `memory` positions
+before it (Dai et al., sec. 3.2).
 
 N queries of a pack, P pairs of a query and a key of its sequence, R distances, H heads, D width of
 a head, C = H * D.
@@ -26,17 +28,18 @@ if TYPE_CHECKING:
 
 VISIBILITY = "bidirectional"
 KERNEL = None
-FIELDS: tuple[str, ...] = ("position", "rank", "segment")
-OPTIONAL: tuple[str, ...] = ("rank", "segment")
+FIELDS: tuple[str, ...] = ("position", "rank", "segment", "part_start", "memory")
+OPTIONAL: tuple[str, ...] = ("rank", "segment", "part_start", "memory")
 DROPOUT = True  # its probabilities can have dropout
 
 
 class Config(FrozenConfig):
-    """The distances."""
+    """The distances, and how far back a part of a sequence sees."""
 
     max_distance: int | None = Field(
         None, ge=1, description="greater distances count as this one; null: no limit"
     )
+    memory: int = Field(0, ge=0, description="positions before its part that a token sees")
 
 
 def tensors(config, heads, head_dim):
@@ -57,9 +60,18 @@ def pairs(config, lengths):
 
 def mask(config, q, k):
     """Return True where the key is at most as late in the order as the query."""
-    if "rank" not in q:
-        return (q.index == q.index) & (k.index == k.index)
-    return k["rank"] <= q["rank"]
+    visible = (q.index == q.index) & (k.index == k.index)
+    if "rank" in q:
+        visible = k["rank"] <= q["rank"]
+    if "part_start" not in q:
+        return visible
+    start = q["part_start"]
+    own = visible & (k["part_start"] == start)
+    if "memory" not in k:
+        return own
+    before = (k["position"] < start) & (k["position"] >= start - config.memory)
+    is_memory = k["memory"].bool()
+    return (own & ~is_memory) | (before & is_memory)
 
 
 class Pairs(NamedTuple):
@@ -67,9 +79,7 @@ class Pairs(NamedTuple):
 
     distances: Tensor  # (R,) all distances of two tokens of a sequence, in order
     distance: Tensor  # (P,) the index query * R + distance of each pair
-    segment: (
-        Tensor | None
-    )  # (P,) the index query * 2 + 1 where the texts differ, query * 2 elsewhere
+    segment: Tensor | None  # (P,) the index query * 2, + 1 where the texts differ
     hidden: Tensor  # (P,) bool: the query does not see the key
     blind: Tensor  # (N,) bool: the query sees no key
 
@@ -86,7 +96,8 @@ def prepared(request):
     # In the order of the queries, each with its keys in order.
     first = keys.cu_seqlens[:-1].long()[layout.document_ids] - (sizes.cumsum(0) - sizes)
     key = torch.arange(total, device=device) + first[query]
-    farthest = min(keys.max_length - 1, request.config.max_distance or keys.max_length)
+    longest = int(request.key_fields["position"].max()) if request.is_cross else keys.max_length - 1
+    farthest = min(longest, request.config.max_distance or longest)
     distance = request.fields["position"][query] - request.key_fields["position"][key]
     distance = distance.clamp(-farthest, farthest) + farthest
     distances = torch.arange(-farthest, farthest + 1, device=device)

@@ -19,7 +19,6 @@ VOCABULARY = ("token_embedding", "token_bias")  # their first dimension is the v
 class Config(ModelConfig):
     """Sizes of an XLNet; the vocabulary's comes from the tokenizer."""
 
-    inputs: ClassVar[tuple[str, ...]] = ("input_ids", "token_type_ids")
     pairs: ClassVar[bool] = True
     two_streams: ClassVar[bool] = True
     # Nothing before the texts; after the last one <sep> and <cls> (Yang et al. 2019, sec. 2.4).
@@ -43,6 +42,13 @@ class Config(ModelConfig):
         None, ge=1, description="greater distances of two tokens count as this one; null: no limit"
     )
 
+    memory: int = Field(
+        0,
+        ge=0,
+        description="tokens before a part of a long sequence that it sees, without gradient; the "
+        "objective cuts sequences into parts (objective.part_length)",
+    )
+
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
         check_heads(self.num_heads, self.hidden_size)
@@ -52,8 +58,18 @@ class Config(ModelConfig):
 
     @property
     def default_attention(self) -> tuple[Choice, ...]:
-        """Each token sees all tokens of its sequence, or those that are not after it in the order."""
-        return (Choice.of("relative", max_distance=self.max_distance),)
+        """Each token sees the tokens of its sequence that are not after it in the order."""
+        return (Choice.of("relative", max_distance=self.max_distance, memory=self.memory),)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The inputs that `forward` requires: with a memory, where the parts of sequences begin."""
+        required = ("input_ids", "token_type_ids")
+        return (*required, "part_start") if self.memory else required
+
+    def for_task(self) -> "Config":
+        """Return the settings of the model that a task tunes: it reads each sequence at once."""
+        return self.model_copy(update={"memory": 0})
 
     @property
     def scores_pairs(self) -> bool:

@@ -68,14 +68,47 @@ class Layer(nn.Module):
 
     def added(self, x: Tensor, seen: Tensor) -> Tensor:
         """Return the layer's output (N, C) from a stream and what its tokens saw (N, H, D)."""
-        x = self.attention_norm(
-            x + self._dropped(F.linear(seen.flatten(1), self.project.flatten(1)))
-        )
+        projected = F.linear(seen.flatten(1), self.project.flatten(1))
+        x = self.attention_norm(x + self._dropped(projected))
         inner = self._dropped(self.activation(self.up(x)))
         return self.output_norm(x + self._dropped(self.down(inner)))
 
     def _dropped(self, x: Tensor) -> Tensor:
         return dropout(x, self.dropout, self.training)
+
+
+class _Keys:
+    """The keys of both streams: the content, and with a memory the content without gradient.
+
+    The keys of a sequence are its tokens, then, with a memory, its tokens again.
+    """
+
+    def __init__(self, layout: Layout, fields: Mapping[str, Tensor | None], has_memory: bool):
+        self.layout, self.fields, self.rows = layout, fields, None
+        if not has_memory:
+            return
+        sizes = layout.lengths
+        row = torch.arange(2 * layout.total, device=layout.device)
+        own, again = row[: layout.total].split(sizes), row[layout.total :].split(sizes)
+        rows = torch.cat([part for pair in zip(own, again, strict=True) for part in pair])
+        self.rows = rows
+        self.layout = Layout.of([2 * size for size in sizes], layout.device)
+        self.fields = {
+            name: torch.cat([field, field])[rows]
+            for name, field in fields.items()
+            if field is not None
+        }
+        self.fields["memory"] = (rows >= layout.total).long()
+
+    def of(self, layer: Layer, content: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the keys and values (K, H, D) of a layer."""
+        k, v = (layer.heads_of(content, weight) for weight in (layer.key, layer.value))
+        if self.rows is None:
+            return k, v
+        past = content.detach()
+        again = (layer.heads_of(past, weight) for weight in (layer.key, layer.value))
+        k, v = (torch.cat(pair)[self.rows] for pair in zip((k, v), again, strict=True))
+        return k, v
 
 
 class Model(TiedHead):
@@ -88,7 +121,8 @@ class Model(TiedHead):
         self.token_embedding = nn.Parameter(torch.empty(vocab_size, width))
         self.token_bias = nn.Parameter(torch.empty(vocab_size))
         self.query_start = nn.Parameter(torch.empty(1, 1, width))  # w of the paper, sec. 2.3
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
+        self.order = [Layer(config) for _ in range(config.num_layers)]
+        self.layers = nn.ModuleList(self.order)
         self.attention_tensors = AttentionTensors(
             config.kinds, config.num_layers, config.num_heads, width // config.num_heads
         )
@@ -105,6 +139,7 @@ class Model(TiedHead):
         input_ids: Tensor,
         token_type_ids: Tensor,
         rank: Tensor | None = None,
+        part_start: Tensor | None = None,
     ) -> Tensor:
         """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
 
@@ -114,37 +149,39 @@ class Model(TiedHead):
             rank: (N,) int64: 0 for tokens that all others see; from 1 on the place of a predicted
                 token in the order. The states of predicted tokens are those of the query stream.
                 Without it all tokens see one another, and no state is of the query stream.
+            part_start: (N,) int64: where the part of its sequence begins that a token is in. Parts
+                see only themselves and, without gradient, the `memory` tokens before them.
 
         Raises:
-            ValueError: a sequence has no predicted token.
+            ValueError: `rank` predicts no token of a sequence.
         """
         layout = attention.layout_of(lengths, input_ids.device)
-        fields = {"position": layout.positions, "segment": token_type_ids, "rank": rank}
+        fields = {
+            "position": layout.positions,
+            "segment": token_type_ids,
+            "rank": rank,
+            "part_start": part_start,
+        }
+        keys = _Keys(layout, fields, bool(self.config.memory) and part_start is not None)
         content = self._dropped(F.embedding(input_ids, self.token_embedding))
-        attends = self._prepared(layout, fields)
+        attends = self._prepared(layout, fields, keys)
         if rank is None:
             for layer, attend, tensors in attends:
-                q, k, v = (
-                    layer.heads_of(content, w) for w in (layer.query, layer.key, layer.value)
-                )
-                content = layer.added(content, attend(q, k, v, tensors))
+                k, v = keys.of(layer, content)
+                seen = attend(layer.heads_of(content, layer.query), k, v, tensors)
+                content = layer.added(content, seen)
             return self._dropped(content)
         predicted = (rank > 0).nonzero().squeeze(1)  # (M,)
-        counts = predicted.new_zeros(len(layout.lengths))
-        counts.index_add_(0, layout.document_ids[predicted], torch.ones_like(predicted))
+        counts = torch.bincount(layout.document_ids[predicted], minlength=len(layout.lengths))
         queries = Layout.of(counts.tolist(), input_ids.device)
-        # A query sees what is before it in the order, and not the content of its own token.
-        of_queries = {
-            "position": layout.positions[predicted],
-            "segment": token_type_ids[predicted],
-            "rank": rank[predicted] - 1,
-        }
+        of_queries = {name: field[predicted] for name, field in fields.items() if field is not None}
+        # A query sees the tokens before it in the order, and not its own.
+        of_queries["rank"] = of_queries["rank"] - 1
         query = self._dropped(self.query_start[0].expand(len(predicted), -1))
-        query_attends = self._prepared(queries, of_queries, layout, fields)
-        for (layer, attend, tensors), (_, attend_query, _) in zip(
-            attends, query_attends, strict=True
-        ):
-            k, v = layer.heads_of(content, layer.key), layer.heads_of(content, layer.value)
+        query_attends = self._prepared(queries, of_queries, keys)
+        both = zip(attends, query_attends, strict=True)
+        for (layer, attend, tensors), (_, attend_query, _) in both:
+            k, v = keys.of(layer, content)
             seen = attend_query(layer.heads_of(query, layer.query), k, v, tensors)
             query = layer.added(query, seen)
             seen = attend(layer.heads_of(content, layer.query), k, v, tensors)
@@ -160,15 +197,11 @@ class Model(TiedHead):
         return dropout(x, self.config.dropout, self.training)
 
     def _prepared(
-        self,
-        layout: Layout,
-        fields: Mapping[str, Tensor | None],
-        keys: Layout | None = None,
-        key_fields: Mapping[str, Tensor | None] | None = None,
+        self, layout: Layout, fields: Mapping[str, Tensor | None], keys: "_Keys"
     ) -> list[tuple[Layer, attention.Attend, dict[str, Tensor]]]:
         """Return each layer with its attention and the learned tensors of this attention."""
         config = self.config
-        weight = self.layers[0].query
+        weight = self.order[0].query
         attends = attention.prepare_layers(
             config.kinds,
             config.num_layers,
@@ -184,14 +217,13 @@ class Model(TiedHead):
                 training=self.training,
                 dropout=config.dropout,
                 backend=self.backend,
-                role="query" if keys is not None else attention.SELF,
-                keys=keys,
-                key_fields=key_fields,
+                keys=None if keys.layout is layout else keys.layout,
+                key_fields=keys.fields,
             ),
         )
         self.attention_choice = attention.reasons(attends)
         tensors = map(self.attention_tensors.of, range(config.num_layers))
-        return [*zip(self.layers, attends, tensors, strict=True)]
+        return [*zip(self.order, attends, tensors, strict=True)]
 
 
 def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
@@ -218,7 +250,8 @@ def _more_settings(config: Config) -> dict[str, Any]:
     return {
         "d_head": config.hidden_size // config.num_heads,
         "clamp_len": config.max_distance or -1,
-        "mem_len": None,
+        "mem_len": config.memory or None,
+        "nlpkit": {"memory": config.memory} if config.memory else {},
     }
 
 
@@ -230,7 +263,8 @@ def _read_settings(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
         if settings.get(name, value) != value:
             raise ValueError(f"{name} is {settings[name]!r}; this family has {value!r} only")
     limit = settings.get("clamp_len", -1)
-    return sizes | {"max_distance": limit if limit > 0 else None}
+    memory = settings.get("nlpkit", {}).get("memory", 0)
+    return sizes | {"max_distance": limit if limit > 0 else None, "memory": memory}
 
 
 _OURS, _THEIRS = "layers.{num_layers}", "transformer.layer.{num_layers}"
