@@ -10,7 +10,7 @@ T tokens of an example, M moved tokens, C hidden_size.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field as Setting
@@ -92,7 +92,7 @@ class Objective(TextObjective):
         size = len(ids)
         moved = np.sort(rng.permutation(size)[: max(2, round(self.config.rate * size))])
         order = np.arange(size)
-        order[moved] = rng.permutation(moved)
+        order[moved] = moved[self.order(len(moved), rng)]
         framed = self.frame.ids([ids[order]]).astype(np.int64)
         place = np.full(len(framed), IGNORE)
         place[len(self.frame.start) + moved] = order[moved]
@@ -100,6 +100,10 @@ class Objective(TextObjective):
         if "token_type_ids" in self.fields:
             example["token_type_ids"] = self.frame.types(framed)
         return example
+
+    def order(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return a random order of `size` tokens."""
+        return rng.permutation(size)
 
     def unmask(self, example: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the example with its tokens in the order of the text."""
@@ -117,8 +121,6 @@ class Objective(TextObjective):
         import torch.nn.functional as F
 
         place = batch.fields["place"]
-        index = (place != IGNORE).nonzero().squeeze(1)
-        heads: Any = model.objective_heads
-        logits = heads[HEAD](hidden[index]).float()
-        total = F.cross_entropy(logits, place[index], reduction="sum")
-        return Loss({"reorder": Term(total, len(index))})
+        logits = model.objective_heads[HEAD](hidden).float()
+        total = F.cross_entropy(logits, place, ignore_index=IGNORE, reduction="sum")
+        return Loss({"reorder": Term(total, int((place != IGNORE).sum()))})
