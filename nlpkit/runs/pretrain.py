@@ -117,7 +117,7 @@ def pretrain(
     checkpoint = files.read_pointer(directory.path, "latest")
     assert checkpoint is not None
     if is_main:
-        directory.set_status(finished=True, step=state.step)
+        directory.set_status(finished=True, finite=True, step=state.step)  # checked by `save`
     conclude(run, state, held_out)
     return checkpoint
 
