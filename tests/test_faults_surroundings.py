@@ -201,15 +201,22 @@ def test_data_malformed_row_is_exit_3_and_names_file_and_line(
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
+_FROM_STDIN = "'data={train: {files: \"-\", format: jsonl}}'"
+
+
 def test_data_malformed_on_stdin_names_its_line(recipe: Path, tmp_path: Path) -> None:
     train = _train(recipe, tmp_path / "run")
     good = 'for i in 1 2 3 4 5 6 7 8; do echo \'{"text": "天地人山水花鸟鱼虫春夏秋冬"}\'; done'
-    source = "'data={train: {files: \"-\", format: jsonl}}'"
-    result = _shell(f"({good}; echo '{{') | {train} --set {source}")
+    result = _shell(f"({good}; echo '{{') | {train} --set {_FROM_STDIN}")
     assert result.returncode == 3, result.stderr
     assert ":9: " in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr
-    closed = _shell(f"{train} --set {source} <&-", own=True)
+
+
+@pytest.mark.slow  # test_corpus.py and test_cli.py have what is said, without a process
+def test_data_from_a_closed_stdin_is_exit_2(recipe: Path, tmp_path: Path) -> None:
+    train = _train(recipe, tmp_path / "run")
+    closed = _shell(f"{train} --set {_FROM_STDIN} <&-", own=True)
     assert closed.returncode == 2, closed.stderr
     assert closed.stderr.splitlines()[-1] == "nlpkit: data: '-' is stdin, but stdin is closed"
 
