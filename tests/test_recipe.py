@@ -544,3 +544,17 @@ def test_recipe_is_checked_without_torch(tmp_path):
         [sys.executable, "-c", program, str(tmp_path / "r.yaml")], capture_output=True, text=True
     )
     assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.parametrize("text", ["{text}", "{text} It is {label}.", "{text}: 好"])
+def test_template_on_the_command_line_is_text_and_no_mapping(text: str) -> None:
+    resolved = recipe.load("gpt1_classify", [f"eval.prompt.template={text}"])
+    assert resolved.recipe.eval.prompt.template == text
+
+
+def test_template_without_quotes_in_a_file_is_told_to_have_them(tmp_path: Path) -> None:
+    text = recipe.find("gpt1_classify").read_text(encoding="utf-8")
+    path = tmp_path / "r.yaml"
+    path.write_text(f"{text}\neval: {{prompt: {{template: {{text}}}}}}\n", encoding="utf-8")
+    with pytest.raises(RecipeError, match=r"eval\.prompt\.template: .*put `\{…\}` in quotes"):
+        recipe.load(str(path))

@@ -63,8 +63,8 @@ def restore(run: Run, resume: str) -> State:
         ) from error
     if run.accelerator.is_main_process:
         _set_pointers(run, checkpoint, state)
-        if run.directory.status().get("steps") != run.settings.steps:  # --allow-change
-            run.directory.set_status(steps=run.settings.steps)
+        # With --allow-change, or finished with weights that are not finite, it has steps to do.
+        run.directory.set_status(finished=False, steps=run.settings.steps)
     run.log.info(f"resuming from {checkpoint.path} (step {state.step})")
     before, now = run.directory.status().get("threads"), torch.get_num_threads()
     if before not in (None, now):
