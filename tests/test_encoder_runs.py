@@ -23,6 +23,8 @@ FAMILIES = {
     "roberta": (SIZES, "bpe, vocab_size: 400", MLM, "RobertaForMaskedLM"),
     "albert": (f"{SIZES}, embedding_size: 16", "unigram, vocab_size: 330", MLM,
                "AlbertForPreTraining"),
+    "xlm": (SIZES.replace("intermediate_size: 48, ", ""), "wordpiece, vocab_size: 120", MLM,
+            "XLMWithLMHeadModel"),
 }  # fmt: skip
 TRAIN = """\
 train: {steps: 3, tokens_per_step: 256, tokens_per_batch: 128, lr: 1.0e-2, warmup_steps: 1,
@@ -139,7 +141,7 @@ def test_tuned_model_is_transformers_classifier(run: Path, family: str, name: st
     theirs, report = transformers.AutoModelForSequenceClassification.from_pretrained(
         saved, output_loading_info=True
     )
-    prefix = FAMILIES[family][3].partition("For")[0]
+    prefix = FAMILIES[family][3].partition("For")[0].removesuffix("WithLMHeadModel")
     assert type(theirs).__name__ == f"{prefix}ForSequenceClassification"
     assert not report["missing_keys"]
     assert theirs.config.id2label == {0: "bad", 1: "good", 2: "so so"}
@@ -163,7 +165,8 @@ def test_tuned_model_is_transformers_classifier(run: Path, family: str, name: st
 def test_adapters_open_in_peft_and_here_and_merge(run: Path, family: str, tmp_path: Path) -> None:
     saved = _tuned(run, "classification", "lora.rank=4")
     settings = json.loads((saved / "adapter_config.json").read_text())
-    assert settings["target_modules"] == ["query", "value"]
+    layers = ["q_lin", "v_lin"] if family == "xlm" else ["query", "value"]
+    assert settings["target_modules"] == layers
     base = transformers.AutoModelForSequenceClassification.from_pretrained(
         settings["base_model_name_or_path"], num_labels=3
     )

@@ -6,20 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig
+from transformers import BertConfig, XLMConfig
 
 from nlpkit.checkpoints import hf_layout
 from nlpkit.data.marks import Marked
 from nlpkit.data.pack import collate
 from nlpkit.errors import DataError
-from nlpkit.models import bert
-from nlpkit.models.bert.model import Model
+from nlpkit.models import bert, families, xlm
 from nlpkit.objectives import tlm
 from nlpkit.objectives.contract import IGNORE, forward
 from tests._families import oracle
 from tests._masked import bound_of, marked, tokenizer
 
 SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 24}
+XLM = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "max_positions": 64}
 CONFIG = bert.Config(**SIZES, max_positions=64)
 
 
@@ -82,20 +82,52 @@ def test_text_without_translation_is_refused_with_what_would_be_right() -> None:
         _objective().example(marked("one two."), np.random.default_rng(0))
 
 
-def test_states_are_those_of_transformers_with_the_same_positions(tmp_path: Path) -> None:
+def test_languages_are_those_of_xlm_and_restored_text_is_the_pair() -> None:
+    settings = tlm.Config(max_length=64, languages=[2, 0])
+    config = xlm.Config(**XLM, num_languages=3)
+    objective = tlm.Objective(settings, tokenizer(), config)
+    assert objective.inputs == ("input_ids", "langs", "position_ids")
+    example = objective.example(PAIR, np.random.default_rng(0))
+    assert "token_type_ids" not in example
+    second = int(PAIR.has("second_side").sum())
+    first = len(PAIR) - second
+    assert example["langs"].tolist() == [2] * (first + 2) + [0] * (second + 1)
+    texts = objective.restore(objective.unmask(example))
+    assert [len(text) for text in texts] == [first, second]
+    assert np.array_equal(np.concatenate(texts), PAIR.ids)
+
+
+@pytest.mark.parametrize(
+    ("config", "setting"), [(CONFIG, "type_vocab_size"), (xlm.Config(**XLM), "num_languages")]
+)
+def test_language_that_the_model_does_not_have_is_refused(config, setting: str) -> None:
+    settings = tlm.Config(max_length=64, languages=[0, 2])
+    with pytest.raises(ValueError, match=rf"has 0 to 1; raise model\.{setting}"):
+        tlm.Objective(settings, tokenizer(), config)
+
+
+@pytest.mark.parametrize("family", ["bert", "xlm"])
+def test_states_are_those_of_transformers_with_the_same_positions(
+    tmp_path: Path, family: str
+) -> None:
     size = tokenizer().vocab_size
-    theirs = oracle.drawn(
-        "BertForPreTraining",
-        BertConfig(
-            vocab_size=size, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-            intermediate_size=24, max_position_embeddings=64,
-        ),
-    )  # fmt: skip
+    if family == "bert":
+        theirs = oracle.drawn(
+            "BertForPreTraining",
+            BertConfig(
+                vocab_size=size, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+                intermediate_size=24, max_position_embeddings=64,
+            ),
+        )  # fmt: skip
+    else:
+        sizes = {"emb_dim": 16, "n_layers": 2, "n_heads": 2, "max_position_embeddings": 64}
+        config = XLMConfig(vocab_size=size, n_langs=2, pad_token_id=-1, **sizes)
+        theirs = oracle.drawn("XLMWithLMHeadModel", config)
     theirs.save_pretrained(tmp_path)
-    loaded = hf_layout.converted("bert", tmp_path, *hf_layout.read(tmp_path))
-    model = Model(loaded.config, size).eval()
+    loaded = hf_layout.converted(family, tmp_path, *hf_layout.read(tmp_path))
+    model = families.load_model(family).Model(loaded.config, size).eval()
     model.load_state_dict(loaded.state)
-    objective = _objective()
+    objective = tlm.Objective(tlm.Config(max_length=64), tokenizer(), loaded.config)
     made = [objective.example(PAIR, np.random.default_rng(n)) for n in range(3)]
     batch = collate(made, objective.fields)
     batch.fields = {n: torch.from_numpy(v) for n, v in batch.fields.items()}

@@ -10,12 +10,14 @@ V vocabulary.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit import attention
+from nlpkit.attention.contract import Choice
 from nlpkit.attention.layout import Layout
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.compute import compute_dtype
@@ -30,13 +32,34 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+class LayerSettings(Protocol):
+    """The settings that the layers of an encoder read."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def intermediate_size(self) -> int: ...
+    @property
+    def hidden_act(self) -> str: ...
+    @property
+    def dropout(self) -> float: ...
+    @property
+    def attention_dropout(self) -> float: ...
+    @property
+    def norm_eps(self) -> float: ...
+    @property
+    def kinds(self) -> tuple[Choice, ...]: ...
+
+
 class Layer(nn.Module):
     """norm(x + attention(x)), then norm(x + feed_forward(x)).
 
     `output_dropout` is the dropout of what the feed-forward layers add; None: `config.dropout`.
     """
 
-    def __init__(self, config: EncoderConfig, output_dropout: float | None = None):
+    def __init__(self, config: LayerSettings, output_dropout: float | None = None):
         super().__init__()
         width = config.hidden_size
         self.heads, self.dropout = config.num_heads, config.dropout
@@ -87,7 +110,7 @@ class Layers(nn.Module):
         order: the layer at each depth; where layers are shared (ALBERT), one is there repeatedly.
     """
 
-    def __init__(self, config: EncoderConfig, blocks: nn.Module, order: Sequence[Layer]):
+    def __init__(self, config: LayerSettings, blocks: nn.Module, order: Sequence[Layer]):
         super().__init__()
         self.config, self.blocks, self.order = config, blocks, tuple(order)
         head_dim = config.hidden_size // config.num_heads
@@ -187,7 +210,7 @@ def first_states(hidden: Tensor, lengths: Sequence[int]) -> Tensor:
     return hidden[F.pad(ends[:-1], (1, 0))]
 
 
-def layer_weights(config: EncoderConfig) -> int:
+def layer_weights(config: LayerSettings) -> int:
     """Return the number of weights that multiply each token in a layer."""
     width = config.hidden_size
     return 4 * width**2 + 2 * width * config.intermediate_size

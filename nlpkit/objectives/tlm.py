@@ -1,8 +1,9 @@
 """Translation language modelling (XLM, Lample and Conneau 2019, arXiv:1901.07291, sec. 3.4).
 
 `[CLS] A [SEP] B [SEP]`: a sentence and its translation (`data.format: parallel`), masked as in
-`mlm`, so that a token is predicted from both languages. Positions restart at the translation. Token
-types are the languages: 0 the source's files, 1 the target's; they are the language embedding.
+`mlm`, so that a token is predicted from both languages. Positions restart at the translation. Each
+token has its language, `langs` of XLM or the token type of other families: 0 in the source's files,
+1 in the target's.
 A pair that is too long is dropped, because what is left of it would not be a translation.
 
 T tokens of an example, D pairs.
@@ -11,6 +12,7 @@ T tokens of an example, D pairs.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field as Setting
@@ -19,22 +21,58 @@ from nlpkit.data.marks import Marked
 from nlpkit.errors import DataError
 from nlpkit.objectives._masking import Masking, Rates
 from nlpkit.objectives._pairs import Pairing, part
-from nlpkit.objectives.contract import Field, Spans
+from nlpkit.objectives.contract import Field, ModelSettings, Spans
+
+if TYPE_CHECKING:
+    from nlpkit.tokenizers.contract import Extendable
 
 
 class Config(Rates):
     """How many tokens are targets, and what becomes of them."""
 
     max_length: int = Setting(256, ge=5, description="longest example, in tokens")
+    languages: list[int] = Setting(
+        [0, 1],
+        min_length=2,
+        max_length=2,
+        description="numbers of the languages of the first and the second files in the model",
+    )
 
 
 class Objective(Masking, Pairing):
     """Examples and loss of translation language modelling."""
 
-    inputs = ("input_ids", "token_type_ids", "position_ids")
-    fields: Mapping[str, Field] = {**Masking.fields, "position_ids": Field(np.int64)}
-    needs = ("bidirectional", "pairs", "given_positions")
+    inputs: tuple[str, ...] = ("input_ids", "token_type_ids", "langs", "position_ids")
+    fields: Mapping[str, Field] = {
+        **Masking.fields,
+        "langs": Field(np.int64),
+        "position_ids": Field(np.int64),
+    }
+    needs = ("bidirectional", "languages", "given_positions")
     marks = ("second_side",)
+
+    def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
+        """Bind the settings.
+
+        Raises:
+            ValueError: `max_length` is more than the model has positions, or it has too few
+                languages.
+        """
+        super().__init__(config, tokenizer, model_config)
+        # Families of BERT's kind have token types and no languages.
+        self.language_field, other = "langs", "token_type_ids"
+        setting = "num_languages"
+        if model_config.pairs:
+            self.language_field, other = other, self.language_field
+            setting = "type_vocab_size"
+        self.inputs = tuple(name for name in self.inputs if name != other)
+        self.fields = {name: kind for name, kind in self.fields.items() if name != other}
+        known = getattr(model_config, setting)
+        if not 0 <= min(config.languages) <= max(config.languages) < known:
+            raise ValueError(
+                f"objective.languages: {config.languages}; the model has 0 to {known - 1}; raise "
+                f"model.{setting} or change them"
+            )
 
     def spans(self, lengths: np.ndarray) -> Spans:
         """Return each pair that is short enough as one piece."""
@@ -61,6 +99,15 @@ class Objective(Masking, Pairing):
                 "parallel and name both files"
             )
         example = self.joined((part(ids, 0, cut), part(ids, cut, len(ids))))
-        position = np.arange(len(example["input_ids"]))
+        side = example.pop("token_type_ids")
+        position = np.arange(len(side))
         position[cut + 2 :] -= cut + 2
-        return self.masked(example | {"position_ids": position}, rng)
+        languages = np.array(self.config.languages)[side]
+        return self.masked(
+            example | {self.language_field: languages, "position_ids": position}, rng
+        )
+
+    def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Return the two texts of an example."""
+        ids, (_, second) = example["input_ids"], np.flatnonzero(example["position_ids"] == 0)
+        return [ids[1 : second - 1], ids[second:-1]]
