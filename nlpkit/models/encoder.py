@@ -10,14 +10,14 @@ V vocabulary.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit import attention
-from nlpkit.attention.contract import Choice
+from nlpkit.attention.contract import Choice, ComputedKind
 from nlpkit.attention.layout import Layout
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.compute import compute_dtype
@@ -74,13 +74,21 @@ class Layer(nn.Module):
         self.down = nn.Linear(config.intermediate_size, width)
         self.output_norm = nn.LayerNorm(width, config.norm_eps)
 
-    def forward(self, x: Tensor, attend: attention.Attend, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Return (N, C) from (N, C)."""
+    def forward(
+        self,
+        x: Tensor,
+        attend: attention.Attend,
+        tensors: Mapping[str, Tensor],
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
+        own = x if rows is None else x[rows]
         q, k, v = (
-            layer(x).unflatten(1, (self.heads, -1)) for layer in (self.query, self.key, self.value)
+            layer(states).unflatten(1, (self.heads, -1))
+            for layer, states in ((self.query, own), (self.key, x), (self.value, x))
         )
         seen = self.project(attend(q, k, v, tensors).flatten(1))
-        x = self.attention_norm(x + dropout(seen, self.dropout, self.training))
+        x = self.attention_norm(own + dropout(seen, self.dropout, self.training))
         added = self.down(self.activation(self.up(x)))
         return self.output_norm(x + dropout(added, self.output_dropout, self.training))
 
@@ -125,30 +133,66 @@ class Layers(nn.Module):
         layout: Layout,
         backend: str,
         fields: Mapping[str, Tensor] = MappingProxyType({}),
+        rows: Tensor | None = None,
     ) -> Tensor:
-        """Return the last hidden states (N, C) from the first (N, C); attention reads `fields`."""
-        config = self.config
+        """Return the last hidden states (N, C) from the first (N, C); attention reads `fields`.
+
+        With `rows` (M,), in the order of the pack, the result is the states (M, C) of these tokens:
+        the last layer computes no others.
+        """
+        prepare = partial(self._prepared, layout=layout, fields=fields, backend=backend)
         attends = attention.prepare_layers(
-            config.kinds,
-            len(self.order),
-            lambda choice: attention.prepare(
-                choice,
-                layout,
-                fields=fields,
-                tensors=self.attention_tensors.of(choice),
-                heads=config.num_heads,
-                head_dim=config.hidden_size // config.num_heads,
-                dtype=compute_dtype(self.order[0].query.weight),
-                device=x.device,
-                training=self.training,
-                dropout=config.attention_dropout,
-                backend=backend,
-            ),
+            self.config.kinds, len(self.order), lambda choice: prepare(choice)
         )
         self.attention_choice = attention.reasons(attends)
-        for depth, (layer, attend) in enumerate(zip(self.order, attends, strict=True)):
-            x = layer(x, attend, self.attention_tensors.of(depth))
-        return x
+        tensors = self.attention_tensors.of
+        for depth, (layer, attend) in enumerate(zip(self.order[:-1], attends, strict=False)):
+            x = layer(x, attend, tensors(depth))
+        last, depth = self.order[-1], len(self.order) - 1
+        if rows is None:
+            return last(x, attends[-1], tensors(depth))
+        queries = _queries(layout, rows)
+        choice = self.config.kinds[depth % len(self.config.kinds)]
+        if queries is None or isinstance(choice.module, ComputedKind):
+            return last(x, attends[-1], tensors(depth))[rows]
+        own = {"position": layout.positions, "length": layout.token_lengths, **fields}
+        attend = prepare(
+            choice,
+            layout=queries,
+            fields={name: values[rows] for name, values in own.items()},
+            keys=layout,
+            key_fields=fields,
+            backend="auto",  # some are made for queries and keys of the same tokens
+        )
+        return last(x, attend, tensors(depth), rows)
+
+    def _prepared(
+        self, choice: Choice, *, layout: Layout, backend: str, **given: Any
+    ) -> attention.Attend:
+        """Return the attention of a kind; `given`: fields, and the keys if they are others."""
+        config, weight = self.config, self.order[0].query.weight
+        return attention.prepare(
+            choice,
+            layout,
+            tensors=self.attention_tensors.of(choice),
+            heads=config.num_heads,
+            head_dim=config.hidden_size // config.num_heads,
+            dtype=compute_dtype(weight),
+            device=weight.device,
+            training=self.training,
+            dropout=config.attention_dropout,
+            backend=backend,
+            **given,
+        )
+
+
+def _queries(layout: Layout, rows: Tensor) -> Layout | None:
+    """Return the layout of the tokens `rows` (M,) alone; None if a sequence has none of them."""
+    owners = layout.document_ids[rows]
+    sizes = torch.bincount(owners, minlength=len(layout.lengths)).tolist()
+    if 0 in sizes or bool((owners.diff() < 0).any()):
+        return None
+    return Layout.of(sizes, layout.device)
 
 
 class TransformedHead(TiedHead):

@@ -129,6 +129,7 @@ class Model(TiedHead):
         input_ids: Tensor,
         langs: Tensor | None = None,
         position_ids: Tensor | None = None,
+        rows: Tensor | None = None,
     ) -> Tensor:
         """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
 
@@ -136,6 +137,8 @@ class Model(TiedHead):
             input_ids: (N,) int64.
             langs: (N,) int64: the language of each token; default: of none.
             position_ids: (N,) int64; default: from 0 in each sequence.
+            rows: (M,) int64, in the order of the pack: the result is the states of these tokens
+                alone, (M, C).
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.
@@ -143,7 +146,8 @@ class Model(TiedHead):
         layout = encoder.layout_within(lengths, self.config.max_positions, input_ids.device)
         words = F.embedding(input_ids, self.token_embedding)
         positions = layout.positions if position_ids is None else position_ids
-        return self.layers(self.embeddings(words, positions, langs), layout, self.backend)
+        x = self.embeddings(words, positions, langs)
+        return self.layers(x, layout, self.backend, rows=rows)
 
     def output_table(self) -> Tensor:
         """Return the table of the output, (V, C)."""
