@@ -79,8 +79,13 @@ def bound(
 def difference(one: Objective | type[Objective], other: Objective | type[Objective]) -> str:
     """Return why two objectives (or classes) cannot be mixed, or an empty string."""
     if {*one.inputs} != {*other.inputs}:
-        return (
-            f"give the model other inputs: {', '.join(one.inputs)}, and {', '.join(other.inputs)}"
+        hints = [hint for each in (one, other) if (hint := getattr(each, "beside_others", ""))]
+        return "; ".join(
+            [
+                f"give the model other inputs: {', '.join(one.inputs)}, and "
+                f"{', '.join(other.inputs)}",
+                *hints,
+            ]
         )
     if one.drop_unknown != other.drop_unknown:
         return "do not both leave out unknown tokens"
