@@ -95,7 +95,7 @@ class Objective(Masking, Pairing):
         self.inputs = tuple(name for name in self.inputs if name != other)
         self.fields = {name: kind for name, kind in self.fields.items() if name != other}
         if config.monolingual:
-            self.extra = 4  # both texts have a token before and after them
+            self.extra, self.slack = 4, 1  # each text has two tokens around it, a pair three
             self.parts = KINDS
             self.fields["monolingual"] = Field(np.int64, per="sequence", names=KINDS)
         known = getattr(model_config, setting)
