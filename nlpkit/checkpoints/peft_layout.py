@@ -78,17 +78,18 @@ def write(
         "target_modules": _target_modules(linear.values(), targets),
         "fan_in_fan_out": all(transposed),
         "bias": "none",
-        "modules_to_save": [_module_of(heads.values())] if has_head else None,
+        "modules_to_save": _modules_of(heads.values()) if has_head else None,
         "inference_mode": True,
     }
     (directory / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     hf_layout.save_tensors(directory / WEIGHTS, tensors, {"format": "pt"})
 
 
-def _module_of(names: Iterable[str]) -> str:
-    """Return the smallest module that has all these parameters."""
-    modules = [PurePosixPath(*name.split(".")[:-1]) for name in names]
-    return os.path.commonpath(modules).replace("/", ".")
+def _modules_of(names: Iterable[str]) -> list[str]:
+    """Return the smallest module that has all these parameters, or the module of each."""
+    modules = sorted({name.rpartition(".")[0] for name in names})
+    common = os.path.commonpath([PurePosixPath(*module.split(".")) for module in modules])
+    return [common.replace("/", ".")] if common else modules
 
 
 def _target_modules(linear: Iterable[str], targets: Mapping[str, str]) -> list[str]:
