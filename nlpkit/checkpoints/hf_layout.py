@@ -144,6 +144,8 @@ def layout(
     if form.bos_and_eos:
         ends = zip(("bos_token_id", "eos_token_id"), bos_and_eos, strict=True)
         folders[""][0].update(ends)
+    if form.has_padding:
+        folders[""][0]["pad_token_id"] = -1 if pad_id is None else pad_id
     if HEAD in weights:
         settings, body_tensors = folders[""]
         head = head or task_head(module, SEQUENCE)

@@ -19,6 +19,7 @@ CAPABILITIES = {
     "bidirectional": "a state depends on all tokens of its sequence",
     "pairs": "a sequence may consist of two texts, which token types distinguish",
     "encodes_source": "the model reads a source sequence and predicts a target sequence",
+    "languages": "token types, or embeddings of languages, tell the languages of texts apart",
     "given_positions": "positions may be given, so that they restart within a sequence",
     "ranges": "a token sees the range of its sequence that the objective gives (`seen_range`)",
     "has_vocabulary": "the model reads and predicts tokens",
@@ -83,6 +84,11 @@ class ModelConfig(FrozenConfig):
     def predicts_tokens(self) -> bool:
         """Whether the states that the model returns predict tokens."""
         return self.has_vocabulary
+
+    @property
+    def languages(self) -> bool:
+        """Whether the model tells the languages of texts apart, by default by token types."""
+        return self.pairs
 
     @property
     def scores_pairs(self) -> bool:

@@ -45,7 +45,12 @@ class Model(Protocol):
     """The `nn.Module` of a family; `FORMAT.names` lists its parameters."""
 
     def forward(self, lengths: Sequence[int], **inputs: Any) -> Tensor:
-        """Return the last hidden states (N, C) of a pack of sequences of these `lengths`."""
+        """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
+
+        Optional is the argument `rows`, (M,) in the order of the pack: the result is then the
+        states (M, C) of these tokens, and no others are computed where that saves time. Scores of
+        texts use it.
+        """
 
     def token_loss(
         self, hidden: Tensor, index: Tensor, targets: Tensor, loss_weights: Tensor | None = None
