@@ -25,6 +25,7 @@ CAPABILITIES = {
     "predicts_tokens": "the states that the model returns predict tokens",
     "scores_pairs": "a head scores sequences of two texts",
     "generator": "a second, smaller model fills in masked tokens",
+    "reads_images": "the model reads images, cut into patches",
 }
 
 _DEFAULT_VOCABULARY = ("token_embedding",)  # of a family without `VOCABULARY`
@@ -58,6 +59,8 @@ class ModelConfig(FrozenConfig):
     pairs: ClassVar[bool] = False
     encodes_source: ClassVar[bool] = False
     given_positions: ClassVar[bool] = False
+    # Its `Config` then has `image_shape` and `patch_shape`.
+    reads_images: ClassVar[bool] = False
     # The tokens that a state depends on in a family without attention, such as a recurrent one.
     visibility: ClassVar[Visibility | None] = None
     # Tokens before, between and after the texts of a task (Radford et al. 2018, sec. 3.3).
