@@ -13,6 +13,7 @@ import hashlib
 import random
 import struct
 import sys
+from itertools import pairwise
 from math import sqrt
 from pathlib import Path
 
@@ -102,7 +103,7 @@ def _segments(digit: int, draw: random.Random) -> list[tuple[Point, Point]]:
             right = (x - 0.5 + draw.uniform(-0.05, 0.05)) * across
             below = (y - 0.5 + draw.uniform(-0.04, 0.04)) * down
             points.append((x0 + right - slant * below, y0 + below + tilt * right))
-        segments += list(zip(points, points[1:], strict=False))
+        segments += list(pairwise(points))
     return segments
 
 

@@ -247,6 +247,16 @@ FORMAT = HfFormat(
         "initializer_range": 0.02,
         "pooler_act": "tanh",
     },
+    # Since transformers 5; on disk it keeps the names of `names`.
+    in_memory={
+        "encoder.layer.": "layers.",
+        "attention.attention.query": "attention.q_proj",
+        "attention.attention.key": "attention.k_proj",
+        "attention.attention.value": "attention.v_proj",
+        "attention.output.dense": "attention.o_proj",
+        "intermediate.dense": "mlp.fc1",
+        "output.dense": "mlp.fc2",
+    },
     more_settings=_more_settings,
     read_config=_read_config,
     join=_join,
