@@ -4,23 +4,32 @@ Oracles: transformers' pipeline, scikit-learn's confusion matrix.
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 from transformers import ViTConfig, ViTForImageClassification
 
-from nlpkit import recipe
+from nlpkit import recipe, selftest
+from nlpkit.data.store import Callbacks
 from nlpkit.errors import UsageError
 from nlpkit.evaluate import confusion, held_out
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
+from nlpkit.models.vit.model import Model
+from nlpkit.objectives.image_classification import Objective
 from nlpkit.plan import describe, draw_mask, make
 from nlpkit.runs.convert import convert
 from nlpkit.runs.opened import Opened, open_checkpoint
+from nlpkit.selftest import of_objective, of_run
+from nlpkit.selftest.bench import Bench
 from nlpkit.train.log import QUIET, Log
+from nlpkit.train.signals import StopFlag
 from tests import _images, _tiny
 from tests.conftest import REAL_DATA
 
@@ -43,9 +52,6 @@ def run(tmp_path_factory) -> Path:
 
 
 def _evaluated(opened: Opened, *files: Path) -> tuple[dict, list[dict]]:
-    from nlpkit.data.store import Callbacks
-    from nlpkit.train.signals import StopFlag
-
     log = Log(QUIET)
     source = held_out.find_data(opened, [str(file) for file in files], None, log, Callbacks())
     evaluation = held_out.Evaluation(opened, source, 4096, Callbacks())
@@ -53,7 +59,8 @@ def _evaluated(opened: Opened, *files: Path) -> tuple[dict, list[dict]]:
 
 
 def test_run_resumes_bit_for_bit_and_learns(run: Path) -> None:
-    sets = ("objective.shift=1",)  # random shifts resume, too
+    # Random shifts resume, too.
+    sets = ("objective.shift=1", "train.steps=12", "train.eval_every=5", "train.save_every=5")
     _tiny.pretrain(run / "digits.yaml", run / "shifted", *sets)
     last = _tiny.pretrain_with_stops(run / "digits.yaml", run / "broken", [13, 30], *sets)
     assert _tiny.metrics(run / "broken") == _tiny.metrics(run / "shifted")
@@ -251,6 +258,62 @@ def test_confusion_is_drawn(run: Path, tmp_path: Path) -> None:
 
     confusion_figure(["a", "b"], [[3, 1], [0, 2]], tmp_path / "c.png")
     assert (tmp_path / "c.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@contextmanager
+def _bench(run: Path) -> Iterator[Bench]:
+    AcceleratorState._reset_state(reset_partial_state=True)
+    resolved = recipe.load(str(run / "digits.yaml"), ["objective.shift=1"])
+    with selftest.bench(resolved, device="cpu", log=Log(QUIET), stop=StopFlag()) as made:
+        yield made
+
+
+@pytest.mark.slow
+def test_selftest_proves_all(run: Path) -> None:
+    with _bench(run) as bench:
+        found = list(selftest.prove(bench))
+    assert len(found) == 4
+    assert [(proof.name, proof.figure) for proof in found if not proof.passed] == []
+
+
+class Neighbour(Model):
+    """Answers for an image by the state of the next one of its pack."""
+
+    def summary(self, hidden, lengths):
+        return super().summary(hidden, lengths).roll(-1, 0)
+
+
+class Lost(Objective):
+    """Counts one image less than it has."""
+
+    def num_targets(self, batch):
+        return {"classes": len(batch["label"]) - 1}
+
+
+class Loose(Objective):
+    """Moves images by numbers that do not depend on the example."""
+
+    def augmented(self, item, rng):
+        return super().augmented(item, np.random.default_rng())
+
+
+def test_selftest_finds_planted_defects(run: Path) -> None:
+    with _bench(run) as bench:
+        subject = bench.subject
+        assert of_objective.sums_packed_are_alone(subject)[0]
+        assert of_run.accumulated(bench)[0]
+        assert of_run.batches(bench)[0]
+        subject.model.__class__ = Neighbour
+        assert not of_objective.sums_packed_are_alone(subject)[0]
+        subject.model.__class__ = Model
+        subject.objective.__class__ = Lost
+        passed, figure = of_run.accumulated(bench)
+        assert not passed
+        assert "targets of classes are counted as" in figure
+        subject.objective.__class__ = Loose
+        subject.examples.augmented = subject.objective.augmented
+        passed, figure = of_run.batches(bench)
+        assert (passed, figure) == (False, "a stream resumed in the middle has other batches")
 
 
 @pytest.mark.slow
