@@ -206,8 +206,9 @@ def test_flops_are_those_of_the_products() -> None:
         ({"patch_size": 3}, "patch_size: a patch's height of 3 does not divide the image's of 8"),
         ({"image_size": [8, 6]}, "a patch's width of 4 does not divide the image's of 6"),
         ({"num_heads": 5}, "num_heads: 5 does not divide hidden_size 32; try 4"),
-        ({"image_size": [8, 8, 1]}, "at most 2 items"),
-        ({"patch_size": 0}, "greater than 0"),
+        ({"image_size": [8, 8, 1]}, r"greater than 0, or \[height, width\]"),
+        ({"patch_size": 0}, r"must be a number of pixels greater than 0, or \[height, width\]"),
+        ({"patch_size": "4"}, "must be a number of pixels"),
     ],
 )
 def test_sizes_that_do_not_fit_are_named(change, said) -> None:

@@ -6,7 +6,7 @@ checked without torch.
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from nlpkit.attention.contract import Choice
 from nlpkit.models.config import ModelConfig, check_heads
@@ -15,8 +15,17 @@ MODEL_TYPE = "vit"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "image_classification"  # of a checkpoint that names no objective
 VOCABULARY = ()  # it reads and predicts no tokens
 
+
+def _check_size(size: object) -> object:
+    sides = size if isinstance(size, list) and len(size) == 2 else [size]
+    if not all(type(side) is int and side > 0 for side in sides):
+        raise ValueError("must be a number of pixels greater than 0, or [height, width]")
+    return size
+
+
 Pixels = Annotated[int, Field(gt=0)]
-Size = Pixels | Annotated[list[Pixels], Field(min_length=2, max_length=2)]
+Sides = Annotated[list[Pixels], Field(min_length=2, max_length=2)]
+Size = Annotated[Pixels | Sides, BeforeValidator(_check_size)]
 
 
 class Config(ModelConfig):
