@@ -161,9 +161,7 @@ def test_image_processor_of_transformers_makes_the_same_pixels(sizes, channels, 
         expected = images.patches(theirs.permute(1, 2, 0).numpy(), 2, 2)
         np.testing.assert_allclose(_made(objective, image)[1:], expected, atol=1e-5)
     again = Objective.with_preprocessor(Config(labels=["a", "b"]), written)
-    kept = {name: getattr(objective.config, name) for name in ("scale", "resize")}
-    assert {name: getattr(again, name) for name in kept} == kept
-    assert (again.mean, again.std) == ([0.1307] * channels, [0.3081] * channels)
+    assert again == objective.config  # so that a run that goes on has the same task
 
 
 def test_processor_without_rescaling_and_normalizing_is_understood() -> None:

@@ -234,6 +234,13 @@ def test_run_goes_on_from_a_checkpoint_with_a_hidden_layer(run: Path, tmp_path: 
     assert not names & {"vit.pooler.dense.weight", "mlp_head.weight"}
 
 
+def test_run_goes_on_from_its_own_checkpoint_with_its_head(run: Path, tmp_path: Path) -> None:
+    start = f'init_from="{run}/whole/checkpoints/latest"'
+    _tiny.pretrain(run / "digits.yaml", tmp_path / "more", start, "train.steps=2")
+    losses = [r["loss"] for r in _tiny.metrics(tmp_path / "more") if "loss" in r]
+    assert losses[0] < 0.7  # log(4) is 1.39: it begins with what was learned
+
+
 def test_plan_of_images(run: Path, tmp_path: Path) -> None:
     plan = make(recipe.load(str(run / "digits.yaml")), tmp_path / "run", "cpu", Log(QUIET))
     described = describe(plan)

@@ -121,8 +121,8 @@ class Objective(Task):
             "scale": settings.get("rescale_factor", 1 / 255)
             if settings.get("do_rescale", True)
             else 1.0,
-            "mean": settings.get("image_mean", 0.5) if normalized else 0.0,
-            "std": settings.get("image_std", 0.5) if normalized else 1.0,
+            "mean": _single(settings.get("image_mean", 0.5)) if normalized else 0.0,
+            "std": _single(settings.get("image_std", 0.5)) if normalized else 1.0,
             "resize": settings.get("do_resize", False),
         }
         unset = {name: value for name, value in given.items() if getattr(config, name) is None}
@@ -230,6 +230,12 @@ class Objective(Task):
                 )
             image = images.resized(_as_bytes(image), height, width)
         return image
+
+
+def _single(values: Any) -> Any:
+    """Return the value that all channels have, or their values."""
+    same = isinstance(values, list) and len({*values}) == 1
+    return values[0] if same else values
 
 
 def _array(row: Row, column: str) -> np.ndarray:
