@@ -171,8 +171,6 @@ def test_confusion_of_many_classes_names_the_most_frequent_errors() -> None:
     assert [line.split() for line in confusion.table(found).splitlines()] == [
         ["right", "predicted", "rows"], ["c2", "c1", "3"], ["c1", "c2", "2"]
     ]  # fmt: skip
-    assert confusion.confusion(labels, [("c1 c2", "c1")]) is None  # tags of several words
-    assert confusion.confusion(None, [("0", "1")]) is None
 
 
 def test_checkpoint_is_converted_with_its_image_processor(run: Path, tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def _held_out(call: Call) -> None:
     from nlpkit.checkpoints.run_directory import seed_runs
     from nlpkit.cli import exit_now
     from nlpkit.data.store import Callbacks
-    from nlpkit.evaluate import held_out
+    from nlpkit.evaluate import confusion, held_out
     from nlpkit.generate.settings import Settings
     from nlpkit.runs.opened import open_checkpoint
     from nlpkit.train.log import Log
@@ -225,23 +225,23 @@ def _held_out(call: Call) -> None:
             opened = open_checkpoint(
                 path, device=common.device, family=call.family, info=log.info, warn=log.warn
             )
+            if call.confusion is not None and not confusion.classes(opened.objective):
+                raise UsageError(f"--confusion: {call.checkpoint} was not trained to name classes")
             source = held_out.find_data(opened, call.data, call.text_key, log, callbacks)
             run = held_out.Evaluation(opened, source, call.tokens_per_batch, callbacks)
             figures, rows = run.figures(names, generation, log, stop, batch=32)
             results.append(figures)
     if call.predictions is not None:
         write_rows(Path(call.predictions), rows)
-    if call.confusion is not None:
-        from nlpkit.report.figures import confusion_figure
-
-        if "confusion" not in figures:
-            raise UsageError(f"--confusion: {call.checkpoint} was not trained to name classes")
-        confusion_figure(**figures["confusion"], path=Path(call.confusion))
-        log.info(f"drawn: {call.confusion}")
     if runs:
         _print_summary([seed for seed, _ in runs], results, common)
     else:
         common.result(held_out.table(figures), **figures)
+    if call.confusion is not None:
+        from nlpkit.report.figures import confusion_figure
+
+        confusion_figure(**figures["confusion"], path=Path(call.confusion))
+        log.info(f"drawn: {call.confusion}")
 
 
 def _print_summary(seeds: list[int], results: list[dict[str, Any]], common: Common) -> None:

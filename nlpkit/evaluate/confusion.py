@@ -10,19 +10,25 @@ _MOST = 10  # of these errors
 _CORNER = "right \\ predicted"
 
 
-def confusion(labels: Sequence[str] | None, answers: Sequence[Answer]) -> dict[str, Any] | None:
+def classes(objective: Any) -> list[str]:
+    """Return the classes of a task that names one for each row; [] for other objectives.
+
+    Tagging has classes, too, but names one for each word.
+    """
+    labels: list[str] | None = getattr(objective.config, "labels", None)
+    of_words = getattr(objective, "head_kind", "") == "token_classification"
+    return [] if of_words else labels or []
+
+
+def confusion(labels: Sequence[str], answers: Sequence[Answer]) -> dict[str, Any]:
     """Return `labels` and `counts`, a row for each right class and a column for each predicted one.
 
-    Returns None for a task whose answers are not one of its classes.
+    `answers` are pairs of the predicted and the right class.
     """
-    if not labels or not answers:
-        return None
     place = {label: number for number, label in enumerate(labels)}
     counts = [[0] * len(labels) for _ in labels]
     for predicted, right in answers:
-        if not isinstance(right, str) or predicted not in place or right not in place:
-            return None
-        counts[place[right]][place[predicted]] += 1
+        counts[place[str(right)]][place[predicted]] += 1
     return {"labels": list(labels), "counts": counts}
 
 

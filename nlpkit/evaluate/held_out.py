@@ -249,9 +249,10 @@ class Evaluation:
                 result["metrics"] = scores(names, pairs, log.warn)
             except WrongScore as error:
                 raise error if metrics else UsageError(f"eval.metrics: {error.message}") from error
-        labels_of_task = getattr(objective.config, "labels", None)
-        if found := confusion.confusion(labels_of_task, list(zip(answers, labels, strict=True))):
-            result["confusion"] = found
+        classes = confusion.classes(objective)
+        if classes and answers:
+            pairs = list(zip(answers, labels, strict=True))
+            result["confusion"] = confusion.confusion(classes, pairs)
         rows = [{"prediction": a, "target": b} for a, b in zip(answers, labels, strict=True)]
         return result, rows
 
