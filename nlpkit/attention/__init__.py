@@ -11,7 +11,7 @@ N packed tokens, H heads, D width of a head.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from nlpkit import registry
@@ -162,7 +162,7 @@ def dense_mask(choice: Choice, layout: Layout, fields: Mapping[str, Tensor | Non
     """
     import torch
 
-    if isinstance(choice.module, ComputedKind):
+    if not hasattr(choice.module, "mask"):
         raise Unsupported(f"attention kind {choice.kind} has no mask: it computes itself")
     index = torch.arange(layout.total, device=layout.device)
     checked = _checked_fields(choice, fields, layout)
@@ -188,9 +188,12 @@ def _computed(
             f"attention kind {choice.kind} computes itself and takes no backend; "
             "attention.backend must be auto"
         )
-    if request.dropout:
+    if request.dropout and not getattr(kind, "DROPOUT", False):
         raise Unsupported(f"attention kind {choice.kind} has no probabilities for dropout")
     layers = cache.states(request, stream) if cache is not None else None
+    prepared = getattr(kind, "prepared", None)
+    if prepared is not None:
+        request = replace(request, prepared=prepared(request))
 
     def run(q: Tensor, k: Tensor, v: Tensor, tensors: Mapping[str, Tensor] | None = None) -> Tensor:
         state = next(layers) if layers is not None else None

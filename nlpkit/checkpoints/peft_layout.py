@@ -91,10 +91,10 @@ def write(
 
 
 def _modules_of(names: Iterable[str]) -> list[str]:
-    """Return the smallest module that has all these parameters, or several."""
-    modules = [PurePosixPath(*name.split(".")[:-1]) for name in names]
-    common = os.path.commonpath(modules)
-    return sorted({str(module).replace("/", ".") for module in ([common] if common else modules)})
+    """Return the smallest module that has all these parameters, or the module of each."""
+    modules = sorted({name.rpartition(".")[0] for name in names})
+    common = os.path.commonpath([PurePosixPath(*module.split(".")) for module in modules])
+    return [common.replace("/", ".")] if common else modules
 
 
 def _target_modules(linear: Iterable[str], targets: Iterable[str]) -> list[str]:

@@ -24,6 +24,8 @@ CAPABILITIES = {
     "has_vocabulary": "the model reads and predicts tokens",
     "predicts_tokens": "the states that the model returns predict tokens",
     "scores_pairs": "a head scores sequences of two texts",
+    "begins_with_token": "a special token stands before the texts of a sequence",
+    "two_streams": "a second stream of states predicts a token without its content",
     "generator": "a second, smaller model fills in masked tokens",
     "reads_images": "the model reads images, cut into patches",
 }
@@ -61,11 +63,14 @@ class ModelConfig(FrozenConfig):
     given_positions: ClassVar[bool] = False
     # Its `Config` then has `image_shape` and `patch_shape`.
     reads_images: ClassVar[bool] = False
+    two_streams: ClassVar[bool] = False
     # The tokens that a state depends on in a family without attention, such as a recurrent one.
     visibility: ClassVar[Visibility | None] = None
-    # Tokens before, between and after the texts of a task (Radford et al. 2018, sec. 3.3).
+    # Tokens before, between and after the texts of a task (Radford et al. 2018, sec. 3.3). The
+    # first may be "": none.
     task_tokens: ClassVar[tuple[str, str, str]] = ("_start_", "_delimiter_", "_classify_")
     delimiters: ClassVar[int] = 1  # how often the second one stands between two texts
+    summary_token: ClassVar[str] = ""  # behind the last of them, if the family has such a token
     mask_token: ClassVar[str] = "[MASK]"  # stands for a token that is to be predicted
 
     attention: SkipJsonSchema[tuple[Choice, ...]] = Field(
@@ -86,6 +91,11 @@ class ModelConfig(FrozenConfig):
     def scores_pairs(self) -> bool:
         """Whether a head scores sequences of two texts."""
         return self.pairs
+
+    @property
+    def begins_with_token(self) -> bool:
+        """Whether a special token stands before the texts of a sequence."""
+        return bool(self.task_tokens[0])
 
     @property
     def generator(self) -> bool:

@@ -64,14 +64,13 @@ class StateTask(FramedTask):
         framed = []
         for parts in self.sequences(ids):
             kept, part_cut = self._fitted(parts)
-            framed.append(self.framed(kept))
+            framed.append(self.frame.ids(kept))
             cut.update(part_cut)
         size = sum(map(len, framed))
         return Item(tuple(framed), self.label(row), size, cut)
 
     def _fitted(self, parts: Sequence[list[int]]) -> tuple[list[np.ndarray], dict[str, int]]:
-        # Start, delimiters between the parts, and the token after the last one.
-        left = self.config.max_length - 2 - self.model_config.delimiters * (len(parts) - 1)
+        left = self.config.max_length - self.frame.size(len(parts))
         kept: list[np.ndarray] = []
         cut: dict[str, int] = {}
         later = sum(map(len, parts))
@@ -92,7 +91,7 @@ class StateTask(FramedTask):
             LENGTHS: np.array([len(part) for part in item.parts], np.int64),
         }
         if "token_type_ids" in self.fields:
-            types = [self.types(part) for part in item.parts]
+            types = [self.frame.types(part) for part in item.parts]
             example["token_type_ids"] = np.concatenate(types)
         return example
 
