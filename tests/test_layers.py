@@ -302,6 +302,9 @@ def test_model_offers_its_contract(folder: str, name: str) -> None:
     assert any(hf_format.linear_names(module.FORMAT, module.Model, config))
     parameters = list(inspect.signature(module.Model).parameters)
     assert parameters == ["config", "vocab_size", "backend"]
+    if not family.VOCABULARY:
+        return
+    _assert_has(module.Model, _public(models_contract.LanguageModel))
     parameters = list(inspect.signature(module.Model.token_loss).parameters)
     assert parameters == ["self", "hidden", "index", "targets", "loss_weights"]
 

@@ -28,6 +28,7 @@ CAPABILITIES = {
     "begins_with_token": "a special token stands before the texts of a sequence",
     "two_streams": "a second stream of states predicts a token without its content",
     "generator": "a second, smaller model fills in masked tokens",
+    "reads_images": "the model reads images, cut into patches",
 }
 
 _DEFAULT_VOCABULARY = ("token_embedding",)  # of a family without `VOCABULARY`
@@ -61,6 +62,8 @@ class ModelConfig(FrozenConfig):
     pairs: ClassVar[bool] = False
     encodes_source: ClassVar[bool] = False
     given_positions: ClassVar[bool] = False
+    # Its `Config` then has `image_shape` and `patch_shape`.
+    reads_images: ClassVar[bool] = False
     two_streams: ClassVar[bool] = False
     # The tokens that a state depends on in a family without attention, such as a recurrent one.
     visibility: ClassVar[Visibility | None] = None

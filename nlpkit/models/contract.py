@@ -52,13 +52,17 @@ class Model(Protocol):
         texts use it.
         """
 
+    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return (S, C), the representation of each sequence in a task."""
+
+
+class LanguageModel(Model, Protocol):
+    """The `nn.Module` of a family with a vocabulary."""
+
     def token_loss(
         self, hidden: Tensor, index: Tensor, targets: Tensor, loss_weights: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the summed cross entropy at rows `index` (M,), and the losses (M,), detached."""
-
-    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return (S, C), the representation of each sequence in a task."""
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return (M, V) for hidden states (M, C)."""

@@ -19,11 +19,13 @@ from nlpkit.checkpoints import (
     hf_layout,
     objective_heads,
     peft_layout,
+    preprocessor,
     tokenizer_files,
 )
 from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models.hf_format import table_names
+from nlpkit.objectives._preprocessed import Preprocessed
 from nlpkit.runs import build, vocabulary
 from nlpkit.runs.finite import check_finite, find_problem
 from nlpkit.runs.run import Run, from_first
@@ -293,6 +295,8 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
         )
         notes["base"] = part.base_hash
     hf_layout.write_notes(directory, notes)
+    if isinstance(objective, Preprocessed):
+        preprocessor.write(directory, objective.preprocessor())
 
 
 def _state_text(run: Run, state: State) -> str:
