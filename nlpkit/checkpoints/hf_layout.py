@@ -105,13 +105,15 @@ def layout(
     pad_id: int | None = None,
     bos_and_eos: tuple[int | None, int | None] = (None, None),
     head: TaskHead | None = None,
+    target_ids: tuple[int | None, int | None] = (None, None),
 ) -> Folders:
     """Return `config.json` and tensors of a model, with the task's output layer if it has one.
 
     `labels` are the names of the outputs of this layer. A model with an output layer is saved as
     the model `head` of transformers (`TASK_HEADS` in `model.py`; default: the sequence classifier);
     if transformers has no such model, with the class of the family and a layer of our own.
-    `pad_id` and `bos_and_eos` are ids of the tokenizer.
+    `pad_id` and `bos_and_eos` are ids of the tokenizer, `target_ids` those of what begins and ends
+    a target with a source.
 
     Raises:
         UsageError: a family's table of names is not complete.
@@ -146,6 +148,10 @@ def layout(
         folders[""][0].update(ends)
     if form.has_padding:
         folders[""][0]["pad_token_id"] = -1 if pad_id is None else pad_id
+    if config.encodes_source and None not in target_ids:
+        begin, end = target_ids
+        padding = begin if pad_id is None else pad_id
+        folders[""][0].update(decoder_start_token_id=begin, eos_token_id=end, pad_token_id=padding)
     if HEAD in weights:
         settings, body_tensors = folders[""]
         head = head or task_head(module, SEQUENCE)

@@ -25,7 +25,8 @@ class Call:
     text_key: str | None
     tokens_per_batch: int
     max_new_tokens: int | None
-    beam: int
+    beam: int | None
+    length_penalty: float | None
     family: str | None
     files: tuple[str, ...]
     pairs: tuple[str, ...]

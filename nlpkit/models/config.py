@@ -73,6 +73,11 @@ class ModelConfig(FrozenConfig):
     delimiters: ClassVar[int] = 1  # how often the second one stands between two texts
     summary_token: ClassVar[str] = ""  # behind the last of them, if the family has such a token
     mask_token: ClassVar[str] = "[MASK]"  # stands for a token that is to be predicted
+    target_tokens: ClassVar[tuple[str, str]] = ("<pad>", "</s>")  # begin and end a target sequence
+    # Whether released models have more rows than tokens, for speed on TPUs; these rows are cut.
+    padded_vocabulary: ClassVar[bool] = False
+    # Of targets of a source, unless the objective says otherwise (Szegedy et al. 2016, sec. 7).
+    label_smoothing: ClassVar[float] = 0.0
 
     attention: SkipJsonSchema[tuple[Choice, ...]] = Field(
         (), exclude=True, description="kinds, repeated over the layers; the recipe's section"

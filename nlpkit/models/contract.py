@@ -31,6 +31,9 @@ class FamilyModel(Protocol):
     If transformers has models of the family with a task's layer, the optional table `TASK_HEADS`
     names them by the kind of task: `{"token_classification": TaskHead(CLASS, LAYER)}`
     (`models/head.py`). Other layers are `score.weight`, without a bias.
+
+    A family with an encoder may have `source_flops(config, lengths, source_lengths)`, the FLOPs of
+    its part of a step; `flops` is then the decoder's.
     """
 
     Model: type[nn.Module]  # called with (config, vocab_size, backend); see `Model` below
@@ -60,9 +63,17 @@ class LanguageModel(Model, Protocol):
     """The `nn.Module` of a family with a vocabulary."""
 
     def token_loss(
-        self, hidden: Tensor, index: Tensor, targets: Tensor, loss_weights: Tensor | None = None
+        self,
+        hidden: Tensor,
+        index: Tensor,
+        targets: Tensor,
+        loss_weights: Tensor | None = None,
+        label_smoothing: float | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the summed cross entropy at rows `index` (M,), and the losses (M,), detached."""
+        """Return the summed cross entropy at rows `index` (M,), and the losses (M,), detached.
+
+        In training mode labels are smoothed by `label_smoothing`; None: as the model does.
+        """
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return (M, V) for hidden states (M, C)."""

@@ -100,6 +100,10 @@ class ModelPart:
         """The parameters whose first dimension is the vocabulary."""
         return families.vocabulary(self.family)
 
+    def is_padded(self, vocab_size: int) -> bool:
+        """Return whether `source` has more rows than tokens, as released T5 has."""
+        return self.config.padded_vocabulary and (self.rows or 0) > vocab_size
+
     def new_tokens(self, vocab_size: int) -> int:
         """Return the number of tokens that `init_from` does not have."""
         return vocab_size - self.rows if self.rows is not None else 0

@@ -271,7 +271,10 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
     }
     plain = {key: value for key, value in weights.items() if ".lora_" not in key}
     labels = getattr(objective.config, "labels", None)
-    folders = hf_layout.layout(part.family, part.config, plain, labels, pad_id, ends, part.head)
+    folders = hf_layout.layout(
+        *(part.family, part.config, plain, labels, pad_id, ends, part.head),
+        target_ids=tokenizer_files.target_ids(tokenizer, part.config.target_tokens),
+    )
     settings, tensors = folders[""]
     if part.lora is None:
         hf_layout.write_folders(directory, folders)

@@ -12,6 +12,7 @@ from nlpkit.data.store import Callbacks
 from nlpkit.disk import file_sha256, read_json, write_json
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models.config import ModelConfig
+from nlpkit.models.rows import without_padding
 from nlpkit.recipe import Resolved
 from nlpkit.recipe.fit import classes, reads_text
 from nlpkit.runs import grow
@@ -87,10 +88,17 @@ def _with_special_tokens(
 
 
 def _check_rows(part: ModelPart, old: tuple[str, Tokenizer] | None, tokenizer: Tokenizer) -> None:
-    """Raise `UsageError` unless row r of the checkpoint's embedding is token r of the tokenizer."""
+    """Raise `UsageError` unless row r of the checkpoint's embedding is token r of the tokenizer.
+
+    Rows after the last token are cut where released models have them.
+    """
     if old is not None:
         grow.check(old[1], tokenizer, str(part.source))
     size = old[1].vocab_size if old else tokenizer.vocab_size
+    if part.is_padded(size):
+        part.rows = size
+        if part.start is not None:
+            part.start = without_padding(part.start, part.vocabulary, size)
     if part.rows not in (None, size):
         owner = "its" if old else "the recipe's"
         raise UsageError(
