@@ -139,7 +139,8 @@ def layout(
             vocab_size=vocabulary_size(body, families.vocabulary(family)),
             notes=None if folder else notes,
         )
-        if config.attention:  # transformers would compute the family's default attention
+        # transformers has no such family, or would compute the family's default attention
+        if config.attention or not each.architecture:
             settings["model_type"] = f"{OWN_TYPE}{settings['model_type']}"
             settings["architectures"] = []
         folders[folder] = settings, tensors[folder]
@@ -309,7 +310,7 @@ def converted(
             raise FileError(f"{directory}: {lacking[0]} is missing, but {names[HEAD]} exists")
         unused = [name for name in unused if name not in names.values()]
         state |= {ours: tensors[theirs] for ours, theirs in names.items()}
-        width = config.hidden_size  # type: ignore[attr-defined]
+        width = config.state_size  # type: ignore[attr-defined]
         shapes |= head.shapes(width, len(state[HEAD]))
     for name, tensor in state.items():
         if tuple(tensor.shape) != shapes[name]:

@@ -39,6 +39,7 @@ class Call:
     template: str | None
     show_prompt: bool
     confusion: str | None = None
+    attention: str | None
 
     @property
     def is_of_texts(self) -> bool:
@@ -68,6 +69,8 @@ class Call:
             raise UsageError(
                 f"--option-score {self.option_score}: is none of {', '.join(OPTION_SCORES)}"
             )
+        if self.attention is not None and (self.task is not None or self.is_of_texts):
+            raise UsageError("--attention excludes --task, --pairs and --surprisal")
         if self.seeds > 1 and not self.shots:
             raise UsageError("--seeds: without examples (--shots 0) nothing is drawn; give --shots")
         if self.is_of_texts:

@@ -143,6 +143,14 @@ ShowPrompt = Annotated[
     bool,
     typer.Option("--show-prompt", help="with --task: print the first row's prompt and answers"),
 ]
+Attention = Annotated[
+    str | None,
+    typer.Option(
+        "--attention",
+        metavar="FILE.png",
+        help="draw which tokens of the source the model attends to while it writes the first rows",
+    ),
+]
 
 Confusion = Annotated[
     str | None,
@@ -178,6 +186,7 @@ def command(
     template: Template = None,
     show_prompt: ShowPrompt = False,
     confusion: Confusion = None,
+    attention: Attention = None,
 ) -> None:
     """Evaluate a checkpoint on held-out data.
 
@@ -199,6 +208,7 @@ def command(
         pairs=tuple(pairs or ()), surprisal=surprisal, method=method, task=task, shots=shots,
         seeds=seeds, option_score=option_score, template=template, show_prompt=show_prompt,
         confusion=confusion,
+        attention=attention,
     )  # fmt: skip
     call.check()
     if task is not None:
@@ -230,7 +240,11 @@ def _held_out(call: Call) -> None:
     common = call.common
     log = Log(common.verbosity)
     runs = seed_runs(user_path(call.checkpoint))
-    files = {"--predictions": call.predictions, "--confusion": call.confusion}
+    files = {
+        "--predictions": call.predictions,
+        "--confusion": call.confusion,
+        "--attention": call.attention,
+    }
     for option in [name for name, file in files.items() if runs and file is not None]:
         raise UsageError(f"{option}: {call.checkpoint} holds {len(runs)} runs; name one of them")
     results = []
@@ -249,6 +263,10 @@ def _held_out(call: Call) -> None:
                 max_new_tokens=call.max_new_tokens, **{**source.generation, **chosen}
             )
             run = held_out.Evaluation(opened, source, call.tokens_per_batch, callbacks)
+            if call.attention is not None:
+                from nlpkit.evaluate.alignments import draw_alignments
+
+                draw_alignments(run, generation, user_path(call.attention))
             figures, rows = run.figures(names, generation, log, stop, batch=32)
             results.append(figures)
     if call.predictions is not None:

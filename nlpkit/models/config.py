@@ -61,6 +61,7 @@ class ModelConfig(FrozenConfig):
     inputs: ClassVar[tuple[str, ...]] = ("input_ids",)  # required by `forward`
     pairs: ClassVar[bool] = False
     encodes_source: ClassVar[bool] = False
+    capability_settings: ClassVar[tuple[str, ...]] = ()  # settings that decide the capabilities
     given_positions: ClassVar[bool] = False
     # Its `Config` then has `image_shape` and `patch_shape`.
     reads_images: ClassVar[bool] = False
@@ -82,6 +83,11 @@ class ModelConfig(FrozenConfig):
     attention: SkipJsonSchema[tuple[Choice, ...]] = Field(
         (), exclude=True, description="kinds, repeated over the layers; the recipe's section"
     )
+
+    @property
+    def state_size(self) -> int:
+        """Width of the states that the model returns."""
+        return self.hidden_size  # type: ignore[attr-defined]
 
     @property
     def has_vocabulary(self) -> bool:

@@ -6,7 +6,7 @@ N tokens of a pack, M selected rows, S sequences, C model width, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from nlpkit.models.config import ModelConfig
 
@@ -77,3 +77,21 @@ class LanguageModel(Model, Protocol):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return (M, V) for hidden states (M, C)."""
+
+
+@runtime_checkable
+class Aligned(Protocol):
+    """The additional method of a model that tells its attention to a source."""
+
+    def alignments(
+        self,
+        lengths: Sequence[int],
+        input_ids: Tensor,
+        source_ids: Tensor,
+        source_lengths: Sequence[int],
+    ) -> list[Tensor]:
+        """Return for each sequence the weights of its source's tokens (S) for its own (T), (T, S).
+
+        Raises:
+            ValueError: a model with these settings has no attention to a source.
+        """

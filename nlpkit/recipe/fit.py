@@ -158,6 +158,7 @@ def _needed(lacking: Sequence[str], family: str, config: ModelConfig) -> str:
     wanted = [f"{n} ({CAPABILITIES[n]})" if n in CAPABILITIES else f"model.{n}" for n in lacking]
     kinds = ", ".join(dict.fromkeys(choice.kind for choice in config.attention))
     how = f" with attention {kinds}" if kinds else ""
+    how += "".join(f" with {name} {getattr(config, name)}" for name in config.capability_settings)
     return f"{', '.join(wanted)}, which family {family}{how} does not have"
 
 

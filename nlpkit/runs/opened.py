@@ -256,7 +256,7 @@ def _model(
     model.load_state_dict(state, assign=True)
     if task_head is not None:
         part.outputs = len(taken["weight"])
-        model.head = task_head.new(part.config.hidden_size, part.outputs, 0.0)
+        model.head = task_head.new(part.config.state_size, part.outputs, 0.0)
         model.head.load_state_dict(taken, assign=True)
     return model.requires_grad_(False)
 
