@@ -71,19 +71,19 @@ class Claim(Runs):
         super().__init__(options.out, check_data(options.data))
         self.seeds = list(range(1, options.seeds + 1))
 
-    def timed(self, *arguments: str, log: str) -> float:
-        """Run `nlpkit`; return the CPU seconds of its process and of those that it started."""
+    def timed(self, *arguments: str, log: str) -> tuple[str, float]:
+        """Return the stdout of `nlpkit`, and the CPU seconds of its process."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        self.nlpkit(*arguments, "--device", "cpu", log=log)
+        stdout = self.nlpkit(*arguments, "--device", "cpu", log=log)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return stdout, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     def trained(self, verb: str, recipe: str, place: Path, more: Sequence[str]) -> dict[str, Any]:
         """Return the figures of a run's last evaluation, and its CPU seconds."""
 
         def make() -> dict[str, Any]:
             log = "-".join(place.relative_to(self.out).parts)
-            seconds = self.timed(verb, recipe, *more, "--out", str(place), log=log)
+            _, seconds = self.timed(verb, recipe, *more, "--out", str(place), log=log)
             return {**last_evaluation(place), "cpu_seconds": seconds}
 
         return self.kept(place, make)
