@@ -44,7 +44,7 @@ from nlpkit.runs.opened import Opened, open_checkpoint
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.loop import to_device
 
-STEPS = 300
+STEPS = 250
 NEAR = 0.55
 LABELS = {"nsp": "next_sentence_label", "sop": "sentence_order_label"}
 TITLE = re.compile(r" = [^=].* = ")  # sections have more signs

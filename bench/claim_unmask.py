@@ -15,7 +15,7 @@ from pathlib import Path
 from _claims import ENGLISH, SIZES, Claim, Comparison, print_table, row, start
 from _runs import texts
 
-STEPS = 350
+STEPS = 300
 CONDITIONS = {"never unmasked": "0", "10 % unmasked": "0.1"}
 
 

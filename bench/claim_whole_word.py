@@ -14,7 +14,7 @@ import statistics
 from _claims import SIZES, print_tasks, start
 from _runs import Task, texts
 
-STEPS = 350
+STEPS = 300
 RATE = "5e-4"
 CHINESE = ["zh_lm/clue_small.txt", "zh_lm/wiki_cmrc_contexts.jsonl"]
 CONDITIONS = {"whole words": "wwm", "tokens": "mlm"}
@@ -26,7 +26,7 @@ TASKS = [
         "zh_task/chnsenticorp",
         "accuracy",
         "label",
-        epochs=2,
+        epochs=1,
     ),
     Task(
         "CCPM",
@@ -35,7 +35,7 @@ TASKS = [
         "zh_task/ccpm",
         "accuracy",
         "target",
-        epochs=2,
+        epochs=1,
         sets=["objective.context=input", "objective.label=target"],
     ),
 ]
