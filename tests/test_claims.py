@@ -1,4 +1,4 @@
-"""The claims of bench/: verdicts by their rule, and commands that resume. Nothing is trained."""
+"""The claims of bench/claims/: verdicts by rule, commands that resume. Nothing is trained."""
 
 import json
 import sys
@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 BENCH = Path(__file__).parent.parent / "bench"
+CLAIMS = BENCH / "claims"
 
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch):
-    """Return how to import a module of bench/; none of them stays loaded."""
+    """Return how to import a module of bench/ and bench/claims/, loaded anew."""
     monkeypatch.syspath_prepend(str(BENCH))
-    for file in BENCH.glob("*.py"):
+    monkeypatch.syspath_prepend(str(CLAIMS))
+    for file in (*BENCH.glob("*.py"), *CLAIMS.glob("*.py")):
         monkeypatch.delitem(sys.modules, file.stem, raising=False)
     return import_module
 
@@ -55,7 +57,7 @@ def test_comparison_error_is_that_of_a_difference_of_means(bench):
     ],
 )
 def test_sentences_verdict_follows_its_rule(bench, nsp_nsp, nsp_sop, sop_nsp, sop_sop, verdict):
-    claim = bench("claim_sentences")
+    claim = bench("sentences")
     given = {
         ("nsp", "nsp"): nsp_nsp, ("nsp", "sop"): nsp_sop,
         ("sop", "nsp"): sop_nsp, ("sop", "sop"): sop_sop,
@@ -66,7 +68,7 @@ def test_sentences_verdict_follows_its_rule(bench, nsp_nsp, nsp_sop, sop_nsp, so
 
 
 def test_sentences_verdict_with_seeds_on_both_sides_is_inconclusive(bench):
-    claim = bench("claim_sentences")
+    claim = bench("sentences")
     good = claim.Scores([0.9, 0.9], 2500)
     scores = {("nsp", "nsp"): good, ("sop", "sop"): good, ("nsp", "sop"): claim.Scores([0.5], 2500)}
     scores["sop", "nsp"] = claim.Scores([0.51, 0.53], 2500)
@@ -88,7 +90,7 @@ def test_figures_are_made_once_and_not_kept_if_a_command_fails(bench, tmp_path):
 def test_electra_claim_stopped_half_way_resumes_and_chooses_rate_and_steps(
     bench, tmp_path, monkeypatch, capsys
 ):
-    claim, shared = bench("claim_electra"), bench("_claims")
+    claim, shared = bench("electra"), bench("_claims")
     commands: list[tuple[str, ...]] = []
 
     def nlpkit(self, verb: str, *arguments: str, log: str) -> str:
@@ -106,7 +108,7 @@ def test_electra_claim_stopped_half_way_resumes_and_chooses_rate_and_steps(
         return ""
 
     monkeypatch.setattr(shared.Claim, "nlpkit", nlpkit)
-    monkeypatch.setattr(sys, "argv", ["claim_electra.py", f"{tmp_path}/out", f"--data={tmp_path}"])
+    monkeypatch.setattr(sys, "argv", ["electra.py", f"{tmp_path}/out", f"--data={tmp_path}"])
     calibration = tmp_path / "out/calibration"
     calibration.mkdir(parents=True)
     a_step = {"ELECTRA": 0.3, "MLM": 0.2}

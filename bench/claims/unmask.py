@@ -1,6 +1,6 @@
 """Is grammar learned better without unmasked targets? (Huebner et al. 2021, BabyBERTa, CoNLL)
 
-    python bench/claim_unmask.py OUT [--data ../shared/data] [--seeds 3]
+    python bench/claims/unmask.py OUT [--data ../shared/data] [--seeds 3]
 
 The paper: small RoBERTas that never see a target as it is (`unmask: 0`) score higher on minimal
 pairs of grammar than those that see a tenth of them. Both are pretrained on the same English text

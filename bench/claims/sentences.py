@@ -1,6 +1,6 @@
 """Is a model of next sentences near chance on their order, and not the other way round?
 
-    python bench/claim_sentences.py OUT [--data ../shared/data] [--seeds 3]
+    python bench/claims/sentences.py OUT [--data ../shared/data] [--seeds 3]
 
 Lan et al. 2020 (ALBERT), table 5: trained on NSP 90.5 % on NSP and 52.0 % on SOP; trained on SOP
 78.9 % on NSP and 86.5 % on SOP. Two BERTs of the same size are pretrained on the same English text,

@@ -1,6 +1,6 @@
 """Is ELECTRA above masked language modelling at equal compute? (Clark et al. 2020, sec. 3.4)
 
-    python bench/claim_electra.py OUT [--data ../shared/data] [--seeds 3]
+    python bench/claims/electra.py OUT [--data ../shared/data] [--seeds 3]
 
 "Substantially outperform the ones learned by BERT given the same model size, data, and compute":
 an ELECTRA discriminator and a BERT of the same size are pretrained on the same English text for

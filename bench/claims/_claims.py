@@ -9,6 +9,7 @@ Else: inconclusive. With 3 seeds each there are 20 ways, so a verdict needs ever
 import json
 import resource
 import statistics
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,9 +18,11 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-from _runs import Runs, Task, as_options, check_data, mean_and_deviation, parser, plain
-
 from nlpkit.checkpoints.run_directory import METRICS
+
+sys.path.append(str(Path(__file__).parents[1]))  # of `_runs`, also for the claims
+
+from _runs import Runs, Task, as_options, check_data, mean_and_deviation, parser, plain
 
 REPRODUCED, NOT_REPRODUCED, INCONCLUSIVE = "reproduced", "not reproduced", "inconclusive"
 LEVEL = 0.05

@@ -1,6 +1,6 @@
 """Is whole-word masking above token masking in Chinese? (Cui et al. 2019, arXiv:1906.08101)
 
-    python bench/claim_whole_word.py OUT [--data ../shared/data] [--seeds 3]
+    python bench/claims/whole_word.py OUT [--data ../shared/data] [--seeds 3]
 
 The paper judges by tuning tasks. Two BERTs of the same size are pretrained on the same Chinese text
 with the same steps, characters being the tokens: `wwm` masks the characters of a word together,
