@@ -123,9 +123,12 @@ class Claim(Runs):
 
 
 def last_evaluation(run: Path) -> dict[str, float]:
-    """Return loss, losses by part and scores of the last evaluation of a run."""
+    """Return loss, losses by part and scores of a run's last evaluation; exit if there is none."""
     records = map(json.loads, (run / METRICS).read_text(encoding="utf-8").splitlines())
-    found = [record["held_out"] for record in records if "held_out" in record][-1]
+    evaluations = [record["held_out"] for record in records if "held_out" in record]
+    if not evaluations:
+        raise SystemExit(f"{run}: no evaluation; was it stopped? Delete it and start again")
+    found = evaluations[-1]
     return {"loss": found["loss"], **found["losses"], **found.get("metrics", {})}
 
 
