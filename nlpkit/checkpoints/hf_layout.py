@@ -139,13 +139,16 @@ def layout(
             vocab_size=vocabulary_size(body, families.vocabulary(family)),
             notes=None if folder else notes,
         )
-        if config.attention:  # transformers would compute the family's default attention
+        # transformers has no such family, or would compute the family's default attention
+        if config.attention or not each.architecture:
             settings["model_type"] = f"{OWN_TYPE}{settings['model_type']}"
             settings["architectures"] = []
         folders[folder] = settings, tensors[folder]
     if form.bos_and_eos:
         ends = zip(("bos_token_id", "eos_token_id"), bos_and_eos, strict=True)
         folders[""][0].update(ends)
+    if form.has_padding:
+        folders[""][0]["pad_token_id"] = -1 if pad_id is None else pad_id
     if config.encodes_source and None not in target_ids:
         begin, end = target_ids
         padding = begin if pad_id is None else pad_id
@@ -307,7 +310,7 @@ def converted(
             raise FileError(f"{directory}: {lacking[0]} is missing, but {names[HEAD]} exists")
         unused = [name for name in unused if name not in names.values()]
         state |= {ours: tensors[theirs] for ours, theirs in names.items()}
-        width = config.hidden_size  # type: ignore[attr-defined]
+        width = config.state_size  # type: ignore[attr-defined]
         shapes |= head.shapes(width, len(state[HEAD]))
     for name, tensor in state.items():
         if tuple(tensor.shape) != shapes[name]:

@@ -38,6 +38,8 @@ class Call:
     option_score: str | None
     template: str | None
     show_prompt: bool
+    confusion: str | None = None
+    attention: str | None
 
     @property
     def is_of_texts(self) -> bool:
@@ -46,6 +48,8 @@ class Call:
 
     def check(self) -> None:
         """Raise `UsageError` for options that do not fit together."""
+        if self.confusion is not None:
+            self._check_confusion(self.confusion)
         if self.files and not self.pairs:
             raise UsageError(f"unexpected argument {self.files[0]} (see nlpkit eval --help)")
         if self.task is None:
@@ -65,12 +69,20 @@ class Call:
             raise UsageError(
                 f"--option-score {self.option_score}: is none of {', '.join(OPTION_SCORES)}"
             )
+        if self.attention is not None and (self.task is not None or self.is_of_texts):
+            raise UsageError("--attention excludes --task, --pairs and --surprisal")
         if self.seeds > 1 and not self.shots:
             raise UsageError("--seeds: without examples (--shots 0) nothing is drawn; give --shots")
         if self.is_of_texts:
             self._check_texts()
         elif self.method is not None and self.task is None:
             raise UsageError("--method: needs --pairs, --surprisal or --task")
+
+    def _check_confusion(self, file: str) -> None:
+        if self.task is not None or self.is_of_texts:
+            raise UsageError("--confusion: needs the held-out rows of a tuned checkpoint")
+        if not file.lower().endswith(".png"):
+            raise UsageError(f"--confusion {file}: the table is drawn as PNG; name it FILE.png")
 
     def _check_texts(self) -> None:
         if self.metrics:

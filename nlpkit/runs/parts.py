@@ -88,7 +88,7 @@ class ModelPart:
 
     def new_head(self) -> Head:
         """Return a randomly initialized output layer for the task."""
-        return self.head.new(self.config.hidden_size, self.outputs, self.head_dropout)
+        return self.head.new(self.config.state_size, self.outputs, self.head_dropout)
 
     @property
     def head(self) -> TaskHead:
