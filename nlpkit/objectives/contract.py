@@ -343,24 +343,6 @@ class Generative(Protocol):
 
 
 @runtime_checkable
-class ReadsSource(Protocol):
-    """The additional members of an objective whose model reads the input as a source sequence."""
-
-    max_new_tokens: int  # the largest number of new tokens; `max_length` is that of the source
-
-    def encode_input(self, text: str) -> list[int]:
-        """Return the ids of an input, with what the objective puts in front of it."""
-
-
-@runtime_checkable
-class DecodesOutput(Protocol):
-    """The additional method of an objective whose outputs are more than text: sentinels."""
-
-    def decode_output(self, ids: Sequence[int]) -> str:
-        """Return the output of generated tokens."""
-
-
-@runtime_checkable
 class Filling(Protocol):
     """The additional method of an objective whose model can fill in blanks."""
 
