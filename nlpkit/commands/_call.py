@@ -39,7 +39,7 @@ class Call:
     template: str | None
     show_prompt: bool
     confusion: str | None = None
-    attention: str | None
+    attention: str | None = None
 
     @property
     def is_of_texts(self) -> bool:
