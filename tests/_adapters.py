@@ -9,6 +9,7 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForImageClassification,
     AutoModelForPreTraining,
     CpmAntForCausalLM,
     GPT2LMHeadModel,
@@ -16,7 +17,7 @@ from transformers import (
 )
 
 from nlpkit.checkpoints import hf_layout, peft_layout
-from nlpkit.models import albert, bert, cpm_ant, electra, families, gpt, gpt2, lora, roberta
+from nlpkit.models import albert, bert, cpm_ant, electra, families, gpt, gpt2, lora, roberta, vit
 from nlpkit.models.cpm_ant.model import Model as CpmAnt
 from nlpkit.models.lora_config import Config
 from nlpkit.tokenizers.cpm_ant import SPECIAL_TOKENS, Tokenizer
@@ -51,6 +52,7 @@ _ENCODER = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "intermediate_si
 ENCODERS = {"albert": albert, "bert": bert, "electra": electra, "roberta": roberta}
 CONFIGS |= {name: light.Config(**_ENCODER) for name, light in ENCODERS.items()}
 TRANSPOSED |= dict.fromkeys(ENCODERS, False)
+CONFIGS["vit"], TRANSPOSED["vit"] = vit.Config(**_ENCODER, image_size=8, patch_size=4), False
 IDS = torch.arange(11, 31)
 
 
@@ -72,7 +74,9 @@ def base(family: str, directory: Path) -> nn.Module:
 
 def theirs(family: str, directory: Path) -> nn.Module:
     """Return transformers' model of a directory."""
-    kind = AutoModelForPreTraining if family in ENCODERS else AutoModelForCausalLM
+    kind: Any = AutoModelForPreTraining if family in ENCODERS else AutoModelForCausalLM
+    if family == "vit":
+        kind = AutoModelForImageClassification
     return kind.from_pretrained(directory).eval()
 
 

@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,6 +105,11 @@ def test_eval_predictions_are_in_row_order_and_score_gives_their_figures(
     data = (folder / f"{task}.valid.jsonl").read_text(encoding="utf-8").splitlines()
     right = [str(json.loads(line)["label" if task == "classes" else "target"]) for line in data]
     assert [row["target"] for row in rows] == right
+    assert ("confusion" in found) == (task == "classes")
+    if task == "classes":  # counted by hand
+        labels, counts = found["confusion"]["labels"], found["confusion"]["counts"]
+        pairs = Counter((row["target"], row["prediction"]) for row in rows)
+        assert counts == [[pairs[a, b] for b in labels] for a in labels]
     if task == "nlg":
         assert any(row["prediction"] for row in rows)
     hypotheses, references = tmp_path / "hyp", tmp_path / "ref"
@@ -114,6 +120,20 @@ def test_eval_predictions_are_in_row_order_and_score_gives_their_figures(
         words = [w for o in filter(None, options.split(",")) for w in ("--" + o).split("=")]
         scored = server.run("score", module, hypotheses, references, *words, "--json", "-q")
         assert json.loads(scored.stdout)["score"] == value
+
+
+def test_eval_draws_confusion_of_classes_alone(server: Server, folder: Path, tmp_path) -> None:
+    pytest.importorskip("matplotlib")
+    drawn = server.run("eval", _run(folder, "classes"), "--confusion", tmp_path / "c.png")
+    assert drawn.code == 0, drawn.stderr
+    assert "right \\ predicted" in drawn.stdout
+    assert (tmp_path / "c.png").read_bytes()[:4] == b"\x89PNG"
+    other = server.run("eval", _run(folder, "nlg"), "--confusion", tmp_path / "d.png")
+    assert other.code == 2
+    assert "was not trained to name classes" in other.stderr
+    wrong = server.run("eval", _run(folder, "classes"), "--confusion", "c.svg")
+    assert wrong.code == 2
+    assert "name it FILE.png" in wrong.stderr
 
 
 def test_eval_of_generated_text_counts_chinese_characters_by_default(

@@ -1,8 +1,10 @@
 """Encoders of BERT's kind: pretrained, tuned, adapted, converted, and opened in transformers."""
 
 import json
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -23,6 +25,10 @@ FAMILIES = {
     "roberta": (SIZES, "bpe, vocab_size: 400", MLM, "RobertaForMaskedLM"),
     "albert": (f"{SIZES}, embedding_size: 16", "unigram, vocab_size: 330", MLM,
                "AlbertForPreTraining"),
+    "xlm": (SIZES.replace("intermediate_size: 48, ", ""), "wordpiece, vocab_size: 120", MLM,
+            "XLMWithLMHeadModel"),
+    "xlnet": (SIZES.partition(", max_pos")[0], "wordpiece, vocab_size: 120",
+              "{name: plm, max_length: 48}", "XLNetLMHeadModel"),
 }  # fmt: skip
 TRAIN = """\
 train: {steps: 3, tokens_per_step: 256, tokens_per_batch: 128, lr: 1.0e-2, warmup_steps: 1,
@@ -68,8 +74,7 @@ def _types(opened: Opened, ids: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return the inputs beside ids: 1 after the first end of a text, where there are types."""
     if "token_type_ids" not in opened.objective.inputs:
         return {}
-    ends = (ids == opened.objective.delimiter).long()
-    return {"token_type_ids": (ends.cumsum(0) - ends).clamp(max=1)}
+    return {"token_type_ids": torch.from_numpy(opened.objective.frame.types(ids.numpy()))}
 
 
 def test_checkpoint_opens_in_transformers_with_its_tokenizer(run: Path, family: str) -> None:
@@ -80,19 +85,22 @@ def test_checkpoint_opens_in_transformers_with_its_tokenizer(run: Path, family: 
     tokenizer = transformers.AutoTokenizer.from_pretrained(saved)
     opened = _opened(saved)
     config, ours = opened.part.config, opened.tokenizer
-    start, delimiter, end = map(ours.special_id, config.task_tokens)
+    named = (*config.task_tokens, config.summary_token)
+    start, (delimiter,), end, summary = ([ours.special_id(t)] if t else [] for t in named)
     first, second = map(ours.encode, ("天地人", "山水"))
+    end = [*end, *summary]
     given = tokenizer("天地人", "山水", return_tensors="pt")
     ids = given["input_ids"][0]
     middle = [delimiter] * config.delimiters
-    assert ids.tolist() == [start, *first, *middle, *second, end]
-    assert tokenizer("天地人")["input_ids"] == [start, *first, end]
-    assert tokenizer.mask_token_id == ours.special_id(config.mask_token) is not None
+    assert ids.tolist() == [*start, *first, *middle, *second, *end]
+    assert tokenizer("天地人")["input_ids"] == [*start, *first, *end]
+    assert tokenizer.mask_token_id == ours.special_id(config.mask_token)
+    assert (tokenizer.mask_token_id is None) == config.two_streams  # XLNet masks nothing
     assert ("token_type_ids" in given) == config.pairs
     types = {}
     if config.pairs:
-        sizes = torch.tensor([len(first) + 2, len(second) + 1])
-        types = {"token_type_ids": torch.arange(2).repeat_interleave(sizes)}
+        sizes = [len(start) + len(first) + 1, len(second) + 1, len(summary)]
+        types = {"token_type_ids": torch.arange(3).repeat_interleave(torch.tensor(sizes))}
         assert torch.equal(given["token_type_ids"][0], types["token_type_ids"])
     with torch.no_grad():
         found = opened.model.logits(opened.model((len(ids),), input_ids=ids, **types))
@@ -139,7 +147,7 @@ def test_tuned_model_is_transformers_classifier(run: Path, family: str, name: st
     theirs, report = transformers.AutoModelForSequenceClassification.from_pretrained(
         saved, output_loading_info=True
     )
-    prefix = FAMILIES[family][3].partition("For")[0]
+    prefix = re.split("For|WithLM|LMHead", FAMILIES[family][3])[0]
     assert type(theirs).__name__ == f"{prefix}ForSequenceClassification"
     assert not report["missing_keys"]
     assert theirs.config.id2label == {0: "bad", 1: "good", 2: "so so"}
@@ -153,7 +161,7 @@ def test_tuned_model_is_transformers_classifier(run: Path, family: str, name: st
         ids = given["input_ids"][0]
         # The sequence is the one that the task makes.
         objective = opened.objective
-        made = objective.framed(objective._fitted(objective.encode(texts))[0])
+        made = objective.frame.ids(objective._fitted(objective.encode(texts))[0])
         assert ids.tolist() == made.tolist()
         with torch.no_grad():
             expected = theirs.eval()(**given).logits
@@ -163,7 +171,8 @@ def test_tuned_model_is_transformers_classifier(run: Path, family: str, name: st
 def test_adapters_open_in_peft_and_here_and_merge(run: Path, family: str, tmp_path: Path) -> None:
     saved = _tuned(run, "classification", "lora.rank=4")
     settings = json.loads((saved / "adapter_config.json").read_text())
-    assert settings["target_modules"] == ["query", "value"]
+    targets = {"xlm": ["q_lin", "v_lin"], "xlnet": ["layer_1", "layer_2"]}
+    assert settings["target_modules"] == targets.get(family, ["query", "value"])
     base = transformers.AutoModelForSequenceClassification.from_pretrained(
         settings["base_model_name_or_path"], num_labels=3
     )
@@ -175,12 +184,13 @@ def test_adapters_open_in_peft_and_here_and_merge(run: Path, family: str, tmp_pa
     for text in ("天地人", "花鸟鱼虫"):
         words = opened.tokenizer.encode(text)
         objective = opened.objective
-        ids = torch.tensor([objective.start, *words, objective.extract])
+        ids = torch.from_numpy(objective.frame.ids([np.array(words)])).long()
         ours = _scores(opened, ids)
         torch.testing.assert_close(_scores(again, ids), ours, **CLOSE)
         with torch.no_grad():
-            torch.testing.assert_close(theirs(ids[None]).logits, ours, **CLOSE)
-            torch.testing.assert_close(merged.eval()(ids[None]).logits, ours, **CLOSE)
+            types = {name: value[None] for name, value in _types(opened, ids).items()}
+            for model in (theirs, merged.eval()):
+                torch.testing.assert_close(model(ids[None], **types).logits, ours, **CLOSE)
 
 
 def test_loss_of_several_terms_is_not_compared_with_an_entropy(

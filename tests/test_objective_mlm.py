@@ -88,7 +88,8 @@ def test_special_tokens_are_never_targets_and_the_source_comes_back() -> None:
         assert free == [0, 1 + number % 40, 41]
         restored = objective.unmask(example)["input_ids"]
         assert restored[1:-1].tolist() == ids.tolist()
-        assert restored[[0, -1]].tolist() == [objective.start, objective.end]
+        frame = objective.frame
+        assert restored[[0, -1]].tolist() == [*frame.start, *frame.end]
 
 
 def test_example_depends_on_its_random_numbers_alone() -> None:

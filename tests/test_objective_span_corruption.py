@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from nlpkit import selftest
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.models.t5 import Config as ModelConfig
@@ -192,6 +193,14 @@ def test_selftest_proves_examples_and_finds_planted_defects(recipe: Path) -> Non
         passed, figure = of_examples.unmasking(bench.subject)
         assert not passed
         assert "is not in its example" in figure
+
+
+@pytest.mark.slow
+def test_selftest_proves_all(recipe: Path) -> None:
+    with _provable.of_recipe(recipe) as bench:
+        found = list(selftest.prove(bench))
+    assert {"noise floor", "no leak", "unmasking", "batches"} <= {proof.name for proof in found}
+    assert [(proof.name, proof.figure) for proof in found if not proof.passed] == []
 
 
 def test_unknown_tokens_are_no_targets_and_come_back() -> None:

@@ -43,7 +43,7 @@ def test_target_is_the_answer_in_the_tokens(answer: str) -> None:
     start, stop = label.places[0]
     spans = label.spans[start - label.offset : stop - label.offset + 1]
     assert CONTEXT[spans[0][0] : spans[-1][1]] == answer
-    types = objective.types(part)
+    types = objective.frame.types(part)
     assert types[: label.offset].tolist() == [0] * label.offset
     assert types[label.offset :].all()
 

@@ -78,7 +78,12 @@ class WindowKind(Protocol):
 
 @runtime_checkable
 class ComputedKind(Protocol):
-    """A kind with its own computation."""
+    """A kind with its own computation.
+
+    Optional members: `mask`, as a `MaskKind` has, which is then drawn; `DROPOUT = True`: it applies
+    the dropout of the request, which other kinds refuse; `prepared(request)`: what the layers of a
+    step share, `request.prepared` in `attend`.
+    """
 
     def attend(
         self,
@@ -181,6 +186,7 @@ class Request:
     training: bool
     dropout: float
     scale: float
+    prepared: Any = None  # what a `ComputedKind` has prepared for the step
 
     @property
     def table(self) -> Tensor | None:

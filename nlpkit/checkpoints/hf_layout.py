@@ -147,6 +147,8 @@ def layout(
     if form.bos_and_eos:
         ends = zip(("bos_token_id", "eos_token_id"), bos_and_eos, strict=True)
         folders[""][0].update(ends)
+    if form.has_padding:
+        folders[""][0]["pad_token_id"] = -1 if pad_id is None else pad_id
     if config.encodes_source and None not in target_ids:
         begin, end = target_ids
         padding = begin if pad_id is None else pad_id

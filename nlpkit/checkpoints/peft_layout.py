@@ -57,17 +57,19 @@ def write(
         head_kind: the kind of task of the output layer.
     """
     tensors = {}
+    module = families.load_model(family)
+    form = module.FORMAT
     for ours, theirs in targets.items():
         for matrix in ("lora_A", "lora_B"):
-            tensors[f"{PREFIX}{theirs}.{matrix}.weight"] = weights[f"{ours}.{matrix}"]
+            name = f"{PREFIX}{hf_format.in_memory(form, theirs)}.{matrix}.weight"
+            tensors[name] = weights[f"{ours}.{matrix}"]
     has_head = HEAD in weights
-    module = families.load_model(family)
     heads = task_head(module, head_kind).names
     if has_head:
         tensors |= {f"{PREFIX}{theirs}": weights[ours] for ours, theirs in heads.items()}
     tensors |= {f"{PREFIX}{name}": table for name, table in tables.items()}
-    linear = hf_format.linear_names(module.FORMAT, module.Model, model_config)
-    transposed = [hf_format.is_transposed(module.FORMAT, name) for name in targets.values()]
+    linear = hf_format.linear_names(form, module.Model, model_config)
+    transposed = [hf_format.is_transposed(form, name) for name in targets.values()]
     settings = {
         "peft_type": "LORA",
         "task_type": _TASK_TYPES.get(head_kind) if has_head else "CAUSAL_LM",
@@ -75,27 +77,31 @@ def write(
         "r": config.rank,
         "lora_alpha": config.alpha,
         "lora_dropout": config.dropout,
-        "target_modules": _target_modules(linear.values(), targets),
+        "target_modules": _target_modules(
+            [hf_format.in_memory(form, theirs) for theirs in linear.values()],
+            [hf_format.in_memory(form, theirs) for theirs in targets.values()],
+        ),
         "fan_in_fan_out": all(transposed),
         "bias": "none",
-        "modules_to_save": [_module_of(heads.values())] if has_head else None,
+        "modules_to_save": _modules_of(heads.values()) if has_head else None,
         "inference_mode": True,
     }
     (directory / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     hf_layout.save_tensors(directory / WEIGHTS, tensors, {"format": "pt"})
 
 
-def _module_of(names: Iterable[str]) -> str:
-    """Return the smallest module that has all these parameters."""
-    modules = [PurePosixPath(*name.split(".")[:-1]) for name in names]
-    return os.path.commonpath(modules).replace("/", ".")
+def _modules_of(names: Iterable[str]) -> list[str]:
+    """Return the smallest module that has all these parameters, or the module of each."""
+    modules = sorted({name.rpartition(".")[0] for name in names})
+    common = os.path.commonpath([PurePosixPath(*module.split(".")) for module in modules])
+    return [common.replace("/", ".")] if common else modules
 
 
-def _target_modules(linear: Iterable[str], targets: Mapping[str, str]) -> list[str]:
+def _target_modules(linear: Iterable[str], targets: Iterable[str]) -> list[str]:
     """Return name suffixes that match, of the `linear` layers, all targets and nothing else."""
-    short = {theirs.rpartition(".")[2] for theirs in targets.values()}
+    short = {theirs.rpartition(".")[2] for theirs in targets}
     matched = {name for name in linear if name.rpartition(".")[2] in short}
-    return sorted(short if matched == set(targets.values()) else targets.values())
+    return sorted(short if matched == set(targets) else targets)
 
 
 def read_state(
@@ -107,8 +113,9 @@ def read_state(
         KeyError: an adapter is missing.
     """
     tensors = _read_tensors(directory)
+    form = families.load_model(family).FORMAT
     state = {
-        f"{ours}.{matrix}": tensors[f"{PREFIX}{theirs}.{matrix}.weight"]
+        f"{ours}.{matrix}": tensors[f"{PREFIX}{hf_format.in_memory(form, theirs)}.{matrix}.weight"]
         for ours, theirs in targets.items()
         for matrix in ("lora_A", "lora_B")
     }

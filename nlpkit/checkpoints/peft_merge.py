@@ -1,7 +1,7 @@
 """Merges LoRA adapters, with peft's tensor names, into the weights of their base."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,16 @@ def tables_of(family: str) -> dict[str, str]:
     return hf_format.table_names(families.load_model(family).FORMAT, families.vocabulary(family))
 
 
-def name_in_base(name: str, base: Mapping[str, Tensor], form: HfFormat) -> str:
-    """Return a tensor's name in the base, with or without the prefix of the body."""
+def name_in_base(name: str, base: Iterable[str], form: HfFormat) -> str:
+    """Return a tensor's name in the base, with or without the prefix of the body.
+
+    `name` may also be that in the memory of transformers.
+    """
     body = form.body
     names = (name, body + name, name.removeprefix(body))
-    return next((each for each in names if each in base), name)
+    on_disk = {hf_format.in_memory(form, key): key for key in base} if form.in_memory else {}
+    on_disk |= {key: key for key in base}
+    return next((on_disk[each] for each in names if each in on_disk), name)
 
 
 def merged(

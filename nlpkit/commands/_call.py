@@ -38,7 +38,8 @@ class Call:
     option_score: str | None
     template: str | None
     show_prompt: bool
-    attention: str | None
+    confusion: str | None = None
+    attention: str | None = None
 
     @property
     def is_of_texts(self) -> bool:
@@ -47,6 +48,8 @@ class Call:
 
     def check(self) -> None:
         """Raise `UsageError` for options that do not fit together."""
+        if self.confusion is not None:
+            self._check_confusion(self.confusion)
         if self.files and not self.pairs:
             raise UsageError(f"unexpected argument {self.files[0]} (see nlpkit eval --help)")
         if self.task is None:
@@ -74,6 +77,12 @@ class Call:
             self._check_texts()
         elif self.method is not None and self.task is None:
             raise UsageError("--method: needs --pairs, --surprisal or --task")
+
+    def _check_confusion(self, file: str) -> None:
+        if self.task is not None or self.is_of_texts:
+            raise UsageError("--confusion: needs the held-out rows of a tuned checkpoint")
+        if not file.lower().endswith(".png"):
+            raise UsageError(f"--confusion {file}: the table is drawn as PNG; name it FILE.png")
 
     def _check_texts(self) -> None:
         if self.metrics:

@@ -152,6 +152,15 @@ Attention = Annotated[
     ),
 ]
 
+Confusion = Annotated[
+    str | None,
+    typer.Option(
+        "--confusion",
+        metavar="FILE.png",
+        help="draw how many rows of each class are predicted as which class",
+    ),
+]
+
 
 @shared("overrides", "device", "json", "quiet", "verbose")
 def command(
@@ -176,14 +185,16 @@ def command(
     option_score: OptionScore = None,
     template: Template = None,
     show_prompt: ShowPrompt = False,
+    confusion: Confusion = None,
     attention: Attention = None,
 ) -> None:
     """Evaluate a checkpoint on held-out data.
 
     Prints the loss (in nats per target), perplexity and bits per character if text is predicted,
-    and the scores of the task, computed by the code of `nlpkit score`. If the task is to write
-    text, the scores are those of what the checkpoint generates. For the runs that `nlpkit finetune
-    --seeds` made in a directory, it prints mean, median and deviation.
+    and the scores of the task, computed by the code of `nlpkit score`. If the task has classes, a
+    table shows which of them are confused (--json: confusion, a row for each right class). If the
+    task is to write text, the scores are those of what the checkpoint generates. For the runs that
+    `nlpkit finetune --seeds` made in a directory, it prints mean, median and deviation.
 
     Without tuning: --task RECIPE --shots K scores a task's rows with K examples in the prompt, as
     the papers of GPT-2 and GPT-3 do; --pairs scores minimal pairs; --surprisal writes -log p of
@@ -196,6 +207,7 @@ def command(
         files=tuple(files or ()),
         pairs=tuple(pairs or ()), surprisal=surprisal, method=method, task=task, shots=shots,
         seeds=seeds, option_score=option_score, template=template, show_prompt=show_prompt,
+        confusion=confusion,
         attention=attention,
     )  # fmt: skip
     call.check()
@@ -219,7 +231,7 @@ def _held_out(call: Call) -> None:
     from nlpkit.checkpoints.run_directory import seed_runs
     from nlpkit.cli import exit_now
     from nlpkit.data.store import Callbacks
-    from nlpkit.evaluate import held_out
+    from nlpkit.evaluate import confusion, held_out
     from nlpkit.generate.settings import Settings
     from nlpkit.runs.opened import open_checkpoint
     from nlpkit.train.log import Log
@@ -228,11 +240,13 @@ def _held_out(call: Call) -> None:
     common = call.common
     log = Log(common.verbosity)
     runs = seed_runs(user_path(call.checkpoint))
-    for option, file in (("--predictions", call.predictions), ("--attention", call.attention)):
-        if runs and file is not None:
-            raise UsageError(
-                f"{option}: {call.checkpoint} holds {len(runs)} runs; name one of them"
-            )
+    files = {
+        "--predictions": call.predictions,
+        "--confusion": call.confusion,
+        "--attention": call.attention,
+    }
+    for option in [name for name, file in files.items() if runs and file is not None]:
+        raise UsageError(f"{option}: {call.checkpoint} holds {len(runs)} runs; name one of them")
     results = []
     with catch_signals(exit_now) as stop:
         callbacks = Callbacks(note=log.detail, warn=log.warn, should_stop=stop.check)
@@ -240,6 +254,8 @@ def _held_out(call: Call) -> None:
             opened = open_checkpoint(
                 path, device=common.device, family=call.family, info=log.info, warn=log.warn
             )
+            if call.confusion is not None and not confusion.classes(opened.objective):
+                raise UsageError(f"--confusion: {call.checkpoint} was not trained to name classes")
             source = held_out.find_data(opened, call.data, call.text_key, log, callbacks)
             asked = {"beam": call.beam, "length_penalty": call.length_penalty}
             chosen = {name: value for name, value in asked.items() if value is not None}
@@ -259,6 +275,11 @@ def _held_out(call: Call) -> None:
         _print_summary([seed for seed, _ in runs], results, common)
     else:
         common.result(held_out.table(figures), **figures)
+    if call.confusion is not None:
+        from nlpkit.report.figures import confusion_figure
+
+        confusion_figure(**figures["confusion"], path=Path(call.confusion))
+        log.info(f"drawn: {call.confusion}")
 
 
 def _print_summary(seeds: list[int], results: list[dict[str, Any]], common: Common) -> None:

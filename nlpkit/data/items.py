@@ -52,6 +52,8 @@ class Row:
     def value(self, column: str) -> Any:
         """Return the value in a column; raise `RowError` if there is none, or no valid text."""
         if column not in self.values:
+            if column.isdecimal() and str(len(self.values)) in self.values:  # numbered columns
+                raise RowError(f"{len(self.values)} columns; there is no column {column}")
             raise RowError(no_such(column, list(self.values)))
         value = self.values[column]
         _check_text(f'"{column}"', value)

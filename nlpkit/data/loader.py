@@ -11,7 +11,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -69,6 +69,14 @@ class Scheduled(Protocol):
 
 
 @runtime_checkable
+class Augmenting(Protocol):
+    """The additional method of a task whose training rows are changed at random, held-out not."""
+
+    def augmented(self, item: Any, rng: np.random.Generator) -> Any:
+        """Return the item from which the example is made."""
+
+
+@runtime_checkable
 class CutAtMarks(Protocol):
     """The additional members of an objective whose pieces begin where a mark is."""
 
@@ -94,6 +102,9 @@ class Examples:
         source = np.searchsorted(corpus.starts, self.spans.document, side="right") - 1
         self.weights = corpus.weights[source]  # (I,) how often an epoch has each piece
         self.occurrences = int(corpus.weights.max()) + 1  # most that an epoch has of a piece
+        self.augmented = None
+        if split == TRAIN and isinstance(objective, Augmenting):
+            self.augmented = objective.augmented
         self.mates: Mates | None = None
         if objective.mates and len(self.spans):
             what = "the held-out data" if split == HELD_OUT else "the training data"
@@ -128,7 +139,10 @@ class Examples:
         carried, occurrence = divmod(occurrence, self.occurrences)
         rng = self.generator(epoch - carried, piece, occurrence)
         if self.mates is None:
-            return self.objective.example(self.source(piece), rng)
+            source: Any = self.source(piece)
+            if self.augmented is not None:
+                source = self.augmented(source, rng)
+            return self.objective.example(source, rng)
         mates = [self.source(mate) for mate in self.mates.draw(piece, self.objective.mates, rng)]
         return self.objective.example(self.source(piece), rng, mates)
 

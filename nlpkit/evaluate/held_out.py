@@ -20,6 +20,7 @@ from nlpkit.data.lines import shown
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import DataError, DivergedError, UsageError
+from nlpkit.evaluate import confusion
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.objectives import _members
@@ -254,6 +255,10 @@ class Evaluation:
             result["metrics"] = {name: value for name, (value, _) in scored.items()}
             if not self.held_out.predictions:
                 result["signatures"] = _signatures(scored, generation)
+        classes = confusion.classes(objective)
+        if classes and answers:
+            pairs = list(zip(answers, labels, strict=True))
+            result["confusion"] = confusion.confusion(classes, pairs)
         rows = [{"prediction": a, "target": b} for a, b in zip(answers, labels, strict=True)]
         return result, rows
 
@@ -312,9 +317,11 @@ def _signatures(
 
 
 def table(figures: dict[str, Any]) -> str:
-    """Return the figures as text, one line of name and value for each."""
+    """Return the figures as text, one line of name and value for each, and the confusion table."""
     rows: list[tuple[str, str]] = []
     for name, value in figures.items():
+        if name == "confusion":
+            continue
         if name == "signatures":
             rows += [(f"{key}.signature", text) for key, text in value.items()]
         elif isinstance(value, dict):
@@ -322,7 +329,10 @@ def table(figures: dict[str, Any]) -> str:
         else:
             rows.append((name, _shown(value)))
     width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
+    lines = [f"{name:{width}}  {value}" for name, value in rows]
+    if "confusion" in figures:
+        lines += ["", confusion.table(figures["confusion"])]
+    return "\n".join(lines)
 
 
 def _shown(value: Any) -> str:

@@ -19,12 +19,16 @@ CAPABILITIES = {
     "bidirectional": "a state depends on all tokens of its sequence",
     "pairs": "a sequence may consist of two texts, which token types distinguish",
     "encodes_source": "the model reads a source sequence and predicts a target sequence",
+    "languages": "token types, or embeddings of languages, tell the languages of texts apart",
     "given_positions": "positions may be given, so that they restart within a sequence",
     "ranges": "a token sees the range of its sequence that the objective gives (`seen_range`)",
     "has_vocabulary": "the model reads and predicts tokens",
     "predicts_tokens": "the states that the model returns predict tokens",
     "scores_pairs": "a head scores sequences of two texts",
+    "begins_with_token": "a special token stands before the texts of a sequence",
+    "two_streams": "a second stream of states predicts a token without its content",
     "generator": "a second, smaller model fills in masked tokens",
+    "reads_images": "the model reads images, cut into patches",
 }
 
 _DEFAULT_VOCABULARY = ("token_embedding",)  # of a family without `VOCABULARY`
@@ -59,11 +63,16 @@ class ModelConfig(FrozenConfig):
     encodes_source: ClassVar[bool] = False
     capability_settings: ClassVar[tuple[str, ...]] = ()  # settings that decide the capabilities
     given_positions: ClassVar[bool] = False
+    # Its `Config` then has `image_shape` and `patch_shape`.
+    reads_images: ClassVar[bool] = False
+    two_streams: ClassVar[bool] = False
     # The tokens that a state depends on in a family without attention, such as a recurrent one.
     visibility: ClassVar[Visibility | None] = None
-    # Tokens before, between and after the texts of a task (Radford et al. 2018, sec. 3.3).
+    # Tokens before, between and after the texts of a task (Radford et al. 2018, sec. 3.3). The
+    # first may be "": none.
     task_tokens: ClassVar[tuple[str, str, str]] = ("_start_", "_delimiter_", "_classify_")
     delimiters: ClassVar[int] = 1  # how often the second one stands between two texts
+    summary_token: ClassVar[str] = ""  # behind the last of them, if the family has such a token
     mask_token: ClassVar[str] = "[MASK]"  # stands for a token that is to be predicted
     target_tokens: ClassVar[tuple[str, str]] = ("<pad>", "</s>")  # begin and end a target sequence
     # Whether released models have more rows than tokens, for speed on TPUs; these rows are cut.
@@ -91,9 +100,19 @@ class ModelConfig(FrozenConfig):
         return self.has_vocabulary
 
     @property
+    def languages(self) -> bool:
+        """Whether the model tells the languages of texts apart, by default by token types."""
+        return self.pairs
+
+    @property
     def scores_pairs(self) -> bool:
         """Whether a head scores sequences of two texts."""
         return self.pairs
+
+    @property
+    def begins_with_token(self) -> bool:
+        """Whether a special token stands before the texts of a sequence."""
+        return bool(self.task_tokens[0])
 
     @property
     def generator(self) -> bool:

@@ -48,7 +48,19 @@ class Model(Protocol):
     """The `nn.Module` of a family; `FORMAT.names` lists its parameters."""
 
     def forward(self, lengths: Sequence[int], **inputs: Any) -> Tensor:
-        """Return the last hidden states (N, C) of a pack of sequences of these `lengths`."""
+        """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
+
+        Optional is the argument `rows`, (M,) in the order of the pack: the result is then the
+        states (M, C) of these tokens, and no others are computed where that saves time. Scores of
+        texts use it.
+        """
+
+    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return (S, C), the representation of each sequence in a task."""
+
+
+class LanguageModel(Model, Protocol):
+    """The `nn.Module` of a family with a vocabulary."""
 
     def token_loss(
         self,
@@ -62,9 +74,6 @@ class Model(Protocol):
 
         In training mode labels are smoothed by `label_smoothing`; None: as the model does.
         """
-
-    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return (S, C), the representation of each sequence in a task."""
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return (M, V) for hidden states (M, C)."""

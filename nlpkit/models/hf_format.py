@@ -60,6 +60,9 @@ class HfFormat:
     copies: Mapping[str, str] = field(default_factory=dict)  # their tensors that are copies of ours
     # Ends of their tensors' names in old checkpoints, with the ends that they have now.
     old_ends: Mapping[str, str] = field(default_factory=dict)
+    # Parts of the names on disk with those of transformers' modules in memory, where they differ;
+    # they are replaced in this order. peft names modules.
+    in_memory: Mapping[str, str] = field(default_factory=dict)
     # Both are parts of dotted names, ours or theirs.
     optional: tuple[str, ...] = ()  # a checkpoint may lack such tensors
     ignored: tuple[str, ...] = ()  # a checkpoint may contain such tensors; they are not read
@@ -68,6 +71,9 @@ class HfFormat:
     # Write `bos_token_id` and `eos_token_id`; transformers' defaults are ids of the original
     # vocabulary.
     bos_and_eos: bool = False
+    # Write `pad_token_id`, because the models there leave tokens of this id out. It is -1, the id
+    # of no token, for a tokenizer without padding.
+    has_padding: bool = False
     # Returns the arguments of `Config`, from config.json and its sizes; raises ValueError.
     read_config: Callable[[Settings, dict[str, Any]], dict[str, Any]] = lambda settings, sizes: (
         sizes
@@ -104,6 +110,13 @@ def is_transposed(form: HfFormat, theirs: str) -> bool:
             if _theirs(rows, f"{theirs}.weight") is not None:
                 return True
     return False
+
+
+def in_memory(form: HfFormat, theirs: str) -> str:
+    """Return the name in memory of a layer or tensor that is called `theirs` on disk."""
+    for on_disk, name in form.in_memory.items():
+        theirs = theirs.replace(on_disk, name)
+    return theirs
 
 
 def outline(model: Callable[..., nn.Module], config: FrozenConfig, vocab_size: int) -> nn.Module:

@@ -11,13 +11,14 @@ S sequences, N tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
+from nlpkit.objectives._frame import Frame, tokens
 from nlpkit.objectives._task import Item, Task
 from nlpkit.objectives.contract import Field, ModelSettings, Term, TrainedModel, check_length
 
@@ -70,9 +71,7 @@ class FramedTask(Task):
         check_length(config.max_length, model_config)
         self.dropout = config.dropout
         self.lm_weight = config.lm_weight if model_config.causal else 0.0
-        # The vocabulary has them: see `special_tokens`.
-        frame = [cast(int, tokenizer.special_id(token)) for token in model_config.task_tokens]
-        self.start, self.delimiter, self.extract = frame
+        self.frame = Frame(tokenizer, model_config)
         if not model_config.pairs:
             self.inputs = ("input_ids",)
             self.fields = {k: v for k, v in self.fields.items() if k != "token_type_ids"}
@@ -80,20 +79,7 @@ class FramedTask(Task):
     @classmethod
     def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
         """Return the family's start, delimiter and extract tokens."""
-        return tuple(dict.fromkeys(model_config.task_tokens))
-
-    def framed(self, parts: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the ids of a sequence with these parts."""
-        pieces: list[Any] = [[self.start]]
-        for part in parts:
-            pieces += [part, [self.delimiter] * self.model_config.delimiters]
-        pieces[-1] = [self.extract]
-        return np.concatenate(pieces).astype(np.int32)
-
-    def types(self, ids: np.ndarray) -> np.ndarray:
-        """Return 0 up to the first delimiter, 1 after it (Devlin et al. 2018)."""
-        ends = ids == self.delimiter
-        return (np.cumsum(ends) - ends).clip(max=1).astype(np.int64)
+        return tokens(model_config)
 
     def auxiliary(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch, groups: torch.Tensor

@@ -9,7 +9,7 @@ T tokens of an example, M tokens of text in it, K targets, U units drawn togethe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,6 +22,7 @@ from nlpkit.data.marks import Marked, bit
 from nlpkit.data.pack import MARKS
 from nlpkit.errors import UsageError
 from nlpkit.objectives._cutting import cut_stream
+from nlpkit.objectives._frame import Frame, tokens
 from nlpkit.objectives.contract import (
     IGNORE,
     Field,
@@ -114,7 +115,7 @@ class Masking(TextObjective):
             ValueError: `max_length` is more than the model has positions.
         """
         super().__init__(config, tokenizer, model_config)
-        self.start, _, self.end = special_ids(tokenizer, model_config.task_tokens)
+        self.frame = Frame(tokenizer, model_config)
         (self.mask,) = special_ids(tokenizer, [model_config.mask_token])
         self.is_text = np.ones(tokenizer.vocab_size, np.bool_)
         self.is_text[[*tokenizer.special_ids]] = False
@@ -129,7 +130,7 @@ class Masking(TextObjective):
     @classmethod
     def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
         """Return the family's tokens around texts, and its mask token."""
-        return tuple(dict.fromkeys((*model_config.task_tokens, model_config.mask_token)))
+        return (*tokens(model_config), model_config.mask_token)
 
     def draw(
         self, example: Mapping[str, np.ndarray], where: np.ndarray, rng: np.random.Generator
@@ -214,16 +215,24 @@ class TextMasking(Masking):
     """Examples `[CLS] piece [SEP]`, or those of the objective before in a list, masked."""
 
     joins = True
-    extra = 2  # the tokens before and after the text
     # Salazar et al. 2020 (arXiv:1910.14659); Kauf & Ivanova 2023 (arXiv:2305.10588)
     scoring_methods: tuple[str, ...] = ("pll", "pll-word-l2r")
     answer_method = "pll"
+
+    def __init__(self, config: Any, tokenizer: Extendable, model_config: ModelSettings):
+        """Bind the settings.
+
+        Raises:
+            ValueError: `max_length` is more than the model has positions.
+        """
+        super().__init__(config, tokenizer, model_config)
+        self.extra = self.frame.size()
 
     def spans(self, lengths: np.ndarray) -> Spans:
         """Return the pieces of documents of these `lengths` (D,), or of the stream of all."""
         if not self.config.contiguous:
             return super().spans(lengths)
-        return cut_stream(lengths, self.config.max_length - self.extra, (self.end,))
+        return cut_stream(lengths, self.config.max_length - self.extra, (self.frame.delimiter,))
 
     def example(self, ids: np.ndarray | Marked, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return `[CLS] piece [SEP]`, masked."""
@@ -232,15 +241,18 @@ class TextMasking(Masking):
     def framed(self, ids: np.ndarray | Marked) -> dict[str, np.ndarray]:
         """Return `[CLS] piece [SEP]`, with the marks of its tokens if the piece has any."""
         text = ids.ids if isinstance(ids, Marked) else ids
-        framed = np.empty(len(text) + 2, np.int64)
-        framed[0], framed[1:-1], framed[-1] = self.start, text, self.end
+        framed = self.frame.ids([text]).astype(np.int64)
         example = {"input_ids": framed}
         if "token_type_ids" in self.inputs:
-            example["token_type_ids"] = np.zeros(len(framed), np.int64)
+            example["token_type_ids"] = self.frame.types(framed)
         if isinstance(ids, Marked):
             example[MARKS] = np.zeros(len(framed), np.uint8)
-            example[MARKS][1:-1] = ids.marks
+            example[MARKS][self.text_in(framed)] = ids.marks
         return example
+
+    def text_in(self, framed: np.ndarray) -> slice:
+        """Return where the text is in a framed sequence (T,)."""
+        return slice(len(self.frame.start), len(framed) - len(self.frame.end))
 
     def alter(
         self, example: dict[str, np.ndarray], rng: np.random.Generator
@@ -252,7 +264,7 @@ class TextMasking(Masking):
     def max_text(self) -> int:
         """The largest number of tokens of a text that is scored."""
         length: int = self.config.max_length
-        return length - 2
+        return length - self.extra
 
     def score_text(
         self, ids: np.ndarray, words: np.ndarray, given: int, method: str
@@ -268,11 +280,31 @@ class TextMasking(Masking):
         if method == "pll-word-l2r":
             masked |= (targets[:, None] < place) & (words[targets][:, None] == words)
         copies = np.tile(example["input_ids"], (len(targets), 1))
-        copies[:, 1:-1][masked] = self.mask
+        text = self.text_in(example["input_ids"])
+        copies[:, text][masked] = self.mask
         return [
-            ScoringInput({**example, "input_ids": copy}, target + 1, target)
+            ScoringInput({**example, "input_ids": copy}, target + text.start, target)
             for copy, target in zip(copies, targets[:, None], strict=True)
         ]
+
+
+def loss_parts(
+    names: Sequence[str], kinds: torch.Tensor, batch: Batch, index: torch.Tensor, each: torch.Tensor
+) -> dict[str, tuple[torch.Tensor, int]]:
+    """Return sum and number of the targets in sequences of each kind, by name.
+
+    Args:
+        kinds: (S,) index in `names` of each sequence.
+        index: (K,) rows of the targets in the pack.
+        each: (K,) their losses, without gradient.
+    """
+    import torch
+
+    sizes = torch.tensor(batch.lengths, device=kinds.device)
+    of_targets = kinds.repeat_interleave(sizes, output_size=batch.tokens)[index]
+    sums = each.new_zeros(len(names)).index_add(0, of_targets, each)
+    counts = torch.bincount(of_targets, minlength=len(names)).tolist()
+    return {name: (total, count) for name, total, count in zip(names, sums, counts, strict=True)}
 
 
 def special_ids(tokenizer: Extendable, tokens: Iterable[str]) -> list[int]:

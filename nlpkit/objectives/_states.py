@@ -64,14 +64,13 @@ class StateTask(FramedTask):
         framed = []
         for parts in self.sequences(ids):
             kept, part_cut = self._fitted(parts)
-            framed.append(self.framed(kept))
+            framed.append(self.frame.ids(kept))
             cut.update(part_cut)
         size = sum(map(len, framed))
         return Item(tuple(framed), self.label(row), size, cut)
 
     def _fitted(self, parts: Sequence[list[int]]) -> tuple[list[np.ndarray], dict[str, int]]:
-        # Start, delimiters between the parts, and the token after the last one.
-        left = self.config.max_length - 2 - self.model_config.delimiters * (len(parts) - 1)
+        left = self.config.max_length - self.frame.size(len(parts))
         kept: list[np.ndarray] = []
         cut: dict[str, int] = {}
         later = sum(map(len, parts))
@@ -92,7 +91,7 @@ class StateTask(FramedTask):
             LENGTHS: np.array([len(part) for part in item.parts], np.int64),
         }
         if "token_type_ids" in self.fields:
-            types = [self.types(part) for part in item.parts]
+            types = [self.frame.types(part) for part in item.parts]
             example["token_type_ids"] = np.concatenate(types)
         return example
 
@@ -160,23 +159,7 @@ class LabelTask(StateTask):
         Raises:
             DataError: a class is unreadable, or there are fewer than two classes.
         """
-        if config.labels is not None:
-            return config
-        classes = set()
-        for row in rows:
-            try:
-                classes.add(class_name(row, config.label))
-            except RowError as error:
-                raise DataError(f"{row.file}:{row.line}: {error.what}") from error
-        numbers = all(name.removeprefix("-").isdecimal() for name in classes)
-        names = sorted(classes, key=int if numbers else str)
-        if len(names) < 2:
-            raise DataError(
-                f'data.train: all rows have the same "{config.label}", {names[0]!r}'
-                if names
-                else "data.train: no rows"
-            )
-        return config.model_copy(update={"labels": names})
+        return with_classes(config, rows)
 
     @classmethod
     def question(cls, config: Any, row: Row) -> Question:
@@ -187,6 +170,31 @@ class LabelTask(StateTask):
     def label(self, row: Row) -> float:
         """Return the index of the row's class; raise `RowError`."""
         return self.config.labels.index(known_class(row, self.config))
+
+
+def with_classes(config: Any, rows: Iterable[Row]) -> Any:
+    """Return `config` with `labels`, the classes of the training rows, unless it lists classes.
+
+    Raises:
+        DataError: a class is unreadable, or there are fewer than two classes.
+    """
+    if config.labels is not None:
+        return config
+    classes = set()
+    for row in rows:
+        try:
+            classes.add(class_name(row, config.label))
+        except RowError as error:
+            raise DataError(f"{row.file}:{row.line}: {error.what}") from error
+    numbers = all(name.removeprefix("-").isdecimal() for name in classes)
+    names = sorted(classes, key=int if numbers else str)
+    if len(names) < 2:
+        raise DataError(
+            f'data.train: all rows have the same "{config.label}", {names[0]!r}'
+            if names
+            else "data.train: no rows"
+        )
+    return config.model_copy(update={"labels": names})
 
 
 def known_class(row: Row, config: Any) -> str:

@@ -127,7 +127,8 @@ class Objective(FramedTask):
                 "each token (encode_with_offsets)"
             )
         self.aligned: AlignedTokenizer = tokenizer
-        self.causal = model_config.causal
+        # The token that stands for "no answer": the last one where it sees the texts, else [CLS].
+        self.null_is_last = model_config.causal or bool(self.frame.summary)
         self.columns = (config.context, config.question, config.answers)
         how = [] if config.normalize == "squad" else [f"normalize={config.normalize}"]
         how += ["no_answer=true"] if config.no_answer else []
@@ -175,14 +176,16 @@ class Objective(FramedTask):
         cut = counted(lost, "question")
         if answers and inside is None:
             cut["answers without a token"] = 1
-        offset = 1 + len(question) + self.model_config.delimiters
-        windows = token_windows(len(context), config.max_length - 1 - offset, config.stride)
+        frame = self.frame
+        offset = len(frame.start) + len(question) + len(frame.between)
+        room = config.max_length - frame.size(2) - len(question)
+        windows = token_windows(len(context), room, config.stride)
         if len(windows) > 1:
             cut |= {"contexts read in windows": 1, "windows of them": len(windows)}
         parts, places = [], []
         for start, stop in windows:
-            part = self.framed([question, np.array(context[start:stop], np.int32)])
-            null = len(part) - 1 if self.causal else 0
+            part = frame.ids([question, np.array(context[start:stop], np.int32)])
+            null = len(part) - 1 if self.null_is_last else 0
             place = null, null
             if inside is not None and start <= inside[0] and inside[1] < stop:
                 place = offset + inside[0] - start, offset + inside[1] - start
@@ -203,7 +206,7 @@ class Objective(FramedTask):
         numbers = []
         for part, start in zip(item.parts, label.starts, strict=True):
             number = np.arange(len(part)) - label.offset + start
-            number[: label.offset] = number[-1] = -1
+            number[: label.offset] = number[len(part) - len(self.frame.end) :] = -1
             numbers.append(number)
         example = {
             "input_ids": np.concatenate(item.parts).astype(np.int64),
@@ -214,7 +217,8 @@ class Objective(FramedTask):
             LENGTHS: np.array([len(part) for part in item.parts], np.int64),
         }
         if "token_type_ids" in self.fields:
-            example["token_type_ids"] = np.concatenate([self.types(part) for part in item.parts])
+            types = [self.frame.types(part) for part in item.parts]
+            example["token_type_ids"] = np.concatenate(types)
         return example
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
@@ -240,7 +244,7 @@ class Objective(FramedTask):
             if number == 0:
                 rows.append([])
                 nulls.append(float("inf"))
-            null = stop - 1 if self.causal else start
+            null = stop - 1 if self.null_is_last else start
             # Devlin et al. 2018, sec. 4.3; over windows the lowest, as in the authors' code.
             nulls[-1] = min(nulls[-1], float(scores[null].sum()))
             here = [k for k in range(start, stop) if places[k] >= 0]

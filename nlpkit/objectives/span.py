@@ -62,7 +62,7 @@ class Objective(TextMasking):
         **TextMasking.fields,
         "span": Field(np.int64),
     }
-    needs = ("bidirectional", "hidden_size")
+    needs = ("bidirectional", "hidden_size", "begins_with_token")
     marks = ("word_start",)
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):

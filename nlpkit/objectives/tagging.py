@@ -150,7 +150,7 @@ class Objective(FramedTask):
         """Return the ids of each text, with the tokens of each word; no word is without a token."""
         words = [text.split(_BETWEEN) for text in texts]
         encoded = iter(super().encode([word for sentence in words for word in sentence]))
-        unknown = self.delimiter if self.unk_id is None else self.unk_id
+        unknown = self.frame.delimiter if self.unk_id is None else self.unk_id
         found: list[list[int]] = []
         for sentence in words:
             pieces = [next(encoded) or [unknown] for _ in sentence]
@@ -163,7 +163,7 @@ class Objective(FramedTask):
         """Return the windows of a sentence; of a word longer than a window, its beginning."""
         (text,) = ids
         assert isinstance(text, Located)
-        room = self.config.max_length - 2
+        room = self.config.max_length - self.frame.size()
         cut = {}
         if long := sum(stop - start > room for start, stop in text.spans):
             cut["words longer than a window"] = long
@@ -172,13 +172,16 @@ class Objective(FramedTask):
         if len(windows) > 1:
             cut |= {"sentences read in windows": 1, "windows of them": len(windows)}
         tags = _tags(row, self.config)
+        before, after = (
+            np.full(len(tokens), IGNORE) for tokens in (self.frame.start, self.frame.end)
+        )
         parts, targets = [], []
         for start, stop, first, last in windows:
             target = [np.full(len(word), IGNORE) for word in words[start:stop]]
             for number in range(first, last):
                 target[number - start][0] = self.numbers[tags[number]]
-            parts.append(self.framed([np.concatenate(words[start:stop])]))
-            targets.append(np.concatenate([[IGNORE], *target, [IGNORE]]))
+            parts.append(self.frame.ids([np.concatenate(words[start:stop])]))
+            targets.append(np.concatenate([before, *target, after]))
         return Item(tuple(parts), _Sentence(tags, tuple(targets)), sum(map(len, parts)), cut)
 
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -190,7 +193,8 @@ class Objective(FramedTask):
             LENGTHS: np.array([len(part) for part in item.parts], np.int64),
         }
         if "token_type_ids" in self.fields:
-            example["token_type_ids"] = np.concatenate([self.types(part) for part in item.parts])
+            types = [self.frame.types(part) for part in item.parts]
+            example["token_type_ids"] = np.concatenate(types)
         return example
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:

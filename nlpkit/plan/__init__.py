@@ -20,7 +20,7 @@ from nlpkit.errors import UsageError
 from nlpkit.models.flops import step_flops
 from nlpkit.objectives.contract import IGNORE
 from nlpkit.recipe import Resolved
-from nlpkit.runs import build
+from nlpkit.runs import build, checks
 from nlpkit.runs.model_part import model_part
 from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.train import machine
@@ -83,6 +83,7 @@ def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
     part = model_part(resolved, run_path, info=log.info)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
+    checks.check_backend(resolved, part, where)
     data = build.build_data(resolved, part, run_path, Callbacks(note=log.detail, warn=log.warn))
     settings = resolved.recipe.train
     stream = Stream(

@@ -14,7 +14,8 @@ from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import Unsupported
 from nlpkit.report.svg import MARKERS, PALETTE, Chart, Line, span
 
-READABLE = 48  # up to this number of tokens the axes have token labels
+READABLE = 48  # up to this number of tokens or classes the axes have labels
+_WITH_COUNTS = 30  # up to this number of classes the cells of a confusion table have numbers
 
 
 @dataclass(frozen=True)
@@ -157,4 +158,34 @@ def _save(plt: Any, figure: Any, path: Path) -> None:
         # Characters without a font are drawn as boxes; matplotlib would warn about each.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(path, dpi=120, bbox_inches="tight")
+    plt.close(figure)
+
+
+def confusion_figure(labels: Sequence[str], counts: Sequence[Sequence[int]], path: Path) -> None:
+    """Draw how many rows of each right class (rows) are predicted as each class (columns).
+
+    The colour is the share of the row, so that rare classes are as visible as frequent ones.
+    """
+    plt = _pyplot()
+    table = np.array(counts)
+    shares = table / np.maximum(table.sum(1, keepdims=True), 1)
+    side = min(14.0, 2.5 + 0.45 * len(labels))
+    figure, axes = plt.subplots(figsize=(side, side), layout="constrained")
+    axes.imshow(shares, cmap="Blues", interpolation="nearest", vmin=0, vmax=1)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("right")
+    right = int(np.trace(table))
+    axes.set_title(f"{right:,} of {table.sum():,} rows right", fontsize=10)
+    if len(labels) <= READABLE:
+        turned = 90 if max(map(len, labels)) > 3 else 0
+        axes.set_xticks(range(len(labels)), labels, rotation=turned)
+        axes.set_yticks(range(len(labels)), labels)
+    if len(labels) <= _WITH_COUNTS:
+        for (row, column), count in np.ndenumerate(table):
+            if count:
+                colour = "white" if shares[row, column] > 0.5 else "black"
+                axes.text(column, row, f"{count}", ha="center", va="center", color=colour, size=8)
+    with name_path_in_errors(path), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(path, dpi=120)
     plt.close(figure)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from nlpkit import registry
-from nlpkit.checkpoints import any_layout, hf_layout, objective_heads
+from nlpkit.checkpoints import any_layout, hf_layout, objective_heads, preprocessor
 from nlpkit.data import corpus, store
 from nlpkit.data.cache import cache_directory
 from nlpkit.data.items import Items, build_items, read_rows
@@ -23,6 +23,7 @@ from nlpkit.models import lora
 from nlpkit.models.head import taken_head
 from nlpkit.models.rows import resize_embeddings
 from nlpkit.objectives._combined import combined
+from nlpkit.objectives._preprocessed import Preprocessed
 from nlpkit.objectives._task import Task
 from nlpkit.objectives.contract import OwnsHeads
 from nlpkit.recipe import Resolved
@@ -168,6 +169,9 @@ def bind_objective(
     first, *others = resolved.recipe.objective
     objective_class = checks.validated_objective(resolved, part)
     settings = first.config
+    if issubclass(objective_class, Preprocessed):
+        found = preprocessor.read(part.source) if part.source else {}
+        settings = objective_class.with_preprocessor(settings, found)
     if issubclass(objective_class, Task):
         columns = objective_class.named_columns(settings)
         rows = read_rows(inputs, resolved.recipe.data, columns, corpus.Counts(), which)

@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from nlpkit import __version__
-from nlpkit.checkpoints import any_layout, hf_layout, objective_heads, tokenizer_files
+from nlpkit.checkpoints import (
+    any_layout,
+    hf_layout,
+    objective_heads,
+    preprocessor,
+    tokenizer_files,
+)
 from nlpkit.checkpoints.family import family_of
 from nlpkit.disk import name_path_in_errors, sync
 from nlpkit.errors import FileError, UsageError
@@ -94,6 +100,8 @@ def convert(
         if tokenizer is not None:
             tokenizer_files.save(tokenizer, directory, token_types=loaded.config.pairs)
         hf_layout.write_notes(directory, notes)
+        if inputs := preprocessor.read(old.path):
+            preprocessor.write(directory, inputs)
 
     _publish(out, write)
     return {

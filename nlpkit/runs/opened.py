@@ -11,7 +11,14 @@ from pydantic import ValidationError
 from torch import nn
 
 from nlpkit import registry
-from nlpkit.checkpoints import any_layout, files, hf_layout, objective_heads, tokenizer_files
+from nlpkit.checkpoints import (
+    any_layout,
+    files,
+    hf_layout,
+    objective_heads,
+    preprocessor,
+    tokenizer_files,
+)
 from nlpkit.checkpoints.family import family_of
 from nlpkit.checkpoints.run_directory import seed_runs
 from nlpkit.disk import file_sha256, user_path
@@ -21,6 +28,7 @@ from nlpkit.models.head import TaskHead, taken_head
 from nlpkit.models.rows import vocabulary_size, without_padding
 from nlpkit.objectives import _members
 from nlpkit.objectives._combined import combined
+from nlpkit.objectives._preprocessed import Preprocessed
 from nlpkit.objectives.contract import OwnsHeads
 from nlpkit.recipe.fit import missing
 from nlpkit.runs.parts import ModelPart
@@ -193,10 +201,12 @@ def _bound(
         registry.check_named_by(directory / hf_layout.NOTES, each, "run nlpkit where it lies")
     module = registry.load("objectives", name)
     if is_default:
-        settings = _fitting(module.Config, part.config)
+        settings = _fitting(module.Config, part.config) | _classes(module.Config, directory)
     else:
         settings = _with_earlier(module.Config, settings)
     config = module.Config.model_validate_json(json.dumps(settings))
+    if issubclass(module.Objective, Preprocessed):
+        config = module.Objective.with_preprocessor(config, preprocessor.read(directory))
     if lacking := missing(module.Objective, part.config):
         raise ValueError(f"{name} needs {', '.join(lacking)}, which the model does not have")
     return module.Objective(config, tokenizer, part.config)
@@ -220,6 +230,16 @@ def _fitting(config: Any, model_config: Any) -> dict[str, Any]:
     if limit is None or field is None or field.default <= limit:
         return {}
     return {"max_length": limit}
+
+
+def _classes(config: Any, directory: Path) -> dict[str, Any]:
+    """Return `labels` from `id2label` of a foreign checkpoint, if the objective has classes."""
+    if "labels" not in config.model_fields or not (directory / "config.json").is_file():
+        return {}
+    names = hf_layout.read_settings(directory).get("id2label")
+    if not isinstance(names, dict):
+        return {}
+    return {"labels": [names[number] for number in sorted(names, key=int)]}
 
 
 def _model(

@@ -19,11 +19,13 @@ from nlpkit.checkpoints import (
     hf_layout,
     objective_heads,
     peft_layout,
+    preprocessor,
     tokenizer_files,
 )
 from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models.hf_format import table_names
+from nlpkit.objectives._preprocessed import Preprocessed
 from nlpkit.runs import build, vocabulary
 from nlpkit.runs.finite import check_finite, find_problem
 from nlpkit.runs.run import Run, from_first
@@ -63,8 +65,8 @@ def restore(run: Run, resume: str) -> State:
         ) from error
     if run.accelerator.is_main_process:
         _set_pointers(run, checkpoint, state)
-        if run.directory.status().get("steps") != run.settings.steps:  # --allow-change
-            run.directory.set_status(steps=run.settings.steps)
+        # With --allow-change, or finished with weights that are not finite, it has steps to do.
+        run.directory.set_status(finished=False, steps=run.settings.steps)
     run.log.info(f"resuming from {checkpoint.path} (step {state.step})")
     before, now = run.directory.status().get("threads"), torch.get_num_threads()
     if before not in (None, now):
@@ -296,6 +298,8 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
         )
         notes["base"] = part.base_hash
     hf_layout.write_notes(directory, notes)
+    if isinstance(objective, Preprocessed):
+        preprocessor.write(directory, objective.preprocessor())
 
 
 def _state_text(run: Run, state: State) -> str:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 from tokenizers import AddedToken, processors
@@ -20,11 +20,21 @@ from tokenizers import Tokenizer as Library
 from nlpkit.errors import DataError, FileError
 from nlpkit.tokenizers import _text
 
-# Tokens before and after a text, and for a hidden token, in BERT and in RoBERTa, with transformers'
-# template of two texts.
+
+class _Frame(NamedTuple):
+    """A family's tokens around texts, and transformers' templates of one and of two texts."""
+
+    cls: str
+    sep: str
+    mask: str
+    single: str
+    pair: str
+
+
 _FRAMES = (
-    ("[CLS]", "[SEP]", "[MASK]", "[CLS] $A [SEP] $B:1 [SEP]:1"),
-    ("<s>", "</s>", "<mask>", "<s> $A </s> </s> $B </s>"),
+    _Frame("<cls>", "<sep>", "<mask>", "$A <sep> <cls>:2", "$A <sep> $B:1 <sep>:1 <cls>:2"),
+    _Frame("[CLS]", "[SEP]", "[MASK]", "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"),
+    _Frame("<s>", "</s>", "<mask>", "<s> $A </s>", "<s> $A </s> </s> $B </s>"),
 )
 
 
@@ -83,11 +93,12 @@ class LibraryTokenizer(ABC):
 
     def save(self, directory: str | Path) -> None:
         """Write `tokenizer.json` and `tokenizer_config.json`, which `AutoTokenizer` opens."""
-        start, end, mask, _ = _frame(self._special) or (self.cls, self.sep, self.mask, "")
+        frame = _frame(self._special)
+        cls, sep, mask = (frame or (self.cls, self.sep, self.mask))[:3]
         names = {
             **{"bos_token": self.bos, "eos_token": self.eos, "unk_token": self.unk},
             **{"pad_token": self.pad, "mask_token": mask},
-            **{"cls_token": start, "sep_token": end},
+            **{"cls_token": cls, "sep_token": sep},
         }
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -135,8 +146,8 @@ class LibraryTokenizer(ABC):
     def extended(self, tokens: Iterable[str]) -> Self:
         """Return a tokenizer with more special tokens, with ids after all others.
 
-        If these are what BERT or RoBERTa has around a text, or T5 after it, transformers will put
-        them there, too.
+        If these are what BERT, RoBERTa or XLNet has around a text, or T5 after it, transformers
+        will put them there, too.
         """
         library = Library.from_str(self._library.to_str())
         added = [AddedToken(token, special=True, normalized=False) for token in tokens]
@@ -151,10 +162,9 @@ class LibraryTokenizer(ABC):
             )
         frame = _frame([*self._special, *names])
         if frame is not None and {*frame} & {*names}:
-            start, end, _, pair = frame
-            ids = [(token, library.token_to_id(token)) for token in (start, end)]
+            ids = [(token, library.token_to_id(token)) for token in frame[:2]]
             library.post_processor = processors.TemplateProcessing(
-                single=f"{start} $A {end}", pair=pair, special_tokens=ids
+                single=frame.single, pair=frame.pair, special_tokens=ids
             )
         return type(self)(library.to_str())
 
@@ -197,7 +207,7 @@ class LibraryTokenizer(ABC):
         return token_id
 
 
-def _frame(special: Iterable[str]) -> tuple[str, str, str, str] | None:
+def _frame(special: Iterable[str]) -> _Frame | None:
     """Return the row of `_FRAMES` whose tokens around a text are all special, or None."""
     known = {*special}
     return next((frame for frame in _FRAMES if {*frame[:2]} <= known), None)

@@ -1,4 +1,4 @@
-"""The model: GPT-1's, with heads for pairs, for replaced tokens and for places.
+"""The model: GPT-1's, with heads for pairs and for replaced tokens.
 
 N tokens of a pack, S sequences, C hidden_size, P max_positions.
 """
@@ -25,7 +25,6 @@ class Model(Gpt):
         self.token_types = nn.Parameter(torch.randn(2, width) * config.init_std)
         self.pair_head = nn.Linear(width, 2)
         self.detect_head = nn.Linear(width, 1)
-        self.place_head = nn.Linear(width, config.max_positions)
 
     def forward(
         self, lengths: Sequence[int], input_ids: Tensor, token_type_ids: Tensor | None = None
@@ -44,12 +43,8 @@ class Model(Gpt):
         """Return (N,)."""
         return self.detect_head(hidden).squeeze(1)
 
-    def place_logits(self, hidden: Tensor) -> Tensor:
-        """Return (N, P)."""
-        return self.place_head(hidden)
-
 
 FORMAT = own_format(
     Config, "token_embedding", "position_embedding", "layers", "attention_tensors", "token_types",
-    "pair_head", "detect_head", "place_head",
+    "pair_head", "detect_head",
 )  # fmt: skip

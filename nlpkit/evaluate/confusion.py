@@ -1,0 +1,54 @@
+"""The confusion table of a task with classes: which class is predicted for rows of which class."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from nlpkit.objectives._task import Answer
+
+_WIDEST = 20  # classes; of more, only the most frequent errors are printed
+_MOST = 10  # of these errors
+_CORNER = "right \\ predicted"
+
+
+def classes(objective: Any) -> list[str]:
+    """Return the classes of a task that names one for each row; [] for other objectives.
+
+    Tagging has classes, too, but names one for each word.
+    """
+    labels: list[str] | None = getattr(objective.config, "labels", None)
+    of_words = getattr(objective, "head_kind", "") == "token_classification"
+    return [] if of_words else labels or []
+
+
+def confusion(labels: Sequence[str], answers: Sequence[Answer]) -> dict[str, Any]:
+    """Return `labels` and `counts`, a row for each right class and a column for each predicted one.
+
+    `answers` are pairs of the predicted and the right class.
+    """
+    place = {label: number for number, label in enumerate(labels)}
+    counts = [[0] * len(labels) for _ in labels]
+    for predicted, right in answers:
+        counts[place[str(right)]][place[predicted]] += 1
+    return {"labels": list(labels), "counts": counts}
+
+
+def table(found: dict[str, Any]) -> str:
+    """Return the table as text; of many classes, a line for each of the most frequent errors."""
+    labels, counts = found["labels"], found["counts"]
+    if len(labels) > _WIDEST:
+        errors = [
+            (count, labels[right], labels[predicted])
+            for right, row in enumerate(counts)
+            for predicted, count in enumerate(row)
+            if count and right != predicted
+        ]
+        most = sorted(errors, key=lambda error: -error[0])[:_MOST]
+        rows = [["right", "predicted", "rows"], *([a, b, f"{n:,}"] for n, a, b in most)]
+    else:
+        rows = [[_CORNER, *labels]]
+        rows += [[label, *map(str, row)] for label, row in zip(labels, counts, strict=True)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    first, others = widths[0], widths[1:]
+    return "\n".join(
+        "  ".join([f"{row[0]:<{first}}", *map(str.rjust, row[1:], others)]) for row in rows
+    )

@@ -1,0 +1,307 @@
+"""XLNet (Yang et al. 2019, arXiv:1906.08237) over packed sequences, in transformers' layout.
+
+Two streams share all weights. The content stream is an encoder with relative positions, in which a
+token sees those that are not after it in the order. The query stream predicts tokens: it begins
+with one vector for all of them, knows their positions, and sees the content of the tokens before
+them in the order (sec. 2.3). It is computed for the predicted tokens only (sec. 2.3, partial
+prediction).
+
+N tokens of the pack, M of them predicted, C hidden_size, H heads, D width of a head.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nlpkit import attention
+from nlpkit.attention.layout import Layout
+from nlpkit.models import encoder
+from nlpkit.models.attention_tensors import AttentionTensors
+from nlpkit.models.compute import compute_dtype
+from nlpkit.models.dropout import dropout
+from nlpkit.models.flops import visible_pairs
+from nlpkit.models.head import DenseHead, TaskHead, last_states
+from nlpkit.models.hf_format import HfFormat, Settings
+from nlpkit.models.vocabulary_head import TiedHead
+from nlpkit.models.xlnet import Config
+
+# Queries, keys and values are no linear layers in transformers, so peft has no adapters for them.
+LORA_TARGETS = ("up", "down")
+_SUMMARY = {"dense": "sequence_summary.summary"}
+TASK_HEADS = {  # transformers' models with a task's layer
+    "sequence_classification": TaskHead(
+        "XLNetForSequenceClassification", "logits_proj", kind=DenseHead, modules=_SUMMARY
+    ),
+    "token_classification": TaskHead("XLNetForTokenClassification", "classifier"),
+    "question_answering": TaskHead("XLNetForQuestionAnsweringSimple", "qa_outputs"),
+    "multiple_choice": TaskHead(
+        "XLNetForMultipleChoice", "logits_proj", kind=DenseHead, modules=_SUMMARY
+    ),
+}
+
+
+class Layer(nn.Module):
+    """norm(x + attention(x)), then norm(x + feed_forward(x)), for both streams."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        width, heads = config.hidden_size, config.num_heads
+        self.dropout = config.dropout
+        self.activation = encoder.ACTIVATIONS[config.hidden_act]
+        # (C, H, D), as in transformers.
+        shape = (width, heads, width // heads)
+        self.query = nn.Parameter(torch.empty(shape))
+        self.key = nn.Parameter(torch.empty(shape))
+        self.value = nn.Parameter(torch.empty(shape))
+        self.project = nn.Parameter(torch.empty(shape))
+        self.attention_norm = nn.LayerNorm(width, config.norm_eps)
+        self.up = nn.Linear(width, config.intermediate_size)
+        self.down = nn.Linear(config.intermediate_size, width)
+        self.output_norm = nn.LayerNorm(width, config.norm_eps)
+
+    def heads_of(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Return (N, H, D): states (N, C) by a weight (C, H, D)."""
+        return (x @ weight.flatten(1)).unflatten(1, weight.shape[1:])
+
+    def added(self, x: Tensor, seen: Tensor) -> Tensor:
+        """Return the layer's output (N, C) from a stream and what its tokens saw (N, H, D)."""
+        projected = F.linear(seen.flatten(1), self.project.flatten(1))
+        x = self.attention_norm(x + self._dropped(projected))
+        inner = self._dropped(self.activation(self.up(x)))
+        return self.output_norm(x + self._dropped(self.down(inner)))
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return dropout(x, self.dropout, self.training)
+
+
+class _Keys:
+    """The keys of both streams: the content, and with a memory the content without gradient.
+
+    The keys of a sequence are its tokens, then, with a memory, its tokens again.
+    """
+
+    def __init__(self, layout: Layout, fields: Mapping[str, Tensor | None], has_memory: bool):
+        self.layout, self.fields, self.rows = layout, fields, None
+        if not has_memory:
+            return
+        sizes = layout.lengths
+        row = torch.arange(2 * layout.total, device=layout.device)
+        own, again = row[: layout.total].split(sizes), row[layout.total :].split(sizes)
+        rows = torch.cat([part for pair in zip(own, again, strict=True) for part in pair])
+        self.rows = rows
+        self.layout = Layout.of([2 * size for size in sizes], layout.device)
+        self.fields = {
+            name: torch.cat([field, field])[rows]
+            for name, field in fields.items()
+            if field is not None
+        }
+        self.fields["memory"] = (rows >= layout.total).long()
+
+    def of(self, layer: Layer, content: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the keys and values (K, H, D) of a layer."""
+        k, v = (layer.heads_of(content, weight) for weight in (layer.key, layer.value))
+        if self.rows is None:
+            return k, v
+        past = content.detach()
+        again = (layer.heads_of(past, weight) for weight in (layer.key, layer.value))
+        k, v = (torch.cat(pair)[self.rows] for pair in zip((k, v), again, strict=True))
+        return k, v
+
+
+class Model(TiedHead):
+    """XLNet with its language-model head."""
+
+    def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
+        super().__init__()
+        width = config.hidden_size
+        self.config, self.vocab_size, self.backend = config, vocab_size, backend
+        self.token_embedding = nn.Parameter(torch.empty(vocab_size, width))
+        self.token_bias = nn.Parameter(torch.empty(vocab_size))
+        self.query_start = nn.Parameter(torch.empty(1, 1, width))  # w of the paper, sec. 2.3
+        self.order = [Layer(config) for _ in range(config.num_layers)]
+        self.layers = nn.ModuleList(self.order)
+        self.attention_tensors = AttentionTensors(
+            config.kinds, config.num_layers, config.num_heads, width // config.num_heads
+        )
+        self.attention_choice = ""  # backends with their reasons, for the log
+        encoder.initialize(self.named_parameters(), config.init_std)
+
+    def output_bias(self) -> Tensor:
+        """Return what is added to the logits of every token, (V,)."""
+        return self.token_bias
+
+    def forward(
+        self,
+        lengths: Sequence[int],
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        rank: Tensor | None = None,
+        part_start: Tensor | None = None,
+    ) -> Tensor:
+        """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
+
+        Args:
+            input_ids: (N,) int64.
+            token_type_ids: (N,) int64: which text of its sequence a token is in.
+            rank: (N,) int64: 0 for tokens that all others see; from 1 on the place of a predicted
+                token in the order. The states of predicted tokens are those of the query stream.
+                Without it all tokens see one another, and no state is of the query stream.
+            part_start: (N,) int64: where the part of its sequence begins that a token is in. Parts
+                see only themselves and, without gradient, the `memory` tokens before them.
+
+        Raises:
+            ValueError: `rank` predicts no token of a sequence.
+        """
+        layout = attention.layout_of(lengths, input_ids.device)
+        fields = {
+            "position": layout.positions,
+            "segment": token_type_ids,
+            "rank": rank,
+            "part_start": part_start,
+        }
+        keys = _Keys(layout, fields, bool(self.config.memory) and part_start is not None)
+        content = self._dropped(F.embedding(input_ids, self.token_embedding))
+        attends = self._prepared(layout, fields, keys)
+        if rank is None:
+            for layer, attend, tensors in attends:
+                k, v = keys.of(layer, content)
+                seen = attend(layer.heads_of(content, layer.query), k, v, tensors)
+                content = layer.added(content, seen)
+            return self._dropped(content)
+        predicted = (rank > 0).nonzero().squeeze(1)  # (M,)
+        counts = torch.bincount(layout.document_ids[predicted], minlength=len(layout.lengths))
+        queries = Layout.of(counts.tolist(), input_ids.device)
+        of_queries = {name: field[predicted] for name, field in fields.items() if field is not None}
+        # A query sees the tokens before it in the order, and not its own.
+        of_queries["rank"] = of_queries["rank"] - 1
+        query = self._dropped(self.query_start[0].expand(len(predicted), -1))
+        query_attends = self._prepared(queries, of_queries, keys)
+        both = zip(attends, query_attends, strict=True)
+        for (layer, attend, tensors), (_, attend_query, _) in both:
+            k, v = keys.of(layer, content)
+            seen = attend_query(layer.heads_of(query, layer.query), k, v, tensors)
+            query = layer.added(query, seen)
+            seen = attend(layer.heads_of(content, layer.query), k, v, tensors)
+            content = layer.added(content, seen)
+        hidden = content.index_copy(0, predicted, query.to(content.dtype))
+        return self._dropped(hidden)
+
+    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return (S, C), the state of the last token, <cls>, of each sequence."""
+        return last_states(hidden, lengths)
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return dropout(x, self.config.dropout, self.training)
+
+    def _prepared(
+        self, layout: Layout, fields: Mapping[str, Tensor | None], keys: "_Keys"
+    ) -> list[tuple[Layer, attention.Attend, dict[str, Tensor]]]:
+        """Return each layer with its attention and the learned tensors of this attention."""
+        config = self.config
+        weight = self.order[0].query
+        attends = attention.prepare_layers(
+            config.kinds,
+            config.num_layers,
+            lambda choice: attention.prepare(
+                choice,
+                layout,
+                fields=fields,
+                tensors=self.attention_tensors.of(choice),
+                heads=config.num_heads,
+                head_dim=config.hidden_size // config.num_heads,
+                dtype=compute_dtype(weight),
+                device=weight.device,
+                training=self.training,
+                dropout=config.dropout,
+                backend=self.backend,
+                keys=None if keys.layout is layout else keys.layout,
+                key_fields=keys.fields,
+            ),
+        )
+        self.attention_choice = attention.reasons(attends)
+        tensors = map(self.attention_tensors.of, range(config.num_layers))
+        return [*zip(self.order, attends, tensors, strict=True)]
+
+
+def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
+    """Return the FLOPs of one training step on a pack; backward takes twice those of forward.
+
+    The predicted tokens go through the layers twice.
+    """
+    width = config.hidden_size
+    weights = config.num_layers * (4 * width**2 + 2 * width * config.intermediate_size)
+    share = 1 + targets / max(sum(lengths), 1)
+    attention_products = 2 * width * visible_pairs(config, lengths)
+    projection = targets * vocab_size * width
+    return 3 * 2 * (share * (sum(lengths) * weights + attention_products) + projection)
+
+
+# Settings that change the model, with the only value that we have; transformers' defaults.
+_FIXED: Mapping[str, Any] = {
+    "attn_type": "bi", "bi_data": False, "same_length": False, "tie_word_embeddings": True,
+    "summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh",
+}  # fmt: skip
+
+
+def _more_settings(config: Config) -> dict[str, Any]:
+    return {
+        "d_head": config.hidden_size // config.num_heads,
+        "clamp_len": config.max_distance or -1,
+        "mem_len": config.memory or None,
+        "nlpkit": {"memory": config.memory} if config.memory else {},
+    }
+
+
+def _read_settings(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
+    if sizes["hidden_act"] not in encoder.ACTIVATIONS:
+        known = ", ".join(encoder.ACTIVATIONS)
+        raise ValueError(f"ff_activation is {sizes['hidden_act']!r}; this family has {known}")
+    for name, value in _FIXED.items():
+        if settings.get(name, value) != value:
+            raise ValueError(f"{name} is {settings[name]!r}; this family has {value!r} only")
+    limit = settings.get("clamp_len", -1)
+    memory = settings.get("nlpkit", {}).get("memory", 0)
+    return sizes | {"max_distance": limit if limit > 0 else None, "memory": memory}
+
+
+_OURS, _THEIRS = "layers.{num_layers}", "transformer.layer.{num_layers}"
+_TENSORS = "attention_tensors.layer_{num_layers}"
+FORMAT = HfFormat(
+    architecture="XLNetLMHeadModel",
+    body="transformer.",
+    names={
+        "token_embedding": "transformer.word_embedding.weight",
+        "token_bias": "lm_loss.bias",
+        "query_start": "transformer.mask_emb",
+        f"{_OURS}.query": f"{_THEIRS}.rel_attn.q",
+        f"{_OURS}.key": f"{_THEIRS}.rel_attn.k",
+        f"{_OURS}.value": f"{_THEIRS}.rel_attn.v",
+        f"{_OURS}.project": f"{_THEIRS}.rel_attn.o",
+        f"{_OURS}.attention_norm": f"{_THEIRS}.rel_attn.layer_norm",
+        f"{_OURS}.up": f"{_THEIRS}.ff.layer_1",
+        f"{_OURS}.down": f"{_THEIRS}.ff.layer_2",
+        f"{_OURS}.output_norm": f"{_THEIRS}.ff.layer_norm",
+        **{
+            f"{_TENSORS}_{name}": f"{_THEIRS}.rel_attn.{name}"
+            for name in ("r", "r_w_bias", "r_r_bias", "r_s_bias", "seg_embed")
+        },
+    },
+    copies={"lm_loss.weight": "token_embedding"},
+    ignored=("sequence_summary",),
+    sizes={
+        "hidden_size": "d_model",
+        "num_layers": "n_layer",
+        "num_heads": "n_head",
+        "intermediate_size": "d_inner",
+        "hidden_act": "ff_activation",
+        "dropout": "dropout",
+        "norm_eps": "layer_norm_eps",
+        "init_std": "initializer_range",
+    },
+    defaults={"layer_norm_eps": 1e-12, "initializer_range": 0.02, "dropout": 0.1},
+    more_settings=_more_settings,
+    read_config=_read_settings,
+)

@@ -1,0 +1,292 @@
+"""Classifies images by the state of the class token (Dosovitskiy et al. 2020, sec. 3.1).
+
+A row has an image, as the readers `idx` and `images` give it, or a column for each pixel, row by
+row, as csv files of small images have. Pixels become (pixel * scale - mean) / std, as in
+transformers' image processors; the settings are saved as `preprocessor_config.json`, too.
+S images, H height, W width, D channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import Field as Setting
+
+from nlpkit.config import FrozenConfig
+from nlpkit.data import images
+from nlpkit.data.items import Row
+from nlpkit.objectives._states import known_class, with_classes
+from nlpkit.objectives._task import Item, RowError, Task, kind_of
+from nlpkit.objectives.contract import Field, Loss, Term, TrainedModel
+
+if TYPE_CHECKING:
+    import torch
+
+    from nlpkit.data.pack import Batch
+
+_BILINEAR = 2  # PIL.Image.Resampling.BILINEAR
+
+
+class Config(FrozenConfig):
+    """The columns of a row, and what becomes of its pixels.
+
+    Pixel settings that are not given are those of the image processor of `init_from`; without one,
+    they are transformers' defaults.
+    """
+
+    image: str = Setting(
+        "image", min_length=1,
+        description="column of the image; without it, all columns but the class are pixels",
+    )  # fmt: skip
+    label: str = Setting("label", min_length=1, description="column of the class")
+    labels: list[str] | None = Setting(
+        None, min_length=2,
+        description="the classes; default: those of the training rows, sorted",
+    )  # fmt: skip
+    scale: float | None = Setting(
+        None, gt=0, description="factor of the pixels; default: 1/255, for pixels from 0 to 255"
+    )
+    mean: float | list[float] | None = Setting(
+        None, description="subtracted from scaled pixels, for all channels or each; default: 0.5"
+    )
+    std: float | list[float] | None = Setting(
+        None, description="divides what is left, for all channels or each; default: 0.5"
+    )
+    resize: bool | None = Setting(
+        None, description="whether images of other sizes are resized; needs pillow; default: false"
+    )
+    shift: int = Setting(
+        0, ge=0, description="training images are moved by up to so many random pixels"
+    )
+    head: Literal["linear", "mlp"] = Setting(
+        "linear",
+        description="mlp: with a hidden layer and tanh, as in the pretraining of ViT",
+    )
+    dropout: float = Setting(0.0, ge=0, lt=1, description="on the input of the head")
+
+
+class Objective(Task):
+    """Examples and loss of image classification."""
+
+    parts = ("classes",)
+    inputs = ("patches",)
+    fields: Mapping[str, Field] = {
+        "patches": Field(np.float32),
+        "label": Field(np.int64, per="sequence"),
+    }
+    needs = ("reads_images",)
+    reads_text = False
+    metrics = ("accuracy",)
+
+    def __init__(self, config: Config, tokenizer: None, model_config: Any):
+        """Bind the settings.
+
+        Raises:
+            ValueError: there are more or fewer means or deviations than channels, or one is 0.
+        """
+        config = self.with_preprocessor(config, {})
+        super().__init__(config, tokenizer, model_config)  # type: ignore[arg-type]
+        self.image_shape, self.patch_shape = model_config.image_shape, model_config.patch_shape
+        self.size = model_config.max_positions  # tokens of an image
+        # A file without a header has numbered columns only.
+        self.columns = (config.label,) if config.label.isdecimal() else (config.image, config.label)
+        self.dropout = config.dropout
+        self.mean, self.std = self._by_channel("mean"), self._by_channel("std")
+        if not (self.std > 0).all():
+            raise ValueError("objective.std: must be greater than 0")
+
+    @property
+    def outputs(self) -> int:  # type: ignore[override]
+        """The number of classes."""
+        return len(self.config.labels or ())
+
+    @property
+    def head_kind(self) -> str:  # type: ignore[override]
+        """The kind of task, which decides the model in transformers."""
+        return f"image_classification{'_mlp' * (self.config.head == 'mlp')}"
+
+    @classmethod
+    def complete(cls, config: Config, rows: Iterable[Row]) -> Any:
+        """Return `config` with the classes of the training rows, unless it lists classes."""
+        return with_classes(config, rows)
+
+    @classmethod
+    def with_preprocessor(cls, config: Config, settings: Mapping[str, Any]) -> Config:
+        """Return `config` with what it does not set from a `preprocessor_config.json`."""
+        normalized = settings.get("do_normalize", True)
+        given = {
+            "scale": settings.get("rescale_factor", 1 / 255)
+            if settings.get("do_rescale", True)
+            else 1.0,
+            "mean": _single(settings.get("image_mean", 0.5)) if normalized else 0.0,
+            "std": _single(settings.get("image_std", 0.5)) if normalized else 1.0,
+            "resize": settings.get("do_resize", False),
+        }
+        unset = {name: value for name, value in given.items() if getattr(config, name) is None}
+        return config.model_validate(config.model_dump() | unset)
+
+    def preprocessor(self) -> dict[str, Any]:
+        """Return the content of `preprocessor_config.json`."""
+        height, width, channels = self.image_shape
+        return {
+            "image_processor_type": "ViTImageProcessor",
+            **({"do_convert_rgb": True} if channels == 3 else {}),
+            "do_resize": self.config.resize,
+            "size": {"height": height, "width": width},
+            "resample": _BILINEAR,
+            "do_rescale": True,
+            "rescale_factor": self.config.scale,
+            "do_normalize": True,
+            "image_mean": self.mean.tolist(),
+            "image_std": self.std.tolist(),
+        }
+
+    def texts(self, row: Row) -> tuple[str, ...]:
+        """Return nothing to tokenise; raise `RowError` for an image or a class that is unfit."""
+        known_class(row, self.config)
+        self._image(row)
+        return ()
+
+    def item(self, row: Row, ids: list[list[int]]) -> Item:
+        """Return the image (H, W, D) of a row; its tokens are the class token and the patches."""
+        label = self.config.labels.index(known_class(row, self.config))
+        return Item((self._image(row),), label, self.size)
+
+    def augmented(self, item: Item, rng: np.random.Generator) -> Item:
+        """Return the item with its image moved by random pixels; for training only."""
+        limit = self.config.shift
+        if not limit:
+            return item
+        down, right = rng.integers(-limit, limit + 1, 2).tolist()
+        return replace(item, parts=(images.shifted(item.parts[0], down, right),))
+
+    def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return the patches (1 + P, …), the class token's place before them, and the class."""
+        pixels = item.parts[0].astype(np.float64) * self.config.scale
+        image = ((pixels - self.mean) / self.std).astype(np.float32)
+        patches = images.patches(image, *self.patch_shape)
+        place = np.zeros((1, patches.shape[1]), np.float32)
+        return {
+            "patches": np.concatenate([place, patches]),
+            "label": np.array([item.label], np.int64),
+        }
+
+    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """Return the number of images."""
+        return {"classes": len(batch["label"])}
+
+    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
+        """Return cross entropy over the classes."""
+        return self.predict(model, hidden, batch)[0]
+
+    def predict(
+        self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
+    ) -> tuple[Loss, list[tuple[str, str]]]:
+        """Return the loss, and the most likely class and the right class of each image."""
+        import torch.nn.functional as F
+
+        right = batch.fields["label"]
+        logits = model.head(model.summary(hidden, batch.lengths)).float()
+        loss_sum = F.cross_entropy(logits, right, reduction="sum")
+        names = self.config.labels
+        pairs = zip(logits.argmax(1).tolist(), right.tolist(), strict=True)
+        return (
+            Loss({"classes": Term(loss_sum, len(right))}),
+            [(names[guess], names[label]) for guess, label in pairs],
+        )
+
+    def _by_channel(self, name: str) -> np.ndarray:
+        """Return the setting `name` for each channel, (D,)."""
+        channels = self.image_shape[2]
+        values = np.atleast_1d(np.asarray(getattr(self.config, name), np.float64))
+        if len(values) not in (1, channels):
+            raise ValueError(
+                f"objective.{name}: {len(values)} values; the model reads {channels} "
+                f"channel{'s' * (channels > 1)}"
+            )
+        return np.broadcast_to(values, (channels,))
+
+    def _image(self, row: Row) -> np.ndarray:
+        """Return (H, W, D); raise `RowError` if the model cannot read the image."""
+        height, width, channels = self.image_shape
+        if self.config.image not in row.values:
+            return _pixels(row, self.config.label, (height, width, channels))
+        image = _array(row, self.config.image)
+        if image.shape[2] == 1 and channels == 3:  # as pillow makes a grey image RGB
+            image = image.repeat(3, axis=2)
+        if image.shape[2] != channels:
+            raise RowError(
+                f"an image with {image.shape[2]} channels, and the model reads {channels}; "
+                f"set model.num_channels: {image.shape[2]}"
+            )
+        if image.shape[:2] != (height, width):
+            if not self.config.resize:
+                raise RowError(
+                    f"an image of {image.shape[0]} x {image.shape[1]}, and the model reads "
+                    f"{height} x {width}; set objective.resize: true"
+                )
+            image = images.resized(_as_bytes(image), height, width)
+        return image
+
+
+def _single(values: Any) -> Any:
+    """Return the value that all channels have, or their values."""
+    same = isinstance(values, list) and len({*values}) == 1
+    return values[0] if same else values
+
+
+def _array(row: Row, column: str) -> np.ndarray:
+    """Return the image in a column, (H, W, D); raise `RowError` if there is none."""
+    value = row.value(column)
+    if not isinstance(value, (np.ndarray, list)):
+        raise RowError(f'"{column}" is {kind_of(value)}, not an image')
+    try:
+        image = np.asarray(value) if isinstance(value, np.ndarray) else np.asarray(value, float)
+    except (ValueError, TypeError) as error:
+        raise RowError(f'"{column}" has rows of different lengths, or no numbers') from error
+    if image.ndim not in (2, 3) or not image.size:
+        raise RowError(f'"{column}" has {image.ndim} dimensions; an image has 2 or 3')
+    return image[:, :, None] if image.ndim == 2 else image
+
+
+def _pixels(row: Row, label: str, shape: tuple[int, int, int]) -> np.ndarray:
+    """Return the image whose pixels are all columns but the class; raise `RowError`."""
+    cells = {name: cell for name, cell in row.values.items() if name != label}
+    height, width, channels = shape
+    if len(cells) != height * width * channels:
+        raise RowError(
+            f'{len(cells)} columns beside the class "{label}"; an image of {height} x {width} '
+            f"with {channels} channel{'s' * (channels > 1)} has {height * width * channels}"
+        )
+    try:
+        pixels = np.array([*cells.values()], np.float32)
+    except ValueError:
+        pixels = np.array([_number(cell) for cell in cells.values()], np.float32)
+    wrong = np.flatnonzero(~np.isfinite(pixels))
+    if len(wrong):
+        name = [*cells][wrong[0]]
+        raise RowError(f'"{name}" is {cells[name]!r}; a pixel is a number')
+    image = pixels.reshape(shape)
+    return image.astype(np.uint8) if _are_bytes(image) else image
+
+
+def _number(cell: object) -> float:
+    try:
+        return float(cell)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return np.nan
+
+
+def _as_bytes(image: np.ndarray) -> np.ndarray:
+    """Return an image as uint8; raise `RowError` if its pixels are others."""
+    if not _are_bytes(image):
+        raise RowError("only images with integers from 0 to 255 can be resized")
+    return image.astype(np.uint8)
+
+
+def _are_bytes(pixels: np.ndarray) -> bool:
+    """Return whether all pixels are integers from 0 to 255."""
+    return bool(((pixels >= 0) & (pixels <= 255) & (pixels % 1 == 0)).all())

@@ -1,0 +1,166 @@
+"""Permutation language modelling (XLNet, Yang et al. 2019, arXiv:1906.08237, sec. 2.2 and 2.3).
+
+An order of the tokens is drawn; the last 1/K of them are predicted, each from its position and the
+tokens before it in the order. The others are seen by all. Predicted tokens are runs of 1 to
+`longest` tokens, each run somewhere in K times as many tokens, as in the authors' data; their order
+is a random one. With `longest: 1` single tokens are predicted. Nothing in the input is masked: the
+family's second stream (`two_streams`) does not see the token that it predicts.
+
+The example is the piece and the family's end tokens, which are seen by all. Differs from the paper:
+one text, not two of one document or of two.
+
+T tokens of an example, M tokens of text in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pydantic import Field as Setting
+
+from nlpkit.config import FrozenConfig
+from nlpkit.objectives._frame import Frame, tokens
+from nlpkit.objectives.contract import (
+    IGNORE,
+    Field,
+    Loss,
+    ModelSettings,
+    ScoringInput,
+    Term,
+    TextObjective,
+    TrainedModel,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from nlpkit.data.pack import Batch
+    from nlpkit.tokenizers.contract import Extendable
+
+
+class Config(FrozenConfig):
+    """How text is cut, and which tokens are predicted."""
+
+    max_length: int = Setting(512, ge=4, description="longest example, in tokens")
+    one_in: float = Setting(6.0, ge=1, description="K: one of K tokens is predicted")
+    longest: int = Setting(5, ge=1, description="longest run of predicted tokens")
+    part_length: int | None = Setting(
+        None,
+        ge=2,
+        description="an example is cut into parts of this length, in order; a part sees only "
+        "itself and the memory before it (model.memory); null: it is not cut",
+    )
+
+
+class Objective(TextObjective):
+    """Examples and loss of permutation language modelling."""
+
+    parts = ("plm",)
+    inputs: tuple[str, ...] = ("input_ids", "token_type_ids", "rank", "part_start")
+    fields: Mapping[str, Field] = {
+        "input_ids": Field(np.int64),
+        "token_type_ids": Field(np.int64),
+        "rank": Field(np.int64),  # 0: seen by all; else the place in the order of the predicted
+        "part_start": Field(np.int64),
+        "labels": Field(np.int64),
+    }
+    needs = ("two_streams",)
+    predicts_text = True
+    scoring_methods = ("plm",)
+    answer_method = "plm"
+
+    def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
+        """Bind the settings.
+
+        Raises:
+            ValueError: the model has a memory, and examples have no parts.
+        """
+        super().__init__(config, tokenizer, model_config)
+        if config.part_length is None:
+            if memory := getattr(model_config, "memory", 0):
+                raise ValueError(
+                    f"objective.part_length: model.memory is {memory}, which needs text that is "
+                    "cut in order; set part_length, or memory: 0"
+                )
+            self.inputs = tuple(name for name in self.inputs if name != "part_start")
+            self.fields = {name: kind for name, kind in self.fields.items() if name != "part_start"}
+        self.frame = Frame(tokenizer, model_config)
+        self.extra = self.frame.size()
+        self.max_text = config.max_length - self.extra
+
+    @classmethod
+    def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
+        """Return the family's tokens around texts."""
+        return tokens(model_config)
+
+    def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return the piece as it is, with the place of its predicted tokens in an order."""
+        example = self._framed(ids)
+        chosen = len(self.frame.start) + self.predicted(len(ids), rng)
+        example["rank"][chosen] = 1 + rng.permutation(len(chosen))
+        labels = np.full(len(example["rank"]), IGNORE)
+        labels[chosen] = example["input_ids"][chosen]
+        return example | {"labels": labels}
+
+    def _framed(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        framed = self.frame.ids([ids]).astype(np.int64)
+        example = {
+            "input_ids": framed,
+            "token_type_ids": self.frame.types(framed),
+            "rank": np.zeros(len(framed), np.int64),
+        }
+        if self.config.part_length:
+            position = np.arange(len(framed))
+            example["part_start"] = position - position % self.config.part_length
+        return example
+
+    def predicted(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return the indices of the predicted tokens of a text of `size` tokens, at least one.
+
+        The text is part of a row of windows, each K times as long as the run that it contains.
+        It begins anywhere in the row, so that every token is predicted with probability 1/K.
+        """
+        runs = np.arange(1, self.config.longest + 1)
+        chosen = np.zeros(size, np.bool_)
+        # A place in the row is in a long window more often.
+        run = int(rng.choice(runs, p=runs / runs.sum()))
+        at = -rng.random() * run * self.config.one_in
+        while at < size:
+            start = int(np.floor(at + rng.random() * run * (self.config.one_in - 1)))
+            chosen[max(start, 0) : max(start + run, 0)] = True
+            at += run * self.config.one_in
+            run = int(rng.choice(runs))
+        if not chosen.any():
+            chosen[rng.integers(size)] = True
+        return np.flatnonzero(chosen)
+
+    def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Return the text of an example."""
+        ids = example["input_ids"]
+        return [ids[len(self.frame.start) : len(ids) - len(self.frame.end)]]
+
+    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """Return the number of predicted tokens."""
+        return {"plm": int((batch["labels"] != IGNORE).sum())}
+
+    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
+        """Return cross entropy over the predicted tokens."""
+        labels = batch.fields["labels"]
+        index = (labels != IGNORE).nonzero().squeeze(1)
+        loss_sum, _ = model.token_loss(hidden, index, labels[index])
+        return Loss({"plm": Term(loss_sum, len(index), of_text=True)})
+
+    def score_text(
+        self, ids: np.ndarray, words: np.ndarray, given: int, method: str
+    ) -> list[ScoringInput]:
+        """Return the text in the order from left to right; one pass scores all its tokens.
+
+        The probabilities are those of a text of known length: positions after a token are seen as
+        ends of the sequence, not by their tokens.
+        """
+        example = self._framed(ids)
+        targets = np.arange(given, len(ids))
+        example["rank"][len(self.frame.start) + targets] = 1 + np.arange(len(targets))
+        return [ScoringInput(example, len(self.frame.start) + targets, targets)]

@@ -1,0 +1,126 @@
+"""Shuffled tokens, whose places in the text are predicted: the documents' variant of XLNet's task.
+
+A share of the tokens of a piece change places among themselves; for each of them a linear layer
+predicts its place in the text. The layer is the objective's own, so every bidirectional family can
+learn it.
+
+T tokens of an example, M moved tokens, C hidden_size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pydantic import Field as Setting
+
+from nlpkit.config import FrozenConfig
+from nlpkit.objectives._frame import Frame, tokens
+from nlpkit.objectives.contract import (
+    IGNORE,
+    Field,
+    Loss,
+    ModelSettings,
+    Term,
+    TextObjective,
+    TrainedModel,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from nlpkit.data.pack import Batch
+    from nlpkit.tokenizers.contract import Extendable
+
+HEAD = "places"
+
+
+class Config(FrozenConfig):
+    """How text is cut, and how many tokens are moved."""
+
+    max_length: int = Setting(64, ge=4, description="longest example, in tokens")
+    rate: float = Setting(
+        1.0, gt=0, le=1, description="share of the tokens that are shuffled and whose place is told"
+    )
+
+
+class Objective(TextObjective):
+    """Examples and loss of the prediction of places."""
+
+    parts = ("reorder",)
+    inputs: tuple[str, ...] = ("input_ids", "token_type_ids")
+    fields: Mapping[str, Field] = {
+        "input_ids": Field(np.int64),
+        "token_type_ids": Field(np.int64),
+        "place": Field(np.int64),  # the place in the text of a moved token, else IGNORE
+    }
+    needs = ("bidirectional", "has_vocabulary", "hidden_size")
+    min_piece = 2  # tokens that can change places
+
+    def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
+        """Bind the settings.
+
+        Raises:
+            ValueError: `max_length` is more than the model has positions.
+        """
+        super().__init__(config, tokenizer, model_config)
+        self.frame = Frame(tokenizer, model_config)
+        self.extra = self.frame.size()
+        if not model_config.pairs:
+            self.inputs = ("input_ids",)
+            self.fields = {k: v for k, v in self.fields.items() if k != "token_type_ids"}
+
+    @classmethod
+    def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
+        """Return the family's tokens around texts."""
+        return tokens(model_config)
+
+    def heads(self) -> dict[str, nn.Module]:
+        """Return the layer that predicts places."""
+        from torch import nn
+
+        width: int = self.model_config.hidden_size  # type: ignore[attr-defined]
+        layer = nn.Linear(width, self.config.max_length - self.extra)
+        nn.init.normal_(layer.weight, std=0.02)
+        nn.init.zeros_(layer.bias)
+        return {HEAD: layer}
+
+    def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return the piece with shuffled tokens, and the place of each of these in the text."""
+        size = len(ids)
+        moved = np.sort(rng.permutation(size)[: max(2, round(self.config.rate * size))])
+        order = np.arange(size)
+        order[moved] = moved[self.order(len(moved), rng)]
+        framed = self.frame.ids([ids[order]]).astype(np.int64)
+        place = np.full(len(framed), IGNORE)
+        place[len(self.frame.start) + moved] = order[moved]
+        example = {"input_ids": framed, "place": place}
+        if "token_type_ids" in self.fields:
+            example["token_type_ids"] = self.frame.types(framed)
+        return example
+
+    def order(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return a random order of `size` tokens."""
+        return rng.permutation(size)
+
+    def unmask(self, example: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the example with its tokens in the order of the text."""
+        ids, place = example["input_ids"].copy(), example["place"]
+        moved = place != IGNORE
+        ids[len(self.frame.start) + place[moved]] = example["input_ids"][moved]
+        return example | {"input_ids": ids}
+
+    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """Return the number of moved tokens."""
+        return {"reorder": int((batch["place"] != IGNORE).sum())}
+
+    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
+        """Return cross entropy of the places of the moved tokens."""
+        import torch.nn.functional as F
+
+        place = batch.fields["place"]
+        logits = model.objective_heads[HEAD](hidden).float()
+        total = F.cross_entropy(logits, place, ignore_index=IGNORE, reduction="sum")
+        return Loss({"reorder": Term(total, int((place != IGNORE).sum()))})
