@@ -17,7 +17,19 @@ from transformers import (
 )
 
 from nlpkit.checkpoints import hf_layout, peft_layout
-from nlpkit.models import albert, bert, cpm_ant, electra, families, gpt, gpt2, lora, roberta, vit
+from nlpkit.models import (
+    albert,
+    bert,
+    cpm_ant,
+    electra,
+    families,
+    gpt,
+    gpt2,
+    lora,
+    roberta,
+    vit,
+    xlnet,
+)
 from nlpkit.models.cpm_ant.model import Model as CpmAnt
 from nlpkit.models.lora_config import Config
 from nlpkit.tokenizers.cpm_ant import SPECIAL_TOKENS, Tokenizer
@@ -52,6 +64,7 @@ _ENCODER = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "intermediate_si
 ENCODERS = {"albert": albert, "bert": bert, "electra": electra, "roberta": roberta}
 CONFIGS |= {name: light.Config(**_ENCODER) for name, light in ENCODERS.items()}
 TRANSPOSED |= dict.fromkeys(ENCODERS, False)
+CONFIGS["xlnet"], TRANSPOSED["xlnet"] = xlnet.Config(**_ENCODER), False
 CONFIGS["vit"], TRANSPOSED["vit"] = vit.Config(**_ENCODER, image_size=8, patch_size=4), False
 IDS = torch.arange(11, 31)
 
