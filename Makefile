@@ -23,13 +23,16 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Two at a time, the tests of a file on one worker, which share its runs.
+# The tests of a file on one worker, which share its runs; the longest files first (see
+# tests/conftest.py). On two cores a third worker uses the time in which others wait.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
 test: check
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu"
+	$(PYTEST) -m "not slow and not gpu"
 
 # The long proofs, too.
 test-all: check
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu"
+	$(PYTEST) -m "not gpu"
 
 # Our training steps against the plain way in transformers and against its Trainer, our BLEU against
 # sacrebleu, our BM25 against bm25s; tables on stdout.

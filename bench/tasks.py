@@ -13,17 +13,23 @@ RATES holds out a tenth of the training rows, and the rate with the best score o
 runs on all training rows with several seeds, which are scored on the dev file.
 """
 
-import argparse
 import json
-import os
-import re
 import statistics
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from _runs import (
+    Runs,
+    Task,
+    as_options,
+    check_data,
+    mean_and_deviation,
+    parser,
+    plain,
+    texts,
+)
 
 from nlpkit import recipe
 
@@ -61,25 +67,6 @@ TUNED = {
     "english": {"pretrained": [PLAIN], "scratch": [SCRATCH, PLAIN]},
     "chinese": {"pretrained": [], "scratch": [SCRATCH]},
 }
-
-
-@dataclass(frozen=True)
-class Task:
-    """A task of ../shared/data: its files, the recipe it is trained with, how it is judged.
-
-    `shown` are figures of `nlpkit eval`: the score, or `loss`. `label` is the column that the
-    commonest answer of the training rows is counted in.
-    """
-
-    name: str
-    base: str
-    recipe: str
-    files: str
-    score: str
-    label: str | None
-    epochs: float = 3
-    sets: list[str] = field(default_factory=list)
-    shown: tuple[str, ...] = ()
 
 
 TASKS = [
@@ -147,76 +134,58 @@ TASKS = [
 ]
 
 
-class Bench:
-    """Runs `nlpkit` below a folder, on the data of another."""
+class Bench(Runs):
+    """Runs the tasks, each condition with several seeds."""
 
     def __init__(self, out: Path, data: Path, seeds: int):
-        self.out, self.data, self.seeds = out, data, seeds
-        out.mkdir(parents=True, exist_ok=True)
-
-    def nlpkit(self, *arguments: str, log: str) -> str:
-        """Return the stdout of a command; its stderr goes to the file `log`."""
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "nlpkit", *arguments]
-        with open(self.out / f"{log}.log", "a", encoding="utf-8") as file:
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=file, env=environment)
-        if done.returncode:
-            raise SystemExit(f"{' '.join(command)}: exit {done.returncode}; see {file.name}")
-        return done.stdout.decode()
+        super().__init__(out, data)
+        self.seeds = seeds
 
     def pretrain(self, name: str) -> None:
         """Make a base model, unless it is there."""
         recipe, files, sets = BASES[name]
-        texts = ", ".join(json.dumps(str(self.data / file)) for file in files)
-        sets = [f"name={name}", f"data.train=[{texts}]", "data.valid=[]", *sets]
+        sets = [f"name={name}", texts(self.data, files), "data.valid=[]", *sets]
         sets.append("data.valid_fraction=0.02")
-        self.nlpkit("pretrain", recipe, *_set(sets), "--out", str(self.out / name), log=name)
+        self.nlpkit("pretrain", recipe, *as_options(sets), "--out", str(self.out / name), log=name)
 
     def cell(self, task: Task, condition: str) -> list[dict[str, Any]]:
         """Return the figures of each seed."""
-        place = self.out / _plain(task.name) / _plain(condition)
-        valid = [f"data.valid=[{self._file(task, 'dev')}]"]
-        return self._trained(task, place, CONDITIONS[task.base][condition], valid, self.seeds)
+        place = self.out / plain(task.name) / plain(condition)
+        return self._trained(task, place, CONDITIONS[task.base][condition], False, self.seeds)
 
     def tuned(self, task: Task, condition: str) -> tuple[dict[str, float], list[dict[str, Any]]]:
         """Return the score of each rate on held-out training rows; figures of each seed."""
-        place = self.out / "tuned" / _plain(task.name) / _plain(condition)
+        place = self.out / "tuned" / plain(task.name) / plain(condition)
         special = TUNED[task.base][condition]
-        held_out = ["data.valid=[]", "data.valid_fraction=0.1"]
         scores = {}
         for rate in RATES:
             more = [*special, f"train.lr={rate}"]
-            (found,) = self._trained(task, place / rate, more, held_out, 1)
+            (found,) = self._trained(task, place / rate, more, True, 1)
             scores[rate] = -found["loss"] if task.shown else found[task.score]
         best = max(scores, key=scores.__getitem__)
-        valid = [f"data.valid=[{self._file(task, 'dev')}]"]
         more = [*special, f"train.lr={best}"]
-        return scores, self._trained(task, place / "best", more, valid, self.seeds)
-
-    def _file(self, task: Task, split: str) -> str:
-        return json.dumps(str(self.data / f"{task.files}.{split}.jsonl"))
+        return scores, self._trained(task, place / "best", more, False, self.seeds)
 
     def _trained(
-        self, task: Task, place: Path, special: list[str], valid: list[str], seeds: int
+        self, task: Task, place: Path, special: list[str], held_out: bool, seeds: int
     ) -> list[dict[str, Any]]:
         """Return the figures of each seed of runs in `place`."""
-        kept = place / "figures.json"
-        if kept.exists():
-            return json.loads(kept.read_text())
-        sets = [f"data.train=[{self._file(task, 'train')}]", *valid]
-        sets += [*task.sets, f"train.epochs={task.epochs}", "train.steps=null"]
-        sets += ["train.best_by=loss", "train.eval_every=null"]
-        sets += [each for each in special if "=" in each]
+        return self.kept(place, lambda: self._train(task, place, special, held_out, seeds))
+
+    def _train(
+        self, task: Task, place: Path, special: list[str], held_out: bool, seeds: int
+    ) -> list[dict[str, Any]]:
+        sets = task.settings(self.data, held_out) + [each for each in special if "=" in each]
         start = ["--from", str(self.out / task.base)]
         if SCRATCH in special:
             tokenizer = json.dumps(str(self.out / task.base / "tokenizer"))
             model = json.dumps(recipe.load(BASES[task.base][0]).dump()["model"])
-            start = _set(["init_from=null", f"tokenizer.path={tokenizer}", f"model={model}"])
+            start = as_options(["init_from=null", f"tokenizer.path={tokenizer}", f"model={model}"])
         options = ["--lora"] * (LORA in special)
         options += ["--seeds", str(seeds)] if seeds > 1 else []
         log = "-".join(place.relative_to(self.out).parts)
         trained = self.nlpkit(
-            *("finetune", task.recipe, *start, *_set(sets), *options),
+            *("finetune", task.recipe, *start, *as_options(sets), *options),
             *("--out", str(place), "--json"),
             log=log,
         )
@@ -227,7 +196,6 @@ class Bench:
         for run in map(str, runs):
             found = json.loads(self.nlpkit("eval", run, "--metrics", task.score, "--json", log=log))
             figures.append({"loss": found["loss"], **found["metrics"]})
-        kept.write_text(json.dumps(figures))
         return figures
 
     def column(self, task: Task, split: str) -> list[Any]:
@@ -241,19 +209,8 @@ class Bench:
         return f"{dev.count(statistics.mode(train)) / len(dev):.3f}"
 
 
-def _set(settings: list[str]) -> list[str]:
-    return [word for each in settings for word in ("--set", each)]
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower().replace("λ = ", "l")).strip("-")
-
-
 def _shown(figures: list[dict[str, Any]], name: str) -> str:
-    values = [each[name] for each in figures]
-    if None in values:
-        return "undefined"
-    return f"{statistics.fmean(values):.3f} ± {statistics.stdev(values):.3f}"
+    return mean_and_deviation([each[name] for each in figures])
 
 
 def _print_tuned(bench: Bench, tasks: list[Task], pool: ThreadPoolExecutor) -> None:
@@ -278,22 +235,14 @@ def _print_tuned(bench: Bench, tasks: list[Task], pool: ThreadPoolExecutor) -> N
 
 def main() -> None:
     """Train what is missing and print a table for each base."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("out", type=Path)
-    shared = Path(__file__).resolve().parent.parent.parent / "shared/data"
-    parser.add_argument("--data", type=Path, default=shared)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--only", help="tasks, by name, with commas")
-    parser.add_argument("--tune", action="store_true", help="a learning rate for each condition")
-    options = parser.parse_args()
-    if not options.data.is_dir():
-        raise SystemExit(f"{options.data}: no such folder; name it: --data DIR")
+    arguments = parser(__doc__)
+    arguments.add_argument("--jobs", type=int, default=2)
+    arguments.add_argument("--only", help="tasks, by name, with commas")
+    arguments.add_argument("--tune", action="store_true", help="a learning rate for each condition")
+    options = arguments.parse_args()
     wanted = options.only.lower().split(",") if options.only else None
-    tasks = [task for task in TASKS if wanted is None or _plain(task.name) in wanted]
-    bench = Bench(options.out, options.data.resolve(), options.seeds)
+    tasks = [task for task in TASKS if wanted is None or plain(task.name) in wanted]
+    bench = Bench(options.out, check_data(options.data), options.seeds)
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(bench.pretrain, dict.fromkeys(task.base for task in tasks)))
         if options.tune:

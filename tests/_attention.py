@@ -10,7 +10,11 @@ from nlpkit.attention.layout import Layout
 HEADS, WIDTH = 3, 8
 SETTINGS = {"num_buckets": 16, "max_distance": 40, "segment_types": 4}
 # Of the kinds that have settings; a window far narrower than the documents.
-KIND_SETTINGS = {"cpm_ant": SETTINGS, "local_window": {"window": 5}}
+KIND_SETTINGS = {
+    "cpm_ant": SETTINGS, "local_window": {"window": 5},
+    "relative_bias": {"num_buckets": 16, "max_distance": 30},
+    "relative_bias_causal": {"num_buckets": 12, "max_distance": 30},
+}  # fmt: skip
 # Those that backends compute; a kind that computes itself is tested with its family.
 KINDS = [
     name
@@ -59,20 +63,27 @@ def inputs(total, dtype=torch.float32, device="cpu", seed=0):
     rng = torch.Generator().manual_seed(seed)
     shape = (4, total, HEADS, WIDTH)
     q, k, v, grad = torch.randn(shape, generator=rng).to(device=device, dtype=dtype)
+    # The largest table; a kind takes the rows that it has.
     shape = cpm_ant.tensors(cpm_ant.Config(**SETTINGS), HEADS, WIDTH)["table"].shape
     table = torch.randn(shape, generator=rng)
     qkv = [x.clone().requires_grad_() for x in (q, k, v)]
     return qkv, table.to(device).requires_grad_(), grad
 
 
+def rows_of(kind):
+    """Return the rows of a kind's learned bias, 0 without one."""
+    choice = Choice.of(kind, **KIND_SETTINGS.get(kind, {}))
+    tensors = choice.module.tensors(choice.config, HEADS, WIDTH)
+    return tensors["table"].shape[0] if tensors else 0
+
+
 def prepare(kind, backend, lengths, fields, table, dtype, device="cpu", **options):
-    biased = kind == "cpm_ant"
     options = {"training": True} | options
     return attention.prepare(
         Choice.of(kind, **KIND_SETTINGS.get(kind, {})),
         Layout.of(lengths, device),
         fields={k: None if v is None else v.to(device) for k, v in fields.items()},
-        tensors={"table": table} if biased else {},
+        tensors={"table": table[: rows_of(kind) or None]} if rows_of(kind) else {},
         heads=HEADS,
         head_dim=WIDTH,
         dtype=dtype,

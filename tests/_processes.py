@@ -4,6 +4,7 @@ What a test says of imports, of the interpreter's options or of a closed stream 
 interpreter of its own (`subprocess`); every other test takes these.
 """
 
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -19,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests._imported"])
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["tests._imported"])
 
 
 @dataclass
@@ -65,7 +66,7 @@ class Process:
             script,
         )
         self._streams = streams
-        self._process = _CONTEXT.Process(target=_child, args=(order,))
+        self._process = CONTEXT.Process(target=_child, args=(order,))
         self._process.start()
 
     @property
@@ -149,27 +150,59 @@ def wait_until(true: Callable[[], bool], process: Process | None = None, limit: 
 
 
 def _child(order: _Order) -> None:
-    """Be the command line."""
+    """Be the command line of an order."""
+    flags = (os.O_RDONLY, *[os.O_WRONLY | os.O_APPEND] * 2)
+    streams = [os.open(path, flag) for path, flag in zip(order.streams, flags, strict=True)]
+    be_command_line(
+        order.arguments,
+        order.folder,
+        order.environment,
+        streams,
+        around=order.around,
+        script=order.script,
+    )
+
+
+def be_command_line(
+    arguments: list[str],
+    folder: str,
+    environment: dict[str, str],
+    streams: list[int],
+    umask: int | None = None,
+    *,
+    around: Callable[[], Any] | None = None,
+    script: bool = False,
+) -> None:
+    """Be the command line, in a process that was forked for it; `streams` are open files."""
     from contextlib import nullcontext
 
     from nlpkit import cli
 
     os.setpgid(0, 0)
-    os.chdir(order.folder)
+    os.chdir(folder)
     os.environ.clear()
-    os.environ.update(order.environment)
+    os.environ.update(environment)
     tempfile.tempdir = None  # TMPDIR counts anew
-    own = [] if order.script else [""]
-    extra = order.environment.get("PYTHONPATH", "").split(os.pathsep)
+    own = [] if script else [""]
+    extra = environment.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = list(dict.fromkeys([*own, *filter(None, extra), *filter(None, sys.path)]))
-    for number, path in enumerate(order.streams):
-        flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_APPEND
-        os.dup2(os.open(path, flags), number)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - multiprocessing closed it
-    sys.argv = ["nlpkit", *order.arguments]
+    copies = [fcntl.fcntl(stream, fcntl.F_DUPFD, 3) for stream in streams]
+    for stream in streams:
+        os.close(stream)  # a reader waits for the last copy to be closed
+    for number, copy in enumerate(copies):
+        os.dup2(copy, number)
+        os.close(copy)
+    if umask is not None:
+        os.umask(umask)
+    # As an interpreter that starts makes them: multiprocessing has closed stdin, and the others
+    # know whether the old files can seek.
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
+    sys.argv = ["nlpkit", *arguments]
     code: Any = 99
     try:
-        with order.around() if order.around else nullcontext():
+        with around() if around else nullcontext():
             cli.main()
     except SystemExit as ended:
         code = ended.code or 0

@@ -23,6 +23,7 @@ from tests._attention import (
     fields_of,
     inputs,
     prepare,
+    rows_of,
 )
 
 
@@ -33,7 +34,7 @@ def _results(kind, backend, lengths, dtype=torch.float32, contexts="mixed", devi
     attend = prepare(kind, backend, lengths, fields, table, dtype, device)
     first = attend(*qkv)
     second = attend(first, qkv[1], qkv[2])
-    wanted = [*qkv, table] if kind == "cpm_ant" else qkv
+    wanted = [*qkv, table] if rows_of(kind) else qkv
     return [first.detach(), second.detach(), *torch.autograd.grad(second, wanted, grad)]
 
 
@@ -264,7 +265,7 @@ def test_attention_changed_document_leaves_neighbours_bitwise(kind, backend):
 
 
 @pytest.mark.parametrize("backend", ["reference", *ON_CPU])
-@pytest.mark.parametrize("kind", ["causal", "cpm_ant", "local_window"])
+@pytest.mark.parametrize("kind", ["causal", "cpm_ant", "local_window", "relative_bias_causal"])
 def test_attention_changed_future_leaves_past_bitwise(kind, backend):
     # Without context CPM-Ant's mask is causal.
     lengths = [50, 31]

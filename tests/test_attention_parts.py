@@ -10,6 +10,7 @@ from nlpkit import attention, recipe, registry
 from nlpkit.attention.backends import cpu_flash, flash, flex, varlen
 from nlpkit.attention.contract import Choice, Request, Tokens, Visibility
 from nlpkit.attention.kinds import cpm_ant
+from nlpkit.attention.kinds._buckets import bucket
 from nlpkit.attention.layout import Layout
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import Unsupported, UsageError
@@ -34,7 +35,7 @@ def test_cpm_ant_bucket_equals_transformers(num_buckets, max_distance):
     theirs = CpmAntSegmentPositionEmbedding(config)._position_bucket
     distance = torch.arange(-5000, 5001, dtype=torch.int32)
     expected = theirs(distance, num_buckets=num_buckets, max_distance=max_distance)
-    assert torch.equal(cpm_ant.bucket(distance.long(), num_buckets, max_distance), expected.long())
+    assert torch.equal(bucket(distance.long(), num_buckets, max_distance), expected.long())
     # And through the table in the buffers, which clamps the distance.
     settings = {"num_buckets": num_buckets, "max_distance": max_distance, "segment_types": 2}
     config = cpm_ant.Config(**settings)
@@ -45,6 +46,17 @@ def test_cpm_ant_bucket_equals_transformers(num_buckets, max_distance):
     backward = cpm_ant.bias_index(config, cpm_ant.buffers(config), each, first)
     assert torch.equal(forward, expected[5000:].long())
     assert torch.equal(backward.flip(0), expected[:5001].long())
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize(("num_buckets", "max_distance"), [(32, 128), (8, 20), (64, 1000)])
+def test_t5_bucket_equals_transformers(num_buckets, max_distance, bidirectional):
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    distance = torch.arange(-3000, 3001)
+    settings = (bidirectional, num_buckets, max_distance)
+    expected = T5Attention._relative_position_bucket(distance, *settings)
+    assert torch.equal(bucket(distance, num_buckets, max_distance, bidirectional), expected)
 
 
 @pytest.mark.parametrize("backend", ["reference", *ON_CPU])

@@ -16,13 +16,14 @@ from nlpkit.attention.layout import Layout
 
 HEADS, WIDTH, LAYERS = 3, 8, 2
 SETTINGS = {"num_buckets": 16, "max_distance": 20, "segment_types": 3}
-CASES = {"causal": {}, "cpm_ant": SETTINGS}
+CASES = {"causal": {}, "cpm_ant": SETTINGS, "relative_bias_causal": {"num_buckets": 8}}
 LENGTHS = (5, 1, 33, 12)  # one crosses the cache's first capacity
 
 
 def _table(kind: str) -> Tensor | None:
     generator = torch.Generator().manual_seed(5)
-    return torch.randn(16 + 9, HEADS, generator=generator) if kind == "cpm_ant" else None
+    rows = {"cpm_ant": 16 + 9, "relative_bias_causal": 8}.get(kind)
+    return None if rows is None else torch.randn(rows, HEADS, generator=generator)
 
 
 def _attend(kind: str, lengths: tuple[int, ...], fields: dict[str, Tensor], cache: Cache | None):

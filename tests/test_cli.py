@@ -15,6 +15,7 @@ from nlpkit import __version__, cli, errors, registry
 from nlpkit.commands import _options
 from nlpkit.commands._options import Common, MaxTime, RecipeName, shared
 from nlpkit.recipe import packaged
+from tests import _server
 
 RECIPE = """\
 # A recipe of the tests
@@ -35,9 +36,11 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def nlpkit(*arguments, **more):
+def nlpkit(*arguments, own=False, **more):
+    """Run the command line; with `own`, in an interpreter of its own, which has its own locale."""
+    program = (sys.executable, "-m", "nlpkit") if own else _server.nlpkit()
     return subprocess.run(
-        [sys.executable, "-m", "nlpkit", *arguments],
+        [*program, *arguments],
         **{"capture_output": True, "text": True, "encoding": "utf-8", **more},
     )
 
@@ -215,7 +218,7 @@ def test_cli_help_of_every_verb_and_score_has_one_look(verb, capsys, monkeypatch
 
 @pytest.mark.parametrize("columns", ["80", "120"])
 def test_cli_help_is_plain_and_has_verbs_and_exit_codes(columns):
-    done = nlpkit("--help", env={**os.environ, "COLUMNS": columns, "NO_COLOR": "1"})
+    done = nlpkit("--help", own=True, env={**os.environ, "COLUMNS": columns, "NO_COLOR": "1"})
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.isascii()
     assert "\x1b" not in done.stdout
@@ -325,7 +328,7 @@ def test_cli_stdout_on_a_full_disk_gives_4():
 def test_cli_writes_utf8_in_every_locale(folder):
     nlpkit("tokenizer", "train", "r.yaml", "--out", "t")
     env = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
-    done = nlpkit("tokenizer", "show", "t", "花", env=env)
+    done = nlpkit("tokenizer", "show", "t", "花", own=True, env=env)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split("\t")[1] == "花\n"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nlpkit import cli
-from tests import _tiny
+from tests import _server, _tiny
 
 TEXTS = ["天地人山", "春夏秋冬日月星云", "", "风", "红<blank>白<blank:2>多少"]
 SHORT = ("--max-new-tokens", "6", "--min-new-tokens", "3", "--device", "cpu")
@@ -218,8 +218,7 @@ def test_generate_without_a_checkpoint_or_input_exits_4(
 
 def _started(run: Path, *arguments: str, **streams) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "nlpkit", "generate", str(run), *SHORT, *arguments],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        [*_server.nlpkit(), "generate", str(run), *SHORT, *arguments],
         stderr=subprocess.PIPE,
         **streams,
     )
@@ -287,9 +286,8 @@ def test_generate_on_a_terminal_answers_each_line_at_once(run: Path) -> None:
 def test_generate_stdin_with_mark_crlf_and_no_last_newline(run: Path, command, inputs) -> None:
     expected = command(inputs)[1]
     done = subprocess.run(
-        [sys.executable, "-m", "nlpkit", "generate", str(run), "-", *SHORT],
+        [*_server.nlpkit(), "generate", str(run), "-", *SHORT],
         input=("\ufeff" + "\r\n".join(TEXTS)).encode(),
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
     )
     assert done.returncode == 0

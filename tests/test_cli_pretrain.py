@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nlpkit.checkpoints import files
-from tests import _tiny
+from tests import _server, _tiny
 from tests._processes import Process, launched, wait_until
 
 
@@ -207,7 +207,7 @@ def test_plan_batch_decodes_the_first_batch(done) -> None:
 def test_plan_into_head_is_quiet(done) -> None:
     path, _, _ = done
     result = subprocess.run(
-        f"{sys.executable} -m nlpkit plan '{path}' --batch -q | head -1",
+        f"{_server.function()}nlpkit plan '{path}' --batch -q | head -1",
         shell=True, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert result.stdout.startswith("sequence\ttoken")

@@ -1,6 +1,7 @@
 """Encoders of BERT's kind: pretrained, tuned, adapted, converted, and opened in transformers."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,8 @@ FAMILIES = {
     "roberta": (SIZES, "bpe, vocab_size: 400", MLM, "RobertaForMaskedLM"),
     "albert": (f"{SIZES}, embedding_size: 16", "unigram, vocab_size: 330", MLM,
                "AlbertForPreTraining"),
+    "xlm": (SIZES.replace("intermediate_size: 48, ", ""), "wordpiece, vocab_size: 120", MLM,
+            "XLMWithLMHeadModel"),
     "xlnet": (SIZES.partition(", max_pos")[0], "wordpiece, vocab_size: 120",
               "{name: plm, max_length: 48}", "XLNetLMHeadModel"),
 }  # fmt: skip
@@ -144,7 +147,7 @@ def test_tuned_model_is_transformers_classifier(run: Path, family: str, name: st
     theirs, report = transformers.AutoModelForSequenceClassification.from_pretrained(
         saved, output_loading_info=True
     )
-    prefix = FAMILIES[family][3].partition("For")[0].removesuffix("LMHeadModel")
+    prefix = re.split("For|WithLM|LMHead", FAMILIES[family][3])[0]
     assert type(theirs).__name__ == f"{prefix}ForSequenceClassification"
     assert not report["missing_keys"]
     assert theirs.config.id2label == {0: "bad", 1: "good", 2: "so so"}
@@ -168,8 +171,8 @@ def test_tuned_model_is_transformers_classifier(run: Path, family: str, name: st
 def test_adapters_open_in_peft_and_here_and_merge(run: Path, family: str, tmp_path: Path) -> None:
     saved = _tuned(run, "classification", "lora.rank=4")
     settings = json.loads((saved / "adapter_config.json").read_text())
-    targets = ["layer_1", "layer_2"] if family == "xlnet" else ["query", "value"]
-    assert settings["target_modules"] == targets
+    targets = {"xlm": ["q_lin", "v_lin"], "xlnet": ["layer_1", "layer_2"]}
+    assert settings["target_modules"] == targets.get(family, ["query", "value"])
     base = transformers.AutoModelForSequenceClassification.from_pretrained(
         settings["base_model_name_or_path"], num_labels=3
     )

@@ -5,12 +5,12 @@ for N = 1, 2, ... until none is left to fail.
 """
 
 import itertools
-import os
 import re
 import resource
 import shutil
 import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -167,6 +167,13 @@ def test_save_on_a_full_disk_says_so_and_goes_on_when_there_is_space(whole, tmp_
         subprocess.run(["umount", str(disk)], check=True)
 
 
+@contextmanager
+def _small_files() -> Iterator[None]:
+    # model.safetensors is larger, everything before it smaller
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+    yield
+
+
 def test_save_beyond_the_largest_file_allowed_is_an_error_not_a_silent_death(
     whole, tmp_path: Path
 ) -> None:
@@ -174,14 +181,7 @@ def test_save_beyond_the_largest_file_allowed_is_an_error_not_a_silent_death(
     run = tmp_path / "run"
     sets = [word for each in _SHORT for word in ("--set", each)]
 
-    def limit() -> None:  # model.safetensors is larger, everything before it smaller
-        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
-
-    result = subprocess.run(
-        [sys.executable, "-m", "nlpkit", "pretrain", path, "--out", run, *sets],
-        preexec_fn=limit, capture_output=True, text=True, check=False,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    result = _tiny.command("pretrain", path, "--out", run, *sets, around=_small_files)
     assert result.returncode == 4, (result.returncode, result.stderr)
     assert "File too large" in result.stderr.splitlines()[-1]
     assert str(run) in result.stderr.splitlines()[-1]

@@ -4,6 +4,7 @@ and malformed data through the real command line."""
 import gzip
 import os
 import pty
+import shlex
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ import pytest
 
 from nlpkit import cli
 from nlpkit.checkpoints import files
-from tests import _tiny
+from tests import _server, _tiny
 
 _SETS = (
     "--set",
@@ -31,16 +32,15 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _tiny.write(tmp_path_factory.mktemp("recipe"), documents=60)
 
 
-def _shell(line: str, **variables: str | None) -> subprocess.CompletedProcess[str]:
-    """Run a line of shell in which $NLPKIT is the command; a variable of None is unset."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "NLPKIT": f"{sys.executable} -m nlpkit"}
-    for name, value in variables.items():
-        environment.pop(name, None)
-        if value is not None:
-            environment[name] = value
+def _shell(line: str, *, own: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run a line of shell in which $NLPKIT is the command; with `own`, an interpreter of its own.
+
+    A stream that is closed, and limits of the shell, are there only with `own`.
+    """
+    words = (sys.executable, "-m", "nlpkit") if own else _server.nlpkit()
     return subprocess.run(
         ["bash", "-c", line], capture_output=True, text=True, timeout=600, check=False,
-        encoding="utf-8", env=environment,
+        encoding="utf-8", env=os.environ | {"NLPKIT": shlex.join(words)},
     )  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def _check_saved(run: Path) -> None:
 def test_surroundings_stream_closed_or_full_saves_all_the_same(
     recipe: Path, tmp_path: Path, redirection: str, code: int, said: str | None
 ) -> None:
-    result = _shell(f"{_train(recipe, tmp_path)} {redirection}")
+    result = _shell(f"{_train(recipe, tmp_path)} {redirection}", own="&-" in redirection)
     assert result.returncode == code, result.stderr
     assert "Traceback" not in result.stderr
     assert said is None or result.stderr.splitlines()[-1] == said
@@ -77,9 +77,9 @@ def test_surroundings_stream_closed_or_full_saves_all_the_same(
 def test_surroundings_closed_stderr_puts_nothing_of_it_on_stdout(
     recipe: Path, tmp_path: Path
 ) -> None:
-    result = _shell(f"{_train(recipe, tmp_path)} 2>&-")
+    result = _shell(f"{_train(recipe, tmp_path)} 2>&-", own=True)
     assert (result.returncode, result.stdout) == (0, f"{tmp_path}/{_STEP}\n")
-    wrong = _shell("$NLPKIT pretrain nope.yaml 2>&-")
+    wrong = _shell("$NLPKIT pretrain nope.yaml 2>&-", own=True)
     assert (wrong.returncode, wrong.stdout) == (4, "")
 
 
@@ -201,15 +201,22 @@ def test_data_malformed_row_is_exit_3_and_names_file_and_line(
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
+_FROM_STDIN = "'data={train: {files: \"-\", format: jsonl}}'"
+
+
 def test_data_malformed_on_stdin_names_its_line(recipe: Path, tmp_path: Path) -> None:
     train = _train(recipe, tmp_path / "run")
     good = 'for i in 1 2 3 4 5 6 7 8; do echo \'{"text": "天地人山水花鸟鱼虫春夏秋冬"}\'; done'
-    source = "'data={train: {files: \"-\", format: jsonl}}'"
-    result = _shell(f"({good}; echo '{{') | {train} --set {source}")
+    result = _shell(f"({good}; echo '{{') | {train} --set {_FROM_STDIN}")
     assert result.returncode == 3, result.stderr
     assert ":9: " in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr
-    closed = _shell(f"{train} --set {source} <&-")
+
+
+@pytest.mark.slow  # test_corpus.py and test_cli.py have what is said, without a process
+def test_data_from_a_closed_stdin_is_exit_2(recipe: Path, tmp_path: Path) -> None:
+    train = _train(recipe, tmp_path / "run")
+    closed = _shell(f"{train} --set {_FROM_STDIN} <&-", own=True)
     assert closed.returncode == 2, closed.stderr
     assert closed.stderr.splitlines()[-1] == "nlpkit: data: '-' is stdin, but stdin is closed"
 
@@ -240,7 +247,7 @@ def test_model_beyond_the_memory_is_exit_7_and_says_what_to_lower(
     recipe: Path, tmp_path: Path
 ) -> None:
     sizes = "--set model.hidden_size=1048576 --set model.intermediate_size=1048576"
-    result = _shell(f"ulimit -v 16000000; {_train(recipe, tmp_path)} {sizes}")
+    result = _shell(f"ulimit -v 16000000; {_train(recipe, tmp_path)} {sizes}", own=True)
     assert result.returncode == 7, result.stderr
     assert result.stderr.splitlines()[-1].startswith(
         "nlpkit: out of memory: lower train.tokens_per_batch"

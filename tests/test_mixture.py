@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from nlpkit import cli, recipe
 from nlpkit.data.loader import Examples
 from nlpkit.data.pack import collate
-from nlpkit.errors import FileError, RecipeError, UsageError
+from nlpkit.errors import FileError, RecipeError
 from nlpkit.evaluate import held_out
 from nlpkit.objectives import mixture
 from nlpkit.objectives.contract import Filling, forward
@@ -324,14 +324,16 @@ def test_members_that_cut_text_differently_are_refused_before_training(
     assert "objective.of: clm and b cut documents differently" in capsys.readouterr().err
 
 
-def test_members_of_other_length_are_refused() -> None:
-    class Longer(mixture.Objective):
+def test_members_of_other_length_are_planned_as_the_longest() -> None:
+    class Mixed(mixture.Objective):
         def __init__(self) -> None:
             self.labels = ("one", "other")
             self.members = tuple(_Cut(extra) for extra in (0, 1))
 
-    with pytest.raises(UsageError, match="one and other make examples of different lengths"):
-        Longer().spans(np.array([9, 4]))
+    mixed = Mixed()
+    spans = mixed.spans(np.array([9, 4]))
+    assert mixed.length(spans.stop - spans.start).tolist() == [5, 5, 2, 5]
+    assert mixed.slack == 1
 
 
 class _Cut(mixture.TextObjective):

@@ -100,6 +100,6 @@ def test_names_of_the_orders_say_which_text_is_where() -> None:
     assert bound("sop").fields["sentence_order_label"].names == ("in_order", "swapped")
 
 
-def test_mixture_cannot_have_it() -> None:
-    with pytest.raises(UsageError, match="cuts text at sentences"):
+def test_lengths_alone_are_not_enough() -> None:
+    with pytest.raises(UsageError, match="needs the marks of them"):
         bound("sop").spans(np.array([5]))

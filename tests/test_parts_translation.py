@@ -34,7 +34,7 @@ model: {family: tests.parts.encoder_decoder, hidden_size: 32, num_heads: 2, max_
 tokenizer: {kind: bpe, vocab_size: 258}
 data: {train: {files: [FOLDER/a.en, FOLDER/a.up]}, valid: {files: [FOLDER/b.en, FOLDER/b.up]},
   format: parallel}
-objective: {name: tests.parts.translation, max_length: 32}
+objective: {name: seq2seq, max_length: 32}
 train: {steps: 12, tokens_per_step: 256, tokens_per_batch: 128, lr: 1.0e-2, warmup_steps: 2,
   eval_every: 6, save_every: 6, precision: fp32}
 eval: {metrics: [bleu]}
@@ -159,7 +159,7 @@ def test_run_resumes_bit_for_bit_and_learns(run: Path) -> None:
 def _greedy(opened, text: str, count: int) -> list[int]:
     """Return what the model writes, all of it computed anew at each step."""
     model, objective = opened.model, opened.objective
-    source = torch.tensor(opened.tokenizer.encode(text))
+    source = torch.tensor([*opened.tokenizer.encode(text), objective.end])
     ids = [objective.begin]
     with torch.no_grad():
         while len(ids) <= count:
@@ -238,9 +238,15 @@ def test_eval_scores_translations_of_the_run_and_of_two_files(run: Path) -> None
 def test_plan_and_conversion_of_a_family_with_sources(run: Path, tmp_path: Path) -> None:
     plan = make(recipe.load(str(run / "tiny.yaml")), tmp_path / "run", "cpu", Log(QUIET))
     assert describe(plan)["model"]["family"] == "tests.parts.encoder_decoder"
-    head, first, *_ = table_of_batch(plan)
-    assert head.split("\t") == ["sequence", "token", "input_ids", "labels", "target"]
-    assert first.split("\t")[1] == "<s>"
+    head, *rows = table_of_batch(plan)
+    named = ["sequence", "token", "input_ids", "labels", "source_ids", "target"]
+    assert head.split("\t") == named
+    first = [row.split("\t") for row in rows[: rows.index("")]]
+    source = [row[1] for row in first if row[4]]
+    assert source[-1] == "</s>"
+    assert first[len(source)][1] == "<pad>"
+    # The target is the source in capital letters (a byte a token).
+    assert [row[5] for row in first[len(source) :]] == [*map(str.upper, source[:-1]), "</s>"]
     convert(run / "whole", tmp_path / "out")
     ours, again = (open_checkpoint(p, device="cpu") for p in (run / "whole", tmp_path / "out"))
     state = again.model.state_dict()
@@ -251,14 +257,14 @@ def test_plan_and_conversion_of_a_family_with_sources(run: Path, tmp_path: Path)
     ("old", "new", "said"),
     [
         (
-            "{name: tests.parts.translation, ",
+            "{name: seq2seq, ",
             "{name: clm, ",
             r"7:19: objective\.name: clm does not give source_ids, source_lengths, which family",
         ),
         (
             "family: tests.parts.encoder_decoder, ",
             "family: gpt, residual_",
-            r"7:19: objective\.name: .*translation needs encodes_source \(the model reads a source",
+            r"7:19: objective\.name: seq2seq needs encodes_source \(the model reads a source",
         ),
         (
             "eval:",

@@ -5,13 +5,12 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from nlpkit import cli, recipe, registry
-from tests import _processes
+from tests import _processes, _server
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -76,7 +75,7 @@ def test_readme_command_runs(folder: Path, line: str, request: pytest.FixtureReq
         stdin, words = simple[1] or "", shlex.split(simple[2])
         result = _processes.command(*words, cwd=folder, env=cache, stdin=f"{stdin}\n")
     else:
-        shell = f'nlpkit() {{ "{sys.executable}" -m nlpkit "$@"; }}; set -o pipefail; {line}'
+        shell = f"{_server.function()}set -o pipefail; {line}"
         result = subprocess.run(
             ["bash", "-c", shell],
             cwd=folder, env=os.environ | cache, capture_output=True, text=True, check=False,

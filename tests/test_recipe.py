@@ -380,6 +380,18 @@ def test_origin_names_default_line_and_command_line():
     assert set(found.origin) == {".".join(map(str, p)) for p in recipe.flatten(found.dump())}
 
 
+def test_objective_that_follows_another_has_its_length_unless_it_names_one():
+    bert = GOOD.replace("{family: cpm_ant}", "{family: bert, max_positions: 64}")
+    bert = bert.replace("{kind: cpm_ant, vocab_size: 8000}", "{kind: wordpiece}")
+    said = "[{name: nsp, max_length: 48}, {name: mlm}]"
+    found = resolve(bert.replace("{name: cpm_ant}", said))
+    assert [each.config.max_length for each in found.recipe.objective] == [48, 48]
+    assert [each["max_length"] for each in found.dump()["objective"]] == [48, 48]
+    assert found.origin["objective.1.max_length"] == "default"
+    other = resolve(bert.replace("{name: cpm_ant}", said.replace("mlm", "mlm, max_length: 32")))
+    assert [each.config.max_length for each in other.recipe.objective] == [48, 32]
+
+
 def test_origin_of_a_list_of_one_objective_is_its_line():
     found = resolve(GOOD.replace("{name: cpm_ant}", "\n  - name: cpm_ant\n    max_length: 99"))
     assert found.origin["objective.max_length"] == "r.yaml:8"
@@ -544,3 +556,17 @@ def test_recipe_is_checked_without_torch(tmp_path):
         [sys.executable, "-c", program, str(tmp_path / "r.yaml")], capture_output=True, text=True
     )
     assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.parametrize("text", ["{text}", "{text} It is {label}.", "{text}: 好"])
+def test_template_on_the_command_line_is_text_and_no_mapping(text: str) -> None:
+    resolved = recipe.load("gpt1_classify", [f"eval.prompt.template={text}"])
+    assert resolved.recipe.eval.prompt.template == text
+
+
+def test_template_without_quotes_in_a_file_is_told_to_have_them(tmp_path: Path) -> None:
+    text = recipe.find("gpt1_classify").read_text(encoding="utf-8")
+    path = tmp_path / "r.yaml"
+    path.write_text(f"{text}\neval: {{prompt: {{template: {{text}}}}}}\n", encoding="utf-8")
+    with pytest.raises(RecipeError, match=r"eval\.prompt\.template: .*put `\{…\}` in quotes"):
+        recipe.load(str(path))

@@ -171,8 +171,8 @@ def test_ir_table_says_over_which_queries_it_averages(tmp_path: Path, capsys: Ca
         ["run", "queries", "RR", "P@1"],
         [str(tmp_path / "r"), "2", "0.2500", "0.0000"],
     ]
-    assert "means over the 2 queries in both; 1 with judgements are not in the run" in err
-    assert "1 of the run have no judgements and are left out" in err
+    assert "means over the 2 queries in both; 1 with judgements is not in the run" in err
+    assert "1 of the run has no judgements and is left out" in err
     assert call(ir, tmp_path / "q", tmp_path / "r", "-m", "RR", "-c", "-q") == (1 / 2) / 3
     capsys.readouterr()
     call(ir, tmp_path / "q", tmp_path / "r", "-m", "RR,P@5", "AP", "--score-only", "-w", "2", "-q")

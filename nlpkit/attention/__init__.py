@@ -184,10 +184,7 @@ def _computed(
 ) -> Attend:
     """Return the attention of a kind that has its own computation."""
     if backend != "auto":
-        raise Unsupported(
-            f"attention kind {choice.kind} computes itself and takes no backend; "
-            "attention.backend must be auto"
-        )
+        raise Unsupported(computes_itself(choice))
     if request.dropout and not getattr(kind, "DROPOUT", False):
         raise Unsupported(f"attention kind {choice.kind} has no probabilities for dropout")
     layers = cache.states(request, stream) if cache is not None else None
@@ -202,12 +199,15 @@ def _computed(
     return Attend("own", f"{choice.kind} computes itself", run)
 
 
+def computes_itself(choice: Choice) -> str:
+    """Return why a kind that has its own computation takes no backend."""
+    return f"attention kind {choice.kind} computes itself and takes no backend; set backend to auto"
+
+
 def _chosen(kind: str, request: Request, backend: str) -> Attend:
     """Return the attention of the named backend, or of the first that supports the request."""
     if backend != "auto":
-        chosen = _backend(backend)
-        if reason := chosen.refuses(request):
-            raise Unsupported(f"attention backend {backend} cannot do kind {kind}: {reason}")
+        chosen = named_backend(kind, request, backend)
         return Attend(backend, f"{backend} (asked for)", chosen.prepare(request))
     refused = []
     for name in _order(request):
@@ -218,6 +218,14 @@ def _chosen(kind: str, request: Request, backend: str) -> Attend:
         reason = f"{name} ({'; '.join(refused)})" if refused else name
         return Attend(name, reason, chosen.prepare(request))
     raise Unsupported(f"no attention backend can do kind {kind}: {'; '.join(refused)}")
+
+
+def named_backend(kind: str, request: Request, backend: str) -> Backend:
+    """Return the named backend; raise `Unsupported` if it cannot do the request."""
+    chosen = _backend(backend)
+    if reason := chosen.refuses(request):
+        raise Unsupported(f"attention backend {backend} cannot do kind {kind}: {reason}")
+    return chosen
 
 
 def _backend(name: str) -> Backend:

@@ -28,6 +28,7 @@ class Cache:
         self.lengths: list[int] = []
         self._streams: dict[Stream, KeyValues] = {}
         self._states: dict[Stream, list[dict[str, Tensor]]] = {}
+        self._ragged: dict[str, list[Tensor]] = {}
 
     def __len__(self) -> int:
         """Return B."""
@@ -81,9 +82,18 @@ class Cache:
             layers.append({})
         return layers[0]
 
+    def ragged(self, name: str) -> list[Tensor]:
+        """Return what the model keeps of each sequence in any length, B tensors; empty at first.
+
+        Such are the states of its source. Sequences may share a tensor, so do not change them.
+        """
+        return self._ragged.setdefault(name, [])
+
     def select(self, indices: Sequence[int]) -> None:
         """Replace sequence i by sequence `indices[i]`; remove sequences without an index."""
         self.lengths = [self.lengths[index] for index in indices]
+        for kept in self._ragged.values():
+            kept[:] = [kept[index] for index in indices]
         for key_values in self._streams.values():
             key_values.select(indices)
         for state in self._every_state():
@@ -103,6 +113,8 @@ class Cache:
         for mine, theirs in zip(self._every_state(), other._every_state(), strict=True):
             for name in mine:
                 mine[name] = torch.cat([mine[name], theirs[name]])
+        for name, kept in self._ragged.items():
+            kept += other._ragged[name]
         self.lengths += other.lengths
 
     def _every_state(self) -> Iterator[dict[str, Tensor]]:

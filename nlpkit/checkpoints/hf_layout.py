@@ -105,13 +105,15 @@ def layout(
     pad_id: int | None = None,
     bos_and_eos: tuple[int | None, int | None] = (None, None),
     head: TaskHead | None = None,
+    target_ids: tuple[int | None, int | None] = (None, None),
 ) -> Folders:
     """Return `config.json` and tensors of a model, with the task's output layer if it has one.
 
     `labels` are the names of the outputs of this layer. A model with an output layer is saved as
     the model `head` of transformers (`TASK_HEADS` in `model.py`; default: the sequence classifier);
     if transformers has no such model, with the class of the family and a layer of our own.
-    `pad_id` and `bos_and_eos` are ids of the tokenizer.
+    `pad_id` and `bos_and_eos` are ids of the tokenizer, `target_ids` those of what begins and ends
+    a target with a source.
 
     Raises:
         UsageError: a family's table of names is not complete.
@@ -137,13 +139,20 @@ def layout(
             vocab_size=vocabulary_size(body, families.vocabulary(family)),
             notes=None if folder else notes,
         )
-        if config.attention:  # transformers would compute the family's default attention
+        # transformers has no such family, or would compute the family's default attention
+        if config.attention or not each.architecture:
             settings["model_type"] = f"{OWN_TYPE}{settings['model_type']}"
             settings["architectures"] = []
         folders[folder] = settings, tensors[folder]
     if form.bos_and_eos:
         ends = zip(("bos_token_id", "eos_token_id"), bos_and_eos, strict=True)
         folders[""][0].update(ends)
+    if form.has_padding:
+        folders[""][0]["pad_token_id"] = -1 if pad_id is None else pad_id
+    if config.encodes_source and None not in target_ids:
+        begin, end = target_ids
+        padding = begin if pad_id is None else pad_id
+        folders[""][0].update(decoder_start_token_id=begin, eos_token_id=end, pad_token_id=padding)
     if HEAD in weights:
         settings, body_tensors = folders[""]
         head = head or task_head(module, SEQUENCE)
@@ -301,7 +310,7 @@ def converted(
             raise FileError(f"{directory}: {lacking[0]} is missing, but {names[HEAD]} exists")
         unused = [name for name in unused if name not in names.values()]
         state |= {ours: tensors[theirs] for ours, theirs in names.items()}
-        width = config.hidden_size  # type: ignore[attr-defined]
+        width = config.state_size  # type: ignore[attr-defined]
         shapes |= head.shapes(width, len(state[HEAD]))
     for name, tensor in state.items():
         if tuple(tensor.shape) != shapes[name]:

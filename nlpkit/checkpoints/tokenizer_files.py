@@ -5,7 +5,7 @@ from pathlib import Path
 
 from nlpkit import registry
 from nlpkit.errors import FileError
-from nlpkit.tokenizers.contract import Tokenizer
+from nlpkit.tokenizers.contract import Extendable, Tokenizer
 
 KIND = "nlpkit_tokenizer.json"  # has the dotted name of a kind that the user wrote
 
@@ -35,6 +35,16 @@ def save(tokenizer: Tokenizer, directory: Path, *, token_types: bool = False) ->
     module = type(tokenizer).__module__
     if not module.startswith("nlpkit.tokenizers."):
         (directory / KIND).write_text(json.dumps({"kind": module}) + "\n", encoding="utf-8")
+
+
+def target_ids(
+    tokenizer: Tokenizer | None, tokens: tuple[str, str]
+) -> tuple[int | None, int | None]:
+    """Return the ids of what begins and what ends a target; None where there is no such token."""
+    if not isinstance(tokenizer, Extendable):
+        return None, None
+    begin, end = (tokenizer.special_id(token) for token in tokens)
+    return begin, end
 
 
 def load(directory: str | Path) -> tuple[str, Tokenizer]:

@@ -25,7 +25,8 @@ class Call:
     text_key: str | None
     tokens_per_batch: int
     max_new_tokens: int | None
-    beam: int
+    beam: int | None
+    length_penalty: float | None
     family: str | None
     files: tuple[str, ...]
     pairs: tuple[str, ...]
@@ -38,6 +39,7 @@ class Call:
     template: str | None
     show_prompt: bool
     confusion: str | None = None
+    attention: str | None
 
     @property
     def is_of_texts(self) -> bool:
@@ -67,6 +69,8 @@ class Call:
             raise UsageError(
                 f"--option-score {self.option_score}: is none of {', '.join(OPTION_SCORES)}"
             )
+        if self.attention is not None and (self.task is not None or self.is_of_texts):
+            raise UsageError("--attention excludes --task, --pairs and --surprisal")
         if self.seeds > 1 and not self.shots:
             raise UsageError("--seeds: without examples (--shots 0) nothing is drawn; give --shots")
         if self.is_of_texts:

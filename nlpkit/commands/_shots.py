@@ -48,7 +48,7 @@ def _figures(
     from nlpkit.train.signals import catch_signals
 
     log = Log(call.common.verbosity)
-    generation = Settings(max_new_tokens=call.max_new_tokens, beam=call.beam)
+    generation = Settings(max_new_tokens=call.max_new_tokens, beam=call.beam or 1)
     results, found = [], []
     with catch_signals(exit_now) as stop:
         opened = open_checkpoint(

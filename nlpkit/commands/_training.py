@@ -7,6 +7,7 @@ from nlpkit.disk import user_path
 from nlpkit.errors import UsageError
 
 if TYPE_CHECKING:
+    from nlpkit.checkpoints.run_directory import RunDirectory
     from nlpkit.recipe import Resolved
     from nlpkit.train.log import Log
     from nlpkit.train.signals import StopFlag
@@ -57,7 +58,7 @@ def one_run(
     with directory.locked():
         resolved = directory.as_begun(resolved)
         changed = directory.accept(resolved, allow_change)
-        finished = not changed and directory.finished() is not None
+        finished = not changed and _is_finished(directory, log)
         if finished and common.resume == "never":
             raise UsageError(f"{directory.path} holds a finished run; give --out another directory")
         if finished:
@@ -84,6 +85,29 @@ def one_run(
             log=log,
             stop=stop,
         )
+
+
+def _is_finished(directory: "RunDirectory", log: "Log") -> bool:
+    """Return whether the run is finished with finite weights; else it has to go on.
+
+    The weights are read, and torch is loaded, only once for a run of an earlier version, which
+    could finish with weights that are not finite.
+    """
+    from nlpkit.checkpoints.run_directory import process_rank
+
+    final = directory.finished()
+    if final is None:
+        return False
+    if not directory.status().get("finite"):
+        from nlpkit.runs.finite import find_not_finite
+
+        if problem := find_not_finite(final):
+            if process_rank() == 0:
+                log.warn(f"{final}: {problem}; the run is not finished")
+            return False
+        if process_rank() == 0:
+            directory.set_status(finite=True)
+    return True
 
 
 def _check(resolved: "Resolved", common: Common) -> None:

@@ -52,7 +52,21 @@ MaxNew = Annotated[
     typer.Option("--max-new-tokens", metavar="N", min=1, help="of each generated answer"),
 ]
 Beam = Annotated[
-    int, typer.Option("--beam", metavar="N", min=1, help="beams of each generated answer")
+    int | None,
+    typer.Option(
+        "--beam",
+        metavar="N",
+        min=1,
+        help="beams of each generated answer; default: eval.beam of the run's recipe, or 1",
+    ),
+]
+LengthPenalty = Annotated[
+    float | None,
+    typer.Option(
+        "--length-penalty",
+        metavar="X",
+        help="rank beams by log-probability / length ** X; default: eval.length_penalty, or 1",
+    ),
 ]
 
 Files = Annotated[
@@ -129,6 +143,14 @@ ShowPrompt = Annotated[
     bool,
     typer.Option("--show-prompt", help="with --task: print the first row's prompt and answers"),
 ]
+Attention = Annotated[
+    str | None,
+    typer.Option(
+        "--attention",
+        metavar="FILE.png",
+        help="draw which tokens of the source the model attends to while it writes the first rows",
+    ),
+]
 
 Confusion = Annotated[
     str | None,
@@ -151,7 +173,8 @@ def command(
     text_key: TextKey = None,
     tokens_per_batch: Tokens = 4096,
     max_new_tokens: MaxNew = None,
-    beam: Beam = 1,
+    beam: Beam = None,
+    length_penalty: LengthPenalty = None,
     family: Family = None,
     pairs: Pairs = None,
     surprisal: Surprisal = None,
@@ -163,6 +186,7 @@ def command(
     template: Template = None,
     show_prompt: ShowPrompt = False,
     confusion: Confusion = None,
+    attention: Attention = None,
 ) -> None:
     """Evaluate a checkpoint on held-out data.
 
@@ -179,10 +203,12 @@ def command(
     call = Call(
         checkpoint=checkpoint, common=common, data=tuple(data or ()), metrics=metrics,
         predictions=predictions, text_key=text_key, tokens_per_batch=tokens_per_batch,
-        max_new_tokens=max_new_tokens, beam=beam, family=family, files=tuple(files or ()),
+        max_new_tokens=max_new_tokens, beam=beam, length_penalty=length_penalty, family=family,
+        files=tuple(files or ()),
         pairs=tuple(pairs or ()), surprisal=surprisal, method=method, task=task, shots=shots,
         seeds=seeds, option_score=option_score, template=template, show_prompt=show_prompt,
         confusion=confusion,
+        attention=attention,
     )  # fmt: skip
     call.check()
     if task is not None:
@@ -213,9 +239,12 @@ def _held_out(call: Call) -> None:
 
     common = call.common
     log = Log(common.verbosity)
-    generation = Settings(max_new_tokens=call.max_new_tokens, beam=call.beam)
     runs = seed_runs(user_path(call.checkpoint))
-    files = {"--predictions": call.predictions, "--confusion": call.confusion}
+    files = {
+        "--predictions": call.predictions,
+        "--confusion": call.confusion,
+        "--attention": call.attention,
+    }
     for option in [name for name, file in files.items() if runs and file is not None]:
         raise UsageError(f"{option}: {call.checkpoint} holds {len(runs)} runs; name one of them")
     results = []
@@ -228,7 +257,16 @@ def _held_out(call: Call) -> None:
             if call.confusion is not None and not confusion.classes(opened.objective):
                 raise UsageError(f"--confusion: {call.checkpoint} was not trained to name classes")
             source = held_out.find_data(opened, call.data, call.text_key, log, callbacks)
+            asked = {"beam": call.beam, "length_penalty": call.length_penalty}
+            chosen = {name: value for name, value in asked.items() if value is not None}
+            generation = Settings(
+                max_new_tokens=call.max_new_tokens, **{**source.generation, **chosen}
+            )
             run = held_out.Evaluation(opened, source, call.tokens_per_batch, callbacks)
+            if call.attention is not None:
+                from nlpkit.evaluate.alignments import draw_alignments
+
+                draw_alignments(run, generation, user_path(call.attention))
             figures, rows = run.figures(names, generation, log, stop, batch=32)
             results.append(figures)
     if call.predictions is not None:

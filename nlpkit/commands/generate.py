@@ -232,9 +232,10 @@ def _report(writer: "Writer", inputs: "Inputs", seconds: float, log: "Log") -> N
         f"{counts['tokens'] / max(seconds, 1e-9):,.0f} tokens/s"
     )
     if counts["cut inputs"]:
+        included = "end token included" if writer.reads_source else "output included"
         log.warn(
             f"{counts['cut inputs']:,} inputs were too long and cut by {counts['cut tokens']:,} "
-            f"tokens; the model takes {writer.objective.max_length:,}, output included"
+            f"tokens; the model takes {writer.objective.max_length:,}, {included}"
         )
     if counts["unknown tokens"]:
         log.warn(f"{counts['unknown tokens']:,} unknown tokens of the inputs were left out")

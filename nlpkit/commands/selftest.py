@@ -63,7 +63,8 @@ def _about(bench: "Bench") -> str:
     shrunk = ", ".join(f"{name} {a} -> {b}" for name, (a, b) in bench.shrunk.items())
     return (
         f"proving {bench.run.part.family} on {bench.subject.device}, {bench.precision} where it "
-        f"trains; attention: {bench.attention}; "
+        "trains; "
+        + (f"attention: {bench.attention}; " if bench.attention else "")
         + (f"shrunk: {shrunk}" if shrunk else "not shrunk")
     )
 

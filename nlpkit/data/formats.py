@@ -12,6 +12,7 @@ from nlpkit.errors import UsageError
 _READERS = "data/readers"
 # Read as documents alone; the readers' formats hold rows, and some documents, too.
 TEXT_FORMATS = ("text", "paragraphs", "sentences")
+DOCUMENT_FORMATS = (*TEXT_FORMATS, "jsonl", "tsv", "parallel")  # the others hold rows alone
 
 
 def readers() -> list[str]:

@@ -57,8 +57,8 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """Return N, the tokens of the pack."""
-        return sum(self.lengths)
+        """Return the tokens of the pack, and of the source sequences that belong to it."""
+        return sum(self.lengths) + sum(self.fields.get(SOURCE_LENGTHS, ()))
 
     @property
     def targets(self) -> int:

@@ -5,7 +5,7 @@ The code of `nlpkit score` computes the scores of answers and generated texts.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from nlpkit.runs.opened import Opened
 from nlpkit.runs.parts import token_characters
 from nlpkit.runs.run import Training
 from nlpkit.score.named import WrongScore
-from nlpkit.train.held_out import HeldOut, scores
+from nlpkit.train.held_out import HeldOut, signed_scores
 from nlpkit.train.log import Log
 from nlpkit.train.signals import StopFlag
 
@@ -56,6 +56,7 @@ class Source:
     cache: Path
     seed: int  # of the held-out examples in the run
     metrics: Sequence[str] | None = None  # `eval.metrics` of the run's recipe
+    generation: Mapping[str, Any] = field(default_factory=dict)  # its `eval.beam` and the like
 
 
 def find_data(
@@ -63,7 +64,7 @@ def find_data(
 ) -> Source:
     """Return the held-out data: `files`, or else those of the checkpoint's run.
 
-    The result also has the `eval.metrics` of the run's recipe.
+    The result also has the settings of `eval` in the run's recipe.
 
     Raises:
         UsageError: the checkpoint belongs to no run, or its recipe names no held-out data.
@@ -105,7 +106,9 @@ def find_data(
     log.info(f"held-out data: {shown(read)}")
     if resolved is None:
         return Source(inputs, config, part, cache, 0)
-    return Source(inputs, config, part, cache, resolved.recipe.seed, resolved.recipe.eval.metrics)
+    scored = resolved.recipe.eval
+    generation = scored.model_dump(include={"beam", "length_penalty"})
+    return Source(inputs, config, part, cache, resolved.recipe.seed, scored.metrics, generation)
 
 
 def _files_of_run(
@@ -246,9 +249,12 @@ class Evaluation:
         if names:
             pairs = list(zip(answers, labels, strict=True))
             try:
-                result["metrics"] = scores(names, pairs, log.warn)
+                scored = signed_scores(names, pairs, log.warn)
             except WrongScore as error:
                 raise error if metrics else UsageError(f"eval.metrics: {error.message}") from error
+            result["metrics"] = {name: value for name, (value, _) in scored.items()}
+            if not self.held_out.predictions:
+                result["signatures"] = _signatures(scored, generation)
         classes = confusion.classes(objective)
         if classes and answers:
             pairs = list(zip(answers, labels, strict=True))
@@ -297,13 +303,28 @@ def values(figures: Mapping[str, Any]) -> dict[str, float | None]:
     return losses | figures.get("losses", {}) | figures.get("metrics", {})
 
 
+def _signatures(
+    scored: Mapping[str, tuple[float | None, str]], generation: Settings
+) -> dict[str, str]:
+    """Return what decides the scores of generated answers: their settings, and the decoding."""
+    found = {name: signature for name, (_, signature) in scored.items() if signature}
+    decoding = [f"beam:{generation.beam}"]
+    if generation.beam > 1:
+        decoding.append(f"length_penalty:{generation.length_penalty:g}")
+    if generation.max_new_tokens:
+        decoding.append(f"max_new_tokens:{generation.max_new_tokens}")
+    return found | {"generation": "|".join(decoding)}
+
+
 def table(figures: dict[str, Any]) -> str:
     """Return the figures as text, one line of name and value for each, and the confusion table."""
     rows: list[tuple[str, str]] = []
     for name, value in figures.items():
         if name == "confusion":
             continue
-        if isinstance(value, dict):
+        if name == "signatures":
+            rows += [(f"{key}.signature", text) for key, text in value.items()]
+        elif isinstance(value, dict):
             rows += [(key, _shown(figure)) for key, figure in value.items()]
         else:
             rows.append((name, _shown(value)))

@@ -3,13 +3,15 @@
 The objective says how a text is scored (`objectives/contract.Scoring`): a causal model needs one
 sequence, a masked one a sequence for each token. Sequences that several texts have in common are
 computed once. The others are sorted by length and packed into batches; only the states that predict
-a target are multiplied by the vocabulary.
+a target are computed in the last layer and multiplied by the vocabulary.
 
 T tokens of a text, N tokens of a pack, M targets.
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -67,6 +69,7 @@ class Likelihood:
         if self.method not in methods:
             raise UsageError(f"--method {method}: this model has {', '.join(methods)}")
         self._device = next(opened.model.parameters()).device
+        self._takes_rows = "rows" in inspect.signature(opened.model.forward).parameters
 
     def encode(self, texts: Sequence[str]) -> list[Encoded]:
         """Return the tokens of each text, without unknown ones if the objective drops them."""
@@ -148,9 +151,14 @@ class Likelihood:
             fields, lengths, index, ids = sequences.batch(start, stop, names)
             given = {name: self._tensor(array) for name, array in fields.items()}
             batch = Batch(given, lengths, progress=progress)
+            rows, targets = self._tensor(index), self._tensor(ids)
             with torch.no_grad():
-                hidden = forward(opened.objective, opened.model, batch)
-                rows, targets = self._tensor(index), self._tensor(ids)
+                if self._takes_rows:
+                    model = partial(opened.model, rows=rows)
+                    hidden = forward(opened.objective, model, batch)
+                    rows = torch.arange(len(rows), device=self._device)
+                else:
+                    hidden = forward(opened.objective, opened.model, batch)
                 _, losses = opened.model.token_loss(hidden, rows, targets)
             yield losses.double().cpu().numpy()
 

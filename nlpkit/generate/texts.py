@@ -11,7 +11,7 @@ from nlpkit.generate.beams import Answer
 from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
-from nlpkit.objectives.contract import Filling, Generative, Prompt
+from nlpkit.objectives.contract import DecodesOutput, Filling, Generative, Prompt, ReadsSource
 from nlpkit.tokenizers.contract import Tokenizer
 
 _DEFAULT_NEW_TOKENS = 128
@@ -66,15 +66,8 @@ class Writer:
             raise UsageError(f"this model was trained for {names} and does not generate text")
         self.model, self.tokenizer, self.objective = model, tokenizer, objective
         self.settings = settings
-        new, limit = settings.max_new_tokens, objective.max_length
-        self.max_new_tokens = new = new or min(_DEFAULT_NEW_TOKENS, limit // 2)
-        if not settings.min_new_tokens <= new < limit:
-            which = "max" if new >= limit else "min"
-            raise UsageError(
-                f"{which}_new_tokens: {max(new, settings.min_new_tokens)} is too many; the "
-                f"model takes {limit} tokens, input and output together"
-                + (f", and {new} are to be added" if which == "min" else "")
-            )
+        self.reads_source = isinstance(objective, ReadsSource)
+        self.max_new_tokens = _new_tokens(settings, objective)
         stops = self._stops if settings.stop else None
         self._rules = Rules(tuple(objective.eos_token_ids), tuple(objective.suppress_tokens), stops)
         if self._rules.candidates(settings.beam) > tokenizer.vocab_size:
@@ -120,7 +113,9 @@ class Writer:
         if self._blank is not None:
             pieces = self._blank.split(text)
             parts, blanks = pieces[::2], [int(number or 1) for number in pieces[1::2]]
-        ids = [self._known(self.tokenizer.encode(part)) for part in parts]
+        reads = self.objective
+        encode = reads.encode_input if isinstance(reads, ReadsSource) else self.tokenizer.encode
+        ids = [self._known(encode(part)) for part in parts]
         try:
             if blanks:
                 assert isinstance(self.objective, Filling)
@@ -149,6 +144,8 @@ class Writer:
             text = job.parts[0]
             for blank, part in zip(job.blanks, job.parts[1:], strict=True):
                 text += self.tokenizer.decode([next(fills) for _ in range(blank)]) + part
+        elif isinstance(self.objective, DecodesOutput):
+            text = self.objective.decode_output(answer.ids)
         else:
             text = self._continuation(job.prompt.text[-_BEFORE:].tolist(), list(answer.ids))
             ends = [text.find(stop) for stop in self.settings.stop if stop in text]
@@ -163,6 +160,24 @@ class Writer:
     def _stops(self, ids: Sequence[int]) -> bool:
         text = self.tokenizer.decode(ids)
         return any(stop in text for stop in self.settings.stop)
+
+
+def _new_tokens(settings: Settings, objective: Generative) -> int:
+    """Return the most tokens to add; raise `UsageError` if a setting is too large."""
+    if isinstance(objective, ReadsSource):
+        limit = default = objective.max_new_tokens
+        rule = f"an output has at most {limit} tokens"
+    else:
+        limit, default = objective.max_length - 1, objective.max_length // 2
+        rule = f"the model takes {objective.max_length} tokens, input and output together"
+    new = settings.max_new_tokens or min(_DEFAULT_NEW_TOKENS, default)
+    if not settings.min_new_tokens <= new <= limit:
+        which = "max" if new > limit else "min"
+        raise UsageError(
+            f"{which}_new_tokens: {max(new, settings.min_new_tokens)} is too many; {rule}"
+            + (f", and {new} are to be added" if which == "min" else "")
+        )
+    return new
 
 
 def _blank_pattern(marker: str) -> re.Pattern[str]:

@@ -19,6 +19,7 @@ CAPABILITIES = {
     "bidirectional": "a state depends on all tokens of its sequence",
     "pairs": "a sequence may consist of two texts, which token types distinguish",
     "encodes_source": "the model reads a source sequence and predicts a target sequence",
+    "languages": "token types, or embeddings of languages, tell the languages of texts apart",
     "given_positions": "positions may be given, so that they restart within a sequence",
     "ranges": "a token sees the range of its sequence that the objective gives (`seen_range`)",
     "has_vocabulary": "the model reads and predicts tokens",
@@ -60,6 +61,7 @@ class ModelConfig(FrozenConfig):
     inputs: ClassVar[tuple[str, ...]] = ("input_ids",)  # required by `forward`
     pairs: ClassVar[bool] = False
     encodes_source: ClassVar[bool] = False
+    capability_settings: ClassVar[tuple[str, ...]] = ()  # settings that decide the capabilities
     given_positions: ClassVar[bool] = False
     # Its `Config` then has `image_shape` and `patch_shape`.
     reads_images: ClassVar[bool] = False
@@ -72,10 +74,20 @@ class ModelConfig(FrozenConfig):
     delimiters: ClassVar[int] = 1  # how often the second one stands between two texts
     summary_token: ClassVar[str] = ""  # behind the last of them, if the family has such a token
     mask_token: ClassVar[str] = "[MASK]"  # stands for a token that is to be predicted
+    target_tokens: ClassVar[tuple[str, str]] = ("<pad>", "</s>")  # begin and end a target sequence
+    # Whether released models have more rows than tokens, for speed on TPUs; these rows are cut.
+    padded_vocabulary: ClassVar[bool] = False
+    # Of targets of a source, unless the objective says otherwise (Szegedy et al. 2016, sec. 7).
+    label_smoothing: ClassVar[float] = 0.0
 
     attention: SkipJsonSchema[tuple[Choice, ...]] = Field(
         (), exclude=True, description="kinds, repeated over the layers; the recipe's section"
     )
+
+    @property
+    def state_size(self) -> int:
+        """Width of the states that the model returns."""
+        return self.hidden_size  # type: ignore[attr-defined]
 
     @property
     def has_vocabulary(self) -> bool:
@@ -86,6 +98,11 @@ class ModelConfig(FrozenConfig):
     def predicts_tokens(self) -> bool:
         """Whether the states that the model returns predict tokens."""
         return self.has_vocabulary
+
+    @property
+    def languages(self) -> bool:
+        """Whether the model tells the languages of texts apart, by default by token types."""
+        return self.pairs
 
     @property
     def scores_pairs(self) -> bool:

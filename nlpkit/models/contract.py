@@ -6,7 +6,7 @@ N tokens of a pack, M selected rows, S sequences, C model width, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from nlpkit.models.config import ModelConfig
 
@@ -31,6 +31,9 @@ class FamilyModel(Protocol):
     If transformers has models of the family with a task's layer, the optional table `TASK_HEADS`
     names them by the kind of task: `{"token_classification": TaskHead(CLASS, LAYER)}`
     (`models/head.py`). Other layers are `score.weight`, without a bias.
+
+    A family with an encoder may have `source_flops(config, lengths, source_lengths)`, the FLOPs of
+    its part of a step; `flops` is then the decoder's.
     """
 
     Model: type[nn.Module]  # called with (config, vocab_size, backend); see `Model` below
@@ -45,7 +48,12 @@ class Model(Protocol):
     """The `nn.Module` of a family; `FORMAT.names` lists its parameters."""
 
     def forward(self, lengths: Sequence[int], **inputs: Any) -> Tensor:
-        """Return the last hidden states (N, C) of a pack of sequences of these `lengths`."""
+        """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
+
+        Optional is the argument `rows`, (M,) in the order of the pack: the result is then the
+        states (M, C) of these tokens, and no others are computed where that saves time. Scores of
+        texts use it.
+        """
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C), the representation of each sequence in a task."""
@@ -55,9 +63,35 @@ class LanguageModel(Model, Protocol):
     """The `nn.Module` of a family with a vocabulary."""
 
     def token_loss(
-        self, hidden: Tensor, index: Tensor, targets: Tensor, loss_weights: Tensor | None = None
+        self,
+        hidden: Tensor,
+        index: Tensor,
+        targets: Tensor,
+        loss_weights: Tensor | None = None,
+        label_smoothing: float | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the summed cross entropy at rows `index` (M,), and the losses (M,), detached."""
+        """Return the summed cross entropy at rows `index` (M,), and the losses (M,), detached.
+
+        In training mode labels are smoothed by `label_smoothing`; None: as the model does.
+        """
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return (M, V) for hidden states (M, C)."""
+
+
+@runtime_checkable
+class Aligned(Protocol):
+    """The additional method of a model that tells its attention to a source."""
+
+    def alignments(
+        self,
+        lengths: Sequence[int],
+        input_ids: Tensor,
+        source_ids: Tensor,
+        source_lengths: Sequence[int],
+    ) -> list[Tensor]:
+        """Return for each sequence the weights of its source's tokens (S) for its own (T), (T, S).
+
+        Raises:
+            ValueError: a model with these settings has no attention to a source.
+        """

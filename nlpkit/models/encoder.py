@@ -10,12 +10,14 @@ V vocabulary.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit import attention
+from nlpkit.attention.contract import Choice, ComputedKind
 from nlpkit.attention.layout import Layout
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.compute import compute_dtype
@@ -30,13 +32,34 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+class LayerSettings(Protocol):
+    """The settings that the layers of an encoder read."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def intermediate_size(self) -> int: ...
+    @property
+    def hidden_act(self) -> str: ...
+    @property
+    def dropout(self) -> float: ...
+    @property
+    def attention_dropout(self) -> float: ...
+    @property
+    def norm_eps(self) -> float: ...
+    @property
+    def kinds(self) -> tuple[Choice, ...]: ...
+
+
 class Layer(nn.Module):
     """norm(x + attention(x)), then norm(x + feed_forward(x)).
 
     `output_dropout` is the dropout of what the feed-forward layers add; None: `config.dropout`.
     """
 
-    def __init__(self, config: EncoderConfig, output_dropout: float | None = None):
+    def __init__(self, config: LayerSettings, output_dropout: float | None = None):
         super().__init__()
         width = config.hidden_size
         self.heads, self.dropout = config.num_heads, config.dropout
@@ -51,13 +74,21 @@ class Layer(nn.Module):
         self.down = nn.Linear(config.intermediate_size, width)
         self.output_norm = nn.LayerNorm(width, config.norm_eps)
 
-    def forward(self, x: Tensor, attend: attention.Attend, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Return (N, C) from (N, C)."""
+    def forward(
+        self,
+        x: Tensor,
+        attend: attention.Attend,
+        tensors: Mapping[str, Tensor],
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
+        own = x if rows is None else x[rows]
         q, k, v = (
-            layer(x).unflatten(1, (self.heads, -1)) for layer in (self.query, self.key, self.value)
+            layer(states).unflatten(1, (self.heads, -1))
+            for layer, states in ((self.query, own), (self.key, x), (self.value, x))
         )
         seen = self.project(attend(q, k, v, tensors).flatten(1))
-        x = self.attention_norm(x + dropout(seen, self.dropout, self.training))
+        x = self.attention_norm(own + dropout(seen, self.dropout, self.training))
         added = self.down(self.activation(self.up(x)))
         return self.output_norm(x + dropout(added, self.output_dropout, self.training))
 
@@ -87,7 +118,7 @@ class Layers(nn.Module):
         order: the layer at each depth; where layers are shared (ALBERT), one is there repeatedly.
     """
 
-    def __init__(self, config: EncoderConfig, blocks: nn.Module, order: Sequence[Layer]):
+    def __init__(self, config: LayerSettings, blocks: nn.Module, order: Sequence[Layer]):
         super().__init__()
         self.config, self.blocks, self.order = config, blocks, tuple(order)
         head_dim = config.hidden_size // config.num_heads
@@ -102,30 +133,66 @@ class Layers(nn.Module):
         layout: Layout,
         backend: str,
         fields: Mapping[str, Tensor] = MappingProxyType({}),
+        rows: Tensor | None = None,
     ) -> Tensor:
-        """Return the last hidden states (N, C) from the first (N, C); attention reads `fields`."""
-        config = self.config
+        """Return the last hidden states (N, C) from the first (N, C); attention reads `fields`.
+
+        With `rows` (M,), in the order of the pack, the result is the states (M, C) of these tokens:
+        the last layer computes no others.
+        """
+        prepare = partial(self._prepared, layout=layout, fields=fields, backend=backend)
         attends = attention.prepare_layers(
-            config.kinds,
-            len(self.order),
-            lambda choice: attention.prepare(
-                choice,
-                layout,
-                fields=fields,
-                tensors=self.attention_tensors.of(choice),
-                heads=config.num_heads,
-                head_dim=config.hidden_size // config.num_heads,
-                dtype=compute_dtype(self.order[0].query.weight),
-                device=x.device,
-                training=self.training,
-                dropout=config.attention_dropout,
-                backend=backend,
-            ),
+            self.config.kinds, len(self.order), lambda choice: prepare(choice)
         )
         self.attention_choice = attention.reasons(attends)
-        for depth, (layer, attend) in enumerate(zip(self.order, attends, strict=True)):
-            x = layer(x, attend, self.attention_tensors.of(depth))
-        return x
+        tensors = self.attention_tensors.of
+        for depth, (layer, attend) in enumerate(zip(self.order[:-1], attends, strict=False)):
+            x = layer(x, attend, tensors(depth))
+        last, depth = self.order[-1], len(self.order) - 1
+        if rows is None:
+            return last(x, attends[-1], tensors(depth))
+        queries = _queries(layout, rows)
+        choice = self.config.kinds[depth % len(self.config.kinds)]
+        if queries is None or isinstance(choice.module, ComputedKind):
+            return last(x, attends[-1], tensors(depth))[rows]
+        own = {"position": layout.positions, "length": layout.token_lengths, **fields}
+        attend = prepare(
+            choice,
+            layout=queries,
+            fields={name: values[rows] for name, values in own.items()},
+            keys=layout,
+            key_fields=fields,
+            backend="auto",  # some are made for queries and keys of the same tokens
+        )
+        return last(x, attend, tensors(depth), rows)
+
+    def _prepared(
+        self, choice: Choice, *, layout: Layout, backend: str, **given: Any
+    ) -> attention.Attend:
+        """Return the attention of a kind; `given`: fields, and the keys if they are others."""
+        config, weight = self.config, self.order[0].query.weight
+        return attention.prepare(
+            choice,
+            layout,
+            tensors=self.attention_tensors.of(choice),
+            heads=config.num_heads,
+            head_dim=config.hidden_size // config.num_heads,
+            dtype=compute_dtype(weight),
+            device=weight.device,
+            training=self.training,
+            dropout=config.attention_dropout,
+            backend=backend,
+            **given,
+        )
+
+
+def _queries(layout: Layout, rows: Tensor) -> Layout | None:
+    """Return the layout of the tokens `rows` (M,) alone; None if a sequence has none of them."""
+    owners = layout.document_ids[rows]
+    sizes = torch.bincount(owners, minlength=len(layout.lengths)).tolist()
+    if 0 in sizes or bool((owners.diff() < 0).any()):
+        return None
+    return Layout.of(sizes, layout.device)
 
 
 class TransformedHead(TiedHead):
@@ -187,7 +254,7 @@ def first_states(hidden: Tensor, lengths: Sequence[int]) -> Tensor:
     return hidden[F.pad(ends[:-1], (1, 0))]
 
 
-def layer_weights(config: EncoderConfig) -> int:
+def layer_weights(config: LayerSettings) -> int:
     """Return the number of weights that multiply each token in a layer."""
     width = config.hidden_size
     return 4 * width**2 + 2 * width * config.intermediate_size

@@ -71,6 +71,9 @@ class HfFormat:
     # Write `bos_token_id` and `eos_token_id`; transformers' defaults are ids of the original
     # vocabulary.
     bos_and_eos: bool = False
+    # Write `pad_token_id`, because the models there leave tokens of this id out. It is -1, the id
+    # of no token, for a tokenizer without padding.
+    has_padding: bool = False
     # Returns the arguments of `Config`, from config.json and its sizes; raises ValueError.
     read_config: Callable[[Settings, dict[str, Any]], dict[str, Any]] = lambda settings, sizes: (
         sizes

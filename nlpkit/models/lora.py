@@ -41,12 +41,19 @@ def targeted(config: Config, module: FamilyModel, model_config: FrozenConfig) ->
     """Return the layers that get adapters: our names with transformers' names.
 
     Raises:
-        UsageError: a target is not a linear layer of the family.
+        UsageError: a target is not a linear layer of the family, or there is no target.
     """
     names = hf_format.linear_names(module.FORMAT, module.Model, model_config)
+    if not names:
+        raise UsageError("lora: this model has no linear layers to adapt; tune it without lora")
     if config.targets == ALL:
         return dict(names)
     targets = module.LORA_TARGETS if config.targets is None else config.targets
+    if not targets:
+        raise UsageError(
+            "lora.targets: the family has no layers that are adapted by default; name some of "
+            f"{_known(names)}, or tune it without lora"
+        )
     layers: dict[str, str] = {}
     for target in [targets] if isinstance(targets, str) else targets:
         hits = {
@@ -55,13 +62,16 @@ def targeted(config: Config, module: FamilyModel, model_config: FrozenConfig) ->
             if any(name == target or name.endswith(f".{target}") for name in (ours, theirs))
         }
         if not hits:
-            known = ", ".join(sorted({ours.rpartition(".")[2] for ours in names}))
             raise UsageError(
-                f"lora.targets: no linear layer {target!r} in this model; it has {known}; "
+                f"lora.targets: no linear layer {target!r} in this model; it has {_known(names)}; "
                 f"{ALL}: every one"
             )
         layers |= hits
     return layers
+
+
+def _known(names: Mapping[str, str]) -> str:
+    return ", ".join(sorted({ours.rpartition(".")[2] for ours in names}))
 
 
 def adapt(model: nn.Module, config: Config, targets: Mapping[str, str]) -> None:

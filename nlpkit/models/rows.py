@@ -25,6 +25,14 @@ def resize_embeddings(
     return {**state, **longer}
 
 
+def without_padding(
+    state: Mapping[str, Tensor], tables: Sequence[str], vocab_size: int
+) -> dict[str, Tensor]:
+    """Return a state dict whose tables have no rows after `vocab_size` tokens."""
+    cut = {name: state[name][:vocab_size].clone() for name in tables if name in state}
+    return {**state, **cut}
+
+
 def _longer(table: Tensor, entries: int) -> Tensor:
     """Return (entries, C) of a table (V, C), or (entries,) of a bias (V,).
 

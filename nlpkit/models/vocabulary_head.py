@@ -36,20 +36,27 @@ class TiedHead(nn.Module):
         return 0.0
 
     def token_loss(
-        self, hidden: Tensor, index: Tensor, targets: Tensor, loss_weights: Tensor | None = None
+        self,
+        hidden: Tensor,
+        index: Tensor,
+        targets: Tensor,
+        loss_weights: Tensor | None = None,
+        label_smoothing: float | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the summed cross entropy of `targets` (M,), and the losses (M,), detached.
 
         `index` (M,) are the targets' rows of `hidden` (N, C); `loss_weights` (M,) are the weights
-        in the sum. Labels are smoothed only in training mode, not for held-out perplexity.
+        in the sum. Labels are smoothed only in training mode, not for held-out perplexity; by
+        `label_smoothing` or, if it is None, as the model does by default.
         """
+        smoothing = self.label_smoothing() if label_smoothing is None else label_smoothing
         return linear_cross_entropy(
             self.output_states(hidden[index]),
             self.output_table(),
             targets,
             loss_weights,
             bias=self.output_bias(),
-            label_smoothing=self.label_smoothing() if self.training else 0.0,
+            label_smoothing=smoothing if self.training else 0.0,
         )
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ T tokens of an example, M tokens of text in it, K targets, U units drawn togethe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -286,6 +286,25 @@ class TextMasking(Masking):
             ScoringInput({**example, "input_ids": copy}, target + text.start, target)
             for copy, target in zip(copies, targets[:, None], strict=True)
         ]
+
+
+def loss_parts(
+    names: Sequence[str], kinds: torch.Tensor, batch: Batch, index: torch.Tensor, each: torch.Tensor
+) -> dict[str, tuple[torch.Tensor, int]]:
+    """Return sum and number of the targets in sequences of each kind, by name.
+
+    Args:
+        kinds: (S,) index in `names` of each sequence.
+        index: (K,) rows of the targets in the pack.
+        each: (K,) their losses, without gradient.
+    """
+    import torch
+
+    sizes = torch.tensor(batch.lengths, device=kinds.device)
+    of_targets = kinds.repeat_interleave(sizes, output_size=batch.tokens)[index]
+    sums = each.new_zeros(len(names)).index_add(0, of_targets, each)
+    counts = torch.bincount(of_targets, minlength=len(names)).tolist()
+    return {name: (total, count) for name, total, count in zip(names, sums, counts, strict=True)}
 
 
 def special_ids(tokenizer: Extendable, tokens: Iterable[str]) -> list[int]:

@@ -10,7 +10,7 @@ from pydantic import ConfigDict
 from pydantic import Field as Setting
 
 from nlpkit import registry
-from nlpkit.objectives.contract import ModelSettings, Objective, Spans
+from nlpkit.objectives.contract import ModelSettings, Objective, Spans, Term
 from nlpkit.part import Part, name_in
 
 if TYPE_CHECKING:
@@ -79,8 +79,13 @@ def bound(
 def difference(one: Objective | type[Objective], other: Objective | type[Objective]) -> str:
     """Return why two objectives (or classes) cannot be mixed, or an empty string."""
     if {*one.inputs} != {*other.inputs}:
-        return (
-            f"give the model other inputs: {', '.join(one.inputs)}, and {', '.join(other.inputs)}"
+        hints = [hint for each in (one, other) if (hint := getattr(each, "beside_others", ""))]
+        return "; ".join(
+            [
+                f"give the model other inputs: {', '.join(one.inputs)}, and "
+                f"{', '.join(other.inputs)}",
+                *hints,
+            ]
         )
     if one.drop_unknown != other.drop_unknown:
         return "do not both leave out unknown tokens"
@@ -97,4 +102,20 @@ def same_spans(one: Spans, other: Spans) -> bool:
     return (one.before, one.after) == (other.before, other.after) and all(
         np.array_equal(getattr(one, name), getattr(other, name))
         for name in ("document", "start", "stop")
+    )
+
+
+def summed(name: str, one: Term, other: Term) -> Term:
+    """Return the sum of a term of two members; raise `ValueError` if its weights differ."""
+    if one.weight != other.weight:
+        raise ValueError(
+            f"objective.of: two members have a loss {name}, with the weights {one.weight:g} and "
+            f"{other.weight:g}; they must be equal"
+        )
+    return Term(
+        one.loss_sum + other.loss_sum,
+        one.num_targets + other.num_targets,
+        one.weight,
+        {**(one.parts or {}), **(other.parts or {})},
+        one.of_text and other.of_text,
     )

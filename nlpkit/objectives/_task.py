@@ -129,6 +129,11 @@ class Task(ABC):
         """Return `config` with the settings that come from the training rows."""
         return config
 
+    @classmethod
+    def vocabulary_texts(cls, config: Any, row: Any) -> list[str]:
+        """Return the texts of a row that train a tokenizer, where files hold rows alone."""
+        return [value for value in row.values.values() if isinstance(value, str)]
+
     def predict(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
     ) -> tuple[Loss, list[Any]]:

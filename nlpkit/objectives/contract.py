@@ -133,6 +133,10 @@ class ModelSettings(Protocol):
     def summary_token(self) -> str: ...
     @property
     def mask_token(self) -> str: ...
+    @property
+    def target_tokens(self) -> tuple[str, str]: ...
+    @property
+    def label_smoothing(self) -> float: ...
 
 
 class TrainedModel(Protocol):
@@ -154,6 +158,7 @@ class TrainedModel(Protocol):
         index: torch.Tensor,
         targets: torch.Tensor,
         loss_weights: torch.Tensor | None = None,
+        label_smoothing: float | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the sum of the cross entropies at rows `index` (M,), and the values (M,)."""
 
@@ -198,7 +203,10 @@ class Objective(Protocol):
         """Return the spans of documents of these `lengths` (D,) that become examples."""
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the tokens of the examples made from pieces of these lengths (I,)."""
+        """Return the tokens of the examples made from pieces of these lengths (I,).
+
+        If its attribute `slack` is set, an example may have so many tokens fewer.
+        """
 
     def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return one example made of a piece's `ids`; all randomness comes from `rng`.
@@ -261,6 +269,7 @@ class TextObjective:
     unlearned_id: int | None = None  # a token of the documents that is never a target
     extra = 0
     min_piece = 1
+    slack = 0  # tokens that an example may have fewer than `length` says
 
     def __init__(self, config: Any, tokenizer: Tokenizer, model_config: ModelSettings):
         """Bind the settings.
@@ -331,6 +340,24 @@ class Generative(Protocol):
         Raises:
             ValueError: the objective cannot predict anything from this text.
         """
+
+
+@runtime_checkable
+class ReadsSource(Protocol):
+    """The additional members of an objective whose model reads the input as a source sequence."""
+
+    max_new_tokens: int  # the largest number of new tokens; `max_length` is that of the source
+
+    def encode_input(self, text: str) -> list[int]:
+        """Return the ids of an input, with what the objective puts in front of it."""
+
+
+@runtime_checkable
+class DecodesOutput(Protocol):
+    """The additional method of an objective whose outputs are more than text: sentinels."""
+
+    def decode_output(self, ids: Sequence[int]) -> str:
+        """Return the output of generated tokens."""
 
 
 @runtime_checkable

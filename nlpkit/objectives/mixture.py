@@ -4,10 +4,11 @@
 masks in this way (Dong et al. 2019, arXiv:1905.03197, sec. 2.3). In a list of objectives, in
 contrast, every example has the losses of all.
 
-The members must cut documents in the same way and make examples of the same length with the same
-inputs, because an epoch is packed before members are drawn. Terms of the same name are one term, a
-mean over the targets of all its members. The weight of a term is its own weight times the share of
-the examples that have it.
+An epoch is packed before members are drawn. So the members must give the model the same inputs and
+cut documents in the same way; where one cuts at sentences (`sop`), the others take its pieces. If
+one adds more tokens to a piece than another, batches are planned for the longest example. Terms of
+the same name are one term, a mean over the targets of all its members. The weight of a term is its
+own weight times the share of the examples that have it.
 
 N tokens, S sequences of a pack, T tokens of an example.
 """
@@ -17,19 +18,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from pydantic import Field as Setting
 from pydantic import field_validator
 
 from nlpkit.config import FrozenConfig
-from nlpkit.data.loader import Scheduled
+from nlpkit.data.loader import CutAtMarks, Scheduled
 from nlpkit.data.marks import Marked
 from nlpkit.data.pack import LENGTHS, SOURCE_LENGTHS, Batch
 from nlpkit.errors import UsageError
 from nlpkit.objectives._combined import joined
-from nlpkit.objectives._members import Member, bound, difference, same_spans
+from nlpkit.objectives._members import Member, bound, difference, same_spans, summed
 from nlpkit.objectives.contract import (
     IGNORE,
     Field,
@@ -115,6 +116,10 @@ class Objective(TextObjective):
             MEMBER: Field(np.int64, per="sequence", names=self.labels),
             TOKENS: Field(np.int64, per="sequence"),
         }
+        if cut_marks := {m.cut_mark for m in self.members if isinstance(m, CutAtMarks)}:
+            self.cut_mark = cut_marks.pop()
+            if cut_marks:
+                raise ValueError("objective.of: members cut documents at different marks")
         self.token_field = next(n for n, kind in self.fields.items() if kind.per == "token")
         self._generate_as(next((m for m in self.members if isinstance(m, Generative)), None))
 
@@ -136,27 +141,61 @@ class Objective(TextObjective):
         """Return the spans of the members.
 
         Raises:
-            UsageError: the members cut documents differently, or their examples differ in length.
+            UsageError: the members cut documents differently.
         """
         first, *others = (member.spans(lengths) for member in self.members)
         for number, other in enumerate(others, 1):
-            names = f"{self.labels[0]} and {self.labels[number]}"
-            if not same_spans(first, other):
-                raise UsageError(
-                    f"objective.of: {names} cut documents differently; give both the same "
-                    "max_length and the same other settings of pieces"
-                )
-            sizes = first.stop - first.start
-            if not np.array_equal(self.length(sizes), self.members[number].length(sizes)):
-                raise UsageError(
-                    f"objective.of: {names} make examples of different lengths from a piece; "
-                    "members must add the same number of tokens to it"
-                )
+            self._check_spans((0, first), (number, other))
+        self._set_slack(first)
         return first
 
+    def spans_at(self, lengths: np.ndarray, starts: np.ndarray) -> Spans:
+        """Return the spans of the members that cut at a mark; the others take the same pieces.
+
+        Raises:
+            UsageError: the members cut documents differently, or a piece is too long for one.
+        """
+        found = [
+            (number, cast(Spans, member.spans_at(lengths, starts)))
+            for number, member in enumerate(self.members)
+            if isinstance(member, CutAtMarks)
+        ]
+        (cutter, first), *others = found
+        for other in others:
+            self._check_spans((cutter, first), other)
+        sizes = first.stop - first.start
+        for label, member in zip(self.labels, self.members, strict=True):
+            limit = getattr(member.config, "max_length", None)
+            longest = int(member.length(sizes).max(initial=0))
+            if limit is not None and longest > limit:
+                raise UsageError(
+                    f"objective.of: {label} takes the pieces of {self.labels[cutter]}, which make "
+                    f"examples of up to {longest} tokens, and has max_length {limit}; raise it"
+                )
+        self._set_slack(first)
+        return first
+
+    def _set_slack(self, spans: Spans) -> None:
+        """Set how much shorter than planned the examples of these spans may be."""
+        lengths = [member.length(spans.stop - spans.start) for member in self.members]
+        shorter = (np.max(lengths, axis=0) - np.min(lengths, axis=0)).max(initial=0)
+        self.slack = int(shorter) + max(getattr(member, "slack", 0) for member in self.members)
+
+    def _check_spans(self, one: tuple[int, Spans], other: tuple[int, Spans]) -> None:
+        """Raise `UsageError` if two members, by their numbers, have other spans."""
+        if not same_spans(one[1], other[1]):
+            raise UsageError(
+                f"objective.of: {self.labels[one[0]]} and {self.labels[other[0]]} cut documents "
+                "differently; give both the same max_length and the same other settings of pieces"
+            )
+
     def length(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the number of tokens of the examples made from pieces of these lengths (I,)."""
-        return self.members[0].length(pieces)
+        """Return the tokens that examples made from pieces of these lengths (I,) have at most.
+
+        They are packed before their members are drawn, and one member may add more tokens to a
+        piece than another.
+        """
+        return np.max([member.length(pieces) for member in self.members], axis=0)
 
     def example(
         self, ids: Any, rng: np.random.Generator, mates: Sequence[Any] = ()
@@ -205,7 +244,7 @@ class Objective(TextObjective):
         shares: dict[str, float] = {}
         for number, share in enumerate(self.shares.tolist()):
             for name, term in self._terms(number, made_by == number, model, hidden, batch).items():
-                terms[name] = _sum(name, terms[name], term) if name in terms else term
+                terms[name] = summed(name, terms[name], term) if name in terms else term
                 shares[name] = shares.get(name, 0.0) + share
         return Loss({n: replace(t, weight=t.weight * shares[n]) for n, t in terms.items()})
 
@@ -270,19 +309,3 @@ def _rows(values: Any, chosen: np.ndarray) -> Any:
     import torch
 
     return values[torch.from_numpy(np.flatnonzero(chosen)).to(values.device)]
-
-
-def _sum(name: str, one: Term, other: Term) -> Term:
-    """Return the sum of a term of two members; raise `ValueError` if its weights differ."""
-    if one.weight != other.weight:
-        raise ValueError(
-            f"objective.of: two members have a loss {name}, with the weights {one.weight:g} and "
-            f"{other.weight:g}; they must be equal"
-        )
-    return Term(
-        one.loss_sum + other.loss_sum,
-        one.num_targets + other.num_targets,
-        one.weight,
-        {**(one.parts or {}), **(other.parts or {})},
-        one.of_text and other.of_text,
-    )

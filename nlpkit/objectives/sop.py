@@ -78,7 +78,7 @@ class Objective(Pairing):
             return {}
         from torch import nn
 
-        size = self.model_config.hidden_size  # type: ignore[attr-defined]
+        size = self.model_config.state_size  # type: ignore[attr-defined]
         layer = nn.Linear(size, len(self.orders))
         nn.init.normal_(layer.weight, std=0.02)
         nn.init.zeros_(layer.bias)
@@ -86,7 +86,7 @@ class Objective(Pairing):
 
     def spans(self, lengths: np.ndarray) -> Spans:
         """Raise `UsageError`: pieces are cut at sentences, not by lengths alone."""
-        raise UsageError("objective: sop cuts text at sentences, so it cannot be part of a mixture")
+        raise UsageError("objective: sop cuts text at sentences, and needs the marks of them")
 
     def spans_at(self, lengths: np.ndarray, starts: np.ndarray) -> Spans:
         """Return pieces of whole sentences, which begin at `starts` in all documents as one."""

@@ -123,6 +123,12 @@ class Objective(FramedTask):
         labels = sorted(found, key=lambda tag: (tag != "O", tag))
         return config.model_copy(update={"labels": labels})
 
+    @classmethod
+    def vocabulary_texts(cls, config: Config, row: Row) -> list[str]:
+        """Return the words; a text is read as its characters, but trains a tokenizer whole."""
+        words = row.values.get(config.words, "")
+        return [words if isinstance(words, str) else " ".join(map(str, words))]
+
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return the words with line breaks between them; raise `RowError`."""
         words, tags = _words(row, self.config.words), _tags(row, self.config)

@@ -1,40 +1,109 @@
 """Translation language modelling (XLM, Lample and Conneau 2019, arXiv:1901.07291, sec. 3.4).
 
 `[CLS] A [SEP] B [SEP]`: a sentence and its translation (`data.format: parallel`), masked as in
-`mlm`, so that a token is predicted from both languages. Positions restart at the translation. Token
-types are the languages: 0 the source's files, 1 the target's; they are the language embedding.
+`mlm`, so that a token is predicted from both languages. Positions restart at the translation. Each
+token has its language, `langs` of XLM or the token type of other families: 0 in the source's files,
+1 in the target's.
 A pair that is too long is dropped, because what is left of it would not be a translation.
+
+The paper trains masked language modelling of each language beside it: `monolingual` is the share of
+the pairs whose texts are two sequences, `[CLS] A [SEP]` and `[CLS] B [SEP]`, that do not see each
+other.
 
 T tokens of an example, D pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.data.marks import Marked
+from nlpkit.data.pack import LENGTHS
 from nlpkit.errors import DataError
-from nlpkit.objectives._masking import Masking, Rates
+from nlpkit.objectives._masking import Masking, Rates, loss_parts
 from nlpkit.objectives._pairs import Pairing, part
-from nlpkit.objectives.contract import Field, Spans
+from nlpkit.objectives.contract import (
+    IGNORE,
+    Field,
+    Loss,
+    ModelSettings,
+    Spans,
+    Term,
+    TrainedModel,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from nlpkit.data.pack import Batch
+    from nlpkit.tokenizers.contract import Extendable
+
+
+KINDS = ("tlm", "mlm")  # of sequences: a pair, or a text of one language
 
 
 class Config(Rates):
     """How many tokens are targets, and what becomes of them."""
 
     max_length: int = Setting(256, ge=5, description="longest example, in tokens")
+    languages: list[int] = Setting(
+        [0, 1],
+        min_length=2,
+        max_length=2,
+        description="numbers of the languages of the first and the second files in the model",
+    )
+    monolingual: float = Setting(
+        0.0,
+        ge=0,
+        le=1,
+        description="share of the pairs whose texts are masked apart, as in mlm, each a sequence "
+        "of its own",
+    )
 
 
 class Objective(Masking, Pairing):
     """Examples and loss of translation language modelling."""
 
-    inputs = ("input_ids", "token_type_ids", "position_ids")
-    fields: Mapping[str, Field] = {**Masking.fields, "position_ids": Field(np.int64)}
-    needs = ("bidirectional", "pairs", "given_positions")
+    inputs: tuple[str, ...] = ("input_ids", "token_type_ids", "langs", "position_ids")
+    fields: Mapping[str, Field] = {
+        **Masking.fields,
+        "langs": Field(np.int64),
+        "position_ids": Field(np.int64),
+    }
+    needs = ("bidirectional", "languages", "given_positions")
     marks = ("second_side",)
+    beside_others = "tlm masks texts of one language, too: set monolingual instead of a mixture"
+
+    def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
+        """Bind the settings.
+
+        Raises:
+            ValueError: `max_length` is more than the model has positions, or it has too few
+                languages.
+        """
+        super().__init__(config, tokenizer, model_config)
+        # Families of BERT's kind have token types and no languages.
+        self.language_field, other = "langs", "token_type_ids"
+        setting = "num_languages"
+        if model_config.pairs:
+            self.language_field, other = other, self.language_field
+            setting = "type_vocab_size"
+        self.inputs = tuple(name for name in self.inputs if name != other)
+        self.fields = {name: kind for name, kind in self.fields.items() if name != other}
+        if config.monolingual:
+            self.extra, self.slack = 4, 1  # each text has two tokens around it, a pair three
+            self.parts = KINDS
+            self.fields["monolingual"] = Field(np.int64, per="sequence", names=KINDS)
+        known = getattr(model_config, setting)
+        if not 0 <= min(config.languages) <= max(config.languages) < known:
+            raise ValueError(
+                f"objective.languages: {config.languages}; the model has 0 to {known - 1}; raise "
+                f"model.{setting} or change them"
+            )
 
     def spans(self, lengths: np.ndarray) -> Spans:
         """Return each pair that is short enough as one piece."""
@@ -48,7 +117,7 @@ class Objective(Masking, Pairing):
         return Spans(document, np.zeros(len(document), np.int64), lengths[document], dropped)
 
     def example(self, ids: Marked, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return both texts of a pair, masked.
+        """Return both texts of a pair, masked, as one sequence or as two.
 
         Raises:
             DataError: the document is no pair.
@@ -60,7 +129,38 @@ class Objective(Masking, Pairing):
                 "objective: tlm reads pairs of a text and its translation; set data.format: "
                 "parallel and name both files"
             )
-        example = self.joined((part(ids, 0, cut), part(ids, cut, len(ids))))
-        position = np.arange(len(example["input_ids"]))
-        position[cut + 2 :] -= cut + 2
-        return self.masked(example | {"position_ids": position}, rng)
+        apart = bool(self.config.monolingual) and rng.random() < self.config.monolingual
+        texts = (part(ids, 0, cut), part(ids, cut, len(ids)))
+        example = self._apart(texts) if apart else self.joined(texts)
+        side = example.pop("token_type_ids")
+        begin = int((side == 0).sum())
+        position = np.arange(len(side))
+        position[begin:] -= begin
+        example |= {"position_ids": position}
+        example[self.language_field] = np.array(self.config.languages)[side]
+        if self.config.monolingual:
+            sizes = [begin, len(side) - begin] if apart else [len(side)]
+            example |= {LENGTHS: np.array(sizes), "monolingual": np.full(len(sizes), int(apart))}
+        return self.masked(example, rng)
+
+    def _apart(self, texts: Sequence[Marked]) -> dict[str, np.ndarray]:
+        """Return the texts as two sequences, with their sides as token types."""
+        frames = [np.concatenate([[self.start], text.ids, [self.end]]) for text in texts]
+        side = np.repeat(np.arange(2), [len(frame) for frame in frames])
+        return {"input_ids": np.concatenate(frames).astype(np.int64), "token_type_ids": side}
+
+    def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Return the two texts of an example."""
+        ids, (_, second) = example["input_ids"], np.flatnonzero(example["position_ids"] == 0)
+        before = len(example.get(LENGTHS, [0])) - 1  # tokens before the second text in its sequence
+        return [ids[1 : second - 1], ids[second + before : -1]]
+
+    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
+        """Return cross entropy over the targets; `parts` has that of each kind of sequence."""
+        if not self.config.monolingual:
+            return super().loss(model, hidden, batch)
+        labels = batch.fields["labels"]
+        index = (labels != IGNORE).nonzero().squeeze(1)
+        loss_sum, each = model.token_loss(hidden, index, labels[index])
+        parts = loss_parts(KINDS, batch.fields["monolingual"], batch, index, each)
+        return Loss({"mlm": Term(loss_sum, len(index), parts=parts, of_text=True)})

@@ -15,14 +15,14 @@ T tokens of an example.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field as Setting
 from pydantic import model_validator
 
 from nlpkit.data.marks import Marked
-from nlpkit.objectives._masking import Masking, Rates
+from nlpkit.objectives._masking import Masking, Rates, loss_parts
 from nlpkit.objectives._pairs import Pairing, part, sentence_starts
 from nlpkit.objectives.contract import (
     IGNORE,
@@ -130,15 +130,8 @@ class Objective(Masking, Pairing):
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return cross entropy over the targets; `parts` has that under each mask."""
-        import torch
-
         labels = batch.fields["labels"]
         index = (labels != IGNORE).nonzero().squeeze(1)
         loss_sum, token_losses = model.token_loss(hidden, index, labels[index])
-        sizes = torch.tensor(batch.lengths, device=labels.device)
-        kinds = batch.fields["mask"].repeat_interleave(sizes, output_size=len(labels))[index]
-        sums = token_losses.new_zeros(len(MASKS)).index_add(0, kinds, token_losses)
-        counts = torch.bincount(kinds, minlength=len(MASKS)).tolist()
-        figures = zip(self.parts, sums, counts, strict=True)
-        parts: dict[str, Any] = {name: (total, count) for name, total, count in figures}
+        parts = loss_parts(self.parts, batch.fields["mask"], batch, index, token_losses)
         return Loss({"unilm": Term(loss_sum, len(index), parts=parts, of_text=True)})

@@ -14,12 +14,13 @@ from nlpkit.attention.layout import Layout
 from nlpkit.data.corpus import Counts
 from nlpkit.data.items import Items
 from nlpkit.data.loader import Stream, packing_efficiency
-from nlpkit.data.pack import Batch
+from nlpkit.data.pack import SOURCE_LENGTHS, Batch
 from nlpkit.data.store import Callbacks, Corpus
 from nlpkit.errors import UsageError
+from nlpkit.models.flops import step_flops
 from nlpkit.objectives.contract import IGNORE
 from nlpkit.recipe import Resolved
-from nlpkit.runs import build
+from nlpkit.runs import build, checks
 from nlpkit.runs.model_part import model_part
 from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.train import machine
@@ -82,6 +83,7 @@ def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
     part = model_part(resolved, run_path, info=log.info)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
+    checks.check_backend(resolved, part, where)
     data = build.build_data(resolved, part, run_path, Callbacks(note=log.detail, warn=log.warn))
     settings = resolved.recipe.train
     stream = Stream(
@@ -105,7 +107,6 @@ def describe(plan: Plan) -> dict[str, Any]:
     steps_per_epoch = float(batches_per_epoch(stream) / settings.batches_per_step)
     first = plan.first
     vocab_size = data.vocab_size
-    module = plan.part.module()
     return {
         "data": {
             "train": _corpus(data.train) | {"examples": len(data.examples)},
@@ -131,9 +132,10 @@ def describe(plan: Plan) -> dict[str, Any]:
             "trained_parameters": plan.trained,
             "state_bytes": plan.state_bytes,
             "new_tokens": plan.part.new_tokens(vocab_size),
-            "flops_per_step": float(
-                module.flops(plan.part.config, vocab_size, first.lengths, first.targets)
-                * settings.batches_per_step
+            "flops_per_step": settings.batches_per_step
+            * step_flops(
+                *(plan.part.module(), plan.part.config, vocab_size),
+                *(first.lengths, first.targets, first.fields.get(SOURCE_LENGTHS, ())),
             ),
         },
         "settings": plan.resolved.dump(),
@@ -174,7 +176,7 @@ def _target_share(plan: Plan, batches: int = 16) -> float:
 def table_of_batch(plan: Plan) -> Iterator[str]:
     """Yield the first batch as tab-separated lines, one token per line.
 
-    A blank line separates sequences.
+    A blank line separates sequences. The tokens of a source stand before those of its target.
     The last column is the token to be predicted. Fields with one value for each sequence are on the
     line of its last token.
     """
@@ -182,14 +184,24 @@ def table_of_batch(plan: Plan) -> Iterator[str]:
     names = [n for n, f in fields.items() if f.per == "token"]
     labels = batch.fields.get("labels")
     others = [n for n, f in fields.items() if f.per == "sequence"]
+    sources = [n for n, f in fields.items() if f.per == "source"]
     last = [] if labels is None else ["target"]
-    yield "\t".join(["sequence", "token", *names, *others, *last])
+    yield "\t".join(["sequence", "token", *names, *others, *sources, *last])
     start = 0
+    ends_of_sources = np.cumsum(batch.fields.get(SOURCE_LENGTHS, ()))
     for number, length in enumerate(batch.lengths):
+        if sources:
+            stop = int(ends_of_sources[number])
+            empty = [""] * (len(names) + len(others))
+            for row in range(stop - batch.fields[SOURCE_LENGTHS][number], stop):
+                values = [str(batch.fields[name][row].item()) for name in sources]
+                token = _shown(tokenizer, batch.fields[sources[0]][row])
+                yield "\t".join([str(number), token, *empty, *values, *[""] * len(last)])
         for row in range(start, start + length):
             values = [str(batch.fields[name][row].item()) for name in names]
             ends = row == start + length - 1
             values += [_of_sequence(plan, n, number) if ends else "" for n in others]
+            values += [""] * len(sources)
             if labels is not None:
                 values.append("" if labels[row] == IGNORE else _shown(tokenizer, labels[row]))
             token = _shown(tokenizer, batch.fields["input_ids"][row])

@@ -141,6 +141,16 @@ class Recipe(FrozenConfig):
             raise ValueError("must have at least 1 entry")
         return tuple(value) if isinstance(value, list | tuple) else (value,)
 
+    @field_validator("objective")
+    @classmethod
+    def _of_one_length(cls, objectives: tuple[Objective, ...]) -> tuple[Objective, ...]:
+        """Give objectives that follow in a list the first one's `max_length`, if they name none.
+
+        They change its examples, so no other length has a meaning.
+        """
+        first, *others = objectives
+        return first, *(_as_long(each, first) for each in others)
+
     @field_serializer("objective")
     def _one_or_more(self, objectives: tuple[Objective, ...]) -> Any:
         return objectives[0] if len(objectives) == 1 else list(objectives)
@@ -272,6 +282,15 @@ def _shown(path: Path) -> str:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
         return str(path)
+
+
+def _as_long(section: Objective, first: Objective) -> Objective:
+    """Return the section with the `max_length` of the first, where it names none."""
+    config = section.config
+    length = getattr(first.config, "max_length", None)
+    if length is None or "max_length" not in {*type(config).model_fields} - config.model_fields_set:
+        return section
+    return section.model_copy(update={"config": config.model_copy(update={"max_length": length})})
 
 
 def flatten(data: Any, path: KeyPath = ()) -> Iterator[KeyPath]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nlpkit import registry
-from nlpkit.attention.contract import Choice
+from nlpkit.attention.contract import Choice, ComputedKind
 from nlpkit.models.config import CAPABILITIES, ModelConfig
 from nlpkit.objectives import _members, mixture
 from nlpkit.objectives._task import Task
@@ -40,11 +40,17 @@ def with_attention(config: ModelConfig, choices: tuple[Choice, ...]) -> Any:
 
 
 def of_attention(section: Attention, config: ModelConfig) -> Iterator[Misfit]:
-    """Yield the kinds that a family cannot have."""
+    """Yield the kinds that a family cannot have, and a backend that a kind does not take."""
     for number, choice in enumerate(section.choices):
         if reason := config.refuses_attention(choice):
             path: Path = ("attention", "layers", number) if section.layers else ("attention",)
             yield (*path, "kind"), f"{choice.kind} does not fit the model: {reason}"
+    own = [c.kind for c in section.choices or config.kinds if isinstance(c.module, ComputedKind)]
+    if own and section.backend != "auto":
+        yield (
+            ("attention", "backend"),
+            f"kind {own[0]} computes itself and takes no backend; set it to auto",
+        )
 
 
 def of_objectives(
@@ -152,6 +158,7 @@ def _needed(lacking: Sequence[str], family: str, config: ModelConfig) -> str:
     wanted = [f"{n} ({CAPABILITIES[n]})" if n in CAPABILITIES else f"model.{n}" for n in lacking]
     kinds = ", ".join(dict.fromkeys(choice.kind for choice in config.attention))
     how = f" with attention {kinds}" if kinds else ""
+    how += "".join(f" with {name} {getattr(config, name)}" for name in config.capability_settings)
     return f"{', '.join(wanted)}, which family {family}{how} does not have"
 
 

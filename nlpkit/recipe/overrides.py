@@ -1,5 +1,7 @@
 """`--set section.key=value`: a change to a recipe from the command line."""
 
+import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +21,8 @@ def apply(document: Document, override: str, order: int) -> list[Problem]:
         return [Problem(order, (1, 1), f"--set {override}", "", what)]
     if value.strip() == "-":  # standard input; YAML reads a list of one null
         value = '"-"'
+    elif re.match(r"\s*\{\w+\}", value):  # begins with a field of a template; YAML reads a mapping
+        value = json.dumps(value.strip(), ensure_ascii=False)
     try:
         given = yaml.read(value, source, order)
     except RecipeError as error:

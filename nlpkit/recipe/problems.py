@@ -195,6 +195,8 @@ def _advice(wanted: str, value: Any, place: Place) -> str | None:
             return "remove the quotes"
         meant = _BOOLEANS.get(str(value).lower())
         return f"write {meant}" if meant else None
+    elif "text" in wanted and isinstance(value, dict) and not any(value.values()):
+        return "put `{…}` in quotes"  # a field of a template, which YAML reads as settings
     elif "text" in wanted and isinstance(value, (bool, int, float)):
         return "put it in quotes"
     elif wanted == "a list" and isinstance(value, (str, int, float)):

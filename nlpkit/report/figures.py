@@ -4,6 +4,7 @@ import math
 import os
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,17 @@ from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import Unsupported
 from nlpkit.report.svg import MARKERS, PALETTE, Chart, Line, span
 
-_READABLE = 48  # up to this number of tokens or classes the axes have labels
+READABLE = 48  # up to this number of tokens or classes the axes have labels
 _WITH_COUNTS = 30  # up to this number of classes the cells of a confusion table have numbers
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """The weights (T, S) of the tokens of a source for each token of a target."""
+
+    weights: np.ndarray
+    source: list[str]
+    target: list[str]
 
 
 def _pyplot() -> Any:
@@ -114,10 +124,35 @@ def mask_figure(
     for axes in (whole, one):
         axes.set_xlabel("key")
         axes.set_ylabel("query")
-    if stop - start <= _READABLE:
+    if stop - start <= READABLE:
         ticks = range(stop - start)
         one.set_xticks(ticks, tokens[start:stop], rotation=90, fontsize=7)
         one.set_yticks(ticks, tokens[start:stop], fontsize=7)
+    _save(plt, figure, path)
+
+
+def alignment_figure(alignments: Sequence[Alignment], path: Path) -> None:
+    """Draw a panel for each alignment; columns are tokens of the source, rows of the target."""
+    plt = _pyplot()
+    rows = math.ceil(len(alignments) / 2)
+    columns = min(2, len(alignments))
+    figure, grid = plt.subplots(
+        rows, columns, figsize=(6 * columns, 6 * rows), layout="constrained", squeeze=False
+    )
+    for axes in grid.flat[len(alignments) :]:
+        axes.set_visible(False)
+    for axes, each in zip(grid.flat, alignments, strict=False):
+        image = axes.imshow(each.weights, cmap="gray", interpolation="nearest", vmin=0, vmax=1)
+        axes.xaxis.set_ticks_position("top")
+        axes.set_xticks(range(len(each.source)), each.source, rotation=90, fontsize=9)
+        axes.set_yticks(range(len(each.target)), each.target, fontsize=9)
+        axes.set_xlabel("source")
+        axes.set_ylabel("written")
+    figure.colorbar(image, ax=grid, shrink=0.4, label="weight")
+    _save(plt, figure, path)
+
+
+def _save(plt: Any, figure: Any, path: Path) -> None:
     with name_path_in_errors(path), warnings.catch_warnings():
         # Characters without a font are drawn as boxes; matplotlib would warn about each.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
@@ -140,7 +175,7 @@ def confusion_figure(labels: Sequence[str], counts: Sequence[Sequence[int]], pat
     axes.set_ylabel("right")
     right = int(np.trace(table))
     axes.set_title(f"{right:,} of {table.sum():,} rows right", fontsize=10)
-    if len(labels) <= _READABLE:
+    if len(labels) <= READABLE:
         turned = 90 if max(map(len, labels)) > 3 else 0
         axes.set_xticks(range(len(labels)), labels, rotation=turned)
         axes.set_yticks(range(len(labels)), labels)

@@ -98,7 +98,7 @@ def _facts_of(history: History) -> dict[str, str]:
     finished = status.pop("finished", None)
     # Recipes with a length in epochs have null; older runs have `steps` only in the recipe.
     planned = status.pop("steps", None) or history.settings.get("train.steps", "?")
-    for shown_elsewhere in ("step", "data"):
+    for shown_elsewhere in ("step", "data", "finite"):
         status.pop(shown_elsewhere, None)
     entropy = status.pop("held_out_unigram_entropy", None)
     facts = {

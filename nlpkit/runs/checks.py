@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from nlpkit import registry
-from nlpkit.errors import DataError, UsageError
+from nlpkit.attention.check import check_backend as check_choice
+from nlpkit.errors import DataError, RecipeError, Unsupported, UsageError
 from nlpkit.objectives._task import Task
-from nlpkit.recipe import Resolved, fit
+from nlpkit.recipe import COMMAND_LINE, Resolved, fit
 from nlpkit.recipe.places import dotted
 from nlpkit.runs.parts import ModelPart
 from nlpkit.score import named
@@ -29,6 +32,35 @@ def validated_objective(resolved: Resolved, part: ModelPart) -> Any:
             "answers to score; remove the setting"
         )
     return objective_class
+
+
+def check_backend(resolved: Resolved, part: ModelPart, device: torch.device) -> None:
+    """Raise `RecipeError` if `attention.backend` cannot train the model on this device.
+
+    Data need not be read for this. A precision that is not chosen yet counts as bf16, for which
+    all backends are made.
+    """
+    recipe, config = resolved.recipe, part.config
+    if recipe.attention.backend == "auto" or not config.kinds:
+        return
+    heads = getattr(config, "num_heads", 1)
+    width = getattr(config, "width_per_head", None) or getattr(config, "hidden_size", 64) // heads
+    try:
+        for choice in dict.fromkeys(config.kinds):
+            check_choice(
+                choice,
+                recipe.attention.backend,
+                heads=heads,
+                head_dim=width,
+                dtype=torch.float32 if recipe.train.precision == "fp32" else torch.bfloat16,
+                device=device,
+                dropout=getattr(config, "attention_dropout", 0.0),
+            )
+    except Unsupported as error:
+        setting = "attention.backend"
+        origin = resolved.origin[setting]
+        where = f"--set {setting}" if origin == COMMAND_LINE else f"{origin}: {setting}"
+        raise RecipeError([f"{where}: {error}; auto chooses one that can"]) from error
 
 
 def _remedy(resolved: Resolved, part: ModelPart) -> str:

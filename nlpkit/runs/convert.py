@@ -22,7 +22,7 @@ from nlpkit.checkpoints.family import family_of
 from nlpkit.disk import name_path_in_errors, sync
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
-from nlpkit.models.rows import vocabulary_size
+from nlpkit.models.rows import vocabulary_size, without_padding
 from nlpkit.runs.opened import find_checkpoint, verify
 from nlpkit.tokenizers.contract import Tokenizer
 
@@ -73,7 +73,11 @@ def convert(
     pad_id = tokenizer.pad_id if tokenizer is not None else None
     ends = (tokenizer.bos_id, tokenizer.eos_id) if tokenizer is not None else (None, None)
     folders = hf_layout.layout(
-        *(family, loaded.config, loaded.state), pad_id=pad_id, bos_and_eos=ends, head=loaded.head
+        *(family, loaded.config, loaded.state),
+        pad_id=pad_id,
+        bos_and_eos=ends,
+        head=loaded.head,
+        target_ids=tokenizer_files.target_ids(tokenizer, loaded.config.target_tokens),
     )
     dtype = requested or old.precision
     for folder, (settings, tensors) in folders.items():
@@ -161,6 +165,9 @@ def _tokenizer(
         return None
     tokenizer = tokenizer_files.load(vocabulary or any_layout.tokenizer_home(path))[1]
     rows = vocabulary_size(loaded.state, tables)
+    if loaded.config.padded_vocabulary and rows > tokenizer.vocab_size:
+        rows = tokenizer.vocab_size
+        loaded.state.update(without_padding(loaded.state, tables, rows))
     if rows not in (0, tokenizer.vocab_size):
         name = vocabulary or "in its directory"
         raise FileError(

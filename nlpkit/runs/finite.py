@@ -24,8 +24,11 @@ def find_problem(path: Path) -> str | None:
 
     Earlier versions also saved weights that were not finite.
     """
-    if problem := files.find_corruption(path):
-        return problem
+    return files.find_corruption(path) or find_not_finite(path)
+
+
+def find_not_finite(path: Path) -> str | None:
+    """Return which weights of a checkpoint are not finite, or None."""
     for file in sorted(path.rglob("*.safetensors")):
         if file.name == files.OPTIMIZER_STATE:
             continue

@@ -25,7 +25,7 @@ from nlpkit.disk import file_sha256, user_path
 from nlpkit.errors import DivergedError, FileError, UsageError
 from nlpkit.models import families
 from nlpkit.models.head import TaskHead, taken_head
-from nlpkit.models.rows import vocabulary_size
+from nlpkit.models.rows import vocabulary_size, without_padding
 from nlpkit.objectives import _members
 from nlpkit.objectives._combined import combined
 from nlpkit.objectives._preprocessed import Preprocessed
@@ -92,6 +92,9 @@ def open_checkpoint(
     home = any_layout.tokenizer_home(directory)
     tokenizer = tokenizer_files.load(home)[1] if part.vocabulary else None
     part.rows = vocabulary_size(state, part.vocabulary) or None
+    if tokenizer is not None and part.is_padded(tokenizer.vocab_size):
+        part.rows = tokenizer.vocab_size
+        state = without_padding(state, part.vocabulary, part.rows)
     if tokenizer is not None and part.rows not in (None, tokenizer.vocab_size):
         raise FileError(
             f"{directory}: the model has {part.rows} tokens and its tokenizer has "
@@ -253,7 +256,7 @@ def _model(
     model.load_state_dict(state, assign=True)
     if task_head is not None:
         part.outputs = len(taken["weight"])
-        model.head = task_head.new(part.config.hidden_size, part.outputs, 0.0)
+        model.head = task_head.new(part.config.state_size, part.outputs, 0.0)
         model.head.load_state_dict(taken, assign=True)
     return model.requires_grad_(False)
 

@@ -88,7 +88,7 @@ class ModelPart:
 
     def new_head(self) -> Head:
         """Return a randomly initialized output layer for the task."""
-        return self.head.new(self.config.hidden_size, self.outputs, self.head_dropout)
+        return self.head.new(self.config.state_size, self.outputs, self.head_dropout)
 
     @property
     def head(self) -> TaskHead:
@@ -99,6 +99,10 @@ class ModelPart:
     def vocabulary(self) -> tuple[str, ...]:
         """The parameters whose first dimension is the vocabulary."""
         return families.vocabulary(self.family)
+
+    def is_padded(self, vocab_size: int) -> bool:
+        """Return whether `source` has more rows than tokens, as released T5 has."""
+        return self.config.padded_vocabulary and (self.rows or 0) > vocab_size
 
     def new_tokens(self, vocab_size: int) -> int:
         """Return the number of tokens that `init_from` does not have."""

@@ -22,7 +22,7 @@ from nlpkit.errors import DivergedError, UsageError
 from nlpkit.recipe import Resolved, flatten
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import value_at
-from nlpkit.runs import build, data_files
+from nlpkit.runs import build, checks, data_files
 from nlpkit.runs.announce import announce, conclude
 from nlpkit.runs.model_part import model_part
 from nlpkit.runs.parts import token_characters
@@ -117,7 +117,7 @@ def pretrain(
     checkpoint = files.read_pointer(directory.path, "latest")
     assert checkpoint is not None
     if is_main:
-        directory.set_status(finished=True, step=state.step)
+        directory.set_status(finished=True, finite=True, step=state.step)  # checked by `save`
     conclude(run, state, held_out)
     return checkpoint
 
@@ -213,6 +213,7 @@ def prepare(
     part = model_part(resolved, directory.path, resumed, log.info)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
+    checks.check_backend(resolved, part, accelerator.device)
     with accelerator.main_process_first():  # the other ranks read the text from the cache
         data = build.build_data(resolved, part, directory.path, callbacks)
     packing = {"budget": settings.batch_budget, "batches_per_step": settings.batches_per_step}

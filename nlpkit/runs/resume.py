@@ -65,8 +65,8 @@ def restore(run: Run, resume: str) -> State:
         ) from error
     if run.accelerator.is_main_process:
         _set_pointers(run, checkpoint, state)
-        if run.directory.status().get("steps") != run.settings.steps:  # --allow-change
-            run.directory.set_status(steps=run.settings.steps)
+        # With --allow-change, or finished with weights that are not finite, it has steps to do.
+        run.directory.set_status(finished=False, steps=run.settings.steps)
     run.log.info(f"resuming from {checkpoint.path} (step {state.step})")
     before, now = run.directory.status().get("threads"), torch.get_num_threads()
     if before not in (None, now):
@@ -271,7 +271,10 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
     }
     plain = {key: value for key, value in weights.items() if ".lora_" not in key}
     labels = getattr(objective.config, "labels", None)
-    folders = hf_layout.layout(part.family, part.config, plain, labels, pad_id, ends, part.head)
+    folders = hf_layout.layout(
+        *(part.family, part.config, plain, labels, pad_id, ends, part.head),
+        target_ids=tokenizer_files.target_ids(tokenizer, part.config.target_tokens),
+    )
     settings, tensors = folders[""]
     if part.lora is None:
         hf_layout.write_folders(directory, folders)

@@ -2,16 +2,20 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from nlpkit import registry
 from nlpkit.checkpoints import any_layout, tokenizer_files
-from nlpkit.data import corpus
+from nlpkit.data import corpus, formats
 from nlpkit.data.cache import content_hash, publish, scratch
+from nlpkit.data.items import read_rows
 from nlpkit.data.store import Callbacks
 from nlpkit.disk import file_sha256, read_json, write_json
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models.config import ModelConfig
+from nlpkit.models.rows import without_padding
+from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved
 from nlpkit.recipe.fit import classes, reads_text
 from nlpkit.runs import grow
@@ -87,10 +91,17 @@ def _with_special_tokens(
 
 
 def _check_rows(part: ModelPart, old: tuple[str, Tokenizer] | None, tokenizer: Tokenizer) -> None:
-    """Raise `UsageError` unless row r of the checkpoint's embedding is token r of the tokenizer."""
+    """Raise `UsageError` unless row r of the checkpoint's embedding is token r of the tokenizer.
+
+    Rows after the last token are cut where released models have them.
+    """
     if old is not None:
         grow.check(old[1], tokenizer, str(part.source))
     size = old[1].vocab_size if old else tokenizer.vocab_size
+    if part.is_padded(size):
+        part.rows = size
+        if part.start is not None:
+            part.start = without_padding(part.start, part.vocabulary, size)
     if part.rows not in (None, size):
         owner = "its" if old else "the recipe's"
         raise UsageError(
@@ -130,10 +141,7 @@ def _trained(
         except FileError as error:
             callbacks.note(f"tokenizer: {error}; training it again")
     counts = corpus.Counts()
-    documents = corpus.documents(
-        inputs, resolved.recipe.data, counts, part=which, should_stop=callbacks.should_stop
-    )
-    texts = (text for document in documents for text in document.texts)
+    texts = _texts(resolved, inputs, which, counts, callbacks)
     if old is None:
         module = registry.load("tokenizers", section.kind)
         tokenizer = module.Tokenizer.train(texts, section.config)
@@ -152,6 +160,30 @@ def _trained(
         f"{counts.documents:,} documents"
     )
     return tokenizer
+
+
+def _texts(
+    resolved: Resolved,
+    inputs: list[corpus.Input],
+    which: corpus.Part,
+    counts: corpus.Counts,
+    callbacks: Callbacks,
+) -> Iterator[str]:
+    """Yield the documents; or the texts of a task's rows, where files hold rows alone."""
+    config, (first, *_) = resolved.recipe.data, resolved.recipe.objective
+    objective = registry.load("objectives", first.name).Objective
+    found = {file.format for entry in inputs for file in entry.files}
+    if issubclass(objective, Task) and not found & {*formats.DOCUMENT_FORMATS}:
+        columns = objective.named_columns(first.config)
+        for row in read_rows(inputs, config, columns, counts, which, callbacks):
+            counts.documents += 1
+            yield from objective.vocabulary_texts(first.config, row)
+        return
+    documents = corpus.documents(
+        inputs, config, counts, part=which, should_stop=callbacks.should_stop
+    )
+    for document in documents:
+        yield from document.texts
 
 
 def _kept(path: Path) -> Tokenizer:

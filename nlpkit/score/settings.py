@@ -49,7 +49,7 @@ class Prompt(FrozenConfig):
 
 
 class Config(FrozenConfig):
-    """The scores of a task, and how its rows are shown as text."""
+    """The scores of a task, how answers are generated, and how its rows are shown as text."""
 
     metrics: list[Annotated[str, AfterValidator(_known)]] | None = Field(
         None,
@@ -58,6 +58,17 @@ class Config(FrozenConfig):
         "evaluations while it trains, and where nlpkit eval is given none",
     )
 
+    beam: int = Field(
+        1,
+        ge=1,
+        description="beams of each generated answer, where nlpkit eval is given none",
+        json_schema_extra={"free": True},
+    )
+    length_penalty: float = Field(
+        1.0,
+        description="beams are ranked by log-probability / length ** this; as above",
+        json_schema_extra={"free": True},
+    )
     prompt: Prompt = Field(
         default_factory=Prompt,
         description="how a row is shown as text, for nlpkit eval --task",

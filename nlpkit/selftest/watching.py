@@ -93,11 +93,17 @@ class Watched:
         return getattr(self.model, name)
 
     def token_loss(
-        self, hidden: Tensor, index: Tensor, targets: Tensor, loss_weights: Tensor | None = None
+        self,
+        hidden: Tensor,
+        index: Tensor,
+        targets: Tensor,
+        loss_weights: Tensor | None = None,
+        label_smoothing: float | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the model's `token_loss`."""
         self.inside = True
-        total, each = self.model.token_loss(hidden, index, targets, loss_weights)  # type: ignore[operator]
+        smoothed = {} if label_smoothing is None else {"label_smoothing": label_smoothing}
+        total, each = self.model.token_loss(hidden, index, targets, loss_weights, **smoothed)  # type: ignore[operator]
         self.inside = False
         self.note(TOKENS, Head(hidden.detach()[index], targets, each, index, "token", True))
         return total, each
@@ -123,7 +129,7 @@ class _LossCalls(TorchFunctionMode):
                 self._note_binary(given["input"].detach().flatten(), given["target"].flatten())
             elif func is F.embedding:
                 ids, table = args[0], given.get("weight", args[-1])
-                if ids.shape == (self.batch.tokens,) and len(table) >= self.vocab_size:
+                if ids.shape == (sum(self.batch.lengths),) and len(table) >= self.vocab_size:
                     self.read = ids
         return func(*args, **kwargs)
 
@@ -144,7 +150,7 @@ class _LossCalls(TorchFunctionMode):
         """Return the kind of `count` rows (see `Head.per`), and their indices."""
         labels = self.batch.fields.get("labels")
         device = next(iter(self.batch.fields.values())).device
-        if count == self.batch.tokens:
+        if count == sum(self.batch.lengths):
             return "token", torch.arange(count, device=device)
         if count == len(self.batch.lengths):
             return "sequence", torch.arange(count, device=device)

@@ -38,6 +38,9 @@ _FRAMES = (
 )
 
 
+_END = "</s>"
+
+
 class LibraryTokenizer(ABC):
     """A tokenizer with a `tokenizer.json`; subclasses add names, training and character counts."""
 
@@ -143,13 +146,20 @@ class LibraryTokenizer(ABC):
     def extended(self, tokens: Iterable[str]) -> Self:
         """Return a tokenizer with more special tokens, with ids after all others.
 
-        If these are what BERT, RoBERTa or XLNet has around a text, transformers will put them
-        there, too.
+        If these are what BERT, RoBERTa or XLNet has around a text, or T5 after it, transformers
+        will put them there, too.
         """
         library = Library.from_str(self._library.to_str())
         added = [AddedToken(token, special=True, normalized=False) for token in tokens]
         library.add_special_tokens(added)
         names = [token.content for token in added]
+        if _END in names:
+            # As T5's: a text ends with it, and nothing stands before a text.
+            library.post_processor = processors.TemplateProcessing(
+                single=f"$A {_END}",
+                pair=f"$A {_END} $B {_END}",
+                special_tokens=[(_END, library.token_to_id(_END))],
+            )
         frame = _frame([*self._special, *names])
         if frame is not None and {*frame} & {*names}:
             ids = [(token, library.token_to_id(token)) for token in frame[:2]]

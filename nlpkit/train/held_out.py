@@ -101,14 +101,24 @@ def scores(
         metrics: names, with options after a colon: see `score/named.py`.
         warn: is called with each warning of a score.
     """
+    return {name: value for name, (value, _) in signed_scores(metrics, pairs, warn).items()}
+
+
+def signed_scores(
+    metrics: Sequence[str],
+    pairs: Sequence[Answer],
+    warn: Callable[[str], None] = lambda _: None,
+) -> dict[str, tuple[float | None, str]]:
+    """Return the scores as `scores` does, each with its signature: the settings that decide it."""
     predictions, labels = [a for a, _ in pairs], [b for _, b in pairs]
-    results: dict[str, float | None] = {}
+    results: dict[str, tuple[float | None, str]] = {}
     for name in metrics:
         try:
-            value = named.score(name, predictions, labels, warn).score
+            found = named.score(name, predictions, labels, warn)
         except DataError:
-            value = math.nan
-        results[name] = value if math.isfinite(value) else None
+            results[name] = None, ""
+            continue
+        results[name] = (found.score if math.isfinite(found.score) else None), found.signature
     return results
 
 

@@ -53,9 +53,9 @@ class Objective(TextObjective):
         return (*SENTINELS, END)
 
     def length(self, pieces):
-        """Return the noise tokens, a sentinel for each span, and the end token."""
-        noise, spans = _sizes(np.asarray(pieces))
-        return noise + spans + 1
+        """Return the tokens of both sides: all of the text, two sentinels a span, an end token."""
+        _, spans = _sizes(np.asarray(pieces))
+        return pieces + 2 * spans + 1
 
     def example(self, ids, rng):
         """Return source and target."""

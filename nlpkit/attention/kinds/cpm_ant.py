@@ -6,12 +6,10 @@ the learned bias depends on T5's bidirectional bucket of the distance (Raffel et
 one table; its rows have the order of `transformers`' `CpmAntSegmentPositionEmbedding`.
 """
 
-import math
-from functools import lru_cache
-
 from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Learned
+from nlpkit.attention.kinds._buckets import row, table_of_buckets
 from nlpkit.config import FrozenConfig
 
 VISIBILITY = "prefix"
@@ -61,40 +59,14 @@ def pairs(config, lengths):
     return sum(length**2 for length in lengths) * 2 / 3
 
 
-@lru_cache(maxsize=8)
 def buffers(config):
-    """Return `buckets`, (2 * max_distance + 1,): the row for each distance from -max to +max.
-
-    The table is computed on the CPU, because rounding of the logarithm on another device could
-    shift the boundary of a bucket.
-    """
-    import torch
-
-    distance = torch.arange(-config.max_distance, config.max_distance + 1)
-    return {"buckets": bucket(distance, config.num_buckets, config.max_distance)}
+    """Return `buckets`, (2 * max_distance + 1,): the row for each distance from -max to +max."""
+    return {"buckets": table_of_buckets(config.num_buckets, config.max_distance, True)}
 
 
 def bias_index(config, buffers, q, k):
     """Return the row of the bias table for each pair of query and key."""
-    # All distances from max_distance on share the last bucket, so clamping changes nothing.
-    distance = (k["position"] - q["position"]).clamp(-config.max_distance, config.max_distance)
-    same = buffers["buckets"][distance + config.max_distance]
+    same = row(buffers["buckets"], config.max_distance, q, k)
     of_query, of_key = q["segment"], k["segment"]
     other = config.num_buckets + of_query * config.segment_types + of_key
     return same.where(of_query == of_key, other)
-
-
-def bucket(distance, num_buckets, max_distance):
-    """Return T5's bidirectional bucket of each `distance` = key position - query position.
-
-    Half of the buckets are for positive distances. In each half, the first half of the buckets is
-    exact, the second half logarithmic. Type (float32) and order of operations are those of
-    `transformers`' `_position_bucket`.
-    """
-    half = num_buckets // 2
-    exact = half // 2
-    size = distance.abs()
-    # Differs from HF: it avoids log(0), which HF computes but does not use.
-    ratio = (size.clamp(min=1).float() / exact).log() / math.log(max_distance / exact)
-    logarithmic = (exact + (ratio * (half - exact)).int()).clamp(max=half - 1)
-    return size.where(size < exact, logarithmic.long()) + (distance > 0).long() * half

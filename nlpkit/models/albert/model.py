@@ -59,12 +59,20 @@ class Model(encoder.TransformedHead):
         """The backends of the last forward pass, with their reasons, for the log."""
         return self.layers.attention_choice
 
-    def forward(self, lengths: Sequence[int], input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
+    def forward(
+        self,
+        lengths: Sequence[int],
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        rows: Tensor | None = None,
+    ) -> Tensor:
         """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
 
         Args:
             input_ids: (N,) int64.
             token_type_ids: (N,) int64: which text of its sequence a token is in.
+            rows: (M,) int64, in the order of the pack: the result is the states of these tokens
+                alone, (M, C).
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.
@@ -72,7 +80,7 @@ class Model(encoder.TransformedHead):
         layout = encoder.layout_within(lengths, self.config.max_positions, input_ids.device)
         words = F.embedding(input_ids, self.token_embedding)
         x = self.embeddings(words, layout.positions, token_type_ids)
-        return self.layers(self.widen(x), layout, self.backend)
+        return self.layers(self.widen(x), layout, self.backend, rows=rows)
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C), the representation of each sequence in a task: its first state, pooled."""

@@ -60,6 +60,7 @@ class Model(encoder.TransformedHead):
         position_ids: Tensor | None = None,
         first: Tensor | None = None,
         last: Tensor | None = None,
+        rows: Tensor | None = None,
     ) -> Tensor:
         """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
 
@@ -69,6 +70,8 @@ class Model(encoder.TransformedHead):
             position_ids: (N,) int64; default: from 0 in each sequence.
             first: (N,) int64: the first position that a token sees, for attention `seen_range`.
             last: (N,) int64: the last one.
+            rows: (M,) int64, in the order of the pack: the result is the states of these tokens
+                alone, (M, C).
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.
@@ -78,7 +81,7 @@ class Model(encoder.TransformedHead):
         positions = layout.positions if position_ids is None else position_ids
         x = self.embeddings(words, positions, token_type_ids)
         ranges = {} if first is None or last is None else {"first": first, "last": last}
-        return self.layers(x, layout, self.backend, ranges)
+        return self.layers(x, layout, self.backend, ranges, rows)
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C), the representation of each sequence in a task: its first state, pooled."""

@@ -77,6 +77,11 @@ class Config(ModelConfig):
         return self.head_dim or self.hidden_size // self.num_heads
 
     @property
+    def attention_dropout(self) -> float:
+        """The dropout rate of the probabilities of attention."""
+        return self.dropout
+
+    @property
     def default_attention(self) -> tuple[Choice, ...]:
         """CPM-Ant's attention with the sizes of this model, in all layers."""
         sizes = self.model_dump(include={"num_buckets", "max_distance", "segment_types"})

@@ -56,11 +56,15 @@ class Model(encoder.TransformedHead):
         """The backends of the last forward pass, with their reasons, for the log."""
         return self.layers.attention_choice
 
-    def forward(self, lengths: Sequence[int], input_ids: Tensor) -> Tensor:
+    def forward(
+        self, lengths: Sequence[int], input_ids: Tensor, rows: Tensor | None = None
+    ) -> Tensor:
         """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
 
         Args:
             input_ids: (N,) int64.
+            rows: (M,) int64, in the order of the pack: the result is the states of these tokens
+                alone, (M, C).
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.
@@ -69,7 +73,7 @@ class Model(encoder.TransformedHead):
         words = F.embedding(input_ids, self.token_embedding)
         positions = _positions(input_ids, layout, self.config.padding_idx)
         x = self.embeddings(words, positions, torch.zeros_like(input_ids))
-        return self.layers(x, layout, self.backend)
+        return self.layers(x, layout, self.backend, rows=rows)
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C), the representation of each sequence in a task: its first state."""

@@ -171,7 +171,8 @@ def _rankings(
     if not queries:
         raise DataError(f"{name_of(records.path)}: holds no query")
     blank = f", {records.blank} blank lines left out" if records.blank else ""
-    info(f"{queries} queries, {without} without a hit ({unknown} without a known word){blank}")
+    number = "1 query" if queries == 1 else f"{queries} queries"
+    info(f"{number}, {without} without a hit ({unknown} without a known word){blank}")
 
 
 def _explain(

@@ -28,13 +28,20 @@ class Evaluation:
         """A text that says over which queries the means are."""
         n, left = len(self.values), ""
         if self.unjudged:
-            left = f"; {self.unjudged} of the run have no judgements and are left out"
+            verbs = (
+                "has no judgements and is" if self.unjudged == 1 else "have no judgements and are"
+            )
+            left = f"; {self.unjudged} of the run {verbs} left out"
         if self.complete:
             zero = f", 0 for the {self.unranked} not in the run" if self.unranked else ""
-            return f"over all {n} queries with judgements{zero}{left}"
+            of_all = "the 1 query" if n == 1 else f"all {n} queries"
+            return f"over {of_all} with judgements{zero}{left}"
         if self.unranked:
-            left = f"; {self.unranked} with judgements are not in the run (-c counts them 0){left}"
-        return f"over the {n} queries in both{left}"
+            verb = "is" if self.unranked == 1 else "are"
+            left = (
+                f"; {self.unranked} with judgements {verb} not in the run (-c counts them 0){left}"
+            )
+        return f"over the {n} {'query' if n == 1 else 'queries'} in both{left}"
 
     def as_object(self, per_query: bool) -> dict[str, object]:
         """Return the unrounded values for JSON."""

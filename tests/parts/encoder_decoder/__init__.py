@@ -6,7 +6,7 @@ from nlpkit.attention.contract import Choice
 from nlpkit.models.config import ModelConfig
 
 MODEL_TYPE = "test-encoder-decoder"
-DEFAULT_OBJECTIVE = "tests.parts.translation"
+DEFAULT_OBJECTIVE = "seq2seq"
 VOCABULARY = ("token_embedding",)
 
 

@@ -1,0 +1,123 @@
+"""What benchmarks of many runs share: the command `nlpkit`, figures that are kept, real tasks."""
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nlpkit import disk
+
+DATA = Path(__file__).resolve().parent.parent.parent / "shared/data"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of ../shared/data: its files, the recipe it is trained with, how it is judged.
+
+    `shown` are figures of `nlpkit eval`: the score, or `loss`. `label` is the column that the
+    commonest answer of the training rows is counted in.
+    """
+
+    name: str
+    base: str
+    recipe: str
+    files: str
+    score: str
+    label: str | None
+    epochs: float = 3
+    sets: list[str] = field(default_factory=list)
+    shown: tuple[str, ...] = ()
+
+    def file(self, data: Path, split: str) -> str:
+        """Return the name of a file as YAML."""
+        return json.dumps(str(data / f"{self.files}.{split}.jsonl"))
+
+    def settings(self, data: Path, held_out: bool) -> list[str]:
+        """Return the settings of a run that ends with one evaluation, after the last step.
+
+        It is on the dev file, or on a tenth of the training rows, which are held out then.
+        """
+        sets = [f"data.train=[{self.file(data, 'train')}]"]
+        if held_out:
+            sets += ["data.valid=[]", "data.valid_fraction=0.1"]
+        else:
+            sets += [f"data.valid=[{self.file(data, 'dev')}]"]
+        sets += [*self.sets, f"train.epochs={self.epochs}", "train.steps=null"]
+        return [*sets, "train.best_by=loss", "train.eval_every=null"]
+
+
+class Runs:
+    """Runs `nlpkit` below a folder, on the data of another, and keeps figures."""
+
+    def __init__(self, out: Path, data: Path):
+        self.out, self.data = out, data
+        out.mkdir(parents=True, exist_ok=True)
+
+    def nlpkit(self, *arguments: str, log: str) -> str:
+        """Return the stdout of a command; its stderr goes to the file `log`."""
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "nlpkit", *arguments]
+        with open(self.out / f"{log}.log", "a", encoding="utf-8") as file:
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=file, env=environment)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)}: exit {done.returncode}; see {file.name}")
+        return done.stdout.decode()
+
+    def kept(self, place: Path, make: Callable[[], Any]) -> Any:
+        """Return the figures that lie in `place`; if there are none, make them and keep them."""
+        file = place / "figures.json"
+        if file.exists():
+            return json.loads(file.read_text(encoding="utf-8"))
+        figures = make()
+        place.mkdir(parents=True, exist_ok=True)
+        disk.write_json(file, figures)
+        return figures
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser of the arguments that all these benchmarks have."""
+    made = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawTextHelpFormatter
+    )
+    made.add_argument("out", type=Path)
+    made.add_argument("--data", type=Path, default=DATA)
+    made.add_argument("--seeds", type=int, default=3)
+    return made
+
+
+def check_data(data: Path) -> Path:
+    """Return the folder of the data as an absolute path; exit if there is none."""
+    if not data.is_dir():
+        raise SystemExit(f"{data}: no such folder; name it: --data DIR")
+    return data.resolve()
+
+
+def texts(data: Path, files: Sequence[str]) -> str:
+    """Return the setting that trains on these files."""
+    return f"data.train=[{', '.join(json.dumps(str(data / file)) for file in files)}]"
+
+
+def as_options(settings: Sequence[str]) -> list[str]:
+    """Return settings as options of the command line."""
+    return [word for each in settings for word in ("--set", each)]
+
+
+def plain(name: str) -> str:
+    """Return a name that is fit for a file."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower().replace("λ = ", "l")).strip("-")
+
+
+def mean_and_deviation(values: Sequence[float | None]) -> str:
+    """Return mean and sample standard deviation as text."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return "undefined"
+    deviation = f" ± {statistics.stdev(known):.3f}" if len(known) > 1 else ""
+    return f"{statistics.fmean(known):.3f}{deviation}"

@@ -1,0 +1,46 @@
+"""T5's buckets of distances between tokens, for kinds with a learned bias (Raffel et al. 2020).
+
+arXiv:1910.10683, sec. 2.1. Near distances have a bucket each, the buckets of far ones grow
+logarithmically, and all distances from `max_distance` on share the last.
+"""
+
+import math
+from functools import lru_cache
+
+
+def bucket(distance, num_buckets, max_distance, bidirectional=True):
+    """Return T5's bucket of each `distance` = key position - query position.
+
+    In the bidirectional form half of the buckets are for positive distances; in the other one,
+    where keys to the right are hidden, these have bucket 0. In each part, the first half of the
+    buckets is exact, the second half logarithmic. Type (float32) and order of operations are those
+    of `transformers`' `_relative_position_bucket`.
+    """
+    part = num_buckets // 2 if bidirectional else num_buckets
+    exact = part // 2
+    size = distance.abs() if bidirectional else (-distance).clamp(min=0)
+    # Differs from HF: it avoids log(0), which HF computes but does not use.
+    ratio = (size.clamp(min=1).float() / exact).log() / math.log(max_distance / exact)
+    logarithmic = (exact + (ratio * (part - exact)).int()).clamp(max=part - 1)
+    found = size.where(size < exact, logarithmic.long())
+    return found + (distance > 0).long() * part if bidirectional else found
+
+
+@lru_cache(maxsize=8)
+def table_of_buckets(num_buckets, max_distance, bidirectional):
+    """Return (2 * max_distance + 1,): the bucket of each distance from -max to +max.
+
+    It is computed on the CPU, because rounding of the logarithm on another device could shift the
+    boundary of a bucket.
+    """
+    import torch
+
+    distance = torch.arange(-max_distance, max_distance + 1)
+    return bucket(distance, num_buckets, max_distance, bidirectional)
+
+
+def row(table, max_distance, q, k):
+    """Return the bucket of each pair of query and key, from a `table_of_buckets`."""
+    # All distances from max_distance on share the last bucket, so clamping changes nothing.
+    distance = (k["position"] - q["position"]).clamp(-max_distance, max_distance)
+    return table[distance + max_distance]

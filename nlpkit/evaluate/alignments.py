@@ -1,0 +1,83 @@
+"""Draws which tokens of the source a model attends to while it writes.
+
+As Bahdanau et al. 2014 (arXiv:1409.0473, figure 3), of what the model itself writes.
+
+T written tokens with the end token, S source tokens.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlpkit.data.items import Items
+from nlpkit.data.pack import SOURCE_LENGTHS
+from nlpkit.errors import UsageError
+from nlpkit.evaluate.held_out import Evaluation
+from nlpkit.generate.engine import generate
+from nlpkit.generate.rows import Rules
+from nlpkit.generate.settings import Settings
+from nlpkit.models.contract import Aligned
+from nlpkit.objectives.contract import Generative, ReadsSource
+from nlpkit.report.figures import READABLE, Alignment, alignment_figure
+
+PANELS = 4  # rows that are drawn
+
+
+def draw_alignments(evaluation: Evaluation, generation: Settings, path: Path) -> None:
+    """Draw the weights of the first rows whose source is short enough to label its tokens.
+
+    A column is a token of the source, a row one that the model writes.
+
+    Raises:
+        UsageError: the model has no attention to a source; matplotlib is not installed.
+    """
+    opened, objective = evaluation.opened, evaluation.opened.objective
+    if not isinstance(opened.model, Aligned) or not isinstance(objective, ReadsSource):
+        raise UsageError(
+            f"--attention: family {opened.part.family} does not tell its attention to a source"
+        )
+    assert isinstance(objective, Generative)
+    assert isinstance(evaluation.corpus, Items)
+    fitting = (item for item in evaluation.corpus.items if item.size <= READABLE)
+    chosen = [item for item, _ in zip(fitting, range(PANELS), strict=False)]
+    if not chosen:
+        raise UsageError(f"--attention: no row has {READABLE} tokens or fewer, to label them")
+    new = generation.max_new_tokens or min(READABLE, objective.max_new_tokens)
+    prompts = [objective.continue_text(objective.encode_input(each.text), new) for each in chosen]
+    rules = Rules(tuple(objective.eos_token_ids), tuple(objective.suppress_tokens), None)
+    panels = []
+    for prompt, answers in zip(
+        prompts, generate(opened.model, prompts, generation, rules), strict=True
+    ):
+        source = prompt.source["source_ids"]
+        written = [*answers[0].ids, *objective.eos_token_ids[:1]]
+        read = np.concatenate([prompt.given["input_ids"], written[:-1]])
+        weights = _weights(opened.model, read, source)
+        words = [[_shown(opened.tokenizer, token) for token in ids] for ids in (source, written)]
+        panels.append(Alignment(weights.numpy(), *words))
+    alignment_figure(panels, path)
+
+
+@torch.no_grad()
+def _weights(model: Aligned, read: np.ndarray, source: np.ndarray) -> Tensor:
+    """Return the weights (T, S) of one sequence.
+
+    Raises:
+        UsageError: the model has no attention.
+    """
+    assert isinstance(model, torch.nn.Module)
+    device = next(model.parameters()).device
+    ids, source_ids = (torch.from_numpy(each).long().to(device) for each in (read, source))
+    lengths = {SOURCE_LENGTHS: (len(source_ids),)}
+    try:
+        (weights,) = model.alignments((len(ids),), ids, source_ids=source_ids, **lengths)
+    except ValueError as error:
+        raise UsageError(f"--attention: {error}") from error
+    return weights.float().cpu()
+
+
+def _shown(tokenizer: object, token: int) -> str:
+    text = str(tokenizer.token(int(token)))  # type: ignore[attr-defined]
+    return text if text.isprintable() else text.encode("unicode_escape").decode()

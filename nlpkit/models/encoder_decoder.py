@@ -1,0 +1,161 @@
+"""What families with an encoder and a decoder share: the way of a pack through both.
+
+The encoder reads the sources once; sequence i of the targets sees sequence i of the sources, by
+cross attention over two layouts. In generation the cache holds the keys and values that the decoder
+made of the encoder's states, so later steps have no source. A family adds `encode` and `decode`.
+
+N tokens of the targets, M of the sources, S sequences, C hidden_size, H heads, D width of a head.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from nlpkit import attention
+from nlpkit.attention.cache import Cache
+from nlpkit.attention.contract import Choice
+from nlpkit.attention.layout import Layout
+from nlpkit.models.attention_tensors import AttentionTensors
+from nlpkit.models.compute import compute_dtype
+from nlpkit.models.head import last_states
+from nlpkit.models.vocabulary_head import TiedHead
+
+CROSS = Choice.of("full")  # a token of a target sees its whole source
+
+
+class Attention(nn.Module):
+    """Multi-head attention; keys and values are made of `memory`, in cross attention the source."""
+
+    def __init__(self, width: int, heads: int, inner: int | None = None, bias: bool = True):
+        super().__init__()
+        self.heads, inner = heads, inner or width
+        self.query = nn.Linear(width, inner, bias)
+        self.key = nn.Linear(width, inner, bias)
+        self.value = nn.Linear(width, inner, bias)
+        self.project = nn.Linear(inner, width, bias)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None,
+        attend: attention.Attend,
+        tensors: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:
+        """Return (N, C) from (N, C) and `memory` (M, C); None: its keys are in the cache."""
+        q = self.query(x).unflatten(1, (self.heads, -1))
+        k = v = None
+        if memory is not None:
+            k = self.key(memory).unflatten(1, (self.heads, -1))
+            v = self.value(memory).unflatten(1, (self.heads, -1))
+        return self.project(attend(q, k, v, tensors).flatten(1))
+
+
+class EncoderDecoder(TiedHead):
+    """`forward` of an encoder and a decoder over packs."""
+
+    config: Any
+    backend: str
+    encoder_choice: Choice  # the attention of the encoder; the recipe's is the decoder's
+    encoder_tensors: AttentionTensors
+    attention_tensors: AttentionTensors  # of the decoder
+    scale: float | None = None  # of the scores; None: 1 / sqrt(D)
+    attention_choice = ""  # backends with their reasons, for the log
+
+    @property
+    def head_dim(self) -> int:
+        """Return D."""
+        width: int = self.config.hidden_size
+        return width // int(self.config.num_heads)
+
+    @abstractmethod
+    def encode(self, source_ids: Tensor, layout: Layout, attend: attention.Attend) -> Tensor:
+        """Return the encoder's states (M, C)."""
+
+    @abstractmethod
+    def decode(
+        self,
+        input_ids: Tensor,
+        layout: Layout,
+        attends: Sequence[attention.Attend],
+        cross: attention.Attend,
+        source: Tensor | None,
+    ) -> Tensor:
+        """Return the decoder's last states (N, C); `source` is None where the cache has it."""
+
+    def forward(
+        self,
+        lengths: Sequence[int],
+        input_ids: Tensor,
+        source_ids: Tensor | None = None,
+        source_lengths: Sequence[int] | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Return the last hidden states (N, C) of the targets.
+
+        Args:
+            lengths: tokens of each target.
+            input_ids: (N,) int64, sequence i the target of source i.
+            source_ids: (M,) int64; None where the cache holds what the encoder made of them.
+            source_lengths: tokens of each source.
+
+        Raises:
+            ValueError: a sequence is longer than `max_positions`.
+        """
+        layout = self._within(attention.layout_of(lengths, input_ids.device, cache))
+        keys = source = None
+        if source_ids is not None and source_lengths is not None:
+            keys = self._within(Layout.of(source_lengths, source_ids.device))
+            shared = self.encoder_tensors.of(self.encoder_choice)
+            encoder = self._prepared(self.encoder_choice, keys, None, tensors=shared)
+            source = self.encode(source_ids, keys, encoder)
+        attends = attention.prepare_layers(
+            self.config.kinds,
+            self.config.num_layers,
+            lambda choice: self._prepared(
+                choice, layout, cache, tensors=self.attention_tensors.of(choice)
+            ),
+        )
+        cross = self._prepared(CROSS, layout, cache, role="cross", keys=keys)
+        self.attention_choice = attention.reasons([*attends, cross])
+        return self.decode(input_ids, layout, attends, cross, source)
+
+    def _within(self, layout: Layout) -> Layout:
+        limit = getattr(self.config, "max_positions", None)
+        if limit is not None and layout.longest > limit:
+            raise ValueError(
+                f"a sequence of {layout.longest} tokens; the model has {limit} positions"
+            )
+        return layout
+
+    def _prepared(
+        self,
+        choice: Choice,
+        layout: Layout,
+        cache: Cache | None,
+        *,
+        tensors: Mapping[str, Tensor] | None = None,
+        role: str = attention.SELF,
+        keys: Layout | None = None,
+    ) -> attention.Attend:
+        return attention.prepare(
+            choice,
+            layout,
+            heads=self.config.num_heads,
+            head_dim=self.head_dim,
+            dtype=compute_dtype(self.token_embedding),
+            device=layout.device,
+            training=self.training,
+            tensors=tensors,
+            dropout=self.config.attention_dropout,
+            backend=self.backend,
+            scale=self.scale,
+            cache=cache,
+            role=role,
+            keys=keys,
+        )
+
+    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return (S, C): the state of the last token of each target."""
+        return last_states(hidden, lengths)

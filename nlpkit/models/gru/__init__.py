@@ -1,0 +1,21 @@
+"""Settings of a GRU (Cho et al. 2014, arXiv:1406.1078).
+
+The cell is torch.nn.GRU's, with its two biases: h' = (1 - z) n + z h. Many textbooks write
+h' = (1 - z) h + z n, with z and 1 - z swapped, and leave the biases out: the same functions, since
+σ(-a) = 1 - σ(a). The layout on disk is nlpkit's own.
+"""
+
+from typing import ClassVar
+
+from nlpkit.models import recurrent_config
+from nlpkit.models.recurrent_config import Cell, RecurrentConfig
+
+MODEL_TYPE = "gru"  # in config.json; transformers has no such family
+DEFAULT_OBJECTIVE = recurrent_config.DEFAULT_OBJECTIVE
+VOCABULARY = recurrent_config.VOCABULARY
+
+
+class Config(RecurrentConfig):
+    """Sizes of a GRU."""
+
+    CELL: ClassVar[Cell] = "gru"

@@ -1,0 +1,120 @@
+"""The recurrent language model of the families `rnn`, `lstm` and `gru`, over packed sequences.
+
+Embeddings, torch's layers, and the table of embeddings again as the output. With one direction it
+is causal, and generation keeps one state of fixed size a layer; with two it is bidirectional, for
+tagging, classification and masked language modelling.
+
+N tokens of the pack, S sequences, E embedding_size, C state_size, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nlpkit import attention
+from nlpkit.attention.cache import Cache
+from nlpkit.models.dropout import dropout
+from nlpkit.models.head import last_states
+from nlpkit.models.hf_format import HfFormat, own_format
+from nlpkit.models.recurrence import TimeFirst
+from nlpkit.models.recurrent_config import VOCABULARY, RecurrentConfig
+from nlpkit.models.recurrent_layers import make_layers, run, weights
+from nlpkit.models.vocabulary_head import TiedHead
+
+LORA_TARGETS = ()  # torch's recurrent layers are no linear layers
+
+
+class RecurrentModel(TiedHead):
+    """A recurrent network with its language-model head."""
+
+    def __init__(self, config: RecurrentConfig, vocab_size: int, backend: str = "auto"):
+        super().__init__()
+        self.config, self.vocab_size = config, vocab_size
+        width, inputs = config.state_size, config.input_size
+        self.token_embedding = nn.Parameter(torch.empty(vocab_size, inputs))
+        nonlinearity: Literal["tanh", "relu"] = getattr(config, "nonlinearity", "tanh")
+        self.cells = make_layers(
+            config.CELL,
+            inputs,
+            config.hidden_size,
+            num_layers=config.num_layers,
+            num_directions=config.num_directions,
+            dropout=config.dropout,
+            nonlinearity=nonlinearity,
+        )
+        self.output_projection = self.output_embedding = None
+        if not config.tie_embeddings:
+            self.output_embedding = nn.Parameter(torch.empty(vocab_size, width))
+        elif width != inputs:
+            self.output_projection = nn.Linear(width, inputs, bias=False)
+        self.token_bias = nn.Parameter(torch.zeros(vocab_size))
+        for table in (self.token_embedding, self.output_embedding):
+            if table is not None:
+                nn.init.normal_(table, std=config.init_std)
+
+    def output_table(self) -> Tensor:
+        """Return the table of the output: (V, E) of the embeddings, or (V, C) of its own."""
+        own = self.output_embedding
+        return self.token_embedding if own is None else own
+
+    def output_states(self, hidden: Tensor) -> Tensor:
+        """Return hidden states (M, C), as wide as the output table."""
+        project = self.output_projection
+        return hidden if project is None else project(hidden)
+
+    def output_bias(self) -> Tensor:
+        """Return the bias of the logits, (V,)."""
+        return self.token_bias
+
+    def forward(
+        self, lengths: Sequence[int], input_ids: Tensor, cache: Cache | None = None
+    ) -> Tensor:
+        """Return the last layer's states (N, C) for a pack of these `lengths`.
+
+        Args:
+            input_ids: (N,) int64.
+            cache: the states of all layers; sequences go on from them.
+
+        Raises:
+            ValueError: a cache, and states that depend on later tokens.
+        """
+        if cache is not None and not self.config.causal:
+            raise ValueError("states depend on later tokens: nothing can be generated")
+        layout = attention.layout_of(lengths, input_ids.device, cache)
+        kept = cache.state("cells") if cache is not None else {}
+        x = F.embedding(input_ids, self.token_embedding)
+        x = dropout(x, self.config.dropout, self.training)
+        time = TimeFirst.of(layout.lengths, input_ids.device)
+        hidden, states = run(self.cells, x, time, kept)
+        if cache is not None:
+            kept.update(states)
+        return dropout(hidden, self.config.dropout, self.training)
+
+    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return (S, C), what stands for each sequence in a task: the end of each direction."""
+        last = last_states(hidden, lengths)
+        if self.config.num_directions == 1:
+            return last
+        starts = torch.tensor([0, *lengths[:-1]], device=hidden.device).cumsum(0)
+        width = self.config.hidden_size
+        return torch.cat([last[:, :width], hidden[starts, width:]], 1)
+
+
+def flops(config: RecurrentConfig, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
+    """Return the FLOPs of one training step on a pack; backward takes twice those of forward."""
+    width, inputs = config.state_size, config.input_size
+    layers = weights(
+        config.CELL, inputs, config.hidden_size, config.num_layers, config.num_directions
+    )
+    output = vocab_size * (inputs if config.tie_embeddings else width)
+    if config.tie_embeddings and width != inputs:
+        output += width * inputs
+    return 3 * 2 * (sum(lengths) * layers + targets * output)
+
+
+def recurrent_format(config: type[RecurrentConfig]) -> HfFormat:
+    """Return the format of a family: nlpkit's own, since transformers has none of them."""
+    return own_format(config, *VOCABULARY, "output_projection", "cells")

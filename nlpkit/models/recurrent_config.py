@@ -1,0 +1,55 @@
+"""Settings that the families `rnn`, `lstm` and `gru` share.
+
+The defaults are the medium LSTM of Zaremba et al. 2014 (arXiv:1409.2329), who put dropout on the
+connections between layers, never on those in time. Embeddings are tied to the output (Press and
+Wolf 2016, arXiv:1608.05859; Inan et al. 2016, arXiv:1611.01462), unless `tie_embeddings` is false.
+"""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from nlpkit.models.config import ModelConfig
+
+Cell = Literal["rnn", "lstm", "gru"]
+DEFAULT_OBJECTIVE = "clm"  # of a checkpoint that names no objective
+VOCABULARY = ("token_embedding", "output_embedding", "token_bias")  # first dimension: vocabulary
+GATES = {"rnn": 1, "lstm": 4, "gru": 3}  # products of the cell for each number of the state
+
+
+class RecurrentConfig(ModelConfig):
+    """Sizes; a sequence may have any length."""
+
+    CELL: ClassVar[Cell]
+    capability_settings: ClassVar[tuple[str, ...]] = ("num_directions",)
+
+    hidden_size: int = Field(650, gt=0, description="width of the states of one direction")
+    embedding_size: int | None = Field(
+        None, gt=0, description="width of the token embeddings; null: hidden_size"
+    )
+    num_layers: int = Field(2, gt=0, description="recurrent layers")
+    num_directions: Literal[1, 2] = Field(
+        1, description="2: another one reads from the right; their states are concatenated"
+    )
+    dropout: float = Field(
+        0.5, ge=0, lt=1, description="on embeddings, between layers and on the last states"
+    )
+    tie_embeddings: bool = Field(
+        True, description="whether the output table is that of the embeddings"
+    )
+    init_std: float = Field(
+        0.1, gt=0, description="of the embeddings; other weights are drawn as torch does"
+    )
+
+    @property
+    def input_size(self) -> int:
+        """Width of the token embeddings."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def state_size(self) -> int:
+        """Width of the states, of both directions together."""
+        return self.num_directions * self.hidden_size
+
+    def _sees(self, visibility: str) -> bool:
+        return visibility == ("causal" if self.num_directions == 1 else "bidirectional")

@@ -1,0 +1,10 @@
+"""RNN over packed sequences, built on torch.nn.RNN; see `models/recurrent.py`."""
+
+from nlpkit.models import recurrent
+from nlpkit.models.recurrent import RecurrentModel, recurrent_format
+from nlpkit.models.rnn import Config
+
+LORA_TARGETS = recurrent.LORA_TARGETS
+FORMAT = recurrent_format(Config)
+Model = RecurrentModel
+flops = recurrent.flops

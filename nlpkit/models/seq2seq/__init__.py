@@ -1,0 +1,114 @@
+"""Settings of a recurrent encoder and decoder (Sutskever et al. 2014; Cho et al. 2014).
+
+The encoder makes a context vector c of the source: its last state. `context` says how the decoder
+gets it, and `previous_output` whether a step also reads the token before. With a `score`, c is
+computed anew for each step, by attention to all states of the encoder. So the textbook models are
+
+- c as the first state only: `context: initial_state, previous_output: false`
+- c as the input of each step: `context: every_step, previous_output: false`
+- c and the previous output at each step: `context: every_step`
+- Sutskever et al. 2014 (arXiv:1409.3215): `context: initial_state`
+- Cho et al. 2014 (arXiv:1406.1078): `context: both`
+- Bahdanau et al. 2014 (arXiv:1409.0473): `context: both, score: additive, num_directions: 2`
+- Luong et al. 2015 (arXiv:1508.04025): `context: initial_state` with a `score`
+
+The layout on disk is nlpkit's own.
+"""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from nlpkit.models.config import ModelConfig
+from nlpkit.models.recurrent_config import Cell
+
+MODEL_TYPE = "seq2seq"  # in config.json; transformers has no such family
+DEFAULT_OBJECTIVE = "seq2seq"  # of a checkpoint that names no objective
+VOCABULARY = ("token_embedding", "output_embedding", "token_bias")  # first dimension: vocabulary
+
+
+class Config(ModelConfig):
+    """Sizes, how the decoder gets the context, and attention; lengths are not limited."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("input_ids", "source_ids", "source_lengths")
+    encodes_source: ClassVar[bool] = True
+    target_tokens: ClassVar[tuple[str, str]] = ("<s>", "</s>")
+    visibility = "causal"
+
+    cell: Cell = Field("lstm", description="of encoder and decoder: rnn, lstm or gru")
+    hidden_size: int = Field(
+        500, gt=0, description="width of the decoder's states, and of each direction's"
+    )
+    embedding_size: int | None = Field(
+        None, gt=0, description="width of the token embeddings; null: hidden_size"
+    )
+    num_layers: int = Field(2, gt=0, description="layers of the encoder, and of the decoder")
+    num_directions: Literal[1, 2] = Field(
+        1, description="of the encoder; 2: another one reads from the right"
+    )
+    context: Literal["initial_state", "every_step", "both"] = Field(
+        "initial_state", description="how the decoder gets the context vector of the source"
+    )
+    previous_output: bool = Field(
+        True, description="whether each step of the decoder reads the token before"
+    )
+    score: Literal["dot", "general", "additive"] | None = Field(
+        "general",
+        description="of attention to the source: Luong's dot or general, additive (Bahdanau's, "
+        "Luong's concat); null: no attention",
+    )
+    window: Literal["global", "local_m", "local_p"] = Field(
+        "global",
+        description="what attention sees: the whole source, or Luong's window around the same "
+        "position (local_m) or a predicted one (local_p)",
+    )
+    window_size: int = Field(
+        10, gt=0, description="D of a local window: positions to each side of its centre"
+    )
+    input_feeding: bool = Field(
+        False, description="whether a step reads the attentional state of the step before (Luong)"
+    )
+    dropout: float = Field(
+        0.2, ge=0, lt=1, description="on embeddings, between layers and on the last states"
+    )
+    tie_embeddings: bool = Field(
+        True, description="whether the output table is that of the embeddings"
+    )
+    init_std: float = Field(
+        0.1, gt=0, description="of the embeddings; other weights are drawn as torch does"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Config":
+        if self.score is None and (self.window != "global" or self.input_feeding):
+            which = "input_feeding" if self.input_feeding else f"window {self.window}"
+            raise ValueError(f"score: {which} needs attention; set dot, general or additive")
+        if self.score == "dot" and self.num_directions == 2:
+            raise ValueError(
+                "score: dot needs encoder states as wide as the decoder's; "
+                "set num_directions: 1, or score: general"
+            )
+        return self
+
+    @property
+    def input_size(self) -> int:
+        """Width of the token embeddings."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def source_size(self) -> int:
+        """Width of the encoder's states, of both directions together."""
+        return self.num_directions * self.hidden_size
+
+    @property
+    def step_size(self) -> int:
+        """Width of what a step of the decoder reads; 1, a constant, where it reads nothing."""
+        width = self.input_size if self.previous_output else 0
+        width += self.source_size if self.context != "initial_state" else 0
+        width += self.hidden_size if self.input_feeding else 0
+        return width or 1
+
+    @property
+    def attends_before(self) -> bool:
+        """Whether attention goes by the state before a step, whose input it is (Bahdanau)."""
+        return self.score is not None and self.context != "initial_state"

@@ -1,0 +1,191 @@
+"""Recurrent encoder and decoder over packs: target i sees source i, and nothing is padded.
+
+Torch's RNN, LSTM and GRU cells (`models/recurrent_layers.py`); `Config` lists the textbook models.
+The decoder begins with the encoder's last states, layer by layer; of two directions, a linear layer
+makes one. A joint vocabulary has one table of embeddings for sources, targets and, if tied, output.
+
+N tokens of the targets, M of the sources, B sequences, S source tokens, E encoder width,
+C hidden_size.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nlpkit import attention
+from nlpkit.attention.cache import Cache
+from nlpkit.models.dropout import dropout
+from nlpkit.models.head import last_states
+from nlpkit.models.hf_format import own_format
+from nlpkit.models.recurrence import TimeFirst
+from nlpkit.models.recurrent_layers import States, make_layers, run, weights, zeros
+from nlpkit.models.seq2seq import VOCABULARY, Config
+from nlpkit.models.seq2seq.alignment import Memory
+from nlpkit.models.seq2seq.decoder import Decoded, Decoder, Source, Tokens
+from nlpkit.models.vocabulary_head import TiedHead
+
+LORA_TARGETS = ()  # torch's recurrent layers are no linear layers
+FORMAT = own_format(Config, *VOCABULARY, "output_projection", "encoder", "bridge", "decoder")
+
+
+class Model(TiedHead):
+    """Encoder and decoder with the head that predicts the target's tokens."""
+
+    def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
+        super().__init__()
+        self.config, self.vocab_size = config, vocab_size
+        width, inputs = config.hidden_size, config.input_size
+        self.token_embedding = nn.Parameter(torch.empty(vocab_size, inputs))
+        self.encoder = make_layers(
+            config.cell,
+            inputs,
+            width,
+            num_layers=config.num_layers,
+            num_directions=config.num_directions,
+            dropout=config.dropout,
+        )
+        self.bridge = nn.ModuleDict()
+        if config.num_directions == 2 and config.context != "every_step":
+            names = ("h", "c") if config.cell == "lstm" else ("h",)
+            self.bridge.update({name: nn.Linear(2 * width, width) for name in names})
+        self.decoder = Decoder(config)
+        self.output_projection = self.output_embedding = None
+        if not config.tie_embeddings:
+            self.output_embedding = nn.Parameter(torch.empty(vocab_size, width))
+        elif width != inputs:
+            self.output_projection = nn.Linear(width, inputs, bias=False)
+        self.token_bias = nn.Parameter(torch.zeros(vocab_size))
+        for table in (self.token_embedding, self.output_embedding):
+            if table is not None:
+                nn.init.normal_(table, std=config.init_std)
+
+    def output_table(self) -> Tensor:
+        """Return the table of the output: that of the embeddings, or its own (V, C)."""
+        own = self.output_embedding
+        return self.token_embedding if own is None else own
+
+    def output_states(self, hidden: Tensor) -> Tensor:
+        """Return hidden states (m, C), as wide as the output table."""
+        project = self.output_projection
+        return hidden if project is None else project(hidden)
+
+    def output_bias(self) -> Tensor:
+        """Return the bias of the logits, (V,)."""
+        return self.token_bias
+
+    def forward(
+        self,
+        lengths: Sequence[int],
+        input_ids: Tensor,
+        source_ids: Tensor | None = None,
+        source_lengths: Sequence[int] | None = None,
+        teacher_forced: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Return the states (N, C) of the targets that predict their next tokens.
+
+        Args:
+            input_ids: (N,) int64, sequence i the target of source i.
+            source_ids: (M,) int64; None where the cache holds what the encoder made of them.
+            teacher_forced: (N,) bool, in training: whether a step reads its token in `input_ids`,
+                or the most likely one by the step before; None: all do.
+        """
+        decoded = self._decoded(
+            lengths, input_ids, source_ids, source_lengths, teacher_forced, cache
+        )
+        return dropout(decoded.hidden, self.config.dropout, self.training)
+
+    def alignments(
+        self,
+        lengths: Sequence[int],
+        input_ids: Tensor,
+        source_ids: Tensor,
+        source_lengths: Sequence[int],
+    ) -> list[Tensor]:
+        """Return the weights of the source's tokens (S) for each token of the target (T), (T, S).
+
+        Raises:
+            ValueError: the model has no attention.
+        """
+        found = self._decoded(lengths, input_ids, source_ids, source_lengths, None, None).weights
+        if found is None:
+            raise ValueError("the model has no attention (model.score is null)")
+        rows = found.split(tuple(lengths))
+        return [each[:, :size] for each, size in zip(rows, source_lengths, strict=True)]
+
+    def _decoded(
+        self,
+        lengths: Sequence[int],
+        input_ids: Tensor,
+        source_ids: Tensor | None,
+        source_lengths: Sequence[int] | None,
+        teacher_forced: Tensor | None,
+        cache: Cache | None,
+    ) -> Decoded:
+        layout = attention.layout_of(lengths, input_ids.device, cache)
+        memory: list[list[Tensor]] = [[], []]  # states of each source, and those that are compared
+        if cache is not None and self.config.score is not None:
+            memory = [cache.ragged("values"), cache.ragged("keys")]
+        if source_ids is not None and source_lengths is not None:
+            context, states, values = self._encode(source_ids, source_lengths)
+            if cache is not None:
+                cache.state("source")["context"] = context
+            if (align := self.decoder.alignment) is not None:
+                for kept, packed in zip(memory, (values, align.keys(values)), strict=True):
+                    kept += packed.split(tuple(source_lengths))
+        else:
+            assert cache is not None
+            context, states = cache.state("source")["context"], cache.state("decoder")
+        source = Source(context, Memory.of(*memory) if memory[0] else None)
+        forced = teacher_forced if self.training else None
+        tokens = Tokens(input_ids, forced, self._embedded, self._most_likely)
+        decoded = self.decoder(layout, tokens, source, states)
+        if cache is not None:
+            cache.state("decoder").update(decoded.states)
+        return decoded
+
+    def _encode(
+        self, source_ids: Tensor, source_lengths: Sequence[int]
+    ) -> tuple[Tensor, States, Tensor]:
+        """Return contexts (B, E), the decoder's first states, and the encoder's states (M, E)."""
+        config = self.config
+        time = TimeFirst.of(source_lengths, source_ids.device)
+        values, final = run(self.encoder, self._embedded(source_ids), time)
+        # (B, layers and directions, C) -> (B, layers, E)
+        last = {name: part.unflatten(1, (-1, config.num_directions)).flatten(2)
+                for name, part in final.items()}  # fmt: skip
+        context = last["h"][:, -1]
+        if config.context == "every_step":
+            return context, zeros(self.decoder.cells, values, len(time.rows)), values
+        for name, layer in self.bridge.items():
+            made = layer(last[name])
+            last[name] = torch.tanh(made) if name == "h" else made
+        return context, last, values
+
+    def _embedded(self, ids: Tensor) -> Tensor:
+        embedded = F.embedding(ids, self.token_embedding)
+        return dropout(embedded, self.config.dropout, self.training)
+
+    @torch.no_grad()
+    def _most_likely(self, hidden: Tensor) -> Tensor:
+        return self.logits(hidden).argmax(1)
+
+    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return (B, C): the state of the last token of each target."""
+        return last_states(hidden, lengths)
+
+
+def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
+    """Return the FLOPs of one training step on a pack; sources count as long as their targets."""
+    width, inputs, source = config.hidden_size, config.input_size, config.source_size
+    cell, layers = config.cell, config.num_layers
+    each = weights(cell, inputs, width, layers, config.num_directions)
+    each += weights(cell, config.step_size, width, layers)
+    pairs = 0
+    if config.score is not None:
+        each += (source + width) * width + (source * width if config.score != "dot" else 0)
+        pairs = sum(length**2 for length in lengths) * (width + source)
+    output = targets * vocab_size * (inputs if config.tie_embeddings else width)
+    return 3 * 2 * (sum(lengths) * each + pairs + output)

@@ -1,0 +1,86 @@
+"""Settings of T5, an encoder and a decoder with relative positions (Raffel et al. 2020).
+
+The defaults are those of T5 small in version 1.0 (arXiv:1910.10683); version 1.1 is `gated: true`,
+`hidden_act: gelu_new`, `tie: false`.
+"""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from nlpkit.attention.contract import Choice
+from nlpkit.models.config import ModelConfig
+
+MODEL_TYPE = "t5"  # transformers' name of the family, in config.json
+DEFAULT_OBJECTIVE = "span_corruption"  # of a checkpoint that names no objective
+# Parameters whose first dimension is the vocabulary.
+VOCABULARY = ("token_embedding", "output_embedding")
+
+
+class Config(ModelConfig):
+    """Sizes of encoder and decoder; sequences may have any length."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("input_ids", "source_ids", "source_lengths")
+    encodes_source: ClassVar[bool] = True
+    padded_vocabulary: ClassVar[bool] = True
+
+    hidden_size: int = Field(512, gt=0, description="width of the residual stream")
+    num_layers: int = Field(
+        6, gt=0, description="layers of the decoder, and of the encoder by default"
+    )
+    encoder_layers: int | None = Field(
+        None, gt=0, description="layers of the encoder; null: num_layers"
+    )
+    num_heads: int = Field(8, gt=0, description="attention heads")
+    head_dim: int = Field(64, gt=0, description="width of a head, whatever the hidden_size")
+    intermediate_size: int = Field(2048, gt=0, description="width inside the feed-forward layers")
+    num_buckets: int = Field(32, ge=4, description="buckets of distances, each with a bias")
+    max_distance: int = Field(128, ge=2, description="distance from which all share a bucket")
+    hidden_act: Literal["relu", "gelu", "gelu_new", "silu"] = Field(
+        "relu", description="activation, as transformers names it; gelu_new in version 1.1"
+    )
+    gated: bool = Field(
+        False, description="whether a second layer multiplies the activation, as in version 1.1"
+    )
+    tie: bool = Field(
+        True,
+        description="whether one table serves for input and output, whose states are then divided "
+        "by sqrt(hidden_size); false in version 1.1",
+    )
+    dropout: float = Field(
+        0.1, ge=0, lt=1, description="on embeddings, inside and after the layers, on last states"
+    )
+    attention_dropout: float = Field(
+        0.1, ge=0, lt=1, description="on the attention probabilities; not every backend can"
+    )
+    norm_eps: float = Field(1e-6, gt=0, description="epsilon of the norms")
+    init_factor: float = Field(1.0, gt=0, description="of the deviation of all initial weights")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Config":
+        self._kind("relative_bias")  # its settings are checked
+        return self
+
+    @property
+    def encoder_depth(self) -> int:
+        """The layers of the encoder."""
+        return self.encoder_layers or self.num_layers
+
+    @property
+    def encoder_attention(self) -> Choice:
+        """Each token of the source sees all of them, with a bias for their distance."""
+        return self._kind("relative_bias")
+
+    @property
+    def default_attention(self) -> tuple[Choice, ...]:
+        """Each token of the target sees itself and those before it, with a bias."""
+        return (self._kind("relative_bias_causal"),)
+
+    def _kind(self, name: str) -> Choice:
+        return Choice.of(name, num_buckets=self.num_buckets, max_distance=self.max_distance)
+
+    def refuses_attention(self, choice: Choice) -> str | None:
+        """Return why the decoder cannot have this kind of attention, or None."""
+        if choice.module.VISIBILITY != "causal":
+            return "the decoder needs a kind that sees nothing to the right"
+        return super().refuses_attention(choice)

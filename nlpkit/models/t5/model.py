@@ -1,0 +1,317 @@
+"""T5 (Raffel et al. 2020, arXiv:1910.10683) over packs of pairs, in the layout of transformers.
+
+Pre-norm layers, x + sub(norm(x)), with a norm that only scales; no bias in any layer; scores
+without the factor 1 / sqrt(D), but with a learned bias for each head and distance, which all layers
+of a stack share and whose table the first layer owns on disk. Version 1.1 (Shazeer 2020,
+arXiv:2002.05202) has gated feed-forward layers and an output table of its own.
+
+N tokens of the targets, M of the sources, C hidden_size, H heads, D width of a head, V vocabulary.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nlpkit import attention
+from nlpkit.attention.layout import Layout
+from nlpkit.models import encoder
+from nlpkit.models.attention_tensors import AttentionTensors
+from nlpkit.models.dropout import dropout
+from nlpkit.models.encoder_decoder import Attention, EncoderDecoder
+from nlpkit.models.flops import encoder_pairs, visible_pairs
+from nlpkit.models.hf_format import HfFormat, Settings, State
+from nlpkit.models.t5 import Config
+
+LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
+ACTIVATIONS = {**encoder.ACTIVATIONS, "silu": F.silu}
+
+
+class Norm(nn.Module):
+    """x / sqrt(mean(x²) + eps), scaled (Zhang and Sennrich 2019), computed in float32."""
+
+    def __init__(self, width: int, eps: float):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        exact = x.to(torch.promote_types(x.dtype, torch.float32))
+        return self.weight * (x * torch.rsqrt(exact.square().mean(-1, keepdim=True) + self.eps))
+
+
+class FeedForward(nn.Module):
+    """down(activation(up(x))), or down(activation(up(x)) · gate(x)) in version 1.1."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        width, inside = config.hidden_size, config.intermediate_size
+        self.dropout, self.activation = config.dropout, ACTIVATIONS[config.hidden_act]
+        # Named apart, because the layer has another name on disk where there is a gate.
+        self.up = None if config.gated else nn.Linear(width, inside, bias=False)
+        self.gated_up = nn.Linear(width, inside, bias=False) if config.gated else None
+        self.gate = nn.Linear(width, inside, bias=False) if config.gated else None
+        self.down = nn.Linear(inside, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.gated_up is not None and self.gate is not None:
+            inner = self.activation(self.gated_up(x)) * self.gate(x)
+        else:
+            assert self.up is not None
+            inner = self.activation(self.up(x))
+        return self.down(dropout(inner, self.dropout, self.training))
+
+
+class Block(nn.Module):
+    """x + sub(norm(x)) for attention, in the decoder cross attention, and feed-forward."""
+
+    def __init__(self, config: Config, is_decoder: bool):
+        super().__init__()
+        width, eps = config.hidden_size, config.norm_eps
+        sizes = (width, config.num_heads, config.num_heads * config.head_dim, False)
+        self.dropout = config.dropout
+        self.attention_norm, self.attention = Norm(width, eps), Attention(*sizes)
+        if is_decoder:
+            self.cross_norm, self.cross = Norm(width, eps), Attention(*sizes)
+        self.feed_norm, self.feed_forward = Norm(width, eps), FeedForward(config)
+
+    def forward(
+        self,
+        x: Tensor,
+        attend: attention.Attend,
+        tensors: Mapping[str, Tensor] | None = None,
+        cross: attention.Attend | None = None,
+        source: Tensor | None = None,
+    ) -> Tensor:
+        """Return (N, C) from (N, C) and, in the decoder, the encoder's states (M, C)."""
+        inner = self.attention_norm(x)
+        x = x + self._dropped(self.attention(inner, inner, attend, tensors))
+        if cross is not None:
+            x = x + self._dropped(self.cross(self.cross_norm(x), source, cross))
+        return x + self._dropped(self.feed_forward(self.feed_norm(x)))
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return dropout(x, self.dropout, self.training)
+
+
+class Model(EncoderDecoder):
+    """T5 with its output table."""
+
+    output_embedding: nn.Parameter | None
+    scale = 1.0
+
+    def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
+        super().__init__()
+        width, depth = config.hidden_size, config.encoder_depth
+        self.config, self.vocab_size, self.backend = config, vocab_size, backend
+        self.encoder_choice = config.encoder_attention
+        self.token_embedding = nn.Parameter(torch.empty(vocab_size, width))
+        self.encoder = nn.ModuleList(Block(config, False) for _ in range(depth))
+        self.encoder_norm = Norm(width, config.norm_eps)
+        self.decoder = nn.ModuleList(Block(config, True) for _ in range(config.num_layers))
+        self.decoder_norm = Norm(width, config.norm_eps)
+        sizes = (config.num_heads, config.head_dim)
+        self.encoder_tensors = AttentionTensors([self.encoder_choice], depth, *sizes)
+        self.attention_tensors = AttentionTensors(config.kinds, config.num_layers, *sizes)
+        untied = None if config.tie else nn.Parameter(torch.empty(vocab_size, width))
+        self.register_parameter("output_embedding", untied)
+        self.reset_parameters()
+
+    @property
+    def head_dim(self) -> int:
+        """Return D."""
+        return self.config.head_dim
+
+    def reset_parameters(self) -> None:
+        """Draw weights from normal distributions with torch's current generator, as T5 does.
+
+        As scores have no factor 1 / sqrt(D), the queries' weights are smaller by it.
+        """
+        config = self.config
+        width, inner = config.hidden_size, config.num_heads * config.head_dim
+        stds = {
+            # Differs from HF: an output table of its own has 1 / sqrt(C), as in t5x, so that logits
+            # are near 1; with 1 the first loss is 50 nats.
+            "token_embedding": 1.0,
+            "query.weight": (width * config.head_dim) ** -0.5,
+            "project.weight": inner**-0.5,
+            "down.weight": config.intermediate_size**-0.5,
+        }
+        for name, parameter in self.named_parameters():
+            if "norm" in name or "_tensors.layer_" in name:
+                continue
+            std = next((each for end, each in stds.items() if name.endswith(end)), width**-0.5)
+            nn.init.normal_(parameter, std=config.init_factor * std)
+
+    def output_table(self) -> Tensor:
+        """Return the table of the output, (V, C)."""
+        return self.token_embedding if self.output_embedding is None else self.output_embedding
+
+    def output_states(self, hidden: Tensor) -> Tensor:
+        """Return what the table is multiplied by, (M, C): smaller states where it is tied."""
+        return hidden * self.config.hidden_size**-0.5 if self.config.tie else hidden
+
+    def encode(self, source_ids: Tensor, layout: Layout, attend: attention.Attend) -> Tensor:
+        """Return the encoder's states (M, C)."""
+        x = self._dropped(F.embedding(source_ids, self.token_embedding))
+        for depth, block in enumerate(self.encoder):
+            x = block(x, attend, self.encoder_tensors.of(depth))
+        return self._dropped(self.encoder_norm(x))
+
+    def decode(
+        self,
+        input_ids: Tensor,
+        layout: Layout,
+        attends: Sequence[attention.Attend],
+        cross: attention.Attend,
+        source: Tensor | None,
+    ) -> Tensor:
+        """Return the decoder's last states (N, C)."""
+        x = self._dropped(F.embedding(input_ids, self.token_embedding))
+        for depth, (block, attend) in enumerate(zip(self.decoder, attends, strict=True)):
+            x = block(x, attend, self.attention_tensors.of(depth), cross, source)
+        return self._dropped(self.decoder_norm(x))
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return dropout(x, self.config.dropout, self.training)
+
+
+def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
+    """Return the FLOPs of the decoder and the output in one training step on a pack."""
+    width, inner = config.hidden_size, config.num_heads * config.head_dim
+    # Of cross attention, queries and output; keys and values are of the source.
+    weights = config.num_layers * (6 * width * inner + _feed_forward_weights(config))
+    attention_products = 2 * inner * visible_pairs(config, lengths)
+    projection = targets * vocab_size * width
+    return 3 * 2 * (sum(lengths) * weights + attention_products + projection)
+
+
+def source_flops(config: Config, lengths: Sequence[int], source_lengths: Sequence[int]) -> float:
+    """Return the FLOPs of the encoder and of what the decoder makes of its states."""
+    width, inner = config.hidden_size, config.num_heads * config.head_dim
+    depth = config.encoder_depth
+    weights = depth * (4 * width * inner + _feed_forward_weights(config))
+    weights += config.num_layers * 2 * width * inner
+    pairs = encoder_pairs(depth, config.num_layers, lengths, source_lengths)
+    return 3 * 2 * (sum(source_lengths) * weights + 2 * inner * pairs)
+
+
+def _feed_forward_weights(config: Config) -> int:
+    return (3 if config.gated else 2) * config.hidden_size * config.intermediate_size
+
+
+def _more_settings(config: Config) -> dict[str, Any]:
+    # For transformers, `gated-gelu` is the tanh form.
+    names = {"gelu_new": "gelu"} if config.gated else {}
+    activation = names.get(config.hidden_act, config.hidden_act)
+    return {
+        "is_encoder_decoder": True,
+        "num_layers": config.encoder_depth,
+        "feed_forward_proj": f"gated-{activation}" if config.gated else activation,
+        # transformers 5 ties what is equal, and divides the output's states by the second.
+        "tie_word_embeddings": config.tie,
+        "scale_decoder_outputs": config.tie,
+        "nlpkit": {"attention_dropout": config.attention_dropout},
+    }
+
+
+def _read_settings(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `Config`; raise `ValueError` for a model that this is not."""
+    kind = settings.get("feed_forward_proj", "relu")
+    gate, _, name = kind.rpartition("-")
+    activation = "gelu_new" if kind == "gated-gelu" else name
+    if gate not in ("", "gated") or activation not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise ValueError(
+            f"feed_forward_proj is {kind!r}; this family has NAME or gated-NAME of {known}"
+        )
+    notes = settings.get("nlpkit", {})
+    depth = settings["num_layers"]
+    return sizes | {
+        "encoder_layers": depth,
+        "num_layers": settings.get("num_decoder_layers") or depth,
+        "hidden_act": activation,
+        "gated": gate == "gated",
+        "tie": settings.get("scale_decoder_outputs", settings.get("tie_word_embeddings", True)),
+        "attention_dropout": notes.get("attention_dropout", sizes["dropout"]),
+    }
+
+
+def _split(config: Config, settings: Settings, state: State) -> State:
+    """Return the state dict with an output table, which transformers leaves out where it is equal.
+
+    That is so in an untied model that was never trained.
+    """
+    if config.tie or "output_embedding" in state or "token_embedding" not in state:
+        return state
+    return {**state, "output_embedding": state["token_embedding"].clone()}
+
+
+def _attention(layer: str) -> dict[str, str]:
+    names = {"query": "q", "key": "k", "value": "v", "project": "o"}
+    return {ours: f"{layer}.{theirs}" for ours, theirs in names.items()}
+
+
+def _block(ours: str, theirs: str, is_decoder: bool) -> dict[str, str]:
+    """Return the names of the modules of a stack's blocks."""
+    last = 2 if is_decoder else 1
+    names = {f"attention.{n}": t for n, t in _attention("layer.0.SelfAttention").items()}
+    names["attention_norm"] = "layer.0.layer_norm"
+    if is_decoder:
+        names |= {f"cross.{n}": t for n, t in _attention("layer.1.EncDecAttention").items()}
+        names["cross_norm"] = "layer.1.layer_norm"
+    feed = f"layer.{last}.DenseReluDense"
+    names |= {
+        "feed_norm": f"layer.{last}.layer_norm",
+        "feed_forward.up": f"{feed}.wi",
+        "feed_forward.gated_up": f"{feed}.wi_0",
+        "feed_forward.gate": f"{feed}.wi_1",
+        "feed_forward.down": f"{feed}.wo",
+    }
+    return {f"{ours}.{name}": f"{theirs}.{their}" for name, their in names.items()}
+
+
+_TABLE = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+FORMAT = HfFormat(
+    architecture="T5ForConditionalGeneration",
+    names={
+        "token_embedding": "shared.weight",
+        "output_embedding": "lm_head.weight",
+        "encoder_norm": "encoder.final_layer_norm",
+        "decoder_norm": "decoder.final_layer_norm",
+        "encoder_tensors.shared_0_table": f"encoder.{_TABLE}",
+        "attention_tensors.shared_0_table": f"decoder.{_TABLE}",
+        "attention_tensors": "attention_tensors",  # of other kinds of attention
+        **_block("encoder.{encoder_depth}", "encoder.block.{encoder_depth}", is_decoder=False),
+        **_block("decoder.{num_layers}", "decoder.block.{num_layers}", is_decoder=True),
+    },
+    copies={
+        "lm_head.weight": "token_embedding",
+        "encoder.embed_tokens.weight": "token_embedding",
+        "decoder.embed_tokens.weight": "token_embedding",
+    },
+    # A table that old versions of transformers saved and never used.
+    ignored=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias",),
+    sizes={
+        "hidden_size": "d_model",
+        "num_layers": "num_decoder_layers",
+        "num_heads": "num_heads",
+        "head_dim": "d_kv",
+        "intermediate_size": "d_ff",
+        "num_buckets": "relative_attention_num_buckets",
+        "max_distance": "relative_attention_max_distance",
+        "dropout": "dropout_rate",
+        "norm_eps": "layer_norm_epsilon",
+        "init_factor": "initializer_factor",
+    },
+    defaults={
+        "num_decoder_layers": None,
+        "relative_attention_num_buckets": 32,
+        "relative_attention_max_distance": 128,
+        "initializer_factor": 1.0,
+    },
+    more_settings=_more_settings,
+    read_config=_read_settings,
+    split=_split,
+)

@@ -1,0 +1,303 @@
+"""The original Transformer (Vaswani et al. 2017, arXiv:1706.03762) over packs of pairs.
+
+Post-norm layers, norm(x + sub(x)), without a norm after the last one; one table, times sqrt(C), for
+sources, targets and the output. It is `torch.nn.Transformer` without that model's two last norms,
+and `MarianMTModel` of transformers, whose layout checkpoints have. As in tensor2tensor and Marian,
+the sines of a position stand before its cosines; the paper alternates them.
+
+N tokens of the targets, M of the sources, P positions, C hidden_size, V vocabulary.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nlpkit import attention
+from nlpkit.attention.contract import Choice
+from nlpkit.attention.layout import Layout
+from nlpkit.models import encoder
+from nlpkit.models.attention_tensors import AttentionTensors
+from nlpkit.models.dropout import dropout
+from nlpkit.models.encoder_decoder import Attention, EncoderDecoder
+from nlpkit.models.flops import encoder_pairs, visible_pairs
+from nlpkit.models.hf_format import HfFormat, Settings, State
+from nlpkit.models.transformer import Config
+
+LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
+ACTIVATIONS = {**encoder.ACTIVATIONS, "swish": F.silu}
+
+
+class Block(nn.Module):
+    """norm(x + sub(x)) for attention, in the decoder cross attention, and feed-forward."""
+
+    def __init__(self, config: Config, is_decoder: bool):
+        super().__init__()
+        width, inside = config.hidden_size, config.intermediate_size
+        self.dropout, self.activation = config.dropout, ACTIVATIONS[config.hidden_act]
+        self.attention = Attention(width, config.num_heads)
+        self.attention_norm = nn.LayerNorm(width)
+        if is_decoder:
+            self.cross = Attention(width, config.num_heads)
+            self.cross_norm = nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, inside), nn.Linear(inside, width)
+        self.output_norm = nn.LayerNorm(width)
+
+    def forward(
+        self,
+        x: Tensor,
+        attend: attention.Attend,
+        tensors: Mapping[str, Tensor] | None = None,
+        cross: attention.Attend | None = None,
+        source: Tensor | None = None,
+    ) -> Tensor:
+        """Return (N, C) from (N, C) and, in the decoder, the encoder's states (M, C)."""
+        x = self.attention_norm(x + self._dropped(self.attention(x, x, attend, tensors)))
+        if cross is not None:
+            x = self.cross_norm(x + self._dropped(self.cross(x, source, cross)))
+        return self.output_norm(x + self._dropped(self.down(self.activation(self.up(x)))))
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return dropout(x, self.dropout, self.training)
+
+
+class Model(EncoderDecoder):
+    """The Transformer with its output table."""
+
+    output_embedding: nn.Parameter | None
+    token_bias: nn.Parameter | None
+
+    def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
+        super().__init__()
+        width, depth = config.hidden_size, config.encoder_depth
+        self.config, self.vocab_size, self.backend = config, vocab_size, backend
+        self.encoder_choice = Choice.of("full")
+        self.token_embedding = nn.Parameter(torch.empty(vocab_size, width))
+        self.encoder = nn.ModuleList(Block(config, False) for _ in range(depth))
+        self.decoder = nn.ModuleList(Block(config, True) for _ in range(config.num_layers))
+        heads, head_dim = config.num_heads, self.head_dim
+        self.encoder_tensors = AttentionTensors([self.encoder_choice], depth, heads, head_dim)
+        self.attention_tensors = AttentionTensors(config.kinds, config.num_layers, heads, head_dim)
+        if config.positions == "learned":
+            self.source_positions = nn.Parameter(torch.empty(config.max_positions, width))
+            self.target_positions = nn.Parameter(torch.empty(config.max_positions, width))
+        untied = None if config.tie else nn.Parameter(torch.empty(vocab_size, width))
+        self.register_parameter("output_embedding", untied)
+        bias = nn.Parameter(torch.empty(vocab_size)) if config.output_bias else None
+        self.register_parameter("token_bias", bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw weights with torch's current generator as tensor2tensor does; set biases to 0.
+
+        Matrices have Glorot's uniform distribution. The tables have N(0, 1 / C), so that the input
+        times sqrt(C) and, with a norm before it, each logit have variance 1.
+        """
+        for name, parameter in self.named_parameters():
+            if "_tensors." in name or ("norm" in name and name.endswith("weight")):
+                continue
+            if name.endswith(("embedding", "positions")):
+                nn.init.normal_(parameter, std=self.config.hidden_size**-0.5)
+            elif parameter.ndim >= 2:
+                nn.init.xavier_uniform_(parameter)
+            else:
+                nn.init.zeros_(parameter)
+
+    def output_table(self) -> Tensor:
+        """Return the table of the output, (V, C)."""
+        return self.token_embedding if self.output_embedding is None else self.output_embedding
+
+    def output_bias(self) -> Tensor | None:
+        """Return what is added to the logits of every token, (V,), or None."""
+        return self.token_bias
+
+    def encode(self, source_ids: Tensor, layout: Layout, attend: attention.Attend) -> Tensor:
+        """Return the encoder's states (M, C)."""
+        x = self._embedded(source_ids, layout, "source_positions")
+        for depth, block in enumerate(self.encoder):
+            x = block(x, attend, self.encoder_tensors.of(depth))
+        return x
+
+    def decode(
+        self,
+        input_ids: Tensor,
+        layout: Layout,
+        attends: Sequence[attention.Attend],
+        cross: attention.Attend,
+        source: Tensor | None,
+    ) -> Tensor:
+        """Return the decoder's last states (N, C)."""
+        x = self._embedded(input_ids, layout, "target_positions")
+        for depth, (block, attend) in enumerate(zip(self.decoder, attends, strict=True)):
+            x = block(x, attend, self.attention_tensors.of(depth), cross, source)
+        return x
+
+    def _embedded(self, ids: Tensor, layout: Layout, learned: str) -> Tensor:
+        x = F.embedding(ids, self.token_embedding)
+        if self.config.scale_embedding:
+            x = x * math.sqrt(self.config.hidden_size)
+        if self.config.positions == "learned":
+            table = getattr(self, learned)
+        else:
+            table = _sinusoids_on(*x.shape[1:], self.config.max_positions, x.device)
+        return dropout(x + F.embedding(layout.positions, table), self.config.dropout, self.training)
+
+
+def sinusoids(positions: int, width: int) -> Tensor:
+    """Return the table (P, C) of sec. 3.5: sin(p / 10000^(2i / C)) for all i, then the cosines."""
+    place = torch.arange(positions, dtype=torch.float64)[:, None]
+    sines, cosines = (torch.arange(start, width, 2, dtype=torch.float64) for start in (0, 1))
+    angles = [place / 10000 ** (2 * (each // 2) / width) for each in (sines, cosines)]
+    return torch.cat([angles[0].sin(), angles[1].cos()], dim=1).float()
+
+
+@lru_cache(maxsize=4)
+def _sinusoids_on(width: int, positions: int, device: torch.device) -> Tensor:
+    """Return the table on a device; no buffer, because models are opened without memory first."""
+    with torch.inference_mode(False):  # made while text is generated, it may be used in training
+        return sinusoids(positions, width).to(device)
+
+
+def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
+    """Return the FLOPs of the decoder and the output in one training step on a pack."""
+    width = config.hidden_size
+    # Of cross attention, queries and output; keys and values are of the source.
+    weights = config.num_layers * (6 * width**2 + 2 * width * config.intermediate_size)
+    attention_products = 2 * width * visible_pairs(config, lengths)
+    projection = targets * vocab_size * width
+    return 3 * 2 * (sum(lengths) * weights + attention_products + projection)
+
+
+def source_flops(config: Config, lengths: Sequence[int], source_lengths: Sequence[int]) -> float:
+    """Return the FLOPs of the encoder and of what the decoder makes of its states."""
+    width, depth = config.hidden_size, config.encoder_depth
+    weights = depth * (4 * width**2 + 2 * width * config.intermediate_size)
+    weights += config.num_layers * 2 * width**2
+    pairs = encoder_pairs(depth, config.num_layers, lengths, source_lengths)
+    return 3 * 2 * (sum(source_lengths) * weights + 2 * width * pairs)
+
+
+# Settings of transformers that change the model, with the only value that we have.
+_FIXED = {"share_encoder_decoder_embeddings": True, "normalize_before": False,
+          "normalize_embedding": False, "add_final_layer_norm": False}  # fmt: skip
+_BIAS = "final_logits_bias"
+_POSITIONS = "embed_positions.weight"
+
+
+def _more_settings(config: Config) -> dict[str, Any]:
+    return {
+        "is_encoder_decoder": True,
+        "encoder_layers": config.encoder_depth,
+        "encoder_attention_heads": config.num_heads,
+        "encoder_ffn_dim": config.intermediate_size,
+        "activation_dropout": 0.0,
+        "forced_eos_token_id": None,  # transformers' default is an id of the original vocabulary
+        "share_encoder_decoder_embeddings": True,
+        "nlpkit": {"positions": config.positions, "output_bias": config.output_bias},
+    }
+
+
+def _read_settings(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `Config`; raise `ValueError` for a model that this is not."""
+    for name, value in _FIXED.items():
+        if settings.get(name, value) != value:
+            raise ValueError(f"{name} is {settings[name]!r}; this family has {value!r} only")
+    for name in ("attention_heads", "ffn_dim"):
+        ours, theirs = settings[f"decoder_{name}"], settings[f"encoder_{name}"]
+        if ours != theirs:
+            raise ValueError(
+                f"encoder_{name} is {theirs} and decoder_{name} {ours}; this family has the same"
+            )
+    if sizes["hidden_act"] == "silu":
+        sizes["hidden_act"] = "swish"
+    if sizes["hidden_act"] not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise ValueError(f"activation_function is {sizes['hidden_act']!r}; this family has {known}")
+    notes = settings.get("nlpkit", {})
+    return sizes | {
+        "encoder_layers": settings["encoder_layers"],
+        "positions": notes.get("positions", "sinusoidal"),
+        # A checkpoint of others may have a bias that is not 0.
+        "output_bias": notes.get("output_bias", True),
+    }
+
+
+def _join(config: Config, state: State) -> State:
+    """Return the state dict with the bias in transformers' form, (1, V)."""
+    table = state["token_embedding"]
+    bias = state.get("token_bias", table.new_zeros(len(table)))
+    rest = {name: tensor for name, tensor in state.items() if name != "token_bias"}
+    return {**rest, _BIAS: bias[None]}
+
+
+def _split(config: Config, settings: Settings, state: State) -> State:
+    """Return the state dict with our form of the bias, if the model has one."""
+    rest = {name: tensor for name, tensor in state.items() if name != _BIAS}
+    return rest | ({"token_bias": state[_BIAS][0]} if config.output_bias and _BIAS in state else {})
+
+
+_BLOCK = {
+    "attention.query": "self_attn.q_proj",
+    "attention.key": "self_attn.k_proj",
+    "attention.value": "self_attn.v_proj",
+    "attention.project": "self_attn.out_proj",
+    "attention_norm": "self_attn_layer_norm",
+    "cross.query": "encoder_attn.q_proj",
+    "cross.key": "encoder_attn.k_proj",
+    "cross.value": "encoder_attn.v_proj",
+    "cross.project": "encoder_attn.out_proj",
+    "cross_norm": "encoder_attn_layer_norm",
+    "up": "fc1",
+    "down": "fc2",
+    "output_norm": "final_layer_norm",
+}
+_SIDES = {"encoder.{encoder_depth}": "model.encoder.layers.{encoder_depth}",
+          "decoder.{num_layers}": "model.decoder.layers.{num_layers}"}  # fmt: skip
+FORMAT = HfFormat(
+    architecture="MarianMTModel",
+    body="model.",
+    names={
+        "token_embedding": "model.shared.weight",
+        "output_embedding": "lm_head.weight",
+        "token_bias": _BIAS,
+        _BIAS: _BIAS,
+        "source_positions": f"model.encoder.{_POSITIONS}",
+        "target_positions": f"model.decoder.{_POSITIONS}",
+        "attention_tensors": "attention_tensors",
+        "encoder_tensors": "encoder_tensors",
+        **{
+            f"{ours}.{name}": f"{theirs}.{their}"
+            for ours, theirs in _SIDES.items()
+            for name, their in _BLOCK.items()
+            if "decoder" in ours or "cross" not in name
+        },
+    },
+    copies={
+        "lm_head.weight": "token_embedding",
+        "model.encoder.embed_tokens.weight": "token_embedding",
+        "model.decoder.embed_tokens.weight": "token_embedding",
+    },
+    optional=(_BIAS,),
+    ignored=(_POSITIONS,),  # of sines and cosines
+    sizes={
+        "hidden_size": "d_model",
+        "num_layers": "decoder_layers",
+        "num_heads": "decoder_attention_heads",
+        "intermediate_size": "decoder_ffn_dim",
+        "max_positions": "max_position_embeddings",
+        "hidden_act": "activation_function",
+        "dropout": "dropout",
+        "attention_dropout": "attention_dropout",
+        "scale_embedding": "scale_embedding",
+        "tie": "tie_word_embeddings",
+    },
+    defaults={"scale_embedding": False, "tie_word_embeddings": True},
+    more_settings=_more_settings,
+    read_config=_read_settings,
+    join=_join,
+    split=_split,
+)

@@ -1,0 +1,260 @@
+"""XLM (Lample and Conneau 2019, arXiv 1901.07291) over packed sequences, in transformers' layout.
+
+BERT's layers on the sum of token, position and language embeddings. The head of masked tokens is
+the table of the input with a bias, and nothing before it. Without `langs` no language is added, as
+in transformers: so it is in tasks.
+N tokens of the pack, M selected rows, S sequences, C hidden_size, O outputs, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nlpkit.models import encoder
+from nlpkit.models.dropout import dropout
+from nlpkit.models.flops import visible_pairs
+from nlpkit.models.head import Head, TaskHead
+from nlpkit.models.hf_format import HfFormat, Settings
+from nlpkit.models.vocabulary_head import TiedHead
+from nlpkit.models.xlm import Config
+
+
+class ChoiceHead(Head):
+    """Dropout, a layer (O, C), then one (O, O): transformers' head of multiple choice."""
+
+    def __init__(self, hidden_size: int, outputs: int, dropout: float, bias: bool = False):
+        super().__init__(outputs, outputs, dropout, bias)
+        self.summary = nn.Linear(hidden_size, outputs)
+        nn.init.normal_(self.summary.weight, std=0.02)
+        nn.init.zeros_(self.summary.bias)
+        # The identity: two layers of small weights, one after the other, would learn nothing.
+        self.weight.detach().zero_().fill_diagonal_(1.0)
+
+    def forward(self, states: Tensor) -> Tensor:
+        dropped = F.dropout(states, self.dropout, self.training)
+        return F.linear(self.summary(dropped), self.weight, self.bias)
+
+
+LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
+_SUMMARY = "sequence_summary.summary"
+TASK_HEADS = {  # transformers' models with a task's layer
+    "sequence_classification": TaskHead("XLMForSequenceClassification", _SUMMARY),
+    "token_classification": TaskHead("XLMForTokenClassification", "classifier"),
+    "question_answering": TaskHead("XLMForQuestionAnsweringSimple", "qa_outputs"),
+    "multiple_choice": TaskHead(
+        "XLMForMultipleChoice", "logits_proj", kind=ChoiceHead, modules={"summary": _SUMMARY}
+    ),
+}
+
+
+class Embeddings(nn.Module):
+    """The sum of word, position and language embeddings, under a norm and dropout."""
+
+    position_embedding: Tensor
+    language_embedding: nn.Parameter | None
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.config = config
+        positions = torch.empty(config.max_positions, config.hidden_size)
+        if config.sinusoidal:
+            self.register_buffer("position_embedding", positions)
+        else:
+            self.register_parameter("position_embedding", nn.Parameter(positions))
+        languages = torch.empty(config.num_languages, config.hidden_size)
+        parameter = nn.Parameter(languages) if config.languages else None
+        self.register_parameter("language_embedding", parameter)
+        self.norm = nn.LayerNorm(config.hidden_size, config.norm_eps)
+
+    def reset_parameters(self) -> None:
+        """Draw the tables from N(0, embedding_std); positions are sines where they are fixed."""
+        for parameter in (self.position_embedding, self.language_embedding):
+            if isinstance(parameter, nn.Parameter):
+                nn.init.normal_(parameter, std=self.config.embedding_std)
+        if self.config.sinusoidal:
+            table = self.position_embedding
+            table.copy_(_sinusoids(len(table), table.shape[1], table.device))
+
+    def forward(self, words: Tensor, positions: Tensor, langs: Tensor | None) -> Tensor:
+        """Return (N, C) from the words' embeddings (N, C); `positions`, `langs` (N,) int64."""
+        x = words + F.embedding(positions, self.position_embedding)
+        if langs is not None and self.language_embedding is not None:
+            x = x + F.embedding(langs, self.language_embedding)
+        return dropout(self.norm(x), self.config.dropout, self.training)
+
+
+def _sinusoids(positions: int, width: int, device: torch.device) -> Tensor:
+    """Return the position embeddings of Vaswani et al. 2017: sines and cosines in turn."""
+    position = torch.arange(positions, dtype=torch.float64, device=device)
+    even = torch.arange(0, width, 2, dtype=torch.float64, device=device)
+    angles = position[:, None] / 10000 ** (even / width)
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)[:, :width].float()
+
+
+class Model(TiedHead):
+    """XLM with its head of masked tokens."""
+
+    output_embedding: nn.Parameter | None
+
+    def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
+        super().__init__()
+        width = config.hidden_size
+        self.config, self.vocab_size, self.backend = config, vocab_size, backend
+        self.token_embedding = nn.Parameter(torch.empty(vocab_size, width))
+        self.embeddings = Embeddings(config)
+        blocks = [encoder.Layer(config) for _ in range(config.num_layers)]
+        self.layers = encoder.Layers(config, nn.ModuleList(blocks), blocks)
+        self.token_bias = nn.Parameter(torch.empty(vocab_size))
+        table = None if config.tie else nn.Parameter(torch.empty(vocab_size, width))
+        self.register_parameter("output_embedding", table)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw weights with torch's current generator; set biases to 0."""
+        encoder.initialize(self.named_parameters(), self.config.init_std)
+        nn.init.normal_(self.token_embedding, std=self.config.embedding_std)
+        self.embeddings.reset_parameters()
+
+    @property
+    def attention_choice(self) -> str:
+        """The backends of the last forward pass, with their reasons, for the log."""
+        return self.layers.attention_choice
+
+    def forward(
+        self,
+        lengths: Sequence[int],
+        input_ids: Tensor,
+        langs: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
+
+        Args:
+            input_ids: (N,) int64.
+            langs: (N,) int64: the language of each token; default: of none.
+            position_ids: (N,) int64; default: from 0 in each sequence.
+            rows: (M,) int64, in the order of the pack: the result is the states of these tokens
+                alone, (M, C).
+
+        Raises:
+            ValueError: a sequence is longer than `max_positions`.
+        """
+        layout = encoder.layout_within(lengths, self.config.max_positions, input_ids.device)
+        words = F.embedding(input_ids, self.token_embedding)
+        positions = layout.positions if position_ids is None else position_ids
+        x = self.embeddings(words, positions, langs)
+        return self.layers(x, layout, self.backend, rows=rows)
+
+    def output_table(self) -> Tensor:
+        """Return the table of the output, (V, C)."""
+        return self.token_embedding if self.output_embedding is None else self.output_embedding
+
+    def output_bias(self) -> Tensor:
+        """Return what is added to the logits of every token, (V,)."""
+        return self.token_bias
+
+    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return (S, C), the representation of each sequence in a task: its first state."""
+        return encoder.first_states(hidden, lengths)
+
+
+def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
+    """Return the FLOPs of one training step on a pack; backward takes twice those of forward."""
+    width = config.hidden_size
+    weights = config.num_layers * encoder.layer_weights(config)
+    attention_products = 2 * width * visible_pairs(config, lengths)
+    return 3 * 2 * (sum(lengths) * weights + attention_products + targets * vocab_size * width)
+
+
+# What the family has one value of; a model of transformers with another one is another model.
+_FIXED = {"causal": False, "asm": False, "is_encoder": True}
+_SUMMARIES = {
+    "summary_type": "first", "summary_use_proj": True, "summary_activation": None,
+    "summary_proj_to_labels": True,
+}  # fmt: skip
+
+
+def _more_settings(config: Config) -> dict[str, Any]:
+    own = {"gelu_activation": config.hidden_act == "gelu", "use_lang_emb": config.languages}
+    return own | _FIXED | _SUMMARIES
+
+
+def _read_config(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
+    summarizing = [
+        head.architecture
+        for head in TASK_HEADS.values()
+        if f"{_SUMMARY}.weight" in head.names.values()
+    ]
+    has_summary = any(name in summarizing for name in settings.get("architectures") or ())
+    for name, value in (_FIXED | (_SUMMARIES if has_summary else {})).items():
+        if settings.get(name, value) != value:
+            raise ValueError(f"{name} is {settings[name]!r}; this family has {value!r} only")
+    act = "gelu" if settings.get("gelu_activation", True) else "relu"
+    has_languages = settings.get("use_lang_emb", True)
+    languages = sizes["num_languages"] if has_languages else 1
+    return sizes | {"hidden_act": act, "num_languages": languages}
+
+
+_LAYER = {
+    "query": "attentions.{num_layers}.q_lin",
+    "key": "attentions.{num_layers}.k_lin",
+    "value": "attentions.{num_layers}.v_lin",
+    "project": "attentions.{num_layers}.out_lin",
+    "attention_norm": "layer_norm1.{num_layers}",
+    "up": "ffns.{num_layers}.lin1",
+    "down": "ffns.{num_layers}.lin2",
+    "output_norm": "layer_norm2.{num_layers}",
+}
+FORMAT = HfFormat(
+    architecture="XLMWithLMHeadModel",
+    body="transformer.",
+    names={
+        "token_embedding": "transformer.embeddings.weight",
+        "embeddings.position_embedding": "transformer.position_embeddings.weight",
+        "embeddings.language_embedding": "transformer.lang_embeddings.weight",
+        "embeddings.norm": "transformer.layer_norm_emb",
+        "layers.attention_tensors": "attention_tensors",
+        **{
+            f"layers.blocks.{{num_layers}}.{ours}": f"transformer.{theirs}"
+            for ours, theirs in _LAYER.items()
+        },
+        "token_bias": "pred_layer.proj.bias",
+        "output_embedding": "pred_layer.proj.weight",
+    },
+    copies={"pred_layer.proj.weight": "token_embedding"},
+    ignored=("position_ids",),
+    sizes={
+        "hidden_size": "emb_dim",
+        "num_layers": "n_layers",
+        "num_heads": "n_heads",
+        "num_languages": "n_langs",
+        "max_positions": "max_position_embeddings",
+        "sinusoidal": "sinusoidal_embeddings",
+        "dropout": "dropout",
+        "attention_dropout": "attention_dropout",
+        "norm_eps": "layer_norm_eps",
+        "init_std": "init_std",
+        "embedding_std": "embed_init_std",
+        "tie": "tie_word_embeddings",
+    },
+    # What transformers assumes where config.json says nothing.
+    defaults={
+        "n_langs": 1,
+        "max_position_embeddings": 512,
+        "sinusoidal_embeddings": False,
+        "dropout": 0.1,
+        "attention_dropout": 0.1,
+        "layer_norm_eps": 1e-12,
+        "init_std": 0.02,
+        "embed_init_std": 2048**-0.5,
+        "tie_word_embeddings": True,
+    },
+    more_settings=_more_settings,
+    read_config=_read_config,
+    bos_and_eos=True,
+    has_padding=True,
+)

@@ -1,0 +1,109 @@
+"""Examples of a source and a target, for models that read the one and predict the other.
+
+The source and an end token are read at once; the target is predicted token by token, from the
+source and what stands before. So a pack has two layouts: sequence i of the targets sees sequence i
+of the sources, and nothing is padded. The family's `target_tokens` begin and end a target.
+
+S tokens of a source, T of a target with its end, N targets of a pack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nlpkit.data.pack import SOURCE_LENGTHS
+from nlpkit.objectives.contract import IGNORE, Field, Loss, ModelSettings, Prompt, Term
+
+if TYPE_CHECKING:
+    import torch
+
+    from nlpkit.data.pack import Batch
+    from nlpkit.objectives.contract import TrainedModel
+    from nlpkit.tokenizers.contract import Extendable
+
+
+class SourceTarget:
+    """The fields and the loss of a target with a source; `name` is that of the loss."""
+
+    name: str
+    inputs: tuple[str, ...] = ("input_ids", "source_ids", SOURCE_LENGTHS)
+    fields: Mapping[str, Field] = {
+        "input_ids": Field(np.int64),
+        "labels": Field(np.int64),
+        "source_ids": Field(np.int64, per="source"),
+    }
+    needs: tuple[str, ...] = ("encodes_source",)
+    predicts_text = True
+    tokenizer: Any
+    model_config: Any
+    label_smoothing: float | None = None  # None: that of the family's paper
+
+    @classmethod
+    def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
+        """Return what begins and what ends a target."""
+        return model_config.target_tokens
+
+    def bind(self, tokenizer: Extendable, model_config: ModelSettings) -> None:
+        """Set the ids of what begins and what ends a target."""
+        begin, end = (tokenizer.special_id(token) for token in model_config.target_tokens)
+        assert begin is not None  # see `special_tokens`
+        assert end is not None
+        self.begin, self.end = begin, end
+        self.eos_token_ids = (end,)
+
+    @property
+    def suppress_tokens(self) -> tuple[int, ...]:
+        """Tokens that are no target."""
+        ids = (self.begin, self.tokenizer.pad_id, self.tokenizer.unk_id)
+        return tuple(dict.fromkeys(token_id for token_id in ids if token_id is not None))
+
+    def made(self, source: np.ndarray, target: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the example of a source (S - 1,) and a target (T - 1,) without end tokens.
+
+        Unknown tokens are read, but never predicted.
+        """
+        labels = np.append(target, self.end).astype(np.int64)
+        input_ids = np.concatenate([[self.begin], labels[:-1]])
+        if self.tokenizer.unk_id is not None:
+            labels[labels == self.tokenizer.unk_id] = IGNORE
+        return {
+            "input_ids": input_ids,
+            "labels": labels,
+            "source_ids": np.append(source, self.end).astype(np.int64),
+        }
+
+    def prompt(self, source: Sequence[int] | np.ndarray, room: int, cut: int) -> Prompt:
+        """Return the begin token, the source (S - 1,) with its end, and `room` slots.
+
+        Raises:
+            ValueError: the source is empty.
+        """
+        if not len(source):
+            raise ValueError("the source is empty")
+        predicted_from = np.full(room, -1)
+        predicted_from[0] = 0
+        return Prompt(
+            {"input_ids": np.array([self.begin], np.int64)},
+            {},
+            predicted_from,
+            np.empty(0, np.int64),
+            cut=cut,
+            source={"source_ids": np.append(source, self.end).astype(np.int64)},
+        )
+
+    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """Return the number of predicted tokens."""
+        return {self.name: int((batch["labels"] != IGNORE).sum())}
+
+    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
+        """Return cross entropy over the targets; in training with label smoothing."""
+        labels = batch.fields["labels"]
+        index = (labels != IGNORE).nonzero().squeeze(1)
+        smoothing = self.label_smoothing
+        if smoothing is None:
+            smoothing = self.model_config.label_smoothing
+        loss_sum, _ = model.token_loss(hidden, index, labels[index], label_smoothing=smoothing)
+        return Loss({self.name: Term(loss_sum, len(index), of_text=True)})

@@ -1,0 +1,169 @@
+"""The text that follows a prompt, by a causal model: an answer, a title, a text from a label.
+
+Rows have a source and a target. A sequence is `_start_ source _delimiter_ target </s>`, with the
+family's own tokens (Radford et al. 2018, sec. 3.3, where a task's texts stand so); the target and
+`</s>` are predicted. With the column of a label as the source it is text from a label, the form
+"one to many" of recurrent networks. Models that read a source with an encoder have `seq2seq`.
+
+T tokens of a sequence without `</s>`, the inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from pydantic import Field as Setting
+
+from nlpkit.config import FrozenConfig
+from nlpkit.objectives._task import (
+    Item,
+    Question,
+    RowError,
+    Task,
+    Wording,
+    counted,
+    kind_of,
+    shorten,
+)
+from nlpkit.objectives.contract import (
+    IGNORE,
+    Field,
+    Loss,
+    ModelSettings,
+    Prompt,
+    Term,
+    TrainedModel,
+    check_length,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from nlpkit.data.items import Row
+    from nlpkit.data.pack import Batch
+    from nlpkit.tokenizers.contract import Extendable
+
+
+class Config(FrozenConfig):
+    """The columns of a row, and the longest sequence."""
+
+    max_length: int = Setting(
+        256, gt=3, description="longest sequence: start, source, delimiter and target together"
+    )
+    source: str = Setting("source", min_length=1, description="column of the prompt, or of a label")
+    target: str = Setting("target", min_length=1, description="column of the text to be generated")
+    learn_unknown: bool = Setting(
+        False, description="whether <unk> in a target is learned; it can then be generated"
+    )
+
+
+class Objective(Task):
+    """Examples and loss of the text after a prompt."""
+
+    parts = ("generation",)
+    inputs = ("input_ids",)
+    fields: Mapping[str, Field] = {"input_ids": Field(np.int64), "labels": Field(np.int64)}
+    needs = ("causal", "has_vocabulary")
+    predicts_text = True
+    metrics: tuple[str, ...] = ("rouge",)
+
+    def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
+        """Bind the settings.
+
+        Raises:
+            ValueError: `max_length` is more than the model has positions.
+        """
+        super().__init__(config, tokenizer, model_config)
+        check_length(config.max_length, model_config)
+        names = type(self).special_tokens(model_config)  # the vocabulary has them
+        self.start, self.delimiter, self.end = (cast(int, tokenizer.special_id(n)) for n in names)
+        self.columns = (config.source, config.target)
+        self.max_length, self.eos_token_ids = config.max_length, (self.end,)
+
+    @classmethod
+    def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
+        """Return what begins a source, what ends it, and what ends a target."""
+        return (*model_config.task_tokens[:2], model_config.target_tokens[1])
+
+    @classmethod
+    def named_columns(cls, config: Config) -> tuple[str, ...]:
+        """Return the columns of source and target."""
+        return (config.source, config.target)
+
+    @classmethod
+    def wording(cls, config: Config) -> Wording:
+        """Return the source, which the target follows, as in training."""
+        return Wording(f"{{{config.source}}}", answer_prefix="\n", separator="\n\n")
+
+    @classmethod
+    def question(cls, config: Config, row: Row) -> Question:
+        """Return the target, which is to be written; raise `RowError`."""
+        target = row.text(config.target)
+        return Question((), (), target, target)
+
+    @property
+    def suppress_tokens(self) -> tuple[int, ...]:
+        """Tokens that are no target."""
+        unknown = None if self.config.learn_unknown else self.tokenizer.unk_id
+        ids = (self.start, self.delimiter, self.tokenizer.pad_id, self.tokenizer.bos_id, unknown)
+        return tuple(dict.fromkeys(i for i in ids if i is not None and i != self.end))
+
+    def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
+        """Return the source in its frame, and `new_tokens` slots; a long source loses its start.
+
+        Raises:
+            ValueError: the source is empty.
+        """
+        source, cut = shorten(ids, self.max_length - new_tokens - 2, "end")
+        if not len(source):
+            raise ValueError("the source is empty")
+        given = np.concatenate([[self.start], source, [self.delimiter]]).astype(np.int64)
+        predicted_from = np.full(new_tokens, -1)
+        predicted_from[0] = len(given) - 1
+        return Prompt({"input_ids": given}, {}, predicted_from, source, cut=cut)
+
+    def texts(self, row: Row) -> tuple[str, ...]:
+        """Return source and target; raise `RowError`. A source may be a number, such as a class."""
+        value = row.value(self.config.source)
+        if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
+            what = "empty" if value == "" else kind_of(value)
+            raise RowError(f'"{self.config.source}" is {what}, not a string or an integer')
+        return str(value), row.text(self.config.target)
+
+    def item(self, row: Row, ids: list[list[int]]) -> Item:
+        """Return the item of a row; the start of the source is cut first, then the target's end."""
+        room = self.max_length - 2
+        source, source_cut = shorten(ids[0], max(room - len(ids[1]), 1), "end")
+        target, target_cut = shorten(ids[1], room - len(source), "start")
+        cut = counted(source_cut, "source") | counted(target_cut, "target")
+        text, label = (str(row.values[column]) for column in self.columns)
+        return Item((source, target), label, len(source) + len(target) + 2, cut, text)
+
+    def unlearned(self, item: Item) -> int:
+        """Return the number of unknown tokens in the target, unless they are learned."""
+        if self.config.learn_unknown or self.unk_id is None:
+            return 0
+        return int((item.parts[1] == self.unk_id).sum())
+
+    def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return inputs and targets, (T,) each; nothing is random."""
+        source, target = item.parts
+        ids = np.concatenate([[self.start], source, [self.delimiter], target, [self.end]])
+        labels = ids[1:].astype(np.int64)
+        labels[: len(source) + 1] = IGNORE
+        if not self.config.learn_unknown and self.unk_id is not None:
+            labels[labels == self.unk_id] = IGNORE
+        return {"input_ids": ids[:-1].astype(np.int64), "labels": labels}
+
+    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """Return the number of predicted tokens."""
+        return {"generation": int((batch["labels"] != IGNORE).sum())}
+
+    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
+        """Return cross entropy over the targets and their ends."""
+        labels: Any = batch.fields["labels"]
+        index = (labels != IGNORE).nonzero().squeeze(1)
+        loss_sum, _ = model.token_loss(hidden, index, labels[index])
+        return Loss({"generation": Term(loss_sum, len(index), of_text=True)})

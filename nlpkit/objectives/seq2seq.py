@@ -1,0 +1,146 @@
+"""A target from a source: translation, summaries, answers (Sutskever et al. 2014, arXiv:1409.3215).
+
+Rows have a source and a target: two parallel files as they are (`data.format: parallel`), or
+columns of jsonl, tsv and csv files. Any task is one of text to text, as in T5 (Raffel et al. 2020,
+arXiv:1910.10683, sec. 2.4): `template` writes the columns of a row as its source, `prefix` names
+the task, and a label is its own text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import Field as Setting
+
+from nlpkit.config import FrozenConfig
+from nlpkit.objectives._source_target import SourceTarget
+from nlpkit.objectives._task import Item, RowError, Task, counted, kind_of, shorten
+from nlpkit.objectives.contract import ModelSettings, Prompt, check_length
+
+if TYPE_CHECKING:
+    from nlpkit.data.items import Row
+    from nlpkit.tokenizers.contract import Extendable
+
+
+_FIELD = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
+
+
+class Config(FrozenConfig):
+    """The columns of a row, how long the two texts may be, and the loss."""
+
+    max_length: int = Setting(
+        128, gt=1, description="longest source and longest target, in tokens, with the end token"
+    )
+    max_target_length: int | None = Setting(
+        None, gt=1, description="longest target; default: max_length"
+    )
+    source: str = Setting("source", min_length=1, description="column of the source")
+    target: str = Setting("target", min_length=1, description="column of the target")
+    template: str | None = Setting(
+        None,
+        min_length=1,
+        description="the source in place of a column: {COLUMN} is a value of the row, {{ and }} "
+        "are braces",
+    )
+    prefix: str = Setting(
+        "", description="text in front of each source, such as 'translate German to English: '"
+    )
+    label_smoothing: float | None = Setting(
+        None,
+        ge=0,
+        lt=1,
+        description="share of the probability that is spread evenly over the vocabulary, in "
+        "training alone; default: that of the family's paper, such as 0.1 for transformer",
+    )
+
+
+class Objective(SourceTarget, Task):
+    """Examples and loss of a target from a source."""
+
+    name = "seq2seq"
+    parts = ("seq2seq",)
+    columns: tuple[str, ...] = ("source", "target")
+    metrics: tuple[str, ...] = ("bleu",)
+
+    def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
+        """Bind the settings.
+
+        Raises:
+            ValueError: a length is more than the model has positions, or leaves no token for text.
+        """
+        super().__init__(config, tokenizer, model_config)
+        self.bind(tokenizer, model_config)
+        self.columns = self.named_columns(config)
+        self.label_smoothing = config.label_smoothing
+        self.max_length = config.max_length
+        self.max_new_tokens = config.max_target_length or config.max_length
+        check_length(max(self.max_length, self.max_new_tokens), model_config)
+        prefix = len(tokenizer.encode(config.prefix))
+        if prefix + 2 > self.max_length:
+            raise ValueError(
+                f"objective.max_length: {self.max_length} leaves no tokens for a source after "
+                f"{prefix} tokens of objective.prefix and the end token"
+            )
+
+    @classmethod
+    def named_columns(cls, config: Any) -> tuple[str, ...]:
+        """Return the columns of source and target."""
+        if config.template is None:
+            return (config.source, config.target)
+        named = [name for name in _FIELD.findall(config.template) if name]
+        return (*dict.fromkeys(named), config.target)
+
+    def encode_input(self, text: str) -> list[int]:
+        """Return the ids of a source, with the prefix in front of it."""
+        return self.tokenizer.encode(self.config.prefix + text) if text else []
+
+    def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
+        """Return the source, and slots for its target; what is too long loses its end.
+
+        Raises:
+            ValueError: the source is empty.
+        """
+        source, cut = shorten(ids, self.max_length - 1, "start")
+        return self.prompt(source, new_tokens, cut)
+
+    def texts(self, row: Row) -> tuple[str, ...]:
+        """Return source and target; raise `RowError`."""
+        return self.config.prefix + self.source(row), written(row, self.config.target)
+
+    def source(self, row: Row) -> str:
+        """Return the source of a row without the prefix; raise `RowError`."""
+        if self.config.template is None:
+            return row.text(self.config.source)
+
+        def value(found: re.Match[str]) -> str:
+            return found[0][0] if found[1] is None else written(row, found[1])
+
+        return _FIELD.sub(value, self.config.template)
+
+    def item(self, row: Row, ids: list[list[int]]) -> Item:
+        """Return the item of a row; a source or target that is too long loses its end."""
+        source, source_cut = shorten(ids[0], self.max_length - 1, "start")
+        target, target_cut = shorten(ids[1], self.max_new_tokens - 1, "start")
+        cut = counted(source_cut, "source") | counted(target_cut, "target")
+        size = len(source) + len(target) + 2
+        label, text = written(row, self.config.target), self.source(row)
+        return Item((source, target), label, size, cut, text)
+
+    def unlearned(self, item: Item) -> int:
+        """Return the number of unknown tokens in the target."""
+        return 0 if self.unk_id is None else int((item.parts[1] == self.unk_id).sum())
+
+    def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return inputs and targets, (T,) each, and the source (S,); nothing is random."""
+        return self.made(*item.parts)
+
+
+def written(row: Row, column: str) -> str:
+    """Return a value of a row as text, also a number; raise `RowError` if it is neither."""
+    value = row.value(column)
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise RowError(f'"{column}" is {kind_of(value)}, neither text nor a number')
+    return value if isinstance(value, str) else f"{value:g}"

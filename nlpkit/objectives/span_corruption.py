@@ -1,0 +1,198 @@
+"""Span corruption with sentinels, T5's denoising (Raffel et al. 2020, arXiv:1910.10683).
+
+Section 3.1.4. The encoder reads a text with each span replaced by a sentinel, the decoder writes
+each sentinel with its span. How many tokens and spans are noise follows from the length of the text
+alone; where they are is drawn as in the authors' code (`random_spans_noise_mask`): texts begin with
+a token that stays and end with a span, so that no closing sentinel is written.
+
+L tokens of a piece, K tokens of noise in U spans, S tokens of a source, T of a target.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pydantic import Field as Setting
+
+from nlpkit.config import FrozenConfig
+from nlpkit.objectives._cutting import cut_stream
+from nlpkit.objectives._source_target import SourceTarget
+from nlpkit.objectives._task import shorten
+from nlpkit.objectives.contract import (
+    Field,
+    ModelSettings,
+    Prompt,
+    Spans,
+    TextObjective,
+    check_length,
+    cut_documents,
+)
+
+if TYPE_CHECKING:
+    from nlpkit.tokenizers.contract import Extendable
+
+COUNT = 100  # sentinels, as in T5's vocabulary
+# There the first has the greatest id.
+SENTINELS = tuple(f"<extra_id_{number}>" for number in reversed(range(COUNT)))
+_WRITTEN = re.compile(r"<extra_id_(\d+)>")
+
+
+class Config(FrozenConfig):
+    """How text is cut, and how much of it is noise; the defaults are T5's."""
+
+    max_length: int = Setting(
+        512, ge=8, description="longest source, in tokens; pieces of text are longer by the noise"
+    )
+    rate: float = Setting(0.15, gt=0, le=0.5, description="share of the tokens that are noise")
+    mean_span: float = Setting(3.0, ge=1, description="mean number of tokens of a span")
+    contiguous: bool = Setting(
+        False,
+        description="cut the text of all documents as one stream, with an end token after each "
+        "document; false: each example has text of one document",
+    )
+
+
+class Objective(SourceTarget, TextObjective):
+    """Examples and loss of span corruption."""
+
+    name = "span_corruption"
+    parts = ("span_corruption",)
+    fields: Mapping[str, Field] = SourceTarget.fields
+    label_smoothing = 0.0
+    min_piece = 2  # one token stays, one is noise
+
+    def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
+        """Bind the settings.
+
+        Raises:
+            ValueError: a piece needs more sentinels or positions than there are.
+        """
+        super().__init__(config, tokenizer, model_config)
+        self.bind(tokenizer, model_config)
+        ids = {text: tokenizer.special_id(text) for text in SENTINELS}
+        self.sentinels = np.array([ids[f"<extra_id_{number}>"] for number in range(COUNT)])
+        self.text_of = {token_id: text for text, token_id in ids.items()}
+        self.piece = longest_piece(config)
+        noise, spans = (int(n) for n in self.sizes(np.array(self.piece)))
+        if spans > COUNT:
+            raise ValueError(
+                f"objective.max_length: {config.max_length} tokens have {spans} spans of noise, "
+                f"and there are {COUNT} sentinels; lower max_length or rate, or raise mean_span"
+            )
+        self.max_length = config.max_length
+        self.max_new_tokens = noise + spans + 1
+        check_length(self.max_new_tokens, model_config)
+
+    @classmethod
+    def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
+        """Return what begins and what ends a target, and the sentinels."""
+        return (*model_config.target_tokens, *SENTINELS)
+
+    def sizes(self, pieces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the tokens of noise and the spans of pieces of these lengths."""
+        return sizes(pieces, self.config.rate, self.config.mean_span)
+
+    def spans(self, lengths: np.ndarray) -> Spans:
+        """Return the pieces of documents of these `lengths` (D,), or of the stream of all."""
+        if self.config.contiguous:
+            return cut_stream(lengths, self.piece, (self.end,))
+        return cut_documents(lengths, self.piece, self.min_piece)
+
+    def length(self, pieces: np.ndarray) -> np.ndarray:
+        """Return the tokens of source and target together, made of pieces of these lengths."""
+        _, spans = self.sizes(np.asarray(pieces))
+        return np.asarray(pieces) + 2 * spans + 2  # a sentinel and an end on both sides
+
+    def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return the text with holes as source, and what was in them as target."""
+        noise, spans = (int(n) for n in self.sizes(np.array(len(ids))))
+        inside = segments(noise, spans, rng)
+        outside = segments(len(ids) - noise, spans, rng)
+        cuts = np.cumsum(np.stack([outside, inside], 1).reshape(-1))[:-1]
+        pieces = np.split(ids, cuts)
+        sentinels = np.split(self.sentinels[:spans], spans)
+        source = [part for pair in zip(pieces[::2], sentinels, strict=True) for part in pair]
+        target = [part for pair in zip(sentinels, pieces[1::2], strict=True) for part in pair]
+        return self.made(np.concatenate(source), np.concatenate(target))
+
+    def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Return the text: each sentinel of the source is what follows it in the target."""
+        target = np.append(example["input_ids"][1:], self.end)
+        starts = np.flatnonzero(np.isin(target, [*self.sentinels, self.end]))
+        spans = {int(target[a]): target[a + 1 : b] for a, b in pairwise(starts)}
+        source = example["source_ids"][:-1].tolist()
+        return [np.concatenate([spans.get(i, np.array([i])) for i in source])]
+
+    def encode_input(self, text: str) -> list[int]:
+        """Return the ids of a text in which `<extra_id_0>`, `<extra_id_1>` … are the sentinels.
+
+        A space before a sentinel belongs to the word that is missing there.
+        """
+        ids: list[int] = []
+        start = 0
+        for found in _WRITTEN.finditer(text):
+            if int(found[1]) < COUNT:
+                ids += self._encoded(text[start : found.start()].removesuffix(" "))
+                ids.append(int(self.sentinels[int(found[1])]))
+                start = found.end()
+        return ids + self._encoded(text[start:])
+
+    def _encoded(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text) if text else []
+
+    def decode_output(self, ids: Sequence[int]) -> str:
+        """Return what was written, with the sentinels."""
+        texts: list[str] = []
+        span: list[int] = []
+        for token_id in [*ids, self.end]:
+            if token_id in self.text_of or token_id == self.end:
+                texts += [self.tokenizer.decode(span).strip()] if span else []
+                texts += [self.text_of[token_id]] if token_id in self.text_of else []
+                span = []
+            else:
+                span.append(token_id)
+        return " ".join(texts)
+
+    def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
+        """Return the source, and slots for what belongs into its holes.
+
+        Raises:
+            ValueError: the source is empty.
+        """
+        source, cut = shorten(ids, self.max_length - 1, "start")
+        return self.prompt(source, new_tokens, cut)
+
+
+def sizes(pieces: np.ndarray, rate: float, mean_span: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tokens of noise K and the spans U of pieces of these lengths (at least 2)."""
+    pieces = np.asarray(pieces, np.int64)
+    noise = np.clip(np.rint(rate * pieces).astype(np.int64), 1, pieces - 1)
+    spans = np.maximum(np.rint(noise / mean_span).astype(np.int64), 1)
+    # Before each span is a token that stays; only rates near 1/2 with spans of 1 have too few.
+    return noise, np.minimum(spans, pieces - noise)
+
+
+def longest_piece(config: Config) -> int:
+    """Return the most tokens of a text whose source has `max_length` tokens.
+
+    It is the authors' `random_spans_helper`: 568 for 512.
+    """
+    length = 2
+    while _source_length(length + 1, config) <= config.max_length:
+        length += 1
+    return length
+
+
+def _source_length(length: int, config: Config) -> int:
+    noise, spans = (int(n) for n in sizes(np.array(length), config.rate, config.mean_span))
+    return length - noise + spans + 1
+
+
+def segments(total: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Return `count` sizes of at least 1 with this `total`; all of these are equally likely."""
+    cuts = 1 + np.sort(rng.permutation(total - 1)[: count - 1])
+    return np.diff(np.concatenate([[0], cuts, [total]]))

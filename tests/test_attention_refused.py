@@ -1,0 +1,64 @@
+"""A backend that cannot do the job is a mistake of the recipe, found before data are read."""
+
+from pathlib import Path
+
+import pytest
+
+from nlpkit import plan, recipe
+from nlpkit.errors import RecipeError
+from nlpkit.train.log import QUIET, Log
+from tests import _tiny
+
+_LINEAR = "tests.parts.linear_attention"
+_RECIPE = """\
+name: tiny
+attention:
+  backend: BACKEND
+  kind: KIND
+model: {family: gpt, hidden_size: 32, num_layers: 1, num_heads: 2, attention_dropout: DROPOUT}
+tokenizer: {kind: gpt1_bpe, vocab_size: 300}
+data: {train: [TRAIN]}
+objective: {name: clm}
+train: {steps: 2, schedule: constant}
+"""
+
+
+def _plan(path: Path, out: Path) -> None:
+    plan.make(recipe.load(str(path)), out, "cpu", Log(QUIET))
+
+
+@pytest.mark.parametrize("start", [_tiny.pretrain, _plan])
+@pytest.mark.parametrize(
+    ("backend", "kind", "dropout", "why"),
+    [
+        ("flash", "causal", "0.0", "made for CUDA, not for cpu"),
+        ("varlen", "causal", "0.0", "made for CUDA, not for cpu"),
+        ("flex", "causal", "0.0", "no backward pass on CPU"),
+        ("cpu_flash", "causal", "0.1", "dropout on the probabilities"),
+        ("sdpa", _LINEAR, "0.0", "computes itself and takes no backend"),
+    ],
+)
+def test_backend_that_cannot_do_the_job_is_refused_before_data_are_read(
+    tmp_path: Path, backend: str, kind: str, dropout: str, why: str, start
+) -> None:
+    (tmp_path / "train.txt").write_bytes(b"\xff")  # reading it would be another error
+    text = _RECIPE.replace("BACKEND", backend).replace("KIND", kind).replace("DROPOUT", dropout)
+    path = tmp_path / "gpt.yaml"
+    path.write_text(text.replace("TRAIN", str(tmp_path / "train.txt")), encoding="utf-8")
+    with pytest.raises(RecipeError) as error:
+        start(path, tmp_path / "run")
+    (problem,) = error.value.problems
+    assert problem.startswith(f"{path}:3:")
+    assert "attention.backend: " in problem
+    assert f"kind {kind}" in problem
+    assert why in problem
+
+
+def test_backend_of_the_command_line_is_refused_by_its_option(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path)
+    with pytest.raises(RecipeError) as error:
+        _tiny.pretrain(path, tmp_path / "run", "attention.backend=cpu_flash")  # dropout is 0.1
+    assert str(error.value) == (
+        "--set attention.backend: attention backend cpu_flash cannot do kind cpm_ant: "
+        "dropout on the probabilities; auto chooses one that can"
+    )

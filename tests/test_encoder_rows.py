@@ -1,0 +1,98 @@
+"""Some states of an encoder, without the others: the same as those of the whole pack."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from nlpkit.attention.contract import Choice
+from nlpkit.evaluate.likelihood import Likelihood
+from nlpkit.models import encoder, families
+from nlpkit.objectives import mlm
+from tests._families import oracle
+from tests._masked import tokenizer
+
+SIZES = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "max_positions": 64}
+NAMES = ("albert", "bert", "roberta", "xlm")
+
+
+def _model(name: str, vocab_size: int = oracle.VOCAB, **more):
+    torch.manual_seed(0)
+    config = families.load(name).Config(**SIZES, **more)
+    model = families.load_model(name).Model(config, vocab_size).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+def _inputs(model) -> dict[str, torch.Tensor]:
+    given = {"input_ids": oracle.tokens(), "token_type_ids": oracle.types()}
+    return {name: given[name] for name in model.config.inputs}
+
+
+@pytest.mark.parametrize(
+    "rows", [[0, 3, 3, 10, 13, 24], [2, 9, 20], [0, 24], [12, 3, 20]],
+    ids=["several", "one in each sequence", "a sequence without", "in another order"],
+)  # fmt: skip
+@pytest.mark.parametrize("name", NAMES)
+def test_states_of_rows_are_those_of_the_whole_pack(name: str, rows: list[int]) -> None:
+    model = _model(name)
+    index = torch.tensor(rows)
+    with torch.no_grad():
+        whole = model(oracle.LENGTHS, **_inputs(model))
+        found = model(oracle.LENGTHS, **_inputs(model), rows=index)
+    torch.testing.assert_close(found, whole[index], **oracle.CLOSE)
+
+
+def test_rows_have_their_own_range_in_attention_that_reads_fields() -> None:
+    model = _model("bert", attention=(Choice.of("seen_range"),))
+    position = torch.cat([torch.arange(n) for n in oracle.LENGTHS])
+    ranges = {"first": torch.zeros_like(position), "last": position}  # what is to the left
+    index = torch.tensor([0, 4, 11, 12, 18])
+    with torch.no_grad():
+        whole = model(oracle.LENGTHS, **_inputs(model), **ranges)
+        found = model(oracle.LENGTHS, **_inputs(model), **ranges, rows=index)
+    torch.testing.assert_close(found, whole[index], **oracle.CLOSE)
+
+
+def test_last_layer_computes_the_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = _model("bert")
+    sizes: list[int] = []
+    monkeypatch.setattr(
+        encoder.Layer,
+        "forward",
+        _counted(encoder.Layer.forward, sizes),
+    )
+    with torch.no_grad():
+        model(oracle.LENGTHS, **_inputs(model), rows=torch.tensor([2, 9, 20]))
+    assert sizes == [sum(oracle.LENGTHS), 3]
+
+
+def _counted(forward, sizes: list[int]):
+    def counting(*arguments):
+        made = forward(*arguments)
+        sizes.append(len(made))
+        return made
+
+    return counting
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scores_of_texts_are_those_of_all_states(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = tokenizer()
+    words = words.extended(("<s>", "</s>", "<mask>"))
+    model = _model(name, words.vocab_size)
+    objective = mlm.Objective(mlm.Config(max_length=32), words, model.config)
+    opened = SimpleNamespace(
+        model=model, tokenizer=words, objective=objective, notes={}, path="none"
+    )
+    texts = ["a model predicts what it does not see.", "it sees.", "predicts, what"]
+    likelihood = Likelihood(opened, tokens_per_batch=50)
+    assert likelihood._takes_rows
+    found = likelihood.log_probs(likelihood.encode(texts))
+    likelihood._takes_rows = False
+    for ours, expected in zip(found, likelihood.log_probs(likelihood.encode(texts)), strict=True):
+        np.testing.assert_allclose(ours, expected, atol=1e-5, rtol=0)
