@@ -38,7 +38,7 @@ class Call:
     option_score: str | None
     template: str | None
     show_prompt: bool
-    confusion: str | None = None
+    confusion: str | None
     attention: str | None
 
     @property
