@@ -38,8 +38,8 @@ class Call:
     option_score: str | None
     template: str | None
     show_prompt: bool
-    confusion: str | None
-    attention: str | None
+    confusion: str | None = None
+    attention: str | None = None
 
     @property
     def is_of_texts(self) -> bool:
