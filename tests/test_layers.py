@@ -309,7 +309,7 @@ def test_model_offers_its_contract(folder: str, name: str) -> None:
         return
     _assert_has(module.Model, _public(models_contract.LanguageModel))
     parameters = list(inspect.signature(module.Model.token_loss).parameters)
-    asked = inspect.signature(models_contract.Model.token_loss).parameters
+    asked = inspect.signature(models_contract.LanguageModel.token_loss).parameters
     assert parameters == [*asked]
 
 
