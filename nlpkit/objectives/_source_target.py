@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nlpkit.data.pack import SOURCE_LENGTHS
-from nlpkit.objectives.contract import IGNORE, Field, Loss, ModelSettings, Prompt, Term
+from nlpkit.objectives._abilities import Prompt
+from nlpkit.objectives.contract import IGNORE, Field, Loss, ModelSettings, Term
 
 if TYPE_CHECKING:
     import torch
