@@ -11,13 +11,29 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageClassification,
     AutoModelForPreTraining,
+    AutoModelForSeq2SeqLM,
     CpmAntForCausalLM,
     GPT2LMHeadModel,
     OpenAIGPTLMHeadModel,
 )
 
 from nlpkit.checkpoints import hf_layout, peft_layout
-from nlpkit.models import albert, bert, cpm_ant, electra, families, gpt, gpt2, lora, roberta, vit
+from nlpkit.models import (
+    albert,
+    bert,
+    cpm_ant,
+    electra,
+    families,
+    gpt,
+    gpt2,
+    lora,
+    roberta,
+    t5,
+    transformer,
+    vit,
+    xlm,
+    xlnet,
+)
 from nlpkit.models.cpm_ant.model import Model as CpmAnt
 from nlpkit.models.lora_config import Config
 from nlpkit.tokenizers.cpm_ant import SPECIAL_TOKENS, Tokenizer
@@ -52,6 +68,14 @@ _ENCODER = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "intermediate_si
 ENCODERS = {"albert": albert, "bert": bert, "electra": electra, "roberta": roberta}
 CONFIGS |= {name: light.Config(**_ENCODER) for name, light in ENCODERS.items()}
 TRANSPOSED |= dict.fromkeys(ENCODERS, False)
+_PLAIN = {name: size for name, size in _ENCODER.items() if name != "intermediate_size"}
+CONFIGS |= {
+    "xlnet": xlnet.Config(**_ENCODER),
+    "t5": t5.Config(**_ENCODER, head_dim=8),
+    "transformer": transformer.Config(**_ENCODER),
+    "xlm": xlm.Config(**_PLAIN),
+}
+TRANSPOSED |= dict.fromkeys(("xlnet", "t5", "transformer", "xlm"), False)
 CONFIGS["vit"], TRANSPOSED["vit"] = vit.Config(**_ENCODER, image_size=8, patch_size=4), False
 IDS = torch.arange(11, 31)
 
@@ -77,7 +101,11 @@ def theirs(family: str, directory: Path) -> nn.Module:
     kind: Any = AutoModelForPreTraining if family in ENCODERS else AutoModelForCausalLM
     if family == "vit":
         kind = AutoModelForImageClassification
-    return kind.from_pretrained(directory).eval()
+    if family in ("t5", "transformer"):
+        kind = AutoModelForSeq2SeqLM
+    # Marian's default is an id of its own vocabulary.
+    more = {"pad_token_id": 0} if family == "transformer" else {}
+    return kind.from_pretrained(directory, **more).eval()
 
 
 def peft_model(family: str, directory: Path, **settings: Any) -> nn.Module:

@@ -422,8 +422,10 @@ def test_lora_recipe_without_a_start_is_refused(tmp_path: Path) -> None:
 
 def test_lora_every_family_names_its_layers_as_transformers_does(tmp_path: Path) -> None:
     for family in registry.names("models"):
-        model = _adapters.base(family, tmp_path / family)
         module = _adapters.module(family)
+        if not module.FORMAT.architecture:  # transformers has no such model
+            continue
+        model = _adapters.base(family, tmp_path / family)
         names = linear_names(module.FORMAT, module.Model, _adapters.CONFIGS[family])
         theirs = _adapters.theirs(family, tmp_path / family)
         for our_name, their_name in names.items():

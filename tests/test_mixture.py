@@ -20,7 +20,8 @@ from nlpkit.data.pack import collate
 from nlpkit.errors import FileError, RecipeError
 from nlpkit.evaluate import held_out
 from nlpkit.objectives import mixture
-from nlpkit.objectives.contract import Filling, forward
+from nlpkit.objectives._abilities import Filling
+from nlpkit.objectives.contract import forward
 from nlpkit.recipe.earlier import as_begun
 from nlpkit.recipe.schema import schema
 from nlpkit.runs.opened import Opened, open_checkpoint

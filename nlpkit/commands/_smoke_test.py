@@ -198,7 +198,7 @@ def _use(checkpoint: Path, device: str, log: "Log", stop: "StopFlag") -> tuple[s
     from nlpkit.evaluate import held_out
     from nlpkit.generate.settings import Settings
     from nlpkit.generate.texts import Writer
-    from nlpkit.objectives.contract import Generative
+    from nlpkit.objectives._abilities import Generative
     from nlpkit.runs.opened import open_checkpoint
 
     opened = open_checkpoint(checkpoint, device=device, info=log.detail, warn=log.warn)

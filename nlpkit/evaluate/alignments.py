@@ -19,8 +19,7 @@ from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
 from nlpkit.models.contract import Aligned
-from nlpkit.objectives._source_target import ReadsSource
-from nlpkit.objectives.contract import Generative
+from nlpkit.objectives._abilities import Generative, ReadsSource
 from nlpkit.report.figures import READABLE, Alignment, alignment_figure
 
 PANELS = 4  # rows that are drawn

@@ -1,6 +1,6 @@
 """Log-probabilities of the tokens of many texts: many short sequences, packed and never padded.
 
-The objective says how a text is scored (`objectives/contract.Scoring`): a causal model needs one
+The objective says how a text is scored (`objectives/_abilities.Scoring`): a causal model needs one
 sequence, a masked one a sequence for each token. Sequences that several texts have in common are
 computed once. The others are sorted by length and packed into batches; only the states that predict
 a target are computed in the last layer and multiplied by the vocabulary.
@@ -21,7 +21,8 @@ from nlpkit.data.encode import AlignedTokenizer
 from nlpkit.data.marks import bit, of_text
 from nlpkit.data.pack import Batch
 from nlpkit.errors import DivergedError, UsageError
-from nlpkit.objectives.contract import Scoring, ScoringInput, forward
+from nlpkit.objectives._abilities import Scoring, ScoringInput
+from nlpkit.objectives.contract import forward
 from nlpkit.runs.opened import Opened
 
 _AT_ONCE = 64  # batches that are sorted together

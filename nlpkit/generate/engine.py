@@ -20,7 +20,7 @@ from nlpkit.generate import logits as choosing
 from nlpkit.generate.beams import Answer, Beam
 from nlpkit.generate.rows import ActiveBatch, Request, Rules, compact
 from nlpkit.generate.settings import Settings
-from nlpkit.objectives.contract import Prompt
+from nlpkit.objectives._abilities import Prompt
 
 # Limit for prompts that are computed together; more tokens need more memory and are not faster.
 _TOKENS_AT_ONCE = 16384

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nlpkit.attention.cache import Cache
 from nlpkit.generate.beams import Answer, Beam
-from nlpkit.objectives.contract import Prompt
+from nlpkit.objectives._abilities import Prompt
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from nlpkit.generate.beams import Answer
 from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
-from nlpkit.objectives._source_target import DecodesOutput, ReadsSource
-from nlpkit.objectives.contract import Filling, Generative, Prompt
+from nlpkit.objectives._abilities import DecodesOutput, Filling, Generative, Prompt, ReadsSource
 from nlpkit.tokenizers.contract import Tokenizer
 
 _DEFAULT_NEW_TOKENS = 128

@@ -21,6 +21,7 @@ from nlpkit.config import FrozenConfig
 from nlpkit.data.marks import Marked, bit
 from nlpkit.data.pack import MARKS
 from nlpkit.errors import UsageError
+from nlpkit.objectives._abilities import ScoringInput
 from nlpkit.objectives._cutting import cut_stream
 from nlpkit.objectives._frame import Frame, tokens
 from nlpkit.objectives.contract import (
@@ -28,7 +29,6 @@ from nlpkit.objectives.contract import (
     Field,
     Loss,
     ModelSettings,
-    ScoringInput,
     Spans,
     Term,
     TextObjective,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from nlpkit.objectives.contract import Prompt, ScoringInput
+from nlpkit.objectives._abilities import Prompt, ScoringInput
 
 if TYPE_CHECKING:
     from nlpkit.tokenizers.contract import Tokenizer

@@ -10,12 +10,13 @@ S tokens of a source, T of a target with its end, N targets of a pack.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nlpkit.data.pack import SOURCE_LENGTHS
-from nlpkit.objectives.contract import IGNORE, Field, Loss, ModelSettings, Prompt, Term
+from nlpkit.objectives._abilities import Prompt
+from nlpkit.objectives.contract import IGNORE, Field, Loss, ModelSettings, Term
 
 if TYPE_CHECKING:
     import torch
@@ -23,24 +24,6 @@ if TYPE_CHECKING:
     from nlpkit.data.pack import Batch
     from nlpkit.objectives.contract import TrainedModel
     from nlpkit.tokenizers.contract import Extendable
-
-
-@runtime_checkable
-class ReadsSource(Protocol):
-    """The additional members of an objective whose model reads the input as a source sequence."""
-
-    max_new_tokens: int  # the largest number of new tokens; `max_length` is that of the source
-
-    def encode_input(self, text: str) -> list[int]:
-        """Return the ids of an input, with what the objective puts in front of it."""
-
-
-@runtime_checkable
-class DecodesOutput(Protocol):
-    """The additional method of an objective whose outputs are more than text: sentinels."""
-
-    def decode_output(self, ids: Sequence[int]) -> str:
-        """Return the output of generated tokens."""
 
 
 class SourceTarget:

@@ -21,13 +21,12 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
+from nlpkit.objectives._abilities import Prompt, ScoringInput
 from nlpkit.objectives.contract import (
     IGNORE,
     Field,
     Loss,
     ModelSettings,
-    Prompt,
-    ScoringInput,
     Spans,
     Term,
     TextObjective,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -50,23 +50,6 @@ class Spans:
 
     def __len__(self) -> int:
         return len(self.document)
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """The input of generation: T given tokens and M slots for new tokens.
-
-    Slot m is predicted from the state of the slot before it or of a given token
-    (`predicted_from`). `source` has the S source tokens of an encoder-decoder model.
-    """
-
-    given: Mapping[str, np.ndarray]  # inputs of the model's `forward`, (T,) each
-    slots: Mapping[str, np.ndarray]  # inputs of the new tokens, (M,) each, without `input_ids`
-    predicted_from: np.ndarray  # (M,) int64: index in `given`, or -1: the slot before
-    text: np.ndarray  # ids of the text in `given`, without prompts and special tokens
-    open: bool = True  # whether an end token may stop it before its last slot
-    cut: int = 0  # tokens of the text that did not fit and were removed
-    source: Mapping[str, np.ndarray] = field(default_factory=dict)  # inputs of `forward`, (S,)
 
 
 @dataclass
@@ -323,62 +306,3 @@ def check_length(max_length: int, model_config: object) -> None:
             f"objective.max_length: {max_length} is more than model.max_positions {limit}; "
             "lower the one or raise the other"
         )
-
-
-@runtime_checkable
-class Generative(Protocol):
-    """The additional members of an objective whose model can generate text."""
-
-    max_length: int  # the largest sum of given and new tokens
-    eos_token_ids: tuple[int, ...]  # tokens that end a text
-    suppress_tokens: tuple[int, ...]  # tokens that were never targets and are not generated
-    drop_unknown: bool
-
-    def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
-        """Return the prompt for a text, with `new_tokens` (< `max_length`) slots.
-
-        Raises:
-            ValueError: the objective cannot predict anything from this text.
-        """
-
-
-@runtime_checkable
-class Filling(Protocol):
-    """The additional method of an objective whose model can fill in blanks."""
-
-    def fill_blanks(self, parts: Sequence[Sequence[int]], blanks: Sequence[int]) -> Prompt:
-        """Return the prompt for the ids before, between and after blanks.
-
-        `blanks` has the number of tokens of each blank.
-
-        Raises:
-            ValueError: the text is too long.
-        """
-
-
-@dataclass(frozen=True)
-class ScoringInput:
-    """A sequence of T input tokens with which M tokens of a text are scored."""
-
-    inputs: Mapping[str, np.ndarray]  # of the model's `forward`, (T,) each
-    rows: np.ndarray  # (M,) index of the input token whose state predicts the target
-    targets: np.ndarray  # (M,) index of the target among the text's tokens
-
-
-@runtime_checkable
-class Scoring(Protocol):
-    """The additional members of an objective whose model can score a text: log-probabilities."""
-
-    scoring_methods: tuple[str, ...]  # the first is the default for whole texts
-    answer_method: str  # the default for a text behind a given one, such as an answer to a prompt
-    max_text: int  # the largest number of tokens of a text
-    drop_unknown: bool
-
-    def score_text(
-        self, ids: np.ndarray, words: np.ndarray, given: int, method: str
-    ) -> list[ScoringInput]:
-        """Return the inputs that score the tokens of a text after the first `given` ones.
-
-        Each token is a target at most once; one without any context, such as the first token where
-        texts have no begin token, is no target. `words` (T,) has the number of each token's word.
-        """

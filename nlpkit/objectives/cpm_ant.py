@@ -17,6 +17,7 @@ from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
 from nlpkit.objectives import _soft_prompt
+from nlpkit.objectives._abilities import Prompt, ScoringInput
 from nlpkit.objectives._soft_prompt import (
     GENERATION_SEGMENT,
     INFILLING_SEGMENT,
@@ -28,8 +29,6 @@ from nlpkit.objectives.contract import (
     IGNORE,
     Field,
     Loss,
-    Prompt,
-    ScoringInput,
     Spans,
     Term,
     TextObjective,

@@ -17,16 +17,9 @@ from pydantic import Field as Setting
 from nlpkit.config import FrozenConfig
 from nlpkit.data.items import Row
 from nlpkit.objectives import _soft_prompt
+from nlpkit.objectives._abilities import Prompt
 from nlpkit.objectives._task import Item, Question, Task, Wording, counted, shorten
-from nlpkit.objectives.contract import (
-    IGNORE,
-    Field,
-    Loss,
-    ModelSettings,
-    Prompt,
-    Term,
-    TrainedModel,
-)
+from nlpkit.objectives.contract import IGNORE, Field, Loss, ModelSettings, Term, TrainedModel
 
 if TYPE_CHECKING:
     import torch

@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
+from nlpkit.objectives._abilities import Prompt
 from nlpkit.objectives._task import (
     Item,
     Question,
@@ -32,7 +33,6 @@ from nlpkit.objectives.contract import (
     Field,
     Loss,
     ModelSettings,
-    Prompt,
     Term,
     TrainedModel,
     check_length,

@@ -29,13 +29,12 @@ from nlpkit.data.loader import CutAtMarks, Scheduled
 from nlpkit.data.marks import Marked
 from nlpkit.data.pack import LENGTHS, SOURCE_LENGTHS, Batch
 from nlpkit.errors import UsageError
+from nlpkit.objectives._abilities import Filling, Generative
 from nlpkit.objectives._combined import joined
 from nlpkit.objectives._members import Member, bound, difference, same_spans, summed
 from nlpkit.objectives.contract import (
     IGNORE,
     Field,
-    Filling,
-    Generative,
     Loss,
     ModelSettings,
     OwnsHeads,

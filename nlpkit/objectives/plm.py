@@ -21,13 +21,13 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
+from nlpkit.objectives._abilities import ScoringInput
 from nlpkit.objectives._frame import Frame, tokens
 from nlpkit.objectives.contract import (
     IGNORE,
     Field,
     Loss,
     ModelSettings,
-    ScoringInput,
     Term,
     TextObjective,
     TrainedModel,

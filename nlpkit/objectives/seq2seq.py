@@ -16,9 +16,10 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
+from nlpkit.objectives._abilities import Prompt
 from nlpkit.objectives._source_target import SourceTarget
 from nlpkit.objectives._task import Item, RowError, Task, counted, kind_of, shorten
-from nlpkit.objectives.contract import ModelSettings, Prompt, check_length
+from nlpkit.objectives.contract import ModelSettings, check_length
 
 if TYPE_CHECKING:
     from nlpkit.data.items import Row

@@ -19,13 +19,13 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
+from nlpkit.objectives._abilities import Prompt
 from nlpkit.objectives._cutting import cut_stream
 from nlpkit.objectives._source_target import SourceTarget
 from nlpkit.objectives._task import shorten
 from nlpkit.objectives.contract import (
     Field,
     ModelSettings,
-    Prompt,
     Spans,
     TextObjective,
     check_length,

@@ -13,7 +13,7 @@ from nlpkit.attention.cache import Cache
 from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
-from nlpkit.objectives.contract import Prompt
+from nlpkit.objectives._abilities import Prompt
 from tests._families import oracle
 from tests._families.oracle import CLOSE, LENGTHS, VOCAB
 
