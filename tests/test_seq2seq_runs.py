@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from nlpkit import cli
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import UsageError
 from nlpkit.evaluate import alignments, held_out
@@ -138,14 +139,13 @@ def test_alignments_of_written_texts_are_drawn(opened: Opened, tmp_path, monkeyp
         np.testing.assert_allclose(panel.weights.sum(1), 1, atol=1e-5)
 
 
-def test_eval_draws_alignments_and_refuses_what_has_none(run: Path, tmp_path) -> None:
+def test_eval_draws_alignments_and_refuses_what_has_none(run: Path, tmp_path, capsys) -> None:
     file = tmp_path / "alignment.png"
-    done = _tiny.command("eval", run, "--attention", file, "--beam", "2")
-    assert done.returncode == 0, done.stderr
+    assert cli.run(["eval", str(run), "--attention", str(file), "--beam", "2"]) == 0
     assert file.stat().st_size > 5000
-    wrong = _tiny.command("eval", run, "--attention", file, "--pairs", "x.jsonl")
-    assert wrong.returncode == 2
-    assert "--attention excludes --task, --pairs and --surprisal" in wrong.stderr
+    assert "chrf" in capsys.readouterr().out
+    assert cli.run(["eval", str(run), "--attention", str(file), "--pairs", "x.jsonl"]) == 2
+    assert "--attention excludes --task, --pairs and --surprisal" in capsys.readouterr().err
 
 
 def test_model_without_attention_has_no_alignments(tmp_path) -> None:

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from _claims import Comparison
 
 from nlpkit.data.pack import collate
 from nlpkit.generate.settings import Settings
@@ -133,6 +134,7 @@ def _print(results: dict[str, list[Figures]], sources: list[str]) -> None:
     print("| words of the source | lines | measure | plain | attention | gap |")
     print("|---|---|---|---|---|---|")
     gaps: dict[str, list[list[float]]] = {"nats": [], "bleu": []}
+    overall: dict[str, Comparison] = {}
     for measure, sign in (("nats", 1), ("bleu", -1)):
         for bucket, (name, lines) in enumerate(
             zip([*names, "all"], _buckets(sources), strict=True)
@@ -142,21 +144,20 @@ def _print(results: dict[str, list[Figures]], sources: list[str]) -> None:
             )
             gap = [sign * (a - b) for a, b in zip(plain, attention, strict=True)]
             gaps[measure].append(gap)
+            overall[measure] = Comparison(
+                [-sign * b for b in attention], [-sign * a for a in plain]
+            )
             shown = " | ".join(_shown(each) for each in (plain, attention, gap))
             print(f"| {name} | {len(lines)} | {measure} | {shown} |")
     for measure, by_bucket in gaps.items():
-        _verdict(measure, by_bucket)
+        _verdict(measure, "attention is better", overall[measure])
+        longest = Comparison(by_bucket[-2], by_bucket[0])
+        _verdict(measure, "the gap of the longest is above that of the shortest", longest)
 
 
-def _verdict(measure: str, gaps: list[list[float]]) -> None:
-    """Print whether attention wins with every seed, and whether the gap grows."""
-    overall, first, last = gaps[-1], gaps[0], gaps[-2]
-    wins = sum(gap > 0 for gap in overall)
-    growth = [b - a for a, b in zip(first, last, strict=True)]
-    grows = sum(more > 0 for more in growth)
-    print(f"{measure}: attention is better with {wins} of {len(overall)} seeds; the gap of the "
-          f"longest is larger than that of the shortest with {grows} of {len(growth)}, by "
-          f"{_shown(growth)}")  # fmt: skip
+def _verdict(measure: str, what: str, comparison: Comparison) -> None:
+    """Print the verdict on a part of the claim, by the rule in `_claims.py`."""
+    print(f"{measure}: {what}: {comparison.verdict} (p = {comparison.p():.2f})")
 
 
 def _shown(values: list[float]) -> str:

@@ -21,6 +21,7 @@ from nlpkit.generate.settings import Settings
 from nlpkit.models.contract import Aligned
 from nlpkit.objectives._abilities import Generative, ReadsSource
 from nlpkit.report.figures import READABLE, Alignment, alignment_figure
+from nlpkit.tokenizers.contract import Tokenizer
 
 PANELS = 4  # rows that are drawn
 
@@ -55,7 +56,7 @@ def draw_alignments(evaluation: Evaluation, generation: Settings, path: Path) ->
         written = [*answers[0].ids, *objective.eos_token_ids[:1]]
         read = np.concatenate([prompt.given["input_ids"], written[:-1]])
         weights = _weights(opened.model, read, source)
-        words = [[_shown(opened.tokenizer, token) for token in ids] for ids in (source, written)]
+        words = [_shown(opened.tokenizer, ids) for ids in (source.tolist(), written)]
         panels.append(Alignment(weights.numpy(), *words))
     alignment_figure(panels, path)
 
@@ -78,6 +79,11 @@ def _weights(model: Aligned, read: np.ndarray, source: np.ndarray) -> Tensor:
     return weights.float().cpu()
 
 
-def _shown(tokenizer: object, token: int) -> str:
-    text = str(tokenizer.token(int(token)))  # type: ignore[attr-defined]
-    return text if text.isprintable() else text.encode("unicode_escape").decode()
+def _shown(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    """Return tokens as text; parts of characters and special tokens as the vocabulary has them."""
+    found = []
+    for token in ids:
+        text = tokenizer.decode([token]).strip()
+        text = text if text and "\ufffd" not in text else tokenizer.token(token)
+        found.append(text if text.isprintable() else text.encode("unicode_escape").decode())
+    return found

@@ -143,7 +143,8 @@ def alignment_figure(alignments: Sequence[Alignment], path: Path) -> None:
         axes.set_visible(False)
     for axes, each in zip(grid.flat, alignments, strict=False):
         image = axes.imshow(each.weights, cmap="gray", interpolation="nearest", vmin=0, vmax=1)
-        axes.xaxis.set_ticks_position("top")
+        axes.xaxis.tick_top()
+        axes.xaxis.set_label_position("top")
         axes.set_xticks(range(len(each.source)), each.source, rotation=90, fontsize=9)
         axes.set_yticks(range(len(each.target)), each.target, fontsize=9)
         axes.set_xlabel("source")
