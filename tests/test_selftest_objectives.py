@@ -86,7 +86,7 @@ class Special(mlm.Objective):
 
     def __init__(self, config, tokenizer, model_config):
         super().__init__(config, tokenizer, model_config)
-        self.text_ids = np.array([self.start, self.end])
+        self.text_ids = np.array([*self.frame.start, *self.frame.end])
 
 
 class Kept(mlm.Objective):

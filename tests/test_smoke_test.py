@@ -9,13 +9,7 @@ import pytest
 
 from nlpkit.commands import _smoke_test
 from nlpkit.data.lines import TextFile
-from tests import (
-    _tiny,
-    _tiny_tasks,
-    test_parts_images,
-    test_parts_recurrent,
-    test_parts_translation,
-)
+from tests import _images, _tiny, _tiny_tasks, test_parts_recurrent, test_parts_translation
 from tests._faults import Server, done
 
 
@@ -60,13 +54,13 @@ def test_smoke_test_of_a_task_evaluates_its_scores(server: Server, folder: Path,
 
 
 @pytest.mark.parametrize("part", ["images", "translation", "recurrent"])
-def test_smoke_test_of_parts_from_outside_of_every_kind_of_data(
+def test_smoke_test_of_every_kind_of_data(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], part: str
 ) -> None:
     from nlpkit import cli
 
     if part == "images":
-        path = test_parts_images._write(tmp_path)
+        path = _images.write(tmp_path)
     elif part == "translation":
         path = test_parts_translation._write(tmp_path)
     else:

@@ -74,7 +74,7 @@ def test_tables_without_header_are_read_by_number(tmp_path, name: str, divider: 
     text = "".join(divider.join(row) + "\n" for row in (["y", "3", "abc"], ["x", "4", "de"]))
     items = _items(tmp_path, name, text, task)
     assert [item.label for item in items.items] == [1, 0]
-    with pytest.raises(DataError, match=rf'{name}:3: no "3"'):
+    with pytest.raises(DataError, match=rf"{name}:3: 2 columns; there is no column 3"):
         _items(tmp_path, name, f"{text}x{divider}5\n", task)
 
 

@@ -16,6 +16,7 @@ a head, C = H * D.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import Field
@@ -119,12 +120,23 @@ def attend(request, q, k, v, tensors, state):
         ValueError: in generation, which this kind does not support.
     """
     import torch
-    import torch.nn.functional as F
 
     if state is not None:
         raise ValueError("attention kind relative does not generate")
+    dtype = q.dtype
+    if q.device.type == "cpu":  # small products of ever new shapes are slower in bfloat16
+        q, k, v = q.float(), k.float(), v.float()
+    with torch.autocast(q.device.type, enabled=False):
+        tensors = {name: tensor.to(q.dtype) for name, tensor in tensors.items()}
+        return _attended(request, q, k, v, tensors).to(dtype)
+
+
+def _attended(request, q: Tensor, k: Tensor, v: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return (N, H, D), computed in the type of the tensors."""
+    import torch
+    import torch.nn.functional as F
+
     pairs: Pairs = request.prepared
-    tensors = {name: tensor.to(q.dtype) for name, tensor in tensors.items()}
     by_distance = _distance_keys(request, pairs.distances, tensors["r"])
     scale = request.scale
     bias = _products((q + tensors["r_r_bias"]) * scale, by_distance).index_select(1, pairs.distance)
