@@ -23,8 +23,7 @@ from tests._masked import MODEL, bound, bound_of, examples, plain, tokenizer
 from tests.parts import encoder
 
 
-@pytest.mark.parametrize("size", [3, 62, 500])
-@pytest.mark.parametrize("rate", [0.15, 0.4])
+@pytest.mark.parametrize(("size", "rate"), [(3, 0.15), (62, 0.15), (62, 0.4), (500, 0.4)])
 def test_share_of_targets_is_the_rate_for_pieces_of_any_length(size: int, rate: float) -> None:
     count = -(-100_000 // size)
     made = examples(bound("mlm", rate=rate), count, size)

@@ -27,13 +27,26 @@ class Frame:
         """Return the number of tokens around this number of texts."""
         return len(self.start) + len(self.between) * (texts - 1) + len(self.end)
 
-    def ids(self, texts: Sequence[np.ndarray]) -> np.ndarray:
+    def ids(self, texts: Sequence[np.ndarray], dtype: type = np.int32) -> np.ndarray:
         """Return the ids (T,) of a sequence with these texts."""
-        pieces: list[Sequence[int] | np.ndarray] = [self.start]
-        for text in texts:
-            pieces += [text, self.between]
-        pieces[-1] = self.end
-        return np.concatenate([np.asarray(piece, np.int32) for piece in pieces])
+        framed: np.ndarray = np.empty(self.size(len(texts)) + sum(map(len, texts)), dtype)
+        at = len(self.start)
+        framed[:at] = self.start
+        for number, text in enumerate(texts):
+            if number:
+                framed[at : at + len(self.between)] = self.between
+                at += len(self.between)
+            framed[at : at + len(text)] = text
+            at += len(text)
+        framed[at:] = self.end
+        return framed
+
+    def types_of_one(self, size: int) -> np.ndarray:
+        """Return the token types (T,) of a sequence of `size` tokens with one text."""
+        types = np.zeros(size, np.int64)
+        if self.summary:
+            types[-1] = 2
+        return types
 
     def types(self, ids: np.ndarray) -> np.ndarray:
         """Return the token types (T,): 0 up to the first delimiter, then 1 (Devlin et al. 2018).

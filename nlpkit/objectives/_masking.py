@@ -241,10 +241,10 @@ class TextMasking(Masking):
     def framed(self, ids: np.ndarray | Marked) -> dict[str, np.ndarray]:
         """Return `[CLS] piece [SEP]`, with the marks of its tokens if the piece has any."""
         text = ids.ids if isinstance(ids, Marked) else ids
-        framed = self.frame.ids([text]).astype(np.int64)
+        framed = self.frame.ids([text], np.int64)
         example = {"input_ids": framed}
         if "token_type_ids" in self.inputs:
-            example["token_type_ids"] = self.frame.types(framed)
+            example["token_type_ids"] = self.frame.types_of_one(len(framed))
         if isinstance(ids, Marked):
             example[MARKS] = np.zeros(len(framed), np.uint8)
             example[MARKS][self.text_in(framed)] = ids.marks

@@ -105,10 +105,10 @@ class Objective(TextObjective):
         return example | {"labels": labels}
 
     def _framed(self, ids: np.ndarray) -> dict[str, np.ndarray]:
-        framed = self.frame.ids([ids]).astype(np.int64)
+        framed = self.frame.ids([ids], np.int64)
         example = {
             "input_ids": framed,
-            "token_type_ids": self.frame.types(framed),
+            "token_type_ids": self.frame.types_of_one(len(framed)),
             "rank": np.zeros(len(framed), np.int64),
         }
         if self.config.part_length:

@@ -93,12 +93,12 @@ class Objective(TextObjective):
         moved = np.sort(rng.permutation(size)[: max(2, round(self.config.rate * size))])
         order = np.arange(size)
         order[moved] = moved[self.order(len(moved), rng)]
-        framed = self.frame.ids([ids[order]]).astype(np.int64)
+        framed = self.frame.ids([ids[order]], np.int64)
         place = np.full(len(framed), IGNORE)
         place[len(self.frame.start) + moved] = order[moved]
         example = {"input_ids": framed, "place": place}
         if "token_type_ids" in self.fields:
-            example["token_type_ids"] = self.frame.types(framed)
+            example["token_type_ids"] = self.frame.types_of_one(len(framed))
         return example
 
     def order(self, size: int, rng: np.random.Generator) -> np.ndarray:
