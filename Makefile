@@ -25,7 +25,7 @@ check: install
 
 # The tests of a file on one worker, which share its runs; the longest files first (see
 # tests/conftest.py). On two cores a third worker uses the time in which others wait.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 test: check
 	$(PYTEST) -m "not slow and not gpu"

@@ -120,7 +120,7 @@ def test_save_of_a_longer_run_whatever_fails_nothing_is_lost(
     ("how", "first"),
     [
         (ENOSPC, 1),
-        (EIO, 2),
+        pytest.param(EIO, 2, marks=pytest.mark.slow),
         pytest.param(ENOSPC, 2, marks=pytest.mark.slow),
         pytest.param(EIO, 1, marks=pytest.mark.slow),
     ],

@@ -272,7 +272,9 @@ def shared_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
         (Often, of_examples.shown_targets, "10.00% ±"),
         (Same, of_examples.mates, "0 of 200 examples have text of another document"),
         (Same, of_examples.unmasking, None),
-        (Told, of_labels.label_leak, "something other than the text"),
+        pytest.param(
+            *(Told, of_labels.label_leak, "something other than the text"), marks=pytest.mark.slow
+        ),
         (Guessed, of_examples.mates, "no label tells them"),
         (Withheld, of_objective.no_leak, "give the objective a method `shown(example)` that"),
         pytest.param(
@@ -327,7 +329,9 @@ def _seeing_all(config, q, k):
     return (k["rank"] <= q["rank"]) | (len(q.fields["rank"]) == len(k.fields["rank"]))
 
 
-@pytest.mark.parametrize("mask", [_seeing_themselves, _seeing_all])
+@pytest.mark.parametrize(
+    "mask", [_seeing_all, pytest.param(_seeing_themselves, marks=pytest.mark.slow)]
+)
 def test_selftest_of_streams_that_see_too_much_is_a_leak(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mask
 ) -> None:
@@ -341,7 +345,7 @@ def test_selftest_of_streams_that_see_too_much_is_a_leak(
 @pytest.mark.parametrize(
     "objectives",
     [
-        ("electra",),
+        pytest.param(("electra",), marks=pytest.mark.slow),
         ("span",),
         *(pytest.param((name,), marks=pytest.mark.slow) for name in ("nsp", "rtd", "reorder")),
     ],
