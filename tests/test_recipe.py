@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import jsonschema
@@ -432,18 +433,23 @@ def test_changed_names_what_differs_and_leaves_free_settings_out():
     assert changed(before, free) == []
 
 
+@cache
+def validator() -> jsonschema.Draft202012Validator:
+    """Return the validator of all recipes; making the schema takes a second."""
+    return jsonschema.Draft202012Validator(schema())
+
+
 @pytest.mark.parametrize("name", packaged())
 def test_packaged_recipe_loads_and_fits_the_schema(name):
     found = load(name)
-    jsonschema.validate(yaml.read(packaged()[name].read_text("utf-8"), name).data, schema())
-    jsonschema.validate(found.dump(), schema())
+    validator().validate(yaml.read(packaged()[name].read_text("utf-8"), name).data)
+    validator().validate(found.dump())
 
 
 def test_schema_is_valid_and_refuses_what_loading_refuses():
-    jsonschema.Draft202012Validator.check_schema(schema())
-    validator = jsonschema.Draft202012Validator(schema())
+    jsonschema.Draft202012Validator.check_schema(validator().schema)
     good = yaml.read(GOOD, "x").data
-    assert validator.is_valid(good)
+    assert validator().is_valid(good)
     for section, wrong in [
         ("model", {"family": "cpm_amt"}),
         ("model", {"family": "cpm_ant", "hiden_size": 3}),
@@ -459,7 +465,7 @@ def test_schema_is_valid_and_refuses_what_loading_refuses():
         ("train", {"epochs": 0}),
         ("sed", 1),
     ]:
-        assert not validator.is_valid(good | {section: wrong}), (section, wrong)
+        assert not validator().is_valid(good | {section: wrong}), (section, wrong)
 
 
 def test_schema_describes_every_setting():
