@@ -78,7 +78,7 @@ class Objective(Pairing):
             return {}
         from torch import nn
 
-        size = self.model_config.state_size  # type: ignore[attr-defined]
+        size = self.model_config.state_size
         layer = nn.Linear(size, len(self.orders))
         nn.init.normal_(layer.weight, std=0.02)
         nn.init.zeros_(layer.bias)
