@@ -95,6 +95,8 @@ def test_rows_of_csv_have_a_column_for_each_pixel() -> None:
          "set model.num_channels: 3"),
         (_row(np.zeros(24)), "has 1 dimensions; an image has 2 or 3"),
         (_row([[1, 2], [3]]), '"image" has rows of different lengths, or no numbers'),
+        (_row([[None] * 6] * 4), '"image" has a pixel that is no number'),
+        (_row([[float("nan")] * 6] * 4), '"image" has a pixel that is no number'),
         (_row("x.png"), '"image" is a string, not an image'),
         (_row(np.zeros((4, 6)), 1.5), '"label" is a number (1.5), not a string or an integer'),
     ],

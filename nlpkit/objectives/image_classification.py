@@ -249,6 +249,8 @@ def _array(row: Row, column: str) -> np.ndarray:
         raise RowError(f'"{column}" has rows of different lengths, or no numbers') from error
     if image.ndim not in (2, 3) or not image.size:
         raise RowError(f'"{column}" has {image.ndim} dimensions; an image has 2 or 3')
+    if not np.isfinite(image).all():  # null in JSON becomes NaN
+        raise RowError(f'"{column}" has a pixel that is no number')
     return image[:, :, None] if image.ndim == 2 else image
 
 
