@@ -48,11 +48,8 @@ def test_pair_is_two_texts_with_languages_and_positions_of_their_own() -> None:
     # By hand: [CLS] A [SEP] is 0 … first + 1, and the translation begins with 0 again.
     assert example["position_ids"].tolist() == [*range(first + 2), *range(second + 1)]
     whole = objective.unmask(example)["input_ids"]
-    assert whole[[0, first + 1, -1]].tolist() == [
-        objective.start,
-        objective.delimiter,
-        objective.end,
-    ]
+    begin, end = (tokenizer().special_id(token) for token in ("[CLS]", "[SEP]"))
+    assert whole[[0, first + 1, -1]].tolist() == [begin, end, end]
     texts = objective.restore(objective.unmask(example))
     assert np.array_equal(np.concatenate(texts), PAIR.ids)
     assert len(texts[1]) == second
@@ -166,7 +163,7 @@ def test_share_of_the_pairs_is_two_sequences_masked_apart() -> None:
         is_apart = len(example["lengths"]) == 2
         # By hand: [CLS] A [SEP] [CLS] B [SEP], or [CLS] A [SEP] B [SEP].
         ids = objective.unmask(example)["input_ids"]
-        start, end = [objective.start], [objective.end]
+        start, end = [[tokenizer().special_id(token)] for token in ("[CLS]", "[SEP]")]
         middle = [*end, *(start if is_apart else [])]
         assert ids.tolist() == [*start, *PAIR.ids[:first], *middle, *PAIR.ids[first:], *end]
         assert example["lengths"].sum() == len(ids) <= objective.length(np.array([len(PAIR)]))[0]
