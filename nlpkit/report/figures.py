@@ -131,7 +131,7 @@ def mask_figure(
     _save(plt, figure, path)
 
 
-def alignment_figure(alignments: Sequence[Alignment], path: Path) -> None:
+def alignment_figure(alignments: Sequence[Alignment], title: str, path: Path) -> None:
     """Draw a panel for each alignment; columns are tokens of the source, rows of the target."""
     plt = _pyplot()
     rows = math.ceil(len(alignments) / 2)
@@ -149,6 +149,7 @@ def alignment_figure(alignments: Sequence[Alignment], path: Path) -> None:
         axes.set_yticks(range(len(each.target)), each.target, fontsize=9)
         axes.set_xlabel("source")
         axes.set_ylabel("written")
+    figure.suptitle(title)
     figure.colorbar(image, ax=grid, shrink=0.4, label="weight")
     _save(plt, figure, path)
 

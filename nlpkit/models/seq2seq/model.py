@@ -103,17 +103,26 @@ class Model(TiedHead):
         input_ids: Tensor,
         source_ids: Tensor,
         source_lengths: Sequence[int],
+        layer: int | None = None,
     ) -> list[Tensor]:
         """Return the weights of the source's tokens (S) for each token of the target (T), (T, S).
 
         Raises:
-            ValueError: the model has no attention.
+            ValueError: the model has no attention, or a layer is named: all share one attention.
         """
+        self.alignment_title(layer)
         found = self._decoded(lengths, input_ids, source_ids, source_lengths, None, None).weights
-        if found is None:
-            raise ValueError("the model has no attention (model.score is null)")
+        assert found is not None
         rows = found.split(tuple(lengths))
         return [each[:, :size] for each, size in zip(rows, source_lengths, strict=True)]
+
+    def alignment_title(self, layer: int | None = None) -> str:
+        """Return what `alignments` are; raise `ValueError` as it does."""
+        if self.config.score is None:
+            raise ValueError("the model has no attention (model.score is null)")
+        if layer is not None:
+            raise ValueError(f"there is one attention for all layers, none of layer {layer} alone")
+        return f"attention to the source, {self.config.score} score"
 
     def _decoded(
         self,
