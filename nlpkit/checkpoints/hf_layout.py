@@ -152,6 +152,9 @@ def layout(
     if config.encodes_source and None not in target_ids:
         begin, end = target_ids
         padding = begin if pad_id is None else pad_id
+        sources: int | None = getattr(config, "source_vocab_size", None)
+        if sources is not None and padding is not None and padding >= sources:
+            padding = 0  # it must be an id of both vocabularies
         folders[""][0].update(decoder_start_token_id=begin, eos_token_id=end, pad_token_id=padding)
     if HEAD in weights:
         settings, body_tensors = folders[""]

@@ -50,6 +50,11 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
 
     resolved = common.load(recipe)
     section = resolved.recipe.tokenizer
+    if section is not None and section.sides is not None:
+        raise UsageError(
+            "tokenizer: a run trains those of source and target; one alone is trained by a recipe "
+            "with tokenizer.kind, and taken by path"
+        )
     if section is None or section.kind is None:
         raise UsageError("tokenizer: only one with a kind can be trained, this recipe names a path")
     directory = user_path(out) if out else resolved.path(resolved.recipe.out) / "tokenizer"
@@ -123,11 +128,15 @@ def show(directory: Directory, common: Common, text: Text = None) -> None:
     Without TEXT, print kind, size, special tokens and the first tokens of the vocabulary.
     """
     from nlpkit.checkpoints import tokenizer_files
+    from nlpkit.tokenizers import _source_and_target
 
     home = Path(directory)
     if (home / "tokenizer").is_dir() and not tokenizer_files.is_there(home):  # a run
         home = home / "tokenizer"
     kind, tokenizer = tokenizer_files.load(home)
+    if kind == _source_and_target.KIND:
+        names = " or ".join(str(home / folder) for folder in _source_and_target.FOLDERS)
+        raise UsageError(f"{home}: has a tokenizer for sources and one for targets; name {names}")
     if text == "-":
         text = _stdin()
     if text is None:

@@ -21,6 +21,7 @@ from nlpkit.generate.settings import Settings
 from nlpkit.models.contract import Aligned
 from nlpkit.objectives._abilities import Generative, ReadsSource
 from nlpkit.report.figures import READABLE, Alignment, alignment_figure
+from nlpkit.tokenizers._source_and_target import of_sources
 from nlpkit.tokenizers.contract import Tokenizer
 
 PANELS = 4  # rows that are drawn
@@ -68,8 +69,8 @@ def draw_alignments(
         written = [*answers[0].ids, *objective.eos_token_ids[:1]]
         read = np.concatenate([prompt.given["input_ids"], written[:-1]])
         weights = _weights(opened.model, read, source, layer)
-        words = [_shown(opened.tokenizer, ids) for ids in (source.tolist(), written)]
-        panels.append(Alignment(weights.numpy(), *words))
+        read_as = _shown(of_sources(opened.tokenizer), source.tolist())
+        panels.append(Alignment(weights.numpy(), read_as, _shown(opened.tokenizer, written)))
     alignment_figure(panels, title, path)
 
 

@@ -151,7 +151,10 @@ def _recipe_of_run(path: Path) -> recipe.Resolved:
     data = yaml.read(yaml.decode(path.read_bytes(), str(path)), str(path)).data
     for part in (sections.Model, sections.Objective, sections.Tokenizer):
         section = data.get(part.__name__.lower()) if isinstance(data, dict) else None
-        for entry in section if isinstance(section, list) else [section]:
+        entries = section if isinstance(section, list) else [section]
+        if part is sections.Tokenizer and isinstance(section, dict):
+            entries += [section.get("source"), section.get("target")]
+        for entry in entries:
             name = entry.get(part.KEY) if isinstance(entry, dict) else None
             names = _members.names(entry) if part is sections.Objective else [name]
             for part_name in names:

@@ -23,6 +23,7 @@ from nlpkit.recipe import Resolved
 from nlpkit.runs import build, checks
 from nlpkit.runs.model_part import model_part
 from nlpkit.runs.parts import Data, ModelPart
+from nlpkit.tokenizers._source_and_target import of_sources
 from nlpkit.train import machine
 from nlpkit.train.duration import batches_per_epoch, long_warmup, resolve_steps
 from nlpkit.train.log import Log
@@ -195,7 +196,7 @@ def table_of_batch(plan: Plan) -> Iterator[str]:
             empty = [""] * (len(names) + len(others))
             for row in range(stop - batch.fields[SOURCE_LENGTHS][number], stop):
                 values = [str(batch.fields[name][row].item()) for name in sources]
-                token = _shown(tokenizer, batch.fields[sources[0]][row])
+                token = _shown(of_sources(tokenizer), batch.fields[sources[0]][row])
                 yield "\t".join([str(number), token, *empty, *values, *[""] * len(last)])
         for row in range(start, start + length):
             values = [str(batch.fields[name][row].item()) for name in names]

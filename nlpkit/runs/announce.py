@@ -19,10 +19,12 @@ def announce(run: Run, state: State) -> None:
     """Log the model and the data of the run."""
     data, log = run.data, run.log
     parameters = list(run.unwrapped.model.parameters())
+    sources = getattr(run.part.config, "source_vocab_size", None)
     number, trained = (sum(p.numel() for p in ps) for ps in (parameters, _trained(run)))
     log.info(
         f"model: {run.part.family}, {number:,} parameters"
         + (f", vocabulary {data.vocab_size:,}" if data.vocab_size else "")
+        + (f", of sources {sources:,}" if sources else "")
         + (f"; {trained:,} of the parameters are trained" if trained != number else "")
     )
     counts = data.train.counts

@@ -32,6 +32,7 @@ from nlpkit.objectives._preprocessed import Preprocessed
 from nlpkit.objectives.contract import OwnsHeads
 from nlpkit.recipe.fit import missing
 from nlpkit.runs.parts import ModelPart
+from nlpkit.tokenizers._source_and_target import check_sources
 from nlpkit.tokenizers.contract import Tokenizer
 from nlpkit.train import machine
 
@@ -100,6 +101,7 @@ def open_checkpoint(
             f"{directory}: the model has {part.rows} tokens and its tokenizer has "
             f"{tokenizer.vocab_size}"
         )
+    check_sources(directory, part.config, tokenizer)
     objective = _objective(directory, notes, tokenizer, part)
     machine.configure_allocator()
     dtype = _precision(precision, _stored(state, part.vocabulary), target)

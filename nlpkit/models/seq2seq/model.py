@@ -2,7 +2,8 @@
 
 Torch's RNN, LSTM and GRU cells (`models/recurrent_layers.py`); `Config` lists the textbook models.
 The decoder begins with the encoder's last states, layer by layer; of two directions, a linear layer
-makes one. A joint vocabulary has one table of embeddings for sources, targets and, if tied, output.
+makes one. A joint vocabulary has one table of embeddings for sources, targets and, if tied, output;
+sources with a vocabulary of their own have another one.
 
 N tokens of the targets, M of the sources, B sequences, S source tokens, E encoder width,
 C hidden_size.
@@ -27,7 +28,9 @@ from nlpkit.models.seq2seq.decoder import Decoded, Decoder, Source, Tokens
 from nlpkit.models.vocabulary_head import TiedHead
 
 LORA_TARGETS = ()  # torch's recurrent layers are no linear layers
-FORMAT = own_format(Config, *VOCABULARY, "output_projection", "encoder", "bridge", "decoder")
+FORMAT = own_format(
+    Config, *VOCABULARY, "source_embedding", "output_projection", "encoder", "bridge", "decoder"
+)
 
 
 class Model(TiedHead):
@@ -38,6 +41,9 @@ class Model(TiedHead):
         self.config, self.vocab_size = config, vocab_size
         width, inputs = config.hidden_size, config.input_size
         self.token_embedding = nn.Parameter(torch.empty(vocab_size, inputs))
+        self.source_embedding = None
+        if config.source_vocab_size is not None:
+            self.source_embedding = nn.Parameter(torch.empty(config.source_vocab_size, inputs))
         self.encoder = make_layers(
             config.cell,
             inputs,
@@ -57,7 +63,7 @@ class Model(TiedHead):
         elif width != inputs:
             self.output_projection = nn.Linear(width, inputs, bias=False)
         self.token_bias = nn.Parameter(torch.zeros(vocab_size))
-        for table in (self.token_embedding, self.output_embedding):
+        for table in (self.token_embedding, self.source_embedding, self.output_embedding):
             if table is not None:
                 nn.init.normal_(table, std=config.init_std)
 
@@ -161,7 +167,9 @@ class Model(TiedHead):
         """Return contexts (B, E), the decoder's first states, and the encoder's states (M, E)."""
         config = self.config
         time = TimeFirst.of(source_lengths, source_ids.device)
-        values, final = run(self.encoder, self._embedded(source_ids), time)
+        own = self.source_embedding
+        table = self.token_embedding if own is None else own
+        values, final = run(self.encoder, self._embedded(source_ids, table), time)
         # (B, layers and directions, C) -> (B, layers, E)
         last = {name: part.unflatten(1, (-1, config.num_directions)).flatten(2)
                 for name, part in final.items()}  # fmt: skip
@@ -173,8 +181,8 @@ class Model(TiedHead):
             last[name] = torch.tanh(made) if name == "h" else made
         return context, last, values
 
-    def _embedded(self, ids: Tensor) -> Tensor:
-        embedded = F.embedding(ids, self.token_embedding)
+    def _embedded(self, ids: Tensor, table: Tensor | None = None) -> Tensor:
+        embedded = F.embedding(ids, self.token_embedding if table is None else table)
         return dropout(embedded, self.config.dropout, self.training)
 
     @torch.no_grad()
