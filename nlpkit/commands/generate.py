@@ -87,7 +87,9 @@ Stop = Annotated[
 Blank = Annotated[
     str,
     typer.Option(
-        "--blank", metavar="TEXT", help="CPM-Ant: marks a token to fill in; <blank:5> marks five"
+        "--blank",
+        metavar="TEXT",
+        help="CPM-Ant, XLNet: marks a token to fill in; <blank:5> marks five",
     ),
 ]
 Echo = Annotated[bool, typer.Option("--echo", help="print the input in front of the output")]
