@@ -9,6 +9,7 @@ from nlpkit.commands._call import Call, write_rows
 from nlpkit.commands._options import Common, Family, shared
 from nlpkit.disk import user_path
 from nlpkit.errors import UsageError
+from nlpkit.plural import number_of
 
 Checkpoint = Annotated[
     str,
@@ -253,7 +254,9 @@ def _held_out(call: Call) -> None:
         "--attention": call.attention,
     }
     for option in [name for name, file in files.items() if runs and file is not None]:
-        raise UsageError(f"{option}: {call.checkpoint} holds {len(runs)} runs; name one of them")
+        raise UsageError(
+            f"{option}: {call.checkpoint} holds {number_of(len(runs), 'runs')}; name one of them"
+        )
     results = []
     with catch_signals(exit_now) as stop:
         callbacks = Callbacks(note=log.detail, warn=log.warn, should_stop=stop.check)

@@ -13,6 +13,7 @@ from nlpkit.commands._command import Verb
 from nlpkit.commands._options import Common, RecipeName, shared
 from nlpkit.disk import name_path_in_errors, user_path
 from nlpkit.errors import DataError, FileError, UsageError
+from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
     from nlpkit.recipe import Resolved
@@ -78,7 +79,7 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
             tokenizer_files.save(tokenizer, Path(draft) / "made")
             os.replace(Path(draft) / "made", directory)
     if not common.quiet:
-        size = f"{tokenizer.vocab_size:,} tokens"
+        size = number_of(tokenizer.vocab_size, "tokens")
         print(f"tokenizer: {section.kind}, {size}, from {texts.summary}", file=sys.stderr)
     common.result(
         str(directory),
@@ -116,8 +117,10 @@ class _Texts:
     @property
     def summary(self) -> str:
         """Return the counts in words."""
-        skipped = f", {self.counts.bad:,} malformed rows skipped" if self.counts.bad else ""
-        return f"{self.counts.documents:,} documents{skipped}"
+        skipped = (
+            f", {number_of(self.counts.bad, 'malformed rows')} skipped" if self.counts.bad else ""
+        )
+        return f"{number_of(self.counts.documents, 'documents')}{skipped}"
 
 
 @command.command("show", cls=Verb)

@@ -24,6 +24,7 @@ from nlpkit.evaluate import confusion
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.objectives import _members
+from nlpkit.plural import number_of
 from nlpkit.recipe import sections, yaml
 from nlpkit.runs import data_files
 from nlpkit.runs.opened import Opened
@@ -222,7 +223,7 @@ class Evaluation:
         """
         opened, objective = self.opened, self.opened.objective
         if self.corpus.cut:
-            cut = ", ".join(f"{n:,} {what}" for what, n in self.corpus.cut.items())
+            cut = ", ".join(number_of(n, what) for what, n in self.corpus.cut.items())
             log.warn(f"too long in the held-out data: {cut}")
         training = Training(opened.model, objective)
         device = next(opened.model.parameters()).device
@@ -296,7 +297,10 @@ class Evaluation:
             log.evaluating(len(answers), len(texts))
             answers.append(written.outputs[0].text if written.outputs else "")
         if cut := writer.counts["cut inputs"]:
-            log.warn(f"{cut} inputs were cut by {writer.counts['cut tokens']} tokens in all")
+            log.warn(
+                f"{number_of(cut, 'inputs were')} cut by "
+                f"{number_of(writer.counts['cut tokens'], 'tokens')} in all"
+            )
         return answers, labels
 
 

@@ -23,6 +23,7 @@ from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.compute import compute_dtype
 from nlpkit.models.head import last_states
 from nlpkit.models.vocabulary_head import TiedHead
+from nlpkit.plural import number_of
 
 CROSS = Choice.of("full")  # a token of a target sees its whole source
 
@@ -134,7 +135,7 @@ class EncoderDecoder(TiedHead):
         chosen, heads = self._aligning(layer), self.config.num_heads
         return (
             f"cross attention of the decoder's layer {chosen} of {len(self.decoder)}, "
-            f"mean of {heads} heads"
+            f"mean of {number_of(heads, 'heads')}"
         )
 
     def _aligning(self, layer: int | None) -> int:
@@ -181,7 +182,8 @@ class EncoderDecoder(TiedHead):
         limit = getattr(self.config, "max_positions", None)
         if limit is not None and layout.longest > limit:
             raise ValueError(
-                f"a sequence of {layout.longest} tokens; the model has {limit} positions"
+                f"a sequence of {number_of(layout.longest, 'tokens')}; the model has {limit} "
+                "positions"
             )
         return layout
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nlpkit.plural import number_of
+
 
 def laid_out(
     parts: Sequence[Sequence[int]], blanks: Sequence[int], max_tokens: int
@@ -28,7 +30,8 @@ def laid_out(
     if after > len(last):
         inside = size - len(first) - len(last)
         raise ValueError(
-            f"{inside} tokens from the first blank to the last; at most {max_tokens} fit"
+            f"{number_of(inside, 'tokens')} from the first blank to the last; at most "
+            f"{max_tokens} fit"
         )
     pieces = [first[before:], *between, last[: len(last) - after]]
     is_blank = [np.zeros(len(pieces[0]), np.bool_)]

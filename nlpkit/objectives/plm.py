@@ -36,6 +36,7 @@ from nlpkit.objectives.contract import (
     TextObjective,
     TrainedModel,
 )
+from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
     import torch
@@ -189,7 +190,8 @@ class Objective(TextObjective):
         length = self.config.part_length
         if getattr(self.model_config, "memory", 0) and length and len(hole) > length:
             raise ValueError(
-                f"with model.memory, blanks are filled in texts of {length - self.extra} tokens at "
+                "with model.memory, blanks are filled in texts of "
+                f"{number_of(length - self.extra, 'tokens')} at "
                 "most, which are one part"
             )
         types = self.frame.types_of_one(len(hole))

@@ -20,6 +20,7 @@ from nlpkit.objectives._abilities import Prompt
 from nlpkit.objectives._source_target import SourceTarget
 from nlpkit.objectives._task import Item, RowError, Task, counted, kind_of, shorten
 from nlpkit.objectives.contract import ModelSettings, check_length
+from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
     from nlpkit.data.items import Row
@@ -84,7 +85,7 @@ class Objective(SourceTarget, Task):
         if prefix + 2 > self.max_length:
             raise ValueError(
                 f"objective.max_length: {self.max_length} leaves no tokens for a source after "
-                f"{prefix} tokens of objective.prefix and the end token"
+                f"{number_of(prefix, 'tokens')} of objective.prefix and the end token"
             )
 
     @classmethod

@@ -19,6 +19,7 @@ from nlpkit.data.store import Callbacks, Corpus
 from nlpkit.errors import UsageError
 from nlpkit.models.flops import step_flops
 from nlpkit.objectives.contract import IGNORE
+from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
 from nlpkit.runs import build, checks
 from nlpkit.runs.model_part import model_part
@@ -256,8 +257,9 @@ def dry_run(resolved: Resolved, run_path: Path, device: str, log: Log) -> dict[s
     description = describe(plan)
     batch = plan.first
     log.info(
-        f"recipe, data and objective are in order: the first batch has {len(batch.lengths)} "
-        f"sequences, {batch.tokens:,} tokens, {batch.targets:,} targets; "
-        f"{plan.settings.steps:,} steps in all"
+        "recipe, data and objective are in order: the first batch has "
+        f"{number_of(len(batch.lengths), 'sequences')}, {number_of(batch.tokens, 'tokens')}, "
+        f"{number_of(batch.targets, 'targets')}; "
+        f"{number_of(plan.settings.steps, 'steps')} in all"
     )
     return description

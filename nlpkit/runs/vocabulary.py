@@ -17,6 +17,7 @@ from nlpkit.errors import FileError, UsageError
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.rows import without_padding
 from nlpkit.objectives._task import RowError, Task
+from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved, fit, sections
 from nlpkit.recipe.fit import classes, reads_text
 from nlpkit.runs import grow
@@ -210,7 +211,7 @@ def _trained(
     what = "tokenizer" if side is None else f"tokenizer of the {('sources', 'targets')[side]}"
     callbacks.note(
         f"{what}: {section.kind}, {tokenizer.vocab_size:,} tokens{how} on "
-        f"{counts.documents:,} documents"
+        f"{number_of(counts.documents, 'documents')}"
     )
     return tokenizer
 
