@@ -163,7 +163,7 @@ def test_corpus_warns_of_unknown_tokens_from_one_in_a_hundred_on(tmp_path, here,
     of_them = "1 more left out as unknown" if drop else "1 of them unknown"
     assert notes[0].startswith(f"data: a.txt: 1 document, {tokens} tokens, {of_them}, tokenised")
     assert warnings == [
-        f"a.txt: 1 of 100 tokens (1.0 %) are unknown{left_out}; a larger vocabulary knows their "
+        f"a.txt: 1 of 100 tokens (1.0 %) is unknown{left_out}; a larger vocabulary knows their "
         "characters: set tokenizer.kind and tokenizer.vocab_size (with init_from, kind cpm_ant "
         "grows that of the checkpoint)"
     ]
