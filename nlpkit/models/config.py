@@ -5,7 +5,7 @@ in `CAPABILITIES`, which are properties of the `Config`.
 """
 
 import sys
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
@@ -30,6 +30,14 @@ CAPABILITIES = {
     "generator": "a second, smaller model fills in masked tokens",
     "reads_images": "the model reads images, cut into patches",
 }
+
+# The setting is the run's, not the recipe's, as the size of any vocabulary.
+SourceVocabulary = SkipJsonSchema[
+    Annotated[
+        int | None,
+        Field(exclude=True, description="tokens of sources with a vocabulary of their own"),
+    ]
+]
 
 _DEFAULT_VOCABULARY = ("token_embedding",)  # of a family without `VOCABULARY`
 
@@ -80,6 +88,8 @@ class ModelConfig(FrozenConfig):
     # Of targets of a source, unless the objective says otherwise (Szegedy et al. 2016, sec. 7).
     label_smoothing: ClassVar[float] = 0.0
 
+    # Families with encoder and decoder that can have a vocabulary for each have this setting:
+    # `source_vocab_size: SourceVocabulary = None`. The run sets it; `vocab_size` is the targets'.
     attention: SkipJsonSchema[tuple[Choice, ...]] = Field(
         (), exclude=True, description="kinds, repeated over the layers; the recipe's section"
     )
