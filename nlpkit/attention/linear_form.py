@@ -15,9 +15,7 @@ a head.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,112 +23,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from nlpkit.attention.chunks import Chunks
 from nlpkit.attention.contract import Request
-from nlpkit.attention.layout import Layout
 
 # Features (…, F) of queries or keys (…, D), whose positions are (…, 1) or broadcast to it.
 Features = Callable[[Tensor, Tensor], Tensor]
-CHUNK = 64  # tokens: larger chunks have larger products, and more of them
-_GROUP = 2**18  # numbers in the queries of a group of chunks: 1 MiB
-
-
-@dataclass(frozen=True)
-class Chunks:
-    """The chunks of a pack, the same for all layers."""
-
-    size: int  # C
-    total: int  # N
-    mask: Tensor  # (n, 1, C, C) 1 where the query sees the key
-    begun: Tensor  # (n, 1, C, 1) 1 where the document of the token has begun in an earlier chunk
-    going_on: Tensor  # (n, 1, C, 1) 1 where it goes on in the next chunk
-    passing: tuple[bool, ...]  # whether one document has begun before a chunk and goes on after it
-    positions: Tensor  # (n, 1, C, 1) of each token in its document
-    edges: tuple[int, ...]  # where documents begin, and N
-
-    @classmethod
-    def of(
-        cls, layout: Layout, positions: Tensor, dtype: torch.dtype, size: int = CHUNK
-    ) -> Chunks:
-        """Return the chunks of a pack; `dtype` is that of products and sums."""
-        count = -(-layout.total // size)
-        rest = count * size - layout.total  # what fills the last chunk is a document of its own
-        document = F.pad(layout.document_ids, (0, rest), value=len(layout.lengths))
-        document = document.view(count, size)
-        none = document.new_full((1, 1), -1)
-        begun = document == torch.cat([none, document[:-1, -1:]])
-        going_on = document == torch.cat([document[1:, :1], none])
-        same = document[:, :, None] == document[:, None, :]
-        passing = [False] * count
-        for start, stop in layout.spans:  # of these chunks the first and last token are inside
-            for number in range(start // size + 1, (stop - 1) // size):
-                passing[number] = True
-        return cls(
-            size,
-            layout.total,
-            same.tril().to(dtype)[:, None],
-            begun.to(dtype)[:, None, :, None],
-            going_on.to(dtype)[:, None, :, None],
-            tuple(passing),
-            F.pad(positions, (0, rest)).view(count, 1, size, 1),
-            layout.starts,
-        )
-
-    def groups(self, width: int) -> list[slice]:
-        """Return the chunks in groups; `width` is the number of features of a token."""
-        step, count = max(1, _GROUP // (self.size * width)), len(self.passing)
-        return [slice(i, min(i + step, count)) for i in range(0, count, step)]
-
-    def tokens(self, group: slice) -> slice:
-        """Return where the tokens of a group are in the pack."""
-        return slice(group.start * self.size, min(group.stop * self.size, self.total))
-
-    def is_inner(self, group: slice) -> bool:
-        """Return whether all tokens are of one document, from an earlier to a later chunk."""
-        first = bisect_left(self.edges, group.start * self.size)
-        return self.edges[first] > group.stop * self.size
-
-    def late(self, x: Tensor, group: slice) -> Tensor:
-        """Return x where the document has begun in an earlier chunk, else 0."""
-        return x if self.is_inner(group) else x * self.begun[group]
-
-    def early(self, x: Tensor, group: slice) -> Tensor:
-        """Return x where the document goes on in the next chunk, else 0."""
-        return x if self.is_inner(group) else x * self.going_on[group]
-
-    def cut(self, x: Tensor, group: slice, whole: bool = True) -> Tensor:
-        """Return the tokens of a group, (g, H, C, D), from those of the pack, (N, H, D).
-
-        If not `whole`, x are those of the group alone.
-        """
-        rows = (x[self.tokens(group)] if whole else x).to(self.mask.dtype)
-        if missing := (group.stop - group.start) * self.size - len(rows):
-            rows = F.pad(rows, (0, 0, 0, 0, 0, missing))
-        return rows.unflatten(0, (-1, self.size)).transpose(1, 2).contiguous()
-
-    def put(self, x: Tensor, group: slice, into: Tensor) -> None:
-        """Write the tokens of a group, (g, H, C, D), into those of the pack."""
-        rows = into[self.tokens(group)]
-        rows.copy_(x.transpose(1, 2).flatten(0, 1)[: len(rows)])
-
-    def states(self, own: Tensor, before: Tensor, group: slice) -> tuple[Tensor, Tensor]:
-        """Return the state before each chunk of a group, and that behind the last one.
-
-        `own` (g, …) is what each chunk adds, `before` (…) the state before the first one.
-        """
-        found = torch.empty_like(own)
-        for number, passes in enumerate(self.passing[group]):
-            found[number] = before
-            before = own[number].add_(before) if passes else own[number]
-        return found, before
-
-    def states_back(self, given: Tensor, behind: Tensor, group: slice) -> tuple[Tensor, Tensor]:
-        """Return the gradients of `own` and `before` of `states`, from those of its results."""
-        found = torch.empty_like(given)
-        for number in range(len(given) - 1, -1, -1):
-            found[number] = behind
-            passes = self.passing[group.start + number]
-            behind = given[number].add_(behind) if passes else given[number]
-        return found, behind
 
 
 class _Causal(torch.autograd.Function):
@@ -141,14 +38,14 @@ class _Causal(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, chunks: Chunks, features: Features, least: float
     ) -> Tensor:
         """Return (N, H, D) from queries, keys and values (N, H, D)."""
-        out, kept, S, Z = torch.empty_like(v), [], None, None
+        out, kept = torch.empty_like(v), []
+        S: Tensor | None = None
+        Z: Tensor | None = None
         for group in _groups(q, chunks):
             fq, fk, values = _cut(q, k, v, chunks, features, group)
             weights = (fq @ fk.mT).mul_(chunks.mask[group])
             going = chunks.early(fk, group)
             adds_S, adds_Z = going.mT @ values, going.sum(2).unsqueeze(3)
-            if S is None:
-                S, Z = torch.zeros_like(adds_S[0]), torch.zeros_like(adds_Z[0])
             S_all, S = chunks.states(adds_S, S, group)
             Z_all, Z = chunks.states(adds_Z, Z, group)
             later = chunks.late(fq, group)
@@ -168,7 +65,8 @@ class _Causal(torch.autograd.Function):
         q, k, v, out, *kept = ctx.saved_tensors
         chunks: Chunks = ctx.chunks
         of_q, of_k, of_v = (torch.empty_like(x) for x in (q, k, v))
-        of_S = of_Z = None
+        of_S: Tensor | None = None
+        of_Z: Tensor | None = None
         groups = _groups(q, chunks)
         for number in range(len(groups) - 1, -1, -1):
             group = groups[number]
@@ -190,8 +88,6 @@ class _Causal(torch.autograd.Function):
             of_weights = (of_sums @ values.mT).add_(of_norms).mul_(mask)
             later, going = chunks.late(fq, group), chunks.early(fk, group)
             adds_S, adds_Z = later.mT @ of_sums, later.mT @ of_norms
-            if of_S is None:
-                of_S, of_Z = torch.zeros_like(adds_S[0]), torch.zeros_like(adds_Z[0])
             S_back, of_S = chunks.states_back(adds_S, of_S, group)
             Z_back, of_Z = chunks.states_back(adds_Z, of_Z, group)
             of_fq = _add_product(of_weights @ fk, chunks.late(of_sums, group), S.mT)
@@ -252,9 +148,7 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def bidirectional(
-    q: Tensor, k: Tensor, v: Tensor, lengths: Sequence[int], least: float
-) -> Tensor:
+def bidirectional(q: Tensor, k: Tensor, v: Tensor, lengths: Sequence[int], least: float) -> Tensor:
     """Return (N, H, D) from features (N, H, F) and values; a token sees its whole sequence."""
     parts = []
     for one, keys, values in zip(q.split(lengths), k.split(lengths), v.split(lengths), strict=True):
@@ -319,8 +213,8 @@ def attended(
         fq, fk = (features(x.to(wide(x.dtype)), places) for x in (q, k))
         values = v.to(fq.dtype)
         if state:
-            cut = (x.unflatten(0, (len(lengths), -1)) for x in (fq, fk, values))
-            out, state["S"], state["Z"] = continued(*cut, state["S"], state["Z"], least)
+            fq, fk, values = (x.unflatten(0, (len(lengths), -1)) for x in (fq, fk, values))
+            out, state["S"], state["Z"] = continued(fq, fk, values, state["S"], state["Z"], least)
             return out.flatten(0, 1).to(q.dtype)
         if state is not None:
             state["S"], state["Z"] = last_states(fk, values, lengths)

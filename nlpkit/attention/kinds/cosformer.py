@@ -58,9 +58,9 @@ def reference(config, q, k, v, tensors):
     """Return (n, H, D) for one sequence, by the matrix of all weights."""
     import torch
 
-    place = torch.arange(len(q), device=q.device)
+    place = torch.arange(len(q), device=q.device, dtype=q.dtype)
     cosines = torch.cos(math.pi / 2 * (place[:, None] - place) / config.max_length)
-    weights = torch.einsum("ihd,jhd->hij", q.relu(), k.relu()) * cosines.to(q.dtype)
+    weights = torch.einsum("ihd,jhd->hij", q.relu(), k.relu()) * cosines
     if _either.is_causal(config):
         weights = weights.tril()
     norms = weights.sum(-1, keepdim=True).clamp(min=_LEAST)

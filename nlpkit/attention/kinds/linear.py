@@ -14,10 +14,13 @@ FIELDS: tuple[str, ...] = ("position",)
 OPTIONAL: tuple[str, ...] = ()
 CROSS = False
 COST = "N"
-Config = _either.EitherConfig
 visibility = _either.visibility
 mask = _either.mask
 _LEAST = 1e-30  # of a sum of weights: features far below 0 are 0 in float32
+
+
+class Config(_either.EitherConfig):
+    """Linear attention has no settings of its own."""
 
 
 def tensors(config, heads, head_dim):
