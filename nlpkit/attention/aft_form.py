@@ -44,15 +44,15 @@ class Sums:
         """Return the sums with `other` (R tokens) added to the tokens `rows` (R,)."""
         if not len(rows):
             return self
-        old = self.largest[rows]
+        old = self.largest.index_select(0, rows)
         largest = torch.maximum(old, other.largest)
-        own = self.both[rows] * (old - largest).exp()[:, None]
+        own = self.both.index_select(0, rows) * (old - largest).exp()[:, None]
         both = own + other.both * (other.largest - largest).exp()[:, None]
         return Sums(self.largest.index_copy(0, rows, largest), self.both.index_copy(0, rows, both))
 
     def at(self, rows: Tensor) -> Sums:
         """Return the sums of the tokens `rows`."""
-        return Sums(self.largest[rows], self.both[rows])
+        return Sums(self.largest.index_select(0, rows), self.both.index_select(0, rows))
 
 
 @dataclass(frozen=True)
@@ -90,13 +90,16 @@ class Level:
         to = self.offsets[:, None] + inside
         w = biases((to + size).clamp(max=longest - 1), to)  # (U, h, h)
         top_w = w.detach().amax(2, keepdim=True)
-        keys, values = k[self.blocks], v[self.blocks]  # (P, h, C)
+        keys, values = (  # (P, h, C)
+            x.index_select(0, self.blocks.flatten()).unflatten(0, (-1, size)) for x in (k, v)
+        )
         top = keys.detach().amax(1, keepdim=True)
         weights = (keys - top).exp()
-        both = (w - top_w).exp()[self.which] @ torch.cat([weights * values, weights], 2)
-        largest = top + top_w[self.which]
-        both = both.flatten(0, 1)[self.places].unflatten(1, (2, -1))
-        return Sums(largest.flatten(0, 1)[self.places], both)
+        factors = (w - top_w).exp().index_select(0, self.which)
+        both = factors @ torch.cat([weights * values, weights], 2)  # (P, h, 2 C)
+        largest = top + top_w.index_select(0, self.which)
+        both = both.flatten(0, 1).index_select(0, self.places).unflatten(1, (2, -1))
+        return Sums(largest.flatten(0, 1).index_select(0, self.places), both)
 
 
 @dataclass(frozen=True)

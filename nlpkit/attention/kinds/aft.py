@@ -126,10 +126,12 @@ def attend(request, q, k, v, tensors, state):
 
 def _biases(config: Config, tensors: Mapping[str, Tensor]):
     """Return w as a function of positions (…, i) and (…, j): (…, i, j)."""
+    import torch.nn.functional as F
+
     rows, columns = tensors["query_bias"], tensors["key_bias"]
 
     def biases(i: Tensor, j: Tensor) -> Tensor:
-        w = rows[i] @ columns[j].mT
+        w = F.embedding(i, rows) @ F.embedding(j, columns).mT
         if config.near is None:
             return w
         return w * ((i[..., :, None] - j[..., None, :]).abs() < config.near)
