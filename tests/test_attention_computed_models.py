@@ -18,6 +18,7 @@ from nlpkit.generate.texts import Writer
 from nlpkit.models import bert, gpt2, t5
 from nlpkit.models.gpt2.model import Model
 from nlpkit.runs.convert import convert
+from nlpkit.runs.model_part import model_part
 from nlpkit.runs.opened import open_checkpoint
 from tests import _tiny
 
@@ -204,3 +205,32 @@ def test_dropout_fits_a_kind_that_has_probabilities(tmp_path: Path) -> None:
     text = GPT2.replace("attention_dropout: 0.0", "attention_dropout: 0.1")
     path = _tiny.write(tmp_path, text=text.replace("ATTENTION", "{kind: memory_compressed}"))
     assert recipe.load(str(path)).recipe.attention.kind == "memory_compressed"
+
+
+def _continued(run: Path, folder: Path, attention: str, more: str = "") -> Path:
+    """Return a recipe that starts from the run's checkpoint with this attention."""
+    path = _tiny.write(folder, text=GPT2.replace("ATTENTION", attention) + more)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    kept = [line for line in lines if not line.startswith(("model:", "  attention_", "tokenizer:"))]
+    path.write_text("\n".join([*kept, f"init_from: {run}"]) + "\n", encoding="utf-8")
+    return path
+
+
+def test_another_kind_starts_from_the_weights_that_both_have(run: Path, tmp_path: Path) -> None:
+    path = _continued(run / "whole", tmp_path, "{layers: [{kind: aft, rank: 8}, {kind: causal}]}")
+    part = model_part(recipe.load(str(path)))
+    old = open_checkpoint(run / "whole", device="cpu").model.state_dict()
+    assert part.start is not None
+    assert part.start.keys() == {name for name in old if "attention_tensors" not in name}
+    said = [line for line in part.warnings if "attention" in line]
+    assert said == [
+        "trained with attention aft, cosformer, and the model has aft, causal: what a kind learns "
+        "itself is randomly initialized"
+    ]
+    _tiny.pretrain(path, tmp_path / "run")  # w of rank 8 instead of 4 is new
+
+
+def test_adapters_of_another_kind_are_refused(run: Path, tmp_path: Path) -> None:
+    path = _continued(run / "whole", tmp_path, "{kind: causal}", "lora: {}\n")
+    with pytest.raises(NlpkitError, match="attention: adapters are saved without it"):
+        model_part(recipe.load(str(path)))

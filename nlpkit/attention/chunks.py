@@ -59,7 +59,9 @@ class Chunks:
 
     def groups(self, width: int) -> list[slice]:
         """Return the chunks in groups; `width` is the number of features of a token."""
-        step, count = max(1, _GROUP // (self.size * width)), len(self.passing)
+        step = count = len(self.passing)
+        if self.mask.device.type == "cpu":  # other devices want large products
+            step = max(1, _GROUP // (self.size * width))
         return [slice(i, min(i + step, count)) for i in range(0, count, step)]
 
     def tokens(self, group: slice) -> slice:
