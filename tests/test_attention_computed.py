@@ -108,7 +108,7 @@ def _weight(name: str, choice: Choice, w: Tensor | None, q, k, i: int, j: int) -
 
 @pytest.mark.parametrize("name", [name for name in CASES if "memory" not in name])
 def test_reference_is_the_formula_of_the_paper(name: str) -> None:
-    # Katharopoulos et al. 2020, eq. 4; Qin et al. 2022, eq. 10; Zhai et al. 2021, eq. 2-3.
+    # Katharopoulos et al. 2020, eq. 4; Qin et al. 2022, sec. 3; Zhai et al. 2021, eq. 2.
     choice, n = CASES[name], 11
     q, k, v, _ = _inputs(n)
     learned = _learned(choice)

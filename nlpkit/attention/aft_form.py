@@ -182,8 +182,8 @@ def _documents(
 def _in_window(both: Tensor, window: int, biases: Biases) -> Tensor:
     """Return the sums (n, 2 C) of (exp(w) - 1) both over a window, for blocks of queries.
 
-    With the sum over the document, in which w counts as 0, these are all weights (Zhai et al.
-    2021, eq. 5).
+    With the sum over the document, in which w counts as 0, these are all weights: so Zhai et al.
+    2021 write their convolutional form.
     """
     count = -(-len(both) // window)
     place = torch.arange(count * window, device=both.device).unflatten(0, (count, window))

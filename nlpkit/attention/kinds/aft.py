@@ -2,8 +2,8 @@
 
 Zhai et al. 2021, arXiv:2105.14103: out_i = sigmoid(q_i) * sum_j exp(k_j + w_ij) v_j / sum_j
 exp(k_j + w_ij), channel by channel (eq. 2). w is learned, one for all channels of a layer, as the
-product of two narrow matrices (sec. 3.1). `full` has it for all pairs of positions, `local` for
-those that are less than `window` apart, with 0 for all others, which are still seen (sec. 3.2);
+product of two narrow matrices. `full` has it for all pairs of positions, `local` for those that
+are less than `window` apart, with 0 for all others, which are still seen;
 `simple` has none, so that sums replace the pairs. Weights and sums are in float32.
 """
 
@@ -59,7 +59,7 @@ class Config(_either.EitherConfig):
 
 
 def tensors(config, heads, head_dim):
-    """Return the matrices of w: rows of queries and rows of keys; N(0, 0.01), as in the paper."""
+    """Return the matrices of w: rows of queries and rows of keys, each of variance 0.01."""
     if config.form == "simple":
         return {}
     shape = (config.max_length, config.rank)

@@ -1,9 +1,9 @@
 """cosFormer: linear attention with ReLU features, reweighted by the cosine of the distance.
 
 Qin et al. 2022, arXiv:2202.08791: the weight of key j for query i is relu(q_i) relu(k_j)
-cos(pi / 2 (i - j) / M), over the sum of the weights of all keys that i sees (eq. 10). As cos(a - b)
-= cos(a) cos(b) + sin(a) sin(b), it is a product of features of twice the width (eq. 12-13), and
-sums replace the matrix as in `linear`. M is at least the longest sequence, so that no weight is
+cos(pi / 2 (i - j) / M), over the sum of the weights of all keys that i sees. As cos(a - b) =
+cos(a) cos(b) + sin(a) sin(b), it is a product of features of twice the width, and sums replace the
+matrix as in `linear`. M is at least the longest sequence, so that no weight is
 negative. Products and sums are in float32.
 """
 

@@ -6,8 +6,8 @@ the keys and one for the values of each head.
 
 Both ways, the last window of a sequence may be short: the kernel then has nothing to multiply at
 its end. Causal, a token sees the windows that end at it or to its left, so the newest tokens only
-once their window is finished. Before the first window there would be no key: as the authors' code
-lets all tokens attend to a first element, each token also sees a start, a learned key and value.
+once their window is finished. Before the first window there would be no key, so each token also
+sees a start, a learned key and value: the answer of the first two tokens is the start's value.
 """
 
 from __future__ import annotations
