@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from nlpkit.attention.contract import Request
+from nlpkit.attention.contract import Request, visibility
 from nlpkit.attention.key_values import KeyValues
 
 Stream = tuple[str, str, str]  # kind, its settings, its role in the model
@@ -133,7 +133,7 @@ def _layers(states: list[dict[str, Tensor]], first: bool) -> Iterator[dict[str, 
 
 
 def _check(request: Request, grows: bool) -> None:
-    if grows and request.kind.VISIBILITY == "bidirectional":
+    if grows and visibility(request.kind, request.config) == "bidirectional":
         raise ValueError("tokens see later tokens in this attention: it cannot be cached")
     if request.training:
         raise ValueError("a cache is for generation; put the model in evaluation mode")

@@ -70,10 +70,29 @@ class BiasKind(MaskKind, Protocol):
 
 @runtime_checkable
 class WindowKind(Protocol):
-    """A mask kind whose mask is exactly a window around each query."""
+    """A mask kind whose mask is, with all or some settings, exactly a window around each query."""
 
-    def keys_in_sight(self, config: Any) -> tuple[int, int]:
-        """Return how many keys to the left and to the right of itself a query sees."""
+    def keys_in_sight(self, config: Any) -> tuple[int, int] | None:
+        """Return how many keys to the left and to the right of itself a query sees.
+
+        None with settings of which the mask is no window.
+        """
+
+
+@runtime_checkable
+class SharedKind(Protocol):
+    """A kind that, with some settings, is other kinds for shares of the heads."""
+
+    def shares(self, config: Any) -> tuple[Choice, ...]:
+        """Return the kinds of equal shares of the heads, first heads first; empty: one for all."""
+
+
+@runtime_checkable
+class EitherKind(Protocol):
+    """A kind whose settings decide what a token sees; `VISIBILITY` is that of the defaults."""
+
+    def visibility(self, config: Any) -> Visibility:
+        """Return which tokens a state may depend on with these settings."""
 
 
 @runtime_checkable
@@ -127,6 +146,17 @@ class Choice(FrozenConfig):
         """The kind itself."""
         return load_kind(self.kind)
 
+    @property
+    def visibility(self) -> Visibility:
+        """The tokens that a state may depend on."""
+        return visibility(self.module, self.config)
+
+    @property
+    def shares(self) -> tuple[Choice, ...]:
+        """The kinds of equal shares of the heads; empty if the kind is the same for all heads."""
+        kind = self.module
+        return kind.shares(self.config) if isinstance(kind, SharedKind) else ()
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values that `from_json` reads."""
         return {"kind": self.kind, **self.config.model_dump(mode="json")}
@@ -149,6 +179,13 @@ class Choice(FrozenConfig):
 def load_kind(name: str) -> Kind:
     """Return the kind called `name`; raise `UsageError` with the nearest known name."""
     return cast(Kind, registry.load("attention/kinds", name))
+
+
+def visibility(kind: object, config: object) -> Visibility:
+    """Return the tokens that a state may depend on in this kind with these settings."""
+    if isinstance(kind, EitherKind):
+        return kind.visibility(config)
+    return cast(Kind, kind).VISIBILITY
 
 
 class Tokens:

@@ -10,6 +10,7 @@ from typing import ClassVar
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
+from nlpkit.attention import shares
 from nlpkit.attention.contract import LAYOUT_FIELDS, Choice, Visibility
 from nlpkit.config import FrozenConfig
 
@@ -141,10 +142,12 @@ class ModelConfig(FrozenConfig):
         missing = {*kind.FIELDS} - {*kind.OPTIONAL} - {*LAYOUT_FIELDS} - self.ATTENTION_FIELDS
         if missing:
             return f"it reads {', '.join(sorted(missing))}, which the family does not provide"
-        return None
+        if not choice.shares:
+            return None
+        return shares.refuses(choice, self.num_heads)  # type: ignore[attr-defined]
 
     def _sees(self, visibility: str) -> bool:
-        seen = {choice.module.VISIBILITY for choice in self.kinds}
+        seen = {choice.visibility for choice in self.kinds}
         return seen == {visibility} if seen else self.visibility == visibility
 
     @property
