@@ -1,11 +1,12 @@
 """Attention of kinds that are made of few ranges of positions: hidden pairs are not computed.
 
 Each piece of the kind is FlashAttention over its own tiles (Dao et al. 2022, arXiv:2205.14135, alg.
-1 and 4; see `tiled.py` and `_cuts.py`). The pieces are joined by their logsumexps. Backward needs
-only the logsumexp of all pieces, so that each tile is computed by itself. Half precision is
-computed in float32: products of ever new shapes are slow otherwise on CPUs.
+1 and 4; `tiled.py` is the readable form, `_cuts.py` makes the tiles). A row goes on in the next
+piece with the output and logsumexp that it had. Backward needs only the logsumexp of all pieces.
+Half precision is computed in float32: on CPUs products of ever new shapes are slow otherwise.
 
-N queries, K keys, M queries of a piece, H heads, D width of a head; a tile has R rows and E keys.
+N queries, H heads, D width of a head; a piece has M tokens in its order, a block R rows, a tile E
+keys.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nlpkit.attention.backends._cuts import Cut, cuts
+from nlpkit.attention.backends._cuts import Cut, Order, Tile, cuts
 from nlpkit.attention.contract import Request
 from nlpkit.attention.pieces import PiecewiseKind
 
@@ -37,21 +38,45 @@ def refuses(request: Request) -> str | None:
 
 def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Return attention over the visible tiles; differentiable once."""
-    pieces = cuts(request)
+    step = _Step(request)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         # The seed of the dropout, so that backward draws the same again.
         seed = int(torch.randint(2**62, ())) if request.dropout else 0
-        return _Attention.apply(q, k, v, pieces, request, seed)
+        return _Attention.apply(q, k, v, step, seed)
 
     return attend
 
 
-def _taken(x: Tensor, index: Tensor, scale: float = 1.0) -> Tensor:
-    """Return the tokens `index` of x (N, H, D) in float32 or float64, (H, M, D), scaled."""
-    taken = x.transpose(0, 1).index_select(1, index)
-    taken = taken.to(torch.promote_types(x.dtype, torch.float32))
-    return taken.mul_(scale) if scale != 1.0 else taken
+class _Step:
+    """What the layers of a step share: the pieces, and buffers for the scores of a tile."""
+
+    def __init__(self, request: Request):
+        self.dropout, self.scale = request.dropout, request.scale
+        self.exact = torch.promote_types(request.dtype, torch.float32)
+        self.cuts: list[Cut] = cuts(request)
+        self._buffers: dict[str, Tensor] = {}
+
+    def taken(self, order: Order, x: Tensor) -> Tensor:
+        """Return the tokens of x (N, H, D) in this order, head by head, (H, M, D)."""
+        return order.take(x).to(self.exact).transpose(0, 1)
+
+    def product(self, name: str, a: Tensor, b: Tensor, scale: float = 1.0) -> Tensor:
+        """Return `a @ b * scale`, in the buffer `name`, which all tiles and layers share."""
+        shape = a.shape[0], a.shape[1], b.shape[2]
+        size = math.prod(shape)
+        buffer = self._buffers.get(name)
+        if buffer is None or len(buffer) < size:
+            buffer = self._buffers[name] = torch.empty(size, dtype=self.exact)
+        out = buffer[:size].view(shape)
+        return torch.baddbmm(out, a, b, beta=0, alpha=scale, out=out)
+
+    def scores(self, tile: Tile, Q: Tensor, K: Tensor) -> Tensor:
+        """Return the scores of a tile, in units of log 2, (H, R, E); -inf where hidden."""
+        S = self.product("scores", Q, K.mT, self.scale * _LOG2E)
+        for columns, hidden in tile.hidden:
+            S[:, :, columns].add_(hidden)
+        return S
 
 
 class _Dropout:
@@ -71,27 +96,21 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     @torch.autocast("cpu", enabled=False)
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, pieces: list[Cut], request: Request, seed: int
-    ) -> Tensor:
-        exact = torch.promote_types(q.dtype, torch.float32)
-        shape = request.heads, request.layout.total
-        out = torch.zeros(*shape, request.head_dim, dtype=exact)
-        lse = torch.full((*shape, 1), -torch.inf, dtype=exact)  # in units of log 2
-        dropout = _Dropout(request.dropout, seed)
-        for number, cut in enumerate(pieces):
-            part, part_lse = _piece(cut, q, k, v, request.scale, dropout)
-            if number:
-                # Two softmaxes over disjoint keys, each weighted by its sum of exponentials.
-                before = lse.index_select(1, cut.queries)
-                joined = torch.logaddexp2(before, part_lse)
-                part.mul_((part_lse - joined).exp2_())
-                part.addcmul_(out.index_select(1, cut.queries), (before - joined).exp2_())
-                part_lse = joined
-            out.index_copy_(1, cut.queries, part)
-            lse.index_copy_(1, cut.queries, part_lse)
-        result = out.transpose(0, 1).to(q.dtype).contiguous()
-        ctx.pieces, ctx.request, ctx.seed = pieces, request, seed
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, step: _Step, seed: int) -> Tensor:
+        out = torch.zeros(q.shape, dtype=step.exact)
+        lse = out.new_full((*q.shape[:2], 1), -torch.inf)  # (N, H, 1), in units of log 2
+        dropout = _Dropout(step.dropout, seed)
+        for number, cut in enumerate(step.cuts):
+            O, L = cut.queries.take(out), cut.queries.take(lse)  # noqa: E741 (the paper's symbols)
+            of_rows = step.taken(cut.queries, q), O.transpose(0, 1), L.transpose(0, 1)
+            of_keys = step.taken(cut.keys, k), step.taken(cut.keys, v)
+            for block in cut.blocks:
+                rows = [x[:, block.rows] for x in of_rows]
+                _forward(step, block.tiles, rows, of_keys, number > 0, dropout)
+            cut.queries.put(O, out)
+            cut.queries.put(L, lse)
+        result = out.to(q.dtype)
+        ctx.step, ctx.seed = step, seed
         ctx.save_for_backward(q, k, v, result, lse)
         return result
 
@@ -99,72 +118,84 @@ class _Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         with torch.autocast("cpu", enabled=False):
-            return *_backward(ctx, grads[0]), None, None, None
+            return *_gradients(ctx, grads[0]), None, None
 
 
-def _piece(
-    cut: Cut, q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: _Dropout
-) -> tuple[Tensor, Tensor]:
-    """Return the attention of a piece alone, (H, M, D), and its logsumexp, (H, M, 1)."""
-    Q = _taken(q, cut.queries, scale * _LOG2E)
-    K, V = _taken(k, cut.keys), _taken(v, cut.keys)
-    O = torch.empty_like(Q)  # noqa: E741 (the paper's symbol)
-    # The running maximum and sum of each row; a row may see none of its first tile's keys.
-    m, l = torch.empty(2, *Q.shape[:2], 1, dtype=Q.dtype)  # noqa: E741
-    lowest = torch.finfo(Q.dtype).min
-    for tile in cut.tiles:
-        rows = tile.rows
-        S = torch.bmm(Q[:, rows], K[:, tile.keys].mT)
-        if tile.hidden is not None:
-            S.masked_fill_(tile.hidden, -torch.inf)
+def _forward(
+    step: _Step,
+    tiles: tuple[Tile, ...],
+    of_rows: list[Tensor],
+    of_keys: tuple[Tensor, Tensor],
+    goes_on: bool,
+    dropout: _Dropout,
+) -> None:
+    """Write output and logsumexp of a block; if it goes on, they are those of earlier pieces."""
+    Q, O, L = of_rows  # noqa: E741
+    K, V = of_keys
+    lowest = torch.finfo(step.exact).min
+    # The running maximum and the running sum.
+    m, l = L, torch.ones_like(L)  # noqa: E741
+    for tile in tiles:
+        S = step.scores(tile, Q, K[:, tile.keys])
+        # A row may see none of these keys: then all of its S is -inf.
         m_new = S.amax(-1, keepdim=True).clamp_(min=lowest)
-        if not tile.is_first:
-            m_new = torch.maximum(m_new, m[:, rows])
+        if goes_on:
+            m_new = torch.maximum(m_new, m)
         P = S.sub_(m_new).exp2_()
         total = P.sum(-1, keepdim=True)
         if dropout.rate:
             P.mul_(dropout.factors(P))
-        partial = torch.bmm(P, V[:, tile.keys])
-        if not tile.is_first:
-            rescale = (m[:, rows] - m_new).exp2_()
-            total.addcmul_(l[:, rows], rescale)
-            partial.addcmul_(O[:, rows], rescale)
-        O[:, rows], m[:, rows], l[:, rows] = partial, m_new, total
-    return O.div_(l), m.add_(l.log2_())
+        part = step.product("rows", P, V[:, tile.keys])
+        if goes_on:
+            rescale = (m - m_new).exp2_()
+            total.addcmul_(l, rescale)
+            part.addcmul_(O, rescale)
+        O.copy_(part)
+        m, l, goes_on = m_new, total, True  # noqa: E741
+    O.div_(l)
+    L.copy_(l.log2_().add_(m))
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
     """Return the gradients of q, k and v."""
-    request: Request = ctx.request
+    step: _Step = ctx.step
     q, k, v, out, lse = ctx.saved_tensors
-    exact = lse.dtype
-    dropout = _Dropout(request.dropout, ctx.seed)
-    delta = (grad.to(exact) * out).sum(-1, keepdim=True)  # (N, H, 1)
-    dq, dk, dv = (x.new_zeros(x.transpose(0, 1).shape, dtype=exact) for x in (q, k, v))
-    for cut in ctx.pieces:
-        Q = _taken(q, cut.queries, request.scale * _LOG2E)
-        K, V, dO = _taken(k, cut.keys), _taken(v, cut.keys), _taken(grad, cut.queries)
-        L, D = lse.index_select(1, cut.queries), _taken(delta, cut.queries)
-        dQ, dK, dV = torch.empty_like(Q), torch.zeros_like(K), torch.zeros_like(V)
-        for tile in cut.tiles:
-            rows, keys = tile.rows, tile.keys
-            S = torch.bmm(Q[:, rows], K[:, keys].mT)
-            if tile.hidden is not None:
-                S.masked_fill_(tile.hidden, -torch.inf)
-            P = S.sub_(L[:, rows]).exp2_()
-            dP = torch.bmm(dO[:, rows], V[:, keys].mT)
-            if dropout.rate:
-                factors = dropout.factors(P)
-                dV[:, keys] += torch.bmm((P * factors).mT, dO[:, rows])
-                dP.mul_(factors)
-            else:
-                dV[:, keys] += torch.bmm(P.mT, dO[:, rows])
-            dS = dP.sub_(D[:, rows]).mul_(P)
-            dK[:, keys] += torch.bmm(dS.mT, Q[:, rows])
-            of_rows = torch.bmm(dS, K[:, keys])
-            dQ[:, rows] = of_rows if tile.is_first else of_rows.add_(dQ[:, rows])
-        dq.index_add_(1, cut.queries, dQ, alpha=request.scale)
-        dk.index_add_(1, cut.keys, dK, alpha=1 / _LOG2E)  # Q has both factors
-        dv.index_add_(1, cut.keys, dV)
-    grads = zip((dq, dk, dv), (q, k, v), strict=True)
-    return tuple(d.transpose(0, 1).to(x.dtype) for d, x in grads)
+    dropout = _Dropout(step.dropout, ctx.seed)
+    delta = (grad.to(step.exact) * out).sum(-1, keepdim=True)
+    sums = [torch.zeros(x.shape, dtype=step.exact) for x in (q, k, v)]
+    for cut in step.cuts:
+        orders = cut.queries, cut.keys, cut.keys
+        parts = [order.zeros(x) for order, x in zip(orders, sums, strict=True)]
+        dQ, dK, dV = (x.transpose(0, 1) for x in parts)
+        of_rows = [*(step.taken(cut.queries, x) for x in (q, grad, lse, delta)), dQ]
+        of_keys = [*(step.taken(cut.keys, x) for x in (k, v)), dK, dV]
+        for block in cut.blocks:
+            rows = [x[:, block.rows] for x in of_rows]
+            _backward(step, block.tiles, rows, of_keys, dropout)
+        for order, part, whole in zip(orders, parts, sums, strict=True):
+            order.add(part, whole)
+    return tuple(d.to(x.dtype) for d, x in zip(sums, (q, k, v), strict=True))
+
+
+def _backward(
+    step: _Step,
+    tiles: tuple[Tile, ...],
+    of_rows: list[Tensor],
+    of_keys: list[Tensor],
+    dropout: _Dropout,
+) -> None:
+    """Add the gradients of a block's queries and keys."""
+    Q, dO, L, D, dQ = of_rows
+    for tile in tiles:
+        K, V, dK, dV = (x[:, tile.keys] for x in of_keys)
+        P = step.scores(tile, Q, K).sub_(L).exp2_()
+        dP = step.product("gradient", dO, V.mT)
+        if dropout.rate:
+            factors = dropout.factors(P)
+            dV.add_(step.product("keys", (P * factors).mT, dO))
+            dP.mul_(factors)
+        else:
+            dV.add_(step.product("keys", P.mT, dO))
+        dS = dP.sub_(D).mul_(P)
+        dK.add_(step.product("keys", dS.mT, Q, step.scale))
+        dQ.add_(step.product("rows", dS, K, step.scale))
