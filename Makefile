@@ -25,12 +25,12 @@ check: install
 
 # The tests of a file on one worker, which share its runs; the longest files first (see
 # tests/conftest.py). On two cores a third worker uses the time in which others wait.
-PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test: check
-	$(PYTEST) -m "not slow and not gpu"
+	$(PYTEST) -m "not slow and not gpu and not real_data"
 
-# The long proofs, too.
+# The long proofs and those with ../shared/data, too.
 test-all: check
 	$(PYTEST) -m "not gpu"
 

@@ -81,7 +81,9 @@ def test_attention_cpm_ant_spans_equal_separate_documents(backend):
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("pack", ["ragged", "equal", "one token"])
+@pytest.mark.parametrize(
+    "pack", ["ragged", *(pytest.param(p, marks=pytest.mark.slow) for p in ("equal", "one token"))]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_attention_flex_on_cpu_forward_equals_reference(kind, pack):
     lengths = PACKS[pack]

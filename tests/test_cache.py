@@ -195,7 +195,9 @@ def test_layout_positions_go_on_after_the_cache() -> None:
 
 
 @pytest.mark.parametrize("kind", CASES)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))]
+)
 def test_cache_after_any_order_of_operations_equals_whole(kind: str, seed: int) -> None:
     draw = random.Random(seed)
     sequences, old, cache = _started(kind)

@@ -152,7 +152,9 @@ GREEDY = [{}, {"repetition_penalty": 1.4}, {"min_new_tokens": 6}]
 _THEIR_NAMES = {"beam": "num_beams", "nbest": "num_return_sequences"}
 
 
-@pytest.mark.parametrize("batch", [1, 3, 32])
+@pytest.mark.parametrize(
+    "batch", [3, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 32))]
+)
 @pytest.mark.parametrize("given", GREEDY + BEAMS, ids=str)
 def test_generate_gpt_equals_transformers(gpts, given: dict, batch: int) -> None:
     texts = _texts()

@@ -25,7 +25,7 @@ from tests.parts import encoder
 
 @pytest.mark.parametrize(("size", "rate"), [(3, 0.15), (62, 0.15), (62, 0.4), (500, 0.4)])
 def test_share_of_targets_is_the_rate_for_pieces_of_any_length(size: int, rate: float) -> None:
-    count = -(-100_000 // size)
+    count = -(-100_000 // max(size, 15))
     made = examples(bound("mlm", rate=rate), count, size)
     targets = sum(int((example["labels"] != IGNORE).sum()) for example in made)
     # The numbers of targets of an example differ by at most 1, so binomial bounds are wide.

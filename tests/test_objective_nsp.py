@@ -29,9 +29,9 @@ def _at(whole: np.ndarray, part: np.ndarray) -> list[int]:
     return np.flatnonzero((windows == part).all(1)).tolist() if len(part) <= len(whole) else []
 
 
-def test_half_of_the_pairs_are_true() -> None:
+@pytest.mark.parametrize("count", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_half_of_the_pairs_are_true(count: int) -> None:
     objective = bound("nsp", max_length=128)
-    count = 100_000
     one, two = marked("one two. three four."), marked("five. six seven eight.")
     rng = np.random.default_rng(0)
     false = sum(
@@ -84,7 +84,7 @@ def test_lengths_and_cuts_do_not_depend_on_the_label() -> None:
 def test_true_pairs_end_with_their_document_no_more_often_than_false_ones() -> None:
     objective = bound("nsp", max_length=128)
     last = {0: [], 1: []}
-    for piece, mate, example in _pairs(objective, 20_000):
+    for piece, mate, example in _pairs(objective, 5000):
         label = int(example["next_sentence_label"][0])
         second = objective.restore(example)[1]
         whole = (mate if label else piece).ids

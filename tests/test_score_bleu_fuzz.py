@@ -103,7 +103,7 @@ def check_scores(name: str, seed: int, lines: int, **options: object) -> None:
         assert one.signature == str(alone.get_signature())
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
     ("name", "lines"), [("13a", 12_000), ("zh", 12_000), ("char", 2_000), ("none", 2_000)]
 )
@@ -121,7 +121,7 @@ def test_bleu_tokens_with_a_full_memory_of_words_stay_the_same(
     check_tokens(name, 4, 3_000)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", ["13a", "zh", "char", "none"])
 def test_bleu_of_tricky_texts_is_that_of_sacrebleu(name: str, seed: int) -> None:
     check_scores(name, seed, 250)

@@ -27,6 +27,7 @@ def _bench(folder: Path, text: str = RECIPE) -> Iterator[Bench]:
         yield made
 
 
+@pytest.mark.slow
 def test_selftest_of_a_sound_mixture_proves_each_member(tmp_path: Path) -> None:
     with _bench(tmp_path, TWO_HEADS) as bench:
         found = list(selftest.prove(bench))

@@ -82,13 +82,15 @@ def test_grow_by_hand_keeps_ids_and_counts_present_pieces():
         old.grow([text], 13)
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_train_in_any_process_gives_the_same_vocabulary(name):
+def test_train_in_any_process_gives_the_same_vocabulary():
     code = (
-        "from tests.test_tokenizers_training import made_up_texts, train;"
-        f"print(train({name!r}, made_up_texts(), 500).fingerprint())"
+        "from tests.test_tokenizers_training import KINDS, made_up_texts, train;"
+        "print([train(name, made_up_texts(), 500).fingerprint() for name in KINDS])"
     )
-    found = {train(name, iter(made_up_texts()), 500).fingerprint() for _ in range(3)}
+    found = {
+        str([train(name, iter(made_up_texts()), 500).fingerprint() for name in KINDS])
+        for _ in range(2)
+    }
     for seed in ("0", "1"):
         run = subprocess.run(
             [sys.executable, "-c", code],

@@ -1,11 +1,15 @@
 """The learned tensors of a model's kinds of attention, shared by all layers or one per layer."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from nlpkit import attention
 from nlpkit.attention.contract import Choice
+from nlpkit.attention.layout import Layout
+from nlpkit.models.compute import compute_dtype
 
 
 class AttentionTensors(nn.Module):
@@ -17,8 +21,9 @@ class AttentionTensors(nn.Module):
     def __init__(self, choices: Sequence[Choice], layers: int, heads: int, head_dim: int):
         super().__init__()
         self.choices = tuple(dict.fromkeys(choices))
-        for layer in range(layers):
-            choice = choices[layer % len(choices)]
+        self.of_layers = [choices[layer % len(choices)] for layer in range(layers)]
+        self.heads, self.head_dim = heads, head_dim
+        for layer, choice in enumerate(self.of_layers):
             learned = choice.module.tensors(choice.config, heads, head_dim)
             for name, tensor in learned.items():
                 full = self._name(choice if tensor.shared else layer, name)
@@ -39,3 +44,29 @@ class AttentionTensors(nn.Module):
             for name, parameter in self.named_parameters()
             if name.startswith(prefix)
         }
+
+    def prepare(self, layout: Layout, like: Tensor, **given: Any) -> list[attention.Attend]:
+        """Return the attention of each layer; each distinct kind is prepared once."""
+        layers = len(self.of_layers)
+        return attention.prepare_layers(
+            self.of_layers, layers, lambda choice: self.prepare_one(choice, layout, like, **given)
+        )
+
+    def prepare_one(
+        self, choice: Choice, layout: Layout, like: Tensor, **given: Any
+    ) -> attention.Attend:
+        """Return the attention of one kind.
+
+        `like` is a weight of the layers; `given` are arguments of `attention.prepare`.
+        """
+        return attention.prepare(
+            choice,
+            layout,
+            tensors=self.of(choice),
+            heads=self.heads,
+            head_dim=self.head_dim,
+            dtype=compute_dtype(like),
+            device=like.device,
+            training=self.training,
+            **given,
+        )

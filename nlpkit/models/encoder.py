@@ -10,7 +10,7 @@ V vocabulary.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,6 @@ from nlpkit import attention
 from nlpkit.attention.contract import Choice, ComputedKind
 from nlpkit.attention.layout import Layout
 from nlpkit.models.attention_tensors import AttentionTensors
-from nlpkit.models.compute import compute_dtype
 from nlpkit.models.dropout import dropout
 from nlpkit.models.encoder_config import EncoderConfig
 from nlpkit.models.vocabulary_head import TiedHead
@@ -140,12 +139,13 @@ class Layers(nn.Module):
         With `rows` (M,), in the order of the pack, the result is the states (M, C) of these tokens:
         the last layer computes no others.
         """
-        prepare = partial(self._prepared, layout=layout, fields=fields, backend=backend)
-        attends = attention.prepare_layers(
-            self.config.kinds, len(self.order), lambda choice: prepare(choice)
+        weight, dropout_rate = self.order[0].query.weight, self.config.attention_dropout
+        kinds = self.attention_tensors
+        attends = kinds.prepare(
+            layout, weight, fields=fields, dropout=dropout_rate, backend=backend
         )
         self.attention_choice = attention.reasons(attends)
-        tensors = self.attention_tensors.of
+        tensors = kinds.of
         for depth, (layer, attend) in enumerate(zip(self.order[:-1], attends, strict=False)):
             x = layer(x, attend, tensors(depth))
         last, depth = self.order[-1], len(self.order) - 1
@@ -156,34 +156,16 @@ class Layers(nn.Module):
         if queries is None or isinstance(choice.module, ComputedKind):
             return last(x, attends[-1], tensors(depth))[rows]
         own = {"position": layout.positions, "length": layout.token_lengths, **fields}
-        attend = prepare(
+        attend = kinds.prepare_one(
             choice,
-            layout=queries,
+            queries,
+            weight,
             fields={name: values[rows] for name, values in own.items()},
+            dropout=dropout_rate,
             keys=layout,
             key_fields=fields,
-            backend="auto",  # some are made for queries and keys of the same tokens
-        )
+        )  # any backend: some are made for queries and keys of the same tokens
         return last(x, attend, tensors(depth), rows)
-
-    def _prepared(
-        self, choice: Choice, *, layout: Layout, backend: str, **given: Any
-    ) -> attention.Attend:
-        """Return the attention of a kind; `given`: fields, and the keys if they are others."""
-        config, weight = self.config, self.order[0].query.weight
-        return attention.prepare(
-            choice,
-            layout,
-            tensors=self.attention_tensors.of(choice),
-            heads=config.num_heads,
-            head_dim=config.hidden_size // config.num_heads,
-            dtype=compute_dtype(weight),
-            device=weight.device,
-            training=self.training,
-            dropout=config.attention_dropout,
-            backend=backend,
-            **given,
-        )
 
 
 def _queries(layout: Layout, rows: Tensor) -> Layout | None:

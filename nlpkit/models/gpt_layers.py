@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.models.attention_tensors import AttentionTensors
-from nlpkit.models.compute import compute_dtype
 from nlpkit.models.gpt_config import GptConfig
 from nlpkit.models.head import last_states
 from nlpkit.models.vocabulary_head import TiedHead
@@ -111,22 +110,12 @@ class Decoder(TiedHead):
                 f"a sequence of {layout.longest} tokens; the model has {config.max_positions} "
                 "positions"
             )
-        attends = attention.prepare_layers(
-            config.kinds,
-            config.num_layers,
-            lambda choice: attention.prepare(
-                choice,
-                layout,
-                tensors=self.attention_tensors.of(choice),
-                heads=config.num_heads,
-                head_dim=config.hidden_size // config.num_heads,
-                dtype=compute_dtype(self.token_embedding),
-                device=input_ids.device,
-                training=self.training,
-                dropout=config.attention_dropout,
-                backend=self.backend,
-                cache=cache,
-            ),
+        attends = self.attention_tensors.prepare(
+            layout,
+            self.token_embedding,
+            dropout=config.attention_dropout,
+            backend=self.backend,
+            cache=cache,
         )
         self.attention_choice = attention.reasons(attends)
         words = F.embedding(input_ids, self.token_embedding)

@@ -21,13 +21,13 @@ from nlpkit.models.head import last_states
 from nlpkit.models.hf_format import HfFormat, own_format
 from nlpkit.models.recurrence import TimeFirst
 from nlpkit.models.recurrent_config import VOCABULARY, RecurrentConfig
+from nlpkit.models.recurrent_head import RecurrentHead
 from nlpkit.models.recurrent_layers import make_layers, run, weights
-from nlpkit.models.vocabulary_head import TiedHead
 
 LORA_TARGETS = ()  # torch's recurrent layers are no linear layers
 
 
-class RecurrentModel(TiedHead):
+class RecurrentModel(RecurrentHead):
     """A recurrent network with its language-model head."""
 
     def __init__(self, config: RecurrentConfig, vocab_size: int, backend: str = "auto"):
@@ -45,29 +45,7 @@ class RecurrentModel(TiedHead):
             dropout=config.dropout,
             nonlinearity=nonlinearity,
         )
-        self.output_projection = self.output_embedding = None
-        if not config.tie_embeddings:
-            self.output_embedding = nn.Parameter(torch.empty(vocab_size, width))
-        elif width != inputs:
-            self.output_projection = nn.Linear(width, inputs, bias=False)
-        self.token_bias = nn.Parameter(torch.zeros(vocab_size))
-        for table in (self.token_embedding, self.output_embedding):
-            if table is not None:
-                nn.init.normal_(table, std=config.init_std)
-
-    def output_table(self) -> Tensor:
-        """Return the table of the output: (V, E) of the embeddings, or (V, C) of its own."""
-        own = self.output_embedding
-        return self.token_embedding if own is None else own
-
-    def output_states(self, hidden: Tensor) -> Tensor:
-        """Return hidden states (M, C), as wide as the output table."""
-        project = self.output_projection
-        return hidden if project is None else project(hidden)
-
-    def output_bias(self) -> Tensor:
-        """Return the bias of the logits, (V,)."""
-        return self.token_bias
+        self.make_output(vocab_size, width, inputs, config.tie_embeddings, config.init_std)
 
     def forward(
         self, lengths: Sequence[int], input_ids: Tensor, cache: Cache | None = None

@@ -6,6 +6,31 @@ logarithmically, and all distances from `max_distance` on share the last.
 
 import math
 from functools import lru_cache
+from typing import ClassVar
+
+from pydantic import Field, model_validator
+
+from nlpkit.config import FrozenConfig
+
+
+class Buckets(FrozenConfig):
+    """The rows of a bias table; the defaults are T5's."""
+
+    BIDIRECTIONAL: ClassVar[bool] = True
+
+    num_buckets: int = Field(32, ge=4, description="Distance buckets, half for keys to the right.")
+    max_distance: int = Field(128, ge=2, description="Distance from which the last bucket is used.")
+
+    @model_validator(mode="after")
+    def _logarithmic(self):
+        parts = 4 if self.BIDIRECTIONAL else 2
+        exact = self.num_buckets // parts
+        if self.max_distance <= exact:
+            raise ValueError(
+                f"max_distance: {self.max_distance} must be larger than num_buckets // {parts} = "
+                f"{exact}, the distances with a bucket of their own"
+            )
+        return self
 
 
 def bucket(distance, num_buckets, max_distance, bidirectional=True):

@@ -6,11 +6,10 @@ the learned bias depends on T5's bidirectional bucket of the distance (Raffel et
 one table; its rows have the order of `transformers`' `CpmAntSegmentPositionEmbedding`.
 """
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from nlpkit.attention.contract import Learned
-from nlpkit.attention.kinds._buckets import row, table_of_buckets
-from nlpkit.config import FrozenConfig
+from nlpkit.attention.kinds._buckets import Buckets, row, table_of_buckets
 
 VISIBILITY = "prefix"
 KERNEL = None
@@ -20,7 +19,7 @@ OPTIONAL: tuple[str, ...] = ("span",)
 SORT_FIRST: str | None = "context"
 
 
-class Config(FrozenConfig):
+class Config(Buckets):
     """The rows of the bias table; the defaults are those of CPM-Ant 10B."""
 
     num_buckets: int = Field(512, ge=4, description="Distance buckets, half for keys to the right.")
@@ -28,16 +27,6 @@ class Config(FrozenConfig):
         2048, ge=2, description="Distance from which the last bucket is used."
     )
     segment_types: int = Field(32, ge=1, description="Number of segment ids.")
-
-    @model_validator(mode="after")
-    def _logarithmic(self):
-        exact = self.num_buckets // 4
-        if self.max_distance <= exact:
-            raise ValueError(
-                f"max_distance: {self.max_distance} must be larger than num_buckets // 4 = "
-                f"{exact}, the distances with a bucket of their own"
-            )
-        return self
 
 
 def tensors(config, heads, head_dim):

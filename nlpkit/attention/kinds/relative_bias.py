@@ -4,11 +4,8 @@ Raffel et al. 2020, arXiv:1910.10683, sec. 2.1: one bias for each head and bucke
 added to the scores, the same in all layers.
 """
 
-from pydantic import Field, model_validator
-
 from nlpkit.attention.contract import Learned
-from nlpkit.attention.kinds._buckets import row, table_of_buckets
-from nlpkit.config import FrozenConfig
+from nlpkit.attention.kinds._buckets import Buckets, row, table_of_buckets
 
 VISIBILITY = "bidirectional"
 KERNEL = None
@@ -17,21 +14,8 @@ OPTIONAL: tuple[str, ...] = ()
 SORT_FIRST: str | None = None
 
 
-class Config(FrozenConfig):
+class Config(Buckets):
     """The rows of the bias table; the defaults are T5's."""
-
-    num_buckets: int = Field(32, ge=4, description="Distance buckets, half for keys to the right.")
-    max_distance: int = Field(128, ge=2, description="Distance from which the last bucket is used.")
-
-    @model_validator(mode="after")
-    def _logarithmic(self):
-        exact = self.num_buckets // 4
-        if self.max_distance <= exact:
-            raise ValueError(
-                f"max_distance: {self.max_distance} must be larger than num_buckets // 4 = "
-                f"{exact}, the distances with a bucket of their own"
-            )
-        return self
 
 
 def tensors(config, heads, head_dim):

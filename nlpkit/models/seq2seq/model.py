@@ -20,17 +20,17 @@ from nlpkit.models.dropout import dropout
 from nlpkit.models.head import last_states
 from nlpkit.models.hf_format import own_format
 from nlpkit.models.recurrence import TimeFirst
+from nlpkit.models.recurrent_head import RecurrentHead
 from nlpkit.models.recurrent_layers import States, make_layers, run, weights, zeros
 from nlpkit.models.seq2seq import VOCABULARY, Config
 from nlpkit.models.seq2seq.alignment import Memory
 from nlpkit.models.seq2seq.decoder import Decoded, Decoder, Source, Tokens
-from nlpkit.models.vocabulary_head import TiedHead
 
 LORA_TARGETS = ()  # torch's recurrent layers are no linear layers
 FORMAT = own_format(Config, *VOCABULARY, "output_projection", "encoder", "bridge", "decoder")
 
 
-class Model(TiedHead):
+class Model(RecurrentHead):
     """Encoder and decoder with the head that predicts the target's tokens."""
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
@@ -51,29 +51,7 @@ class Model(TiedHead):
             names = ("h", "c") if config.cell == "lstm" else ("h",)
             self.bridge.update({name: nn.Linear(2 * width, width) for name in names})
         self.decoder = Decoder(config)
-        self.output_projection = self.output_embedding = None
-        if not config.tie_embeddings:
-            self.output_embedding = nn.Parameter(torch.empty(vocab_size, width))
-        elif width != inputs:
-            self.output_projection = nn.Linear(width, inputs, bias=False)
-        self.token_bias = nn.Parameter(torch.zeros(vocab_size))
-        for table in (self.token_embedding, self.output_embedding):
-            if table is not None:
-                nn.init.normal_(table, std=config.init_std)
-
-    def output_table(self) -> Tensor:
-        """Return the table of the output: that of the embeddings, or its own (V, C)."""
-        own = self.output_embedding
-        return self.token_embedding if own is None else own
-
-    def output_states(self, hidden: Tensor) -> Tensor:
-        """Return hidden states (m, C), as wide as the output table."""
-        project = self.output_projection
-        return hidden if project is None else project(hidden)
-
-    def output_bias(self) -> Tensor:
-        """Return the bias of the logits, (V,)."""
-        return self.token_bias
+        self.make_output(vocab_size, width, inputs, config.tie_embeddings, config.init_std)
 
     def forward(
         self,

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from nlpkit import attention
 from nlpkit.models import encoder
 from nlpkit.models.attention_tensors import AttentionTensors
-from nlpkit.models.compute import compute_dtype
 from nlpkit.models.dropout import dropout
 from nlpkit.models.encoder import ACTIVATIONS
 from nlpkit.models.flops import visible_pairs
@@ -104,21 +103,8 @@ class Model(nn.Module):
                 f"an image of {wrong - 1} patches; the model reads {config.num_patches}"
             )
         layout = attention.layout_of(lengths, patches.device)
-        attends = attention.prepare_layers(
-            config.kinds,
-            config.num_layers,
-            lambda choice: attention.prepare(
-                choice,
-                layout,
-                tensors=self.attention_tensors.of(choice),
-                heads=config.num_heads,
-                head_dim=config.hidden_size // config.num_heads,
-                dtype=compute_dtype(self.patch.weight),
-                device=patches.device,
-                training=self.training,
-                dropout=config.attention_dropout,
-                backend=self.backend,
-            ),
+        attends = self.attention_tensors.prepare(
+            layout, self.patch.weight, dropout=config.attention_dropout, backend=self.backend
         )
         self.attention_choice = attention.reasons(attends)
         is_class = (layout.positions == 0)[:, None]

@@ -20,7 +20,6 @@ from nlpkit import attention
 from nlpkit.attention.layout import Layout
 from nlpkit.models import encoder
 from nlpkit.models.attention_tensors import AttentionTensors
-from nlpkit.models.compute import compute_dtype
 from nlpkit.models.dropout import dropout
 from nlpkit.models.flops import visible_pairs
 from nlpkit.models.head import DenseHead, TaskHead, last_states
@@ -201,25 +200,14 @@ class Model(TiedHead):
     ) -> list[tuple[Layer, attention.Attend, dict[str, Tensor]]]:
         """Return each layer with its attention and the learned tensors of this attention."""
         config = self.config
-        weight = self.order[0].query
-        attends = attention.prepare_layers(
-            config.kinds,
-            config.num_layers,
-            lambda choice: attention.prepare(
-                choice,
-                layout,
-                fields=fields,
-                tensors=self.attention_tensors.of(choice),
-                heads=config.num_heads,
-                head_dim=config.hidden_size // config.num_heads,
-                dtype=compute_dtype(weight),
-                device=weight.device,
-                training=self.training,
-                dropout=config.dropout,
-                backend=self.backend,
-                keys=None if keys.layout is layout else keys.layout,
-                key_fields=keys.fields,
-            ),
+        attends = self.attention_tensors.prepare(
+            layout,
+            self.order[0].query,
+            fields=fields,
+            dropout=config.dropout,
+            backend=self.backend,
+            keys=None if keys.layout is layout else keys.layout,
+            key_fields=keys.fields,
         )
         self.attention_choice = attention.reasons(attends)
         tensors = map(self.attention_tensors.of, range(config.num_layers))
