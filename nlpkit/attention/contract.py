@@ -80,14 +80,6 @@ class WindowKind(Protocol):
 
 
 @runtime_checkable
-class SharedKind(Protocol):
-    """A kind that, with some settings, is other kinds for shares of the heads."""
-
-    def shares(self, config: Any) -> tuple[Choice, ...]:
-        """Return the kinds of equal shares of the heads, first heads first; empty: one for all."""
-
-
-@runtime_checkable
 class EitherKind(Protocol):
     """A kind whose settings decide what a token sees; `VISIBILITY` is that of the defaults."""
 
@@ -121,6 +113,14 @@ class ComputedKind(Protocol):
         """
 
 
+@runtime_checkable
+class SharedKind(Protocol):
+    """A kind that, with some settings, is other kinds for shares of the heads."""
+
+    def shares(self, config: Any) -> tuple[Choice, ...]:
+        """Return the kinds of equal shares of the heads, first heads first; empty: one for all."""
+
+
 @dataclass(frozen=True)
 class Learned:
     """A learned tensor of a kind; its initial values are drawn from N(0, std)."""
@@ -150,6 +150,17 @@ class Choice(FrozenConfig):
     def visibility(self) -> Visibility:
         """The tokens that a state may depend on."""
         return visibility(self.module, self.config)
+
+    def suited(self, default: Visibility, longest: int | None) -> Choice:
+        """Return the choice with its null settings `causal` and `max_length` from the model.
+
+        `default` is the visibility of the family's own attention, `longest` its longest sequence.
+        """
+        own = {"causal": default != "bidirectional", "max_length": longest}
+        changed = {k: v for k, v in own.items() if getattr(self.config, k, v) is None}
+        if not changed:
+            return self
+        return self.model_copy(update={"config": self.config.model_copy(update=changed)})
 
     @property
     def shares(self) -> tuple[Choice, ...]:

@@ -131,8 +131,15 @@ class ModelConfig(FrozenConfig):
 
     @property
     def kinds(self) -> tuple[Choice, ...]:
-        """The kinds of attention, repeated over the layers."""
-        return self.attention or self.default_attention
+        """The kinds of attention, repeated over the layers.
+
+        Settings that are null there are those of the family: see `Choice.suited`.
+        """
+        return tuple(map(self._suited, self.attention)) or self.default_attention
+
+    def _suited(self, choice: Choice) -> Choice:
+        own = self.default_attention
+        return choice.suited(own[0].visibility, getattr(self, "max_positions", None))
 
     def refuses_attention(self, choice: Choice) -> str | None:
         """Return why the family cannot have this kind of attention, or None."""

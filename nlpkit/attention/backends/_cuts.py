@@ -11,6 +11,7 @@ N queries, K keys, H heads; a piece has M queries and L keys, a block R rows, a 
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -122,7 +123,7 @@ def _bounds(start: Tensor, stop: Tensor) -> list[slice]:
     leaps = (start.diff().abs() >= _ROWS // 2) | (sees[1:] != sees[:-1])
     bounds = [0, *(leaps.nonzero().squeeze(1) + 1).tolist(), len(start)]
     found = []
-    for top, bottom in zip(bounds[:-1], bounds[1:], strict=True):
+    for top, bottom in itertools.pairwise(bounds):
         widest = int((stop[top:bottom] - start[top:bottom]).max())
         if widest > 0:
             found += _even(top, bottom, _ROWS // 2 if widest < _NARROW else _ROWS)
