@@ -10,13 +10,13 @@ import random
 import pytest
 import torch
 
-from nlpkit import attention
+from nlpkit import attention, recipe
 from nlpkit.attention.backends._cuts import cuts
 from nlpkit.attention.cache import Cache
 from nlpkit.attention.check import check_backend
 from nlpkit.attention.contract import Choice, Request
 from nlpkit.attention.layout import Layout
-from nlpkit.errors import Unsupported
+from nlpkit.errors import RecipeError, Unsupported
 from nlpkit.models.gpt2 import Config
 from nlpkit.models.gpt2.model import Model
 from tests._attention import WIDTH
@@ -444,3 +444,50 @@ def test_block_local_looks_to_the_side_that_the_family_looks_to() -> None:
     (encoder,) = bert.Config(attention=(plain,)).kinds
     assert (gpt.visibility, encoder.visibility) == ("causal", "bidirectional")
     assert gpt == Choice.of("block_local", block=4, causal=True)
+
+
+# --- recipes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gpt1", "gpt2", "gpt3_small", "t5", "transformer"])
+@pytest.mark.parametrize("pattern", ["sa1", "split"])
+def test_recipes_take_a_kind_from_the_command_line(name, pattern) -> None:
+    sets = ["attention.kind=strided", f"attention.pattern={pattern}"]
+    if name == "gpt3_small":  # has kinds for its layers
+        sets = [f"attention.layers=[{{kind: strided, pattern: {pattern}}}]"]
+    loaded = recipe.load(name, sets).recipe
+    assert loaded.attention.choices == (Choice.of("strided", pattern=pattern),)
+
+
+@pytest.mark.parametrize(
+    ("name", "sets", "said"),
+    [
+        ("gpt2", ["attention.kind=group"], "group is bidirectional, and clm needs causal"),
+        ("bert", ["attention.kind=fixed"], "fixed is causal, and mlm needs bidirectional"),
+        ("t5", ["attention.kind=group"], "the decoder needs a kind that sees nothing to the right"),
+        ("cpm_ant", ["attention.kind=strided"], "the family has only its own kind"),
+        ("gpt2", ["attention.kind=fixed", "attention.summary=129"],
+         "129 is more than the 128 tokens of a block (stride)"),
+        ("gpt2", ["attention.kind=strided", "attention.pattern=split", "model.num_heads=1"],
+         "it shares the heads among 2 kinds, and there are 1 heads"),
+    ],
+)  # fmt: skip
+def test_recipe_that_cannot_have_a_kind_is_refused_with_the_reason(name, sets, said) -> None:
+    with pytest.raises(RecipeError) as error:
+        recipe.load(name, sets)
+    problem = next(p for p in error.value.problems if said in p)
+    assert problem.startswith("--set attention.")
+
+
+def test_layer_that_does_not_fit_is_refused_with_its_line(tmp_path) -> None:
+    text = recipe.packaged()["gpt3_small"].read_text(encoding="utf-8")
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.replace("{kind: local_window, window: 32}", "{kind: group}"), "utf-8")
+    with pytest.raises(RecipeError) as error:
+        recipe.load(str(path))
+    (problem,) = error.value.problems
+    line = 1 + text[: text.index("layers: [")].count("\n")
+    assert problem.startswith(f"{path}:{line}:")
+    assert "attention.layers.1.kind: group is bidirectional, and clm needs causal" in problem
+    # Of the kinds that it names, each fits.
+    assert "kinds that fit: block_local, causal, fixed, " in problem

@@ -39,6 +39,7 @@ class Kind(Protocol):
     # layout provides `position` and `length` if the batch does not.
     FIELDS: tuple[str, ...]
     OPTIONAL: tuple[str, ...]
+    COST: str  # how it grows with N, the tokens of a sequence, for the table in docs/attention.md
 
     def tensors(self, config: Any, heads: int, head_dim: int) -> Mapping[str, Learned]:
         """Return the learned tensors that a family must hold for this kind."""
