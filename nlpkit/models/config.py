@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
+from nlpkit.attention import shares
 from nlpkit.attention.contract import (
     LAYOUT_FIELDS,
     Choice,
@@ -178,7 +179,9 @@ class ModelConfig(FrozenConfig):
             )
         if is_bounded(choice) and self._suited(choice).config.max_length is None:
             return "the family has no longest sequence; set attention.max_length"
-        return None
+        if not choice.shares:
+            return None
+        return shares.refuses(choice, self.num_heads)  # type: ignore[attr-defined]
 
     def _sees(self, visibility: str) -> bool:
         seen = {choice.visibility for choice in self.kinds}
