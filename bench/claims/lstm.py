@@ -115,8 +115,10 @@ def compared(claim: Claim, run: Path) -> Figures:
 
     def make() -> Figures:
         test = str(claim.out / "test.jsonl")
-        answer, _ = claim.timed("eval", str(run), "--data", test, "--json", log=f"{run.name}-test")
-        opened = open_checkpoint(run / "checkpoints/latest", device="cpu")
+        answer, seconds = claim.timed(
+            "eval", str(run), "--data", test, "--json", log=f"{run.name}-test"
+        )
+        opened = open_checkpoint(run, device="cpu")
         sums, counts = np.zeros(256), np.zeros(256)
         for losses, places in token_losses(opened, test):
             np.add.at(sums, places, losses)
@@ -125,7 +127,7 @@ def compared(claim: Claim, run: Path) -> Figures:
         figures = {"bits": json.loads(answer)["bits_per_character"], "nats": nats}
         parameters = sum(p.numel() for p in opened.model.parameters())
         tokens = len(opened.tokenizer.encode("".join(texts_of(claim.out / "train.jsonl"))))
-        return figures | {"parameters": parameters, "tokens": tokens}
+        return figures | {"parameters": parameters, "tokens": tokens, "cpu_seconds": seconds}
 
     return claim.kept(run / "compared", make)
 
