@@ -10,9 +10,11 @@ import numpy as np
 from nlpkit.data.marks import Marked
 from nlpkit.data.pack import MARKS
 from nlpkit.objectives._frame import Frame, tokens
-from nlpkit.objectives.contract import Field, ModelSettings, TextObjective
+from nlpkit.objectives.contract import Field, Loss, ModelSettings, Term, TextObjective
 
 if TYPE_CHECKING:
+    import torch
+
     from nlpkit.tokenizers.contract import Extendable
 
 
@@ -53,6 +55,16 @@ class Pairing(TextObjective):
     def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Return the two texts of an example."""
         return self.frame.texts(example["input_ids"], 2)
+
+
+def choice_loss(name: str, logits: torch.Tensor, labels: torch.Tensor) -> Loss:
+    """Return cross entropy of the choices (S, K) for the labels (S,); the log has the accuracy."""
+    import torch.nn.functional as F
+
+    total, count = F.cross_entropy(logits.float(), labels, reduction="sum"), len(labels)
+    right = (logits.argmax(1) == labels).sum().float()
+    parts = {name: (total.detach(), count), f"{name}_accuracy": (right, count)}
+    return Loss({name: Term(total, count, parts=parts)})
 
 
 def part(text: Marked, start: int, stop: int) -> Marked:
