@@ -23,7 +23,10 @@ class Settings(FrozenConfig):
         None, gt=0, le=1, description="sampling: only from the fewest tokens with this share"
     )
     repetition_penalty: float = Field(
-        1.0, gt=0, description="above 1, tokens of the input and output become less probable"
+        1.0,
+        gt=0,
+        description="above 1, tokens of the output and of a text that it continues become less "
+        "probable; not those of a source",
     )
     seed: int = Field(
         0, ge=0, description="sampling: the seed, used together with the number of the input"

@@ -194,7 +194,4 @@ def confusion_figure(labels: Sequence[str], counts: Sequence[Sequence[int]], pat
             if count:
                 colour = "white" if shares[row, column] > 0.5 else "black"
                 axes.text(column, row, f"{count}", ha="center", va="center", color=colour, size=8)
-    with name_path_in_errors(path), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure.savefig(path, dpi=120)
-    plt.close(figure)
+    _save(plt, figure, path)

@@ -11,13 +11,10 @@ B sequences, T targets, S source tokens of the longest, M of all, E encoder widt
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-
-Window = Literal["global", "local_m", "local_p"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class Alignment(nn.Module):
     """Weights of the source's tokens for each state of the decoder."""
 
     def __init__(
-        self, score: str, window: Window, window_size: int, source_size: int, hidden_size: int
+        self, score: str, window: str, window_size: int, source_size: int, hidden_size: int
     ):
         super().__init__()
         self.score, self.window, self.window_size = score, window, window_size
