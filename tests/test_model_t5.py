@@ -12,6 +12,8 @@ from nlpkit.checkpoints import hf_layout
 from nlpkit.errors import FileError
 from nlpkit.models.t5 import Config
 from nlpkit.models.t5.model import Model, flops, source_flops
+from nlpkit.runs.opened import open_checkpoint
+from nlpkit.tokenizers import bpe
 from tests._families import oracle, pairs
 from tests._families.oracle import CLOSE, LENGTHS, VOCAB
 
@@ -100,6 +102,24 @@ def test_other_feed_forward_layers_are_refused(tmp_path: Path, kind: str) -> Non
     (tmp_path / "config.json").write_text(json.dumps(settings | {"feed_forward_proj": kind}))
     with pytest.raises(FileError, match=f"feed_forward_proj is '{kind}'; this family has NAME"):
         oracle.ours("t5", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"),
+    [([], "</s>, <extra_id_99>, <extra_id_98> and 98 more"), (["</s>"], "<extra_id_99>, ")],
+)
+def test_model_of_others_whose_tokenizer_lacks_tokens_is_refused_in_one_line(
+    tmp_path: Path, tokens, said
+) -> None:
+    plain = bpe.Tokenizer.train(["a b"], bpe.Config(vocab_size=258))
+    tokenizer = plain.extended(tokens) if tokens else plain
+    config = transformers.T5Config(
+        vocab_size=tokenizer.vocab_size, d_model=32, d_kv=6, d_ff=48, num_layers=1, num_heads=4
+    )
+    transformers.T5ForConditionalGeneration(config).save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    with pytest.raises(FileError, match=f"span_corruption needs the special tokens {said}"):
+        open_checkpoint(tmp_path, device="cpu")
 
 
 def test_gate_that_transformers_has_no_name_for_is_refused() -> None:

@@ -21,6 +21,7 @@ from nlpkit.checkpoints import (
 )
 from nlpkit.checkpoints.family import family_of
 from nlpkit.checkpoints.run_directory import seed_runs
+from nlpkit.data.lines import shown
 from nlpkit.disk import file_sha256, user_path
 from nlpkit.errors import DivergedError, FileError, UsageError
 from nlpkit.models import families
@@ -34,7 +35,7 @@ from nlpkit.plural import number_of
 from nlpkit.recipe.fit import missing
 from nlpkit.runs.parts import ModelPart
 from nlpkit.tokenizers._source_and_target import check_sources
-from nlpkit.tokenizers.contract import Tokenizer
+from nlpkit.tokenizers.contract import Extendable, Tokenizer
 from nlpkit.train import machine
 
 # Files of the manifest that are not read and not checked here.
@@ -216,6 +217,13 @@ def _bound(
         config = module.Objective.with_preprocessor(config, preprocessor.read(directory))
     if lacking := missing(module.Objective, part.config):
         raise ValueError(f"{name} needs {', '.join(lacking)}, which the model does not have")
+    if isinstance(tokenizer, Extendable):
+        named = module.Objective.special_tokens(part.config)
+        if lacking := [token for token in named if tokenizer.special_id(token) is None]:
+            raise ValueError(
+                f"{name} needs the special tokens {shown(lacking)}, which the tokenizer does not "
+                "have"
+            )
     return module.Objective(config, tokenizer, part.config)
 
 
