@@ -168,7 +168,10 @@ class Objective(SourceTarget, TextObjective):
 
 
 def sizes(pieces: np.ndarray, rate: float, mean_span: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens of noise K and the spans U of pieces of these lengths (at least 2)."""
+    """Return the tokens of noise K and the spans U of pieces of these lengths.
+
+    A piece of one token, which only the last of a stream can be, has a span without tokens.
+    """
     pieces = np.asarray(pieces, np.int64)
     noise = np.clip(np.rint(rate * pieces).astype(np.int64), 1, pieces - 1)
     spans = np.maximum(np.rint(noise / mean_span).astype(np.int64), 1)
