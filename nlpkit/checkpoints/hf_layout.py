@@ -130,7 +130,7 @@ def layout(
     if inner:
         notes["folders"] = [*inner]
     if config.attention:
-        notes["attention"] = [choice.to_json() for choice in config.attention]
+        notes["attention"] = [choice.to_json() for choice in config.kinds]
     folders = {}
     for folder, each in {"": form, **inner}.items():
         settings = hf_format.settings_of(

@@ -10,7 +10,14 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from nlpkit.attention.contract import LAYOUT_FIELDS, Choice, Visibility
+from nlpkit.attention import shares
+from nlpkit.attention.contract import (
+    LAYOUT_FIELDS,
+    Choice,
+    ComputedKind,
+    Visibility,
+    is_bounded,
+)
 from nlpkit.config import FrozenConfig
 
 CAPABILITIES = {
@@ -140,8 +147,21 @@ class ModelConfig(FrozenConfig):
 
     @property
     def kinds(self) -> tuple[Choice, ...]:
-        """The kinds of attention, repeated over the layers."""
-        return self.attention or self.default_attention
+        """The kinds of attention, repeated over the layers.
+
+        Settings that are null there are those of the family: see `Choice.suited`.
+        """
+        return tuple(map(self._suited, self.attention)) or self.default_attention
+
+    def _suited(self, choice: Choice) -> Choice:
+        own = self.default_attention
+        return choice.suited(own[0].visibility, getattr(self, "max_positions", None))
+
+    @property
+    def attention_length(self) -> int | None:
+        """The most tokens of a sequence that the kinds of attention allow; None: no limit."""
+        bounded = [choice.config for choice in self.kinds if is_bounded(choice)]
+        return min((config.max_length for config in bounded), default=None)
 
     def refuses_attention(self, choice: Choice) -> str | None:
         """Return why the family cannot have this kind of attention, or None."""
@@ -151,10 +171,20 @@ class ModelConfig(FrozenConfig):
         missing = {*kind.FIELDS} - {*kind.OPTIONAL} - {*LAYOUT_FIELDS} - self.ATTENTION_FIELDS
         if missing:
             return f"it reads {', '.join(sorted(missing))}, which the family does not provide"
-        return None
+        dropout = getattr(self, "attention_dropout", 0.0)
+        if dropout and isinstance(kind, ComputedKind) and not getattr(kind, "DROPOUT", False):
+            return (
+                f"it has no probabilities for dropout, and model.attention_dropout is {dropout}; "
+                "set that to 0.0"
+            )
+        if is_bounded(choice) and self._suited(choice).config.max_length is None:
+            return "the family has no longest sequence; set attention.max_length"
+        if not choice.shares:
+            return None
+        return shares.refuses(choice, self.num_heads)  # type: ignore[attr-defined]
 
     def _sees(self, visibility: str) -> bool:
-        seen = {choice.module.VISIBILITY for choice in self.kinds}
+        seen = {choice.visibility for choice in self.kinds}
         return seen == {visibility} if seen else self.visibility == visibility
 
     @property

@@ -236,6 +236,8 @@ def _shown(tokenizer: Any, token: int) -> str:
 def draw_mask(plan: Plan, path: Path) -> None:
     """Draw who sees whom in the first batch: the whole pack, and its shortest sequence.
 
+    Each kind of a layer or of a share of the heads has a row of the picture.
+
     Raises:
         UsageError: there is no attention, or no text, to draw; matplotlib is not installed.
     """
@@ -246,9 +248,14 @@ def draw_mask(plan: Plan, path: Path) -> None:
     tokenizer = _tokenizer(plan)
     batch = to_device(plan.first, torch.device("cpu"))
     layout = Layout.of(batch.lengths, "cpu")
-    mask = attention.dense_mask(plan.part.config.kinds[0], layout, batch.fields)
+    kinds = [part for c in dict.fromkeys(plan.part.config.kinds) for part in c.shares or (c,)]
+    masks = {}
+    for kind in [kind for kind in kinds if hasattr(kind.module, "mask")] or kinds[:1]:
+        settings = [f"{name} {value}" for name, value in kind.config if value is not None]
+        mask = attention.dense_mask(kind, layout, batch.fields)
+        masks[", ".join([kind.kind, *settings])] = mask.numpy()
     words = [_shown(tokenizer, token) for token in batch.fields["input_ids"]]
-    mask_figure(mask.numpy(), layout.spans, words, path)
+    mask_figure(masks, layout.spans, words, path)
 
 
 def dry_run(resolved: Resolved, run_path: Path, device: str, log: Log) -> dict[str, Any]:

@@ -103,6 +103,8 @@ def of_objectives(
                 f"{section.name} has a loss called {twice[0]}, as {owners[twice[0]]} before it; "
                 "remove one of them",
             )
+        elif kinds := _of_kinds(section.name, made, config):
+            yield from kinds
         elif lacking := missing(made, config):
             yield (
                 path,
@@ -126,6 +128,34 @@ def of_objectives(
             for of, what in _of_mixture(section.config, family, config):
                 yield (*path[:-1], "of", of, "name"), what
         owners |= dict.fromkeys(made.parts, section.name)
+
+
+def _of_kinds(name: str, objective: Any, config: ModelConfig) -> list[Misfit]:
+    """Return the recipe's kinds of attention with which the objective does not train the family.
+
+    Empty if other kinds would not be enough.
+    """
+    if missing(objective, config.model_copy(update={"attention": ()})):
+        return []
+    found: list[Misfit] = []
+    for number, choice in enumerate(config.attention):
+        if lacking := missing(objective, with_attention(config, (choice,))):
+            layer: Path = ("layers", number) if len(config.attention) > 1 else ()
+            needed = ", ".join(f"{n} ({CAPABILITIES[n]})" for n in lacking if n in CAPABILITIES)
+            what = f"{choice.kind} is {config.kinds[number].visibility}, and {name} needs {needed}"
+            fitting = ", ".join(_fitting(objective, config))
+            found.append((("attention", *layer, "kind"), f"{what}; kinds that fit: {fitting}"))
+    return found
+
+
+def _fitting(objective: Any, config: ModelConfig) -> list[str]:
+    """Return the kinds of attention with which the objective trains the model."""
+    return [
+        choice.kind
+        for choice in map(Choice.of, registry.names("attention/kinds"))
+        if not config.refuses_attention(choice)
+        and not missing(objective, with_attention(config, (choice,)))
+    ]
 
 
 def _of_mixture(
@@ -204,10 +234,5 @@ def _suited(objective: Any, config: ModelConfig) -> str:
     """Return a remark that names the families that the objective trains, or a kind of attention."""
     if families := families_for(objective):
         return f"; it trains: {', '.join(families)}"
-    fitting = [
-        choice.kind
-        for choice in map(Choice.of, registry.names("attention/kinds"))
-        if not config.refuses_attention(choice)
-        and not missing(objective, with_attention(config, (choice,)))
-    ]
+    fitting = _fitting(objective, config)
     return f"; set attention: {{kind: {fitting[0]}}}" if fitting else ""

@@ -3,7 +3,7 @@
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,29 +109,33 @@ def _curve(axes: Any, line: Line) -> None:
 
 
 def mask_figure(
-    mask: np.ndarray, spans: list[tuple[int, int]], tokens: list[str], path: Path
+    masks: Mapping[str, np.ndarray], spans: list[tuple[int, int]], tokens: list[str], path: Path
 ) -> None:
-    """Draw the mask (N, N) of a packed batch, and the mask of its shortest sequence.
+    """Draw each mask (N, N) of a packed batch, and that of its shortest sequence, in a row.
 
-    Dark cells are visible; rows are queries, columns are keys.
+    `masks` has them by name. Dark cells are visible; rows are queries, columns are keys.
     """
     plt = _pyplot()
     start, stop = min(spans, key=lambda span: span[1] - span[0])
-    figure, (whole, one) = plt.subplots(1, 2, figsize=(13, 6.5), layout="constrained")
-    whole.imshow(mask, cmap="Blues", interpolation="nearest", vmin=0, vmax=1)
-    whole.set_title(
-        f"the pack: {number_of(len(spans), 'sequences')}, {number_of(len(mask), 'tokens')}, "
-        "no padding"
+    figure, grid = plt.subplots(
+        len(masks), 2, figsize=(13, 6.5 * len(masks)), layout="constrained", squeeze=False
     )
-    one.imshow(mask[start:stop, start:stop], cmap="Blues", interpolation="nearest", vmin=0, vmax=1)
-    one.set_title(f"its shortest sequence: {number_of(stop - start, 'tokens')}")
-    for axes in (whole, one):
-        axes.set_xlabel("key")
-        axes.set_ylabel("query")
-    if stop - start <= READABLE:
-        ticks = range(stop - start)
-        one.set_xticks(ticks, tokens[start:stop], rotation=90, fontsize=7)
-        one.set_yticks(ticks, tokens[start:stop], fontsize=7)
+    for (name, mask), (whole, one) in zip(masks.items(), grid, strict=True):
+        colours = {"cmap": "Blues", "interpolation": "nearest", "vmin": 0, "vmax": 1}
+        whole.imshow(mask, **colours)
+        whole.set_title(
+            f"{name}\nthe pack: {number_of(len(spans), 'sequences')}, "
+            f"{number_of(len(mask), 'tokens')}, no padding"
+        )
+        one.imshow(mask[start:stop, start:stop], **colours)
+        one.set_title(f"{name}\nits shortest sequence: {number_of(stop - start, 'tokens')}")
+        for axes in (whole, one):
+            axes.set_xlabel("key")
+            axes.set_ylabel("query")
+        if stop - start <= READABLE:
+            ticks = range(stop - start)
+            one.set_xticks(ticks, tokens[start:stop], rotation=90, fontsize=7)
+            one.set_yticks(ticks, tokens[start:stop], fontsize=7)
     _save(plt, figure, path)
 
 

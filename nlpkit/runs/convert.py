@@ -70,6 +70,12 @@ def convert(
     loaded = hf_layout.converted(family, old.path, old.settings, old.tensors)
     for line in loaded.warnings("not written"):
         warn(line)
+    if loaded.config.attention:
+        kinds = ", ".join(dict.fromkeys(choice.kind for choice in loaded.config.attention))
+        warn(
+            f"transformers has no {family} with attention {kinds}: only nlpkit opens the result "
+            f"(model_type {hf_layout.OWN_TYPE}{families.load(family).MODEL_TYPE})"
+        )
     tokenizer = _tokenizer(old.path, loaded, family, vocabulary)
     pad_id = tokenizer.pad_id if tokenizer is not None else None
     ends = (tokenizer.bos_id, tokenizer.eos_id) if tokenizer is not None else (None, None)

@@ -230,7 +230,8 @@ def _with_earlier(config: Any, settings: dict[str, Any]) -> dict[str, Any]:
 
 def _fitting(config: Any, model_config: Any) -> dict[str, Any]:
     """Return a smaller `max_length` if the model has fewer positions than the default, else {}."""
-    limit = getattr(model_config, "max_positions", None)
+    limits = [getattr(model_config, n, None) for n in ("max_positions", "attention_length")]
+    limit = min((one for one in limits if one is not None), default=None)
     field = config.model_fields.get("max_length")
     if limit is None or field is None or field.default <= limit:
         return {}

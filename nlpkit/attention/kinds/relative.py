@@ -32,6 +32,7 @@ KERNEL = None
 FIELDS: tuple[str, ...] = ("position", "rank", "segment", "part_start", "memory")
 OPTIONAL: tuple[str, ...] = ("rank", "segment", "part_start", "memory")
 DROPOUT = True  # its probabilities can have dropout
+COST = "2 · N²"
 
 
 class Config(FrozenConfig):
