@@ -146,3 +146,7 @@ def test_loss_is_the_sum_of_the_cross_entropies_of_the_labels() -> None:
     wanted = sum(np.log(1 + np.exp(1 - 2 * label)) for label in labels.tolist())
     assert float(loss.terms["nsp"].loss_sum) == pytest.approx(wanted, rel=1e-6)
     assert loss.num_targets == objective.num_targets(batch.fields) == {"nsp": 20}
+    # The model always says 1.
+    right, count = loss.parts["nsp_accuracy"]
+    assert (float(right), count) == (labels.sum(), 20)
+    assert 0 < labels.sum() < 20

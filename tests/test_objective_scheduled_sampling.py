@@ -87,7 +87,8 @@ def test_decoder_without_previous_output_is_refused(tmp_path) -> None:
 def test_seed_alone_decides_the_draws() -> None:
     objective = object.__new__(Objective)
     objective.config = Config(final_teacher_forcing=0.5, teacher_forcing=0.5)
-    objective.begin, objective.end = 1, 2
+    objective.begin = 1
+    objective.end = objective.source_end = 2
     objective.tokenizer = type("T", (), {"unk_id": None})()
     item = type("I", (), {"parts": (np.arange(3, 8), np.arange(5, 12))})()
     one, two, other = (objective.example(item, np.random.default_rng(s)) for s in (0, 0, 1))

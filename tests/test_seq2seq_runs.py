@@ -125,7 +125,7 @@ def test_alignments_of_written_texts_are_drawn(opened: Opened, tmp_path, monkeyp
     drawn: list = []
     plain = alignments.alignment_figure
     monkeypatch.setattr(
-        alignments, "alignment_figure", lambda each, path: (drawn.extend(each), plain(each, path))
+        alignments, "alignment_figure", lambda each, *more: (drawn.extend(each), plain(each, *more))
     )
     file = tmp_path / "alignment.png"
     alignments.draw_alignments(_evaluation(opened), Settings(), file)
@@ -146,6 +146,10 @@ def test_eval_draws_alignments_and_refuses_what_has_none(run: Path, tmp_path, ca
     assert "chrf" in capsys.readouterr().out
     assert cli.run(["eval", str(run), "--attention", str(file), "--pairs", "x.jsonl"]) == 2
     assert "--attention excludes --task, --pairs and --surprisal" in capsys.readouterr().err
+    assert cli.run(["eval", str(run), "--attention", str(file), "--attention-layer", "1"]) == 2
+    assert "--attention: there is one attention for all layers" in capsys.readouterr().err
+    assert cli.run(["eval", str(run), "--attention-layer", "1"]) == 2
+    assert "--attention-layer: needs --attention FILE.png" in capsys.readouterr().err
 
 
 def test_model_without_attention_has_no_alignments(tmp_path) -> None:

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from nlpkit import registry
+from nlpkit.attention import shares
 from nlpkit.attention.contract import (
     LAYOUT_FIELDS,
     Backend,
@@ -25,6 +27,7 @@ from nlpkit.attention.contract import (
     Request,
     is_bounded,
 )
+from nlpkit.attention.pieces import PiecewiseKind
 from nlpkit.errors import Unsupported
 
 if TYPE_CHECKING:  # the kinds, which live below, are free of torch
@@ -95,6 +98,14 @@ def prepare(
     """
     import torch
 
+    if choice.shares:
+        prepare_share = partial(
+            prepare, layout=layout, head_dim=head_dim, dtype=dtype, device=device, keys=keys,
+            training=training, fields=fields, tensors=tensors, dropout=dropout, backend=backend,
+            scale=scale, cache=cache, key_fields=key_fields,
+        )  # fmt: skip
+        attends, run = shares.prepared(choice, heads, role, prepare_share)
+        return Attend("+".join({a.backend: None for a in attends}), reasons(attends), run)
     kind, config = choice.module, choice.config
     shared = dict(tensors or {})
     _check_tensors(choice, shared, heads, head_dim)
@@ -249,6 +260,8 @@ def _order(request: Request) -> tuple[str, ...]:
         return "flash", "varlen", "flex", "sdpa", "reference"
     if request.device.type != "cpu":
         return "sdpa", "reference"
+    if isinstance(request.kind, PiecewiseKind):
+        return "sparse", "cpu_flash", "sdpa", "reference"
     # In float32, torch's own kernel is as fast where it needs no explicit mask.
     if request.kernel and request.dtype.itemsize > 2:
         return "sdpa", "cpu_flash", "reference"

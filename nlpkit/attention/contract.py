@@ -39,6 +39,7 @@ class Kind(Protocol):
     # layout provides `position` and `length` if the batch does not.
     FIELDS: tuple[str, ...]
     OPTIONAL: tuple[str, ...]
+    COST: str  # how it grows with N, the tokens of a sequence, for the table in docs/attention.md
 
     def tensors(self, config: Any, heads: int, head_dim: int) -> Mapping[str, Learned]:
         """Return the learned tensors that a family must hold for this kind."""
@@ -70,10 +71,13 @@ class BiasKind(MaskKind, Protocol):
 
 @runtime_checkable
 class WindowKind(Protocol):
-    """A mask kind whose mask is exactly a window around each query."""
+    """A mask kind whose mask is, with all or some settings, exactly a window around each query."""
 
-    def keys_in_sight(self, config: Any) -> tuple[int, int]:
-        """Return how many keys to the left and to the right of itself a query sees."""
+    def keys_in_sight(self, config: Any) -> tuple[int, int] | None:
+        """Return how many keys to the left and to the right of itself a query sees.
+
+        None with settings of which the mask is no window.
+        """
 
 
 @runtime_checkable
@@ -111,6 +115,14 @@ class ComputedKind(Protocol):
         the same number of new tokens for each sequence. Where a state grows, its second
         dimension is tokens; `Cache.append` fills the shorter one with zeros.
         """
+
+
+@runtime_checkable
+class SharedKind(Protocol):
+    """A kind that, with some settings, is other kinds for shares of the heads."""
+
+    def shares(self, config: Any) -> tuple[Choice, ...]:
+        """Return the kinds of equal shares of the heads, first heads first; empty: one for all."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +165,12 @@ class Choice(FrozenConfig):
         if not changed:
             return self
         return self.model_copy(update={"config": self.config.model_copy(update=changed)})
+
+    @property
+    def shares(self) -> tuple[Choice, ...]:
+        """The kinds of equal shares of the heads; empty if the kind is the same for all heads."""
+        kind = self.module
+        return kind.shares(self.config) if isinstance(kind, SharedKind) else ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values that `from_json` reads."""

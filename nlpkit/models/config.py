@@ -5,11 +5,12 @@ in `CAPABILITIES`, which are properties of the `Config`.
 """
 
 import sys
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
+from nlpkit.attention import shares
 from nlpkit.attention.contract import (
     LAYOUT_FIELDS,
     Choice,
@@ -36,6 +37,14 @@ CAPABILITIES = {
     "generator": "a second, smaller model fills in masked tokens",
     "reads_images": "the model reads images, cut into patches",
 }
+
+# The setting is the run's, not the recipe's, as the size of any vocabulary.
+SourceVocabulary = SkipJsonSchema[
+    Annotated[
+        int | None,
+        Field(exclude=True, description="tokens of sources with a vocabulary of their own"),
+    ]
+]
 
 _DEFAULT_VOCABULARY = ("token_embedding",)  # of a family without `VOCABULARY`
 
@@ -86,6 +95,8 @@ class ModelConfig(FrozenConfig):
     # Of targets of a source, unless the objective says otherwise (Szegedy et al. 2016, sec. 7).
     label_smoothing: ClassVar[float] = 0.0
 
+    # Families with encoder and decoder that can have a vocabulary for each have this setting:
+    # `source_vocab_size: SourceVocabulary = None`. The run sets it; `vocab_size` is the targets'.
     attention: SkipJsonSchema[tuple[Choice, ...]] = Field(
         (), exclude=True, description="kinds, repeated over the layers; the recipe's section"
     )
@@ -168,7 +179,9 @@ class ModelConfig(FrozenConfig):
             )
         if is_bounded(choice) and self._suited(choice).config.max_length is None:
             return "the family has no longest sequence; set attention.max_length"
-        return None
+        if not choice.shares:
+            return None
+        return shares.refuses(choice, self.num_heads)  # type: ignore[attr-defined]
 
     def _sees(self, visibility: str) -> bool:
         seen = {choice.visibility for choice in self.kinds}

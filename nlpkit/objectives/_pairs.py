@@ -13,9 +13,11 @@ import numpy as np
 from nlpkit.data.marks import Marked
 from nlpkit.data.pack import MARKS
 from nlpkit.objectives._masking import special_ids
-from nlpkit.objectives.contract import Field, ModelSettings, TextObjective
+from nlpkit.objectives.contract import Field, Loss, ModelSettings, Term, TextObjective
 
 if TYPE_CHECKING:
+    import torch
+
     from nlpkit.tokenizers.contract import Extendable
 
 
@@ -65,6 +67,16 @@ class Pairing(TextObjective):
         """Return the two texts of an example."""
         ids, first = example["input_ids"], int((example["token_type_ids"] == 0).sum())
         return [ids[1 : first - 1], ids[first:-1]]
+
+
+def choice_loss(name: str, logits: torch.Tensor, labels: torch.Tensor) -> Loss:
+    """Return cross entropy of the choices (S, K) for the labels (S,); the log has the accuracy."""
+    import torch.nn.functional as F
+
+    total, count = F.cross_entropy(logits.float(), labels, reduction="sum"), len(labels)
+    right = (logits.argmax(1) == labels).sum().float()
+    parts = {name: (total.detach(), count), f"{name}_accuracy": (right, count)}
+    return Loss({name: Term(total, count, parts=parts)})
 
 
 def part(text: Marked, start: int, stop: int) -> Marked:

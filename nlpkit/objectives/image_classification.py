@@ -21,6 +21,7 @@ from nlpkit.data.items import Row
 from nlpkit.objectives._states import known_class, with_classes
 from nlpkit.objectives._task import Item, RowError, Task, kind_of
 from nlpkit.objectives.contract import Field, Loss, Term, TrainedModel
+from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
     import torch
@@ -204,7 +205,7 @@ class Objective(Task):
         values = np.atleast_1d(np.asarray(getattr(self.config, name), np.float64))
         if len(values) not in (1, channels):
             raise ValueError(
-                f"objective.{name}: {len(values)} values; the model reads {channels} "
+                f"objective.{name}: {number_of(len(values), 'values')}; the model reads {channels} "
                 f"channel{'s' * (channels > 1)}"
             )
         return np.broadcast_to(values, (channels,))

@@ -25,8 +25,8 @@ from nlpkit.config import FrozenConfig
 from nlpkit.data.marks import Marked
 from nlpkit.errors import UsageError
 from nlpkit.objectives._cutting import cut_sentences
-from nlpkit.objectives._pairs import Pairing, part, sentence_starts
-from nlpkit.objectives.contract import Field, Loss, ModelSettings, Spans, Term
+from nlpkit.objectives._pairs import Pairing, choice_loss, part, sentence_starts
+from nlpkit.objectives.contract import Field, Loss, ModelSettings, Spans
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,7 @@ class Config(FrozenConfig):
 class Objective(Pairing):
     """Examples and loss of sentence order prediction."""
 
-    parts = ("sop",)
+    parts = ("sop", "sop_accuracy")
     fields: Mapping[str, Field] = {
         **Pairing.fields,
         "sentence_order_label": Field(np.int64, per="sequence"),
@@ -118,13 +118,10 @@ class Objective(Pairing):
         return {"sop": len(batch["sentence_order_label"])}
 
     def loss(self, model: Any, hidden: torch.Tensor, batch: Batch) -> Loss:
-        """Return cross entropy over the sequences."""
-        import torch.nn.functional as F
-
+        """Return cross entropy over the sequences, and the accuracy for the log."""
         labels = batch.fields["sentence_order_label"]
         if len(self.orders) == 2:
             logits = model.pair_logits(hidden, batch.lengths)
         else:
             logits = model.objective_heads[HEAD](model.summary(hidden, batch.lengths))
-        total = F.cross_entropy(logits.float(), labels, reduction="sum")
-        return Loss({"sop": Term(total, len(labels))})
+        return choice_loss("sop", logits, labels)

@@ -24,6 +24,7 @@ from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
 from nlpkit.models.rows import vocabulary_size, without_padding
 from nlpkit.runs.opened import find_checkpoint, verify
+from nlpkit.tokenizers._source_and_target import check_sources
 from nlpkit.tokenizers.contract import Tokenizer
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -180,6 +181,7 @@ def _tokenizer(
             f"{path}: the model has {rows} tokens and its tokenizer ({name}) has "
             f"{tokenizer.vocab_size}"
         )
+    check_sources(path, loaded.config, tokenizer)
     return tokenizer
 
 

@@ -140,8 +140,9 @@ def _suited(recipe: Recipe, config: ModelConfig) -> ModelConfig:
 
 
 def _plain(config: ModelConfig) -> ModelConfig:
-    """Return the config without attention settings, as in the section `model`."""
-    return config.model_copy(update={"attention": ()})
+    """Return the config without what other sections decide, as in the section `model`."""
+    two = {"source_vocab_size": None} if hasattr(config, "source_vocab_size") else {}
+    return config.model_copy(update={"attention": (), **two})
 
 
 def _family_of_recipe(recipe: Recipe, directory: Path) -> str | None:
