@@ -101,6 +101,12 @@ def test_other_feed_forward_layers_are_refused(tmp_path: Path, kind: str) -> Non
         oracle.ours("t5", tmp_path)
 
 
+def test_gate_that_transformers_has_no_name_for_is_refused() -> None:
+    # There, `gated-gelu` is the tanh form: transformers.T5Config(feed_forward_proj="gated-gelu").
+    with pytest.raises(ValueError, match=r"hidden_act: gelu with gated .* set gelu_new"):
+        Config(gated=True, hidden_act="gelu")
+
+
 def test_initial_weights_have_the_deviations_of_transformers() -> None:
     config = Config(hidden_size=64, num_layers=1, num_heads=4, head_dim=16, gated=True)
     torch.manual_seed(0)

@@ -1,5 +1,6 @@
 """Runs of the family seq2seq: trained, evaluated, generated from with beams, alignments drawn."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from nlpkit import cli
+from nlpkit.data.items import Items
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import UsageError
 from nlpkit.evaluate import alignments, held_out
@@ -16,6 +18,7 @@ from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.runs.opened import Opened, open_checkpoint
 from nlpkit.train.log import QUIET, Log
+from nlpkit.train.signals import StopFlag
 from tests import _tiny
 
 RECIPE = """\
@@ -119,6 +122,18 @@ def _evaluation(opened: Opened) -> held_out.Evaluation:
     callbacks = Callbacks(note=lambda _: None, warn=lambda _: None, should_stop=lambda: None)
     source = held_out.find_data(opened, (), None, Log(QUIET), callbacks)
     return held_out.Evaluation(opened, source, 4096, callbacks)
+
+
+def test_rows_without_an_answer_are_told(opened: Opened, monkeypatch) -> None:
+    evaluation, log, said = _evaluation(opened), Log(QUIET), []
+    assert isinstance(evaluation.corpus, Items)
+    evaluation.corpus.items[0] = replace(evaluation.corpus.items[0], text="")
+    monkeypatch.setattr(log, "warn", said.append)
+    _, rows = evaluation.figures(("chrf",), Settings(), log, StopFlag(), 8)
+    assert rows[0]["prediction"] == ""
+    assert said == [
+        "1 of 60 rows have no answer (the source is empty), which counts as an empty one"
+    ]
 
 
 def test_alignments_of_written_texts_are_drawn(opened: Opened, tmp_path, monkeypatch) -> None:

@@ -292,10 +292,17 @@ class Evaluation:
         texts = [item.text for item in self.corpus.items]
         labels = [item.label for item in self.corpus.items]
         answers: list[str] = []
+        problems: list[str] = []
         for written in writer.write(texts, batch=batch, scores=False):
             stop.check()
             log.evaluating(len(answers), len(texts))
             answers.append(written.outputs[0].text if written.outputs else "")
+            problems += [written.problem] if written.problem else []
+        if problems:
+            log.warn(
+                f"{len(problems):,} of {len(texts):,} rows have no answer ({problems[0]}), which "
+                "counts as an empty one"
+            )
         if cut := writer.counts["cut inputs"]:
             log.warn(
                 f"{number_of(cut, 'inputs were')} cut by "

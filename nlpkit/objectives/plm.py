@@ -146,8 +146,7 @@ class Objective(TextObjective):
 
     def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Return the text of an example."""
-        ids = example["input_ids"]
-        return [ids[len(self.frame.start) : len(ids) - len(self.frame.end)]]
+        return self.frame.texts(example["input_ids"], 1)
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of predicted tokens."""

@@ -161,8 +161,11 @@ def source_of(config: Config, row: Row) -> str:
 
 
 def written(row: Row, column: str) -> str:
-    """Return a value of a row as text, also a number; raise `RowError` if it is neither."""
+    """Return a value of a row as text, also a number; raise `RowError` if it is neither.
+
+    A whole number has no decimal point: 2.0 is `2`.
+    """
     value = row.value(column)
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise RowError(f'"{column}" is {kind_of(value)}, neither text nor a number')
-    return value if isinstance(value, str) else f"{value:g}"
+    return f"{value:.15g}" if isinstance(value, float) else str(value)

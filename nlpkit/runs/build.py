@@ -198,8 +198,15 @@ def bind_objective(
         part.outputs, part.head_dropout = objective.outputs, objective.dropout
         part.head_kind = objective.head_kind
         notes = any_layout.read_notes(part.source) if part.source else {}
-        part.same_task = notes.get("objective") == objective_notes(resolved, objective)
+        part.same_task = _same_task(notes.get("objective"), objective_notes(resolved, objective))
     return objective
+
+
+def _same_task(old: Any, new: Any) -> bool:
+    """Return whether notes are of the same task; old ones may lack settings that came later."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return all(new.get(name) == value for name, value in old.items())
+    return bool(old == new)
 
 
 def objective_notes(resolved: Resolved, objective: Any) -> Any:
