@@ -182,15 +182,7 @@ def test_encoder_trains_with_the_bidirectional_form(kind: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "attention", "said"),
     [
-<<<<<<< HEAD
-        (
-            GPT2,
-            "{kind: linear, causal: false}",
-            r"7:19: attention\.kind: linear is bidirectional, and clm",
-        ),
-=======
         (GPT2, "{kind: linear, causal: false}", r"7:19: attention\.kind: linear is bidirectional,"),
->>>>>>> main
         (BERT, "{kind: linear, causal: true}", r"7:19: attention\.kind: linear is causal, and mlm"),
         (
             GPT2.replace("attention_dropout: 0.0", "attention_dropout: 0.1"),
