@@ -204,7 +204,7 @@ def _computed(
             f"attention kind {choice.kind} is for attention of a sequence to itself, no cross "
             "attention"
         )
-    if is_bounded(choice) and request.layout.longest > request.config.max_length:
+    if is_bounded(choice) and request.layout.longest > (request.config.max_length or 0):
         raise Unsupported(
             f"a sequence of {request.layout.longest} tokens; attention kind {choice.kind} is made "
             f"for max_length {request.config.max_length}"
