@@ -244,7 +244,7 @@ def _backend(name: str) -> Backend:
 
 
 def _order(request: Request) -> tuple[str, ...]:
-    """Return the backends in order of preference; `bench/attention.py` measures that of CPUs."""
+    """Return the backends in order of preference; `bench/attention_backends.py` measures it."""
     if request.device.type == "cuda":
         return "flash", "varlen", "flex", "sdpa", "reference"
     if request.device.type != "cpu":
