@@ -83,10 +83,12 @@ def draw(figures: dict[str, Any], path: Path, about: str) -> None:
     for axes, what in ((left, "seconds, forward and backward"), (right, "peak memory, MiB")):
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
+        lengths = sorted({n for lines in figures.values() for n in lines})
+        axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
         axes.set_xlabel("tokens of a sequence")
         axes.set_ylabel(what)
         axes.grid(alpha=0.3)
-    left.legend(fontsize=8)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
     figure.suptitle(about, fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
