@@ -489,5 +489,6 @@ def test_layer_that_does_not_fit_is_refused_with_its_line(tmp_path) -> None:
     line = 1 + text[: text.index("layers: [")].count("\n")
     assert problem.startswith(f"{path}:{line}:")
     assert "attention.layers.1.kind: group is bidirectional, and clm needs causal" in problem
-    # Of the kinds that it names, each fits.
-    assert "kinds that fit: block_local, causal, fixed, " in problem
+    fitting = problem.split("kinds that fit: ")[1].split(", ")
+    assert {"block_local", "causal", "fixed", "linear"} <= {*fitting}
+    assert not {"full", "group", "relative"} & {*fitting}

@@ -167,7 +167,7 @@ def test_idx_rows_are_images_with_labels(tmp_path: Path, zipped: bool) -> None:
     ("change", "message"),
     [
         (lambda i, n: (i[:-1], n), r"images.*: cut short in image 5 of 5: 5 of 6 bytes"),
-        (lambda i, n: (i, n[:-1]), r"labels.*: cut short in label 5 of 5: 0 of 1 bytes"),
+        (lambda i, n: (i, n[:-1]), r"labels.*: cut short in label 5 of 5: 0 of 1 byte"),
         (lambda i, n: (i[:9], n), r"images.*: cut short in the header: 5 of 12 bytes"),
         (lambda i, n: (b"", n), r"images.*: cut short in the header: 0 of 4 bytes"),
         (lambda i, n: (i + b"x", n), r"images.*: its header says 5, but there are more bytes"),

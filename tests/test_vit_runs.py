@@ -4,6 +4,7 @@ Oracles: transformers' pipeline, scikit-learn's confusion matrix.
 """
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -235,6 +236,19 @@ def test_run_goes_on_from_a_checkpoint_with_a_hidden_layer(run: Path, tmp_path: 
 def test_run_goes_on_from_its_own_checkpoint_with_its_head(run: Path, tmp_path: Path) -> None:
     start = f'init_from="{run}/whole/checkpoints/latest"'
     _tiny.pretrain(run / "digits.yaml", tmp_path / "more", start, "train.steps=2")
+    losses = [r["loss"] for r in _tiny.metrics(tmp_path / "more") if "loss" in r]
+    assert losses[0] < 0.7  # log(4) is 1.39: it begins with what was learned
+
+
+def test_head_of_a_checkpoint_from_before_a_setting_is_kept(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run / "whole/checkpoints/latest", tmp_path / "old")
+    notes = json.loads((tmp_path / "old/nlpkit.json").read_text())
+    del notes["objective"]["resample"]
+    (tmp_path / "old/nlpkit.json").write_text(json.dumps(notes))
+    (tmp_path / "old/manifest.json").unlink()
+    _tiny.pretrain(
+        run / "digits.yaml", tmp_path / "more", f'init_from="{tmp_path}/old"', "train.steps=2"
+    )
     losses = [r["loss"] for r in _tiny.metrics(tmp_path / "more") if "loss" in r]
     assert losses[0] < 0.7  # log(4) is 1.39: it begins with what was learned
 

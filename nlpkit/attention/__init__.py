@@ -25,6 +25,7 @@ from nlpkit.attention.contract import (
     ComputedKind,
     Kind,
     Request,
+    is_bounded,
 )
 from nlpkit.attention.pieces import PiecewiseKind
 from nlpkit.errors import Unsupported
@@ -198,6 +199,16 @@ def _computed(
         raise Unsupported(computes_itself(choice))
     if request.dropout and not getattr(kind, "DROPOUT", False):
         raise Unsupported(f"attention kind {choice.kind} has no probabilities for dropout")
+    if request.is_cross and not getattr(kind, "CROSS", True):
+        raise Unsupported(
+            f"attention kind {choice.kind} is for attention of a sequence to itself, no cross "
+            "attention"
+        )
+    if is_bounded(choice) and request.layout.longest > (request.config.max_length or 0):
+        raise Unsupported(
+            f"a sequence of {request.layout.longest} tokens; attention kind {choice.kind} is made "
+            f"for max_length {request.config.max_length}"
+        )
     layers = cache.states(request, stream) if cache is not None else None
     prepared = getattr(kind, "prepared", None)
     if prepared is not None:

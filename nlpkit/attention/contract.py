@@ -93,8 +93,10 @@ class ComputedKind(Protocol):
     """A kind with its own computation.
 
     Optional members: `mask`, as a `MaskKind` has, which is then drawn; `DROPOUT = True`: it applies
-    the dropout of the request, which other kinds refuse; `prepared(request)`: what the layers of a
-    step share, `request.prepared` in `attend`.
+    the dropout of the request, which other kinds refuse; `CROSS = False`: it is for attention of a
+    sequence to itself alone; `prepared(request)`: what the layers of a step share,
+    `request.prepared` in `attend`; `reference(config, q, k, v, tensors)`: the formula for one
+    sequence, (n, H, D), to be read and for tests.
     """
 
     def attend(
@@ -110,7 +112,8 @@ class ComputedKind(Protocol):
 
         `tensors` are the learned tensors of this layer. `state` is the state of the B sequences in
         generation, tensors (B, …). The first call fills it; later calls read and update it, with
-        the same number of new tokens for each sequence.
+        the same number of new tokens for each sequence. Where a state grows, its second
+        dimension is tokens; `Cache.append` fills the shorter one with zeros.
         """
 
 
@@ -198,6 +201,11 @@ def visibility(kind: object, config: object) -> Visibility:
     if isinstance(kind, EitherKind):
         return kind.visibility(config)
     return cast(Kind, kind).VISIBILITY
+
+
+def is_bounded(choice: Choice) -> bool:
+    """Return whether sequences may have no more than `max_length` tokens in this kind."""
+    return bool(getattr(choice.config, "bounded", False))
 
 
 class Tokens:

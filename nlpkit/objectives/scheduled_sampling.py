@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import exp
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from pydantic import Field as Setting
+from pydantic import model_validator
 
 from nlpkit.objectives import seq2seq
 from nlpkit.objectives._task import Item
@@ -35,14 +36,25 @@ class Config(seq2seq.Config):
         0.5, ge=0, le=1, description="probability at the end of the run"
     )
     decay: Literal["linear", "exponential", "inverse_sigmoid"] = Setting(
-        "linear", description="how the probability gets from one to the other"
+        "linear",
+        description="how the probability gets from one to the other; exponential never reaches 0",
     )
+
+    @model_validator(mode="after")
+    def _falls(self) -> Self:
+        lowest = min(self.teacher_forcing, self.final_teacher_forcing)
+        if self.decay == "exponential" and lowest == 0:
+            raise ValueError(
+                "decay: exponential never reaches 0; set final_teacher_forcing: 0.01, or decay: "
+                "linear"
+            )
+        return self
 
 
 def teacher_forcing(config: Config, progress: float) -> float:
     """Return the probability of a right token when this share of the run is done."""
     first, last = config.teacher_forcing, config.final_teacher_forcing
-    if config.decay == "exponential" and min(first, last) > 0:
+    if config.decay == "exponential":
         return float(first * (last / first) ** progress)
     share = progress
     if config.decay == "inverse_sigmoid":

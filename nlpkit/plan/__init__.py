@@ -19,10 +19,12 @@ from nlpkit.data.store import Callbacks, Corpus
 from nlpkit.errors import UsageError
 from nlpkit.models.flops import step_flops
 from nlpkit.objectives.contract import IGNORE
+from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
 from nlpkit.runs import build, checks
 from nlpkit.runs.model_part import model_part
 from nlpkit.runs.parts import Data, ModelPart
+from nlpkit.tokenizers._source_and_target import of_sources
 from nlpkit.train import machine
 from nlpkit.train.duration import batches_per_epoch, long_warmup, resolve_steps
 from nlpkit.train.log import Log
@@ -195,7 +197,7 @@ def table_of_batch(plan: Plan) -> Iterator[str]:
             empty = [""] * (len(names) + len(others))
             for row in range(stop - batch.fields[SOURCE_LENGTHS][number], stop):
                 values = [str(batch.fields[name][row].item()) for name in sources]
-                token = _shown(tokenizer, batch.fields[sources[0]][row])
+                token = _shown(of_sources(tokenizer), batch.fields[sources[0]][row])
                 yield "\t".join([str(number), token, *empty, *values, *[""] * len(last)])
         for row in range(start, start + length):
             values = [str(batch.fields[name][row].item()) for name in names]
@@ -262,8 +264,9 @@ def dry_run(resolved: Resolved, run_path: Path, device: str, log: Log) -> dict[s
     description = describe(plan)
     batch = plan.first
     log.info(
-        f"recipe, data and objective are in order: the first batch has {len(batch.lengths)} "
-        f"sequences, {batch.tokens:,} tokens, {batch.targets:,} targets; "
-        f"{plan.settings.steps:,} steps in all"
+        "recipe, data and objective are in order: the first batch has "
+        f"{number_of(len(batch.lengths), 'sequences')}, {number_of(batch.tokens, 'tokens')}, "
+        f"{number_of(batch.targets, 'targets')}; "
+        f"{number_of(plan.settings.steps, 'steps')} in all"
     )
     return description

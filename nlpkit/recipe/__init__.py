@@ -63,7 +63,9 @@ class Recipe(FrozenConfig):
         description="training objective, or a list of them with weights"
     )
     tokenizer: Tokenizer | None = Field(
-        None, validate_default=True, description="kind: NAME to train one, or path: DIR"
+        None,
+        validate_default=True,
+        description="kind: NAME to train one, or path: DIR; or source and target, one for each",
     )
     data: Any = Field(
         default_factory=dict, validate_default=True, description="files for training and evaluation"

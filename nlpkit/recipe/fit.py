@@ -31,6 +31,8 @@ def problems(recipe: Any, document: Document) -> list[Problem]:
     if not found:
         config = with_attention(config, recipe.attention.choices)
         found = list(of_objectives(recipe.objective, recipe.model.family, config))
+    if recipe.tokenizer is not None and recipe.tokenizer.sides is not None:
+        found += of_tokenizers(recipe.objective, recipe.model.family, config)
     return [Problem.at(document.place(path), path, what) for path, what in found]
 
 
@@ -51,6 +53,33 @@ def of_attention(section: Attention, config: ModelConfig) -> Iterator[Misfit]:
             ("attention", "backend"),
             f"kind {own[0]} computes itself and takes no backend; set it to auto",
         )
+
+
+def of_tokenizers(
+    objectives: Sequence[Objective], family: str, config: ModelConfig
+) -> Iterator[Misfit]:
+    """Yield why sources and targets cannot have a tokenizer each."""
+    path: Path = ("tokenizer", "source")
+    if not hasattr(config, "source_vocab_size"):
+        known = [n for n in registry.names("models") if _has_two_vocabularies(n)]
+        yield (
+            path,
+            f"family {family} has one vocabulary for sources and targets; a vocabulary for each "
+            f"have: {', '.join(known)}",
+        )
+    single = [o.name for o in objectives if not _takes_two_tokenizers(o.name)]
+    if single:
+        known = [n for n in registry.names("objectives") if _takes_two_tokenizers(n)]
+        yield path, f"objective {single[0]} takes one tokenizer; two take: {', '.join(known)}"
+
+
+def _has_two_vocabularies(family: str) -> bool:
+    return "source_vocab_size" in registry.load("models", family).Config.model_fields
+
+
+def _takes_two_tokenizers(objective: str) -> bool:
+    made = registry.load("objectives", objective).Objective
+    return getattr(made, "two_tokenizers", False) is True
 
 
 def of_objectives(

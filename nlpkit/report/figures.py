@@ -12,6 +12,7 @@ import numpy as np
 
 from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import Unsupported
+from nlpkit.plural import number_of
 from nlpkit.report.svg import MARKERS, PALETTE, Chart, Line, span
 
 READABLE = 48  # up to this number of tokens or classes the axes have labels
@@ -122,9 +123,12 @@ def mask_figure(
     for (name, mask), (whole, one) in zip(masks.items(), grid, strict=True):
         colours = {"cmap": "Blues", "interpolation": "nearest", "vmin": 0, "vmax": 1}
         whole.imshow(mask, **colours)
-        whole.set_title(f"{name}\nthe pack: {len(spans)} sequences, {len(mask)} tokens, no padding")
+        whole.set_title(
+            f"{name}\nthe pack: {number_of(len(spans), 'sequences')}, "
+            f"{number_of(len(mask), 'tokens')}, no padding"
+        )
         one.imshow(mask[start:stop, start:stop], **colours)
-        one.set_title(f"{name}\nits shortest sequence: {stop - start} tokens")
+        one.set_title(f"{name}\nits shortest sequence: {number_of(stop - start, 'tokens')}")
         for axes in (whole, one):
             axes.set_xlabel("key")
             axes.set_ylabel("query")
@@ -135,7 +139,7 @@ def mask_figure(
     _save(plt, figure, path)
 
 
-def alignment_figure(alignments: Sequence[Alignment], path: Path) -> None:
+def alignment_figure(alignments: Sequence[Alignment], title: str, path: Path) -> None:
     """Draw a panel for each alignment; columns are tokens of the source, rows of the target."""
     plt = _pyplot()
     rows = math.ceil(len(alignments) / 2)
@@ -153,6 +157,7 @@ def alignment_figure(alignments: Sequence[Alignment], path: Path) -> None:
         axes.set_yticks(range(len(each.target)), each.target, fontsize=9)
         axes.set_xlabel("source")
         axes.set_ylabel("written")
+    figure.suptitle(title)
     figure.colorbar(image, ax=grid, shrink=0.4, label="weight")
     _save(plt, figure, path)
 
@@ -179,7 +184,7 @@ def confusion_figure(labels: Sequence[str], counts: Sequence[Sequence[int]], pat
     axes.set_xlabel("predicted")
     axes.set_ylabel("right")
     right = int(np.trace(table))
-    axes.set_title(f"{right:,} of {table.sum():,} rows right", fontsize=10)
+    axes.set_title(f"{right:,} of {number_of(table.sum(), 'rows')} right", fontsize=10)
     if len(labels) <= READABLE:
         turned = 90 if max(map(len, labels)) > 3 else 0
         axes.set_xticks(range(len(labels)), labels, rotation=turned)

@@ -24,6 +24,7 @@ from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
 from nlpkit.models.rows import vocabulary_size, without_padding
 from nlpkit.runs.opened import find_checkpoint, verify
+from nlpkit.tokenizers._source_and_target import check_sources
 from nlpkit.tokenizers.contract import Tokenizer
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -69,6 +70,12 @@ def convert(
     loaded = hf_layout.converted(family, old.path, old.settings, old.tensors)
     for line in loaded.warnings("not written"):
         warn(line)
+    if loaded.config.attention:
+        kinds = ", ".join(dict.fromkeys(choice.kind for choice in loaded.config.attention))
+        warn(
+            f"transformers has no {family} with attention {kinds}: only nlpkit opens the result "
+            f"(model_type {hf_layout.OWN_TYPE}{families.load(family).MODEL_TYPE})"
+        )
     tokenizer = _tokenizer(old.path, loaded, family, vocabulary)
     pad_id = tokenizer.pad_id if tokenizer is not None else None
     ends = (tokenizer.bos_id, tokenizer.eos_id) if tokenizer is not None else (None, None)
@@ -174,6 +181,7 @@ def _tokenizer(
             f"{path}: the model has {rows} tokens and its tokenizer ({name}) has "
             f"{tokenizer.vocab_size}"
         )
+    check_sources(path, loaded.config, tokenizer)
     return tokenizer
 
 

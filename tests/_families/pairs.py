@@ -6,6 +6,7 @@ T tokens of a target, S of a source; transformers gets rows with padding, the fa
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -59,6 +60,24 @@ def assert_equal(family: str, theirs: nn.Module, folder: Path) -> Any:
     loss.backward()
     oracle.assert_gradients_equal(family, loaded, model, theirs)
     return model
+
+
+def assert_alignments_equal(model: Any, theirs: nn.Module) -> None:
+    """Assert that the weights of each layer are theirs, the mean over heads."""
+    with torch.no_grad():
+        layers = theirs(**given(), output_attentions=True).cross_attentions
+        for number, of_layer in enumerate(layers, 1):
+            found = model.alignments(LENGTHS, oracle.tokens(), sources(), SOURCES, number)
+            for row, (target, source) in enumerate(zip(LENGTHS, SOURCES, strict=True)):
+                expected = of_layer[row, :, :target, :source].mean(0)
+                torch.testing.assert_close(found[row], expected, **CLOSE)
+        default = model.alignments(LENGTHS, oracle.tokens(), sources(), SOURCES)
+        one = model.alignments(LENGTHS, oracle.tokens(), sources(), SOURCES, len(layers) - 1)
+    assert all(torch.equal(a, b) for a, b in zip(default, one, strict=True))
+    title = f"cross attention of the decoder's layer {len(layers) - 1} of {len(layers)}, mean of 4"
+    assert model.alignment_title() == f"{title} heads"
+    with pytest.raises(ValueError, match="layer 9 is none of the decoder's 1 to 2"):
+        model.alignments(LENGTHS, oracle.tokens(), sources(), SOURCES, 9)
 
 
 def assert_cached_is_whole(model: Any) -> None:

@@ -59,6 +59,11 @@ class Config(ModelConfig):
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
         self._kind("relative_bias")  # its settings are checked
+        if self.gated and self.hidden_act == "gelu":
+            raise ValueError(
+                "hidden_act: gelu with gated has no name in transformers, where gated-gelu is the "
+                "tanh form; set gelu_new"
+            )
         return self
 
     @property
