@@ -238,6 +238,11 @@ train: {steps: 6, tokens_per_step: 256, tokens_per_batch: 128, lr: 1.0e-2, warmu
             "\nattention: {kind: causal}\ntrain:",
             r"6:19: attention.kind: .*no attention",
         ),
+        (
+            "\ntrain:",
+            "\nattention: {backend: sdpa}\ntrain:",
+            r"6:\d+: attention.backend: the model has no attention to compute; set it to auto",
+        ),
         ("dropout: 0.1", "nonlinearity: relu", r"2:\d+: model\.nonlinearity: unknown setting"),
         ("name: clm", "name: mlm", r"5:19: objective\.name: mlm needs bidirectional "),
     ],

@@ -44,6 +44,7 @@ def test_states_loss_gradients_and_beams_equal_transformers(tmp_path: Path, sett
     model = pairs.assert_equal("t5", theirs, tmp_path)
     pairs.assert_alignments_equal(model, theirs)
     pairs.assert_cached_is_whole(model)
+    pairs.assert_computes_in_bfloat16(model)
     pairs.assert_beams_equal(model, theirs, beams=3, penalty=0.6)
 
 

@@ -56,6 +56,7 @@ def test_states_loss_gradients_and_beams_equal_marian(tmp_path: Path, settings) 
     model = pairs.assert_equal("transformer", theirs, tmp_path)
     pairs.assert_alignments_equal(model, theirs)
     pairs.assert_cached_is_whole(model)
+    pairs.assert_computes_in_bfloat16(model)
     for beams, penalty in ((3, 0.6), (4, 1.0), (2, 2.0)):
         pairs.assert_beams_equal(model, theirs, beams=beams, penalty=penalty)
 

@@ -65,6 +65,20 @@ def test_template_makes_a_source_of_several_columns() -> None:
         objective.texts(Row({"size": 3, "label": "x"}, "rows", 1))
 
 
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("premise: {premise", "a single brace"),
+        ("a} {premise}", "a single brace"),
+        ("{{x}} {}", "{} names no column"),
+        ("translate {{source}}", "names no column"),
+    ],
+)
+def test_template_with_a_mistake_is_refused(template: str, said: str) -> None:
+    with pytest.raises(ValueError, match=f"template: .*{said}"):
+        seq2seq.Config(template=template)
+
+
 def test_too_long_texts_lose_their_ends_and_are_counted() -> None:
     objective = _objective(max_target_length=5)
     item = _item(objective, "x" * 20, "y" * 10)

@@ -299,6 +299,13 @@ def test_csv_columns_of_pixels_are_read_by_number(tmp_path: Path) -> None:
     assert [row.text("4") for row in rows] == ["2", "0"]
 
 
+def test_csv_cell_may_be_a_long_document(tmp_path: Path) -> None:
+    text = "word " * 50_000
+    (tmp_path / "a.csv").write_text(f'source,target\n"{text}",short\n')
+    (row,) = _rows(["a.csv"], columns=("source", "target"))
+    assert row.text("source") == text
+
+
 @pytest.mark.real_data
 def test_csv_reads_optdigits_as_it_is() -> None:
     columns = tuple(str(i) for i in range(1, 66))

@@ -154,6 +154,22 @@ def test_alignments_of_written_texts_are_drawn(opened: Opened, tmp_path, monkeyp
         np.testing.assert_allclose(panel.weights.sum(1), 1, atol=1e-5)
 
 
+def test_alignments_are_of_what_is_written_and_of_rows_with_a_source(
+    opened: Opened, tmp_path, monkeypatch
+) -> None:
+    drawn: list = []
+    monkeypatch.setattr(alignments, "alignment_figure", lambda each, *rest: drawn.extend(each))
+    evaluation = _evaluation(opened)
+    assert isinstance(evaluation.corpus, Items)
+    evaluation.corpus.items[0] = replace(evaluation.corpus.items[0], text="")
+    alignments.draw_alignments(evaluation, Settings(max_new_tokens=1), tmp_path / "a.png")
+    assert len(drawn) == 4
+    for panel in drawn:
+        # Cut at one token: the model has not written an end token.
+        assert len(panel.target) == 1
+        assert panel.target != ["</s>"]
+
+
 def test_eval_draws_alignments_and_refuses_what_has_none(run: Path, tmp_path, capsys) -> None:
     file = tmp_path / "alignment.png"
     assert cli.run(["eval", str(run), "--attention", str(file), "--beam", "2"]) == 0

@@ -18,7 +18,7 @@ from transformers import ViTConfig, ViTForImageClassification
 
 from nlpkit import recipe, selftest
 from nlpkit.data.store import Callbacks
-from nlpkit.errors import UsageError
+from nlpkit.errors import RecipeError, UsageError
 from nlpkit.evaluate import confusion, held_out
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
@@ -262,6 +262,13 @@ def test_plan_of_images(run: Path, tmp_path: Path) -> None:
     assert described["model"]["parameters"] == sum(p.numel() for p in model.parameters())
     with pytest.raises(UsageError, match=r"shown by its tokens, and .*image_classification reads"):
         draw_mask(plan, tmp_path / "mask.png")
+
+
+def test_wrong_setting_of_an_objective_without_a_tokenizer_is_named_alone(run: Path) -> None:
+    with pytest.raises(RecipeError) as caught:
+        recipe.load(str(run / "digits.yaml"), ["objective.shft=1"])
+    assert "objective.shft: unknown setting, did you mean shift?" in str(caught.value)
+    assert "tokenizer" not in str(caught.value)
 
 
 def test_generate_is_refused(run: Path) -> None:

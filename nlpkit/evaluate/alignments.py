@@ -54,7 +54,7 @@ def draw_alignments(
         title = opened.model.alignment_title(layer)
     except ValueError as error:
         raise UsageError(f"--attention: {error}") from error
-    fitting = (item for item in evaluation.corpus.items if item.size <= READABLE)
+    fitting = (item for item in evaluation.corpus.items if item.text and item.size <= READABLE)
     chosen = [item for item, _ in zip(fitting, range(PANELS), strict=False)]
     if not chosen:
         raise UsageError(f"--attention: no row has {READABLE} tokens or fewer, to label them")
@@ -66,7 +66,7 @@ def draw_alignments(
         prompts, generate(opened.model, prompts, generation, rules), strict=True
     ):
         source = prompt.source["source_ids"]
-        written = [*answers[0].ids, *objective.eos_token_ids[:1]]
+        written = [*answers[0].ids, *(objective.eos_token_ids[:1] if answers[0].ended else ())]
         read = np.concatenate([prompt.given["input_ids"], written[:-1]])
         weights = _weights(opened.model, read, source, layer)
         read_as = _shown(of_sources(opened.tokenizer), source.tolist())

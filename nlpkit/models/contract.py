@@ -68,11 +68,11 @@ class LanguageModel(Model, Protocol):
         index: Tensor,
         targets: Tensor,
         loss_weights: Tensor | None = None,
-        label_smoothing: float | None = None,
+        label_smoothing: float = 0.0,
     ) -> tuple[Tensor, Tensor]:
         """Return the summed cross entropy at rows `index` (M,), and the losses (M,), detached.
 
-        In training mode labels are smoothed by `label_smoothing`; None: as the model does.
+        In training mode labels are smoothed by `label_smoothing`.
         """
 
     def logits(self, hidden: Tensor) -> Tensor:

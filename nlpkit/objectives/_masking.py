@@ -149,7 +149,7 @@ class Masking(TextObjective):
     ) -> dict[str, np.ndarray]:
         """Return the example with `labels` (T,), and with other `input_ids` at its targets.
 
-        The rate is that of the begin of the run, or that of its end if it is higher:
+        The rate is that of the start of the run, or that of its end if it is higher:
         `at_progress` takes back the targets that are too many.
         """
         ids = example["input_ids"]

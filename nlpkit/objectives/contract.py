@@ -143,7 +143,7 @@ class TrainedModel(Protocol):
         index: torch.Tensor,
         targets: torch.Tensor,
         loss_weights: torch.Tensor | None = None,
-        label_smoothing: float | None = None,
+        label_smoothing: float = 0.0,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the sum of the cross entropies at rows `index` (M,), and the values (M,)."""
 

@@ -42,7 +42,10 @@ class Config(FrozenConfig):
 
     max_length: int = Setting(64, ge=4, description="longest example, in tokens")
     rate: float = Setting(
-        1.0, gt=0, le=1, description="share of the tokens that are shuffled and whose place is told"
+        1.0,
+        gt=0,
+        le=1,
+        description="share of the tokens that are shuffled; their places are predicted",
     )
 
 

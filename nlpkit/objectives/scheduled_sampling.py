@@ -30,7 +30,7 @@ class Config(seq2seq.Config):
     """As of `seq2seq`, and how the probability of teacher forcing changes."""
 
     teacher_forcing: float = Setting(
-        1.0, ge=0, le=1, description="probability of a right token at the begin of the run"
+        1.0, ge=0, le=1, description="probability of a right token at the start of the run"
     )
     final_teacher_forcing: float = Setting(
         0.5, ge=0, le=1, description="probability at the end of the run"
@@ -78,7 +78,7 @@ class Objective(seq2seq.Objective):
     config: Config
 
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return the example as it is at the begin of the run."""
+        """Return the example as it is at the start of the run."""
         made = super().example(item, rng)
         draw = rng.random(len(made["input_ids"]), np.float32)
         return self.at_progress({**made, "draw": draw}, 0.0)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from pydantic import Field as Setting
+from pydantic import model_validator
 
 from nlpkit.config import FrozenConfig
 from nlpkit.objectives._abilities import Prompt
@@ -58,6 +59,18 @@ class Config(FrozenConfig):
         "training alone; default: that of the family's paper, such as 0.1 for transformer",
     )
 
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if self.template is None:
+            return self
+        if {*"{}"} & {*_FIELD.sub("", self.template)}:
+            raise ValueError("template: has a single brace; {{ and }} are braces")
+        names = [found[1] for found in _FIELD.finditer(self.template) if found[1] is not None]
+        if not all(names) or not names:
+            which = "{} names" if names else "it names"
+            raise ValueError(f"template: {which} no column; {{COLUMN}} is a value of the row")
+        return self
+
 
 class Objective(SourceTarget, Task):
     """Examples and loss of a target from a source."""
@@ -93,7 +106,7 @@ class Objective(SourceTarget, Task):
         """Return the columns of source and target."""
         if config.template is None:
             return (config.source, config.target)
-        named = [name for name in _FIELD.findall(config.template) if name]
+        named = [name for name in _FIELD.findall(config.template) if name]  # not {{ and }}
         return (*dict.fromkeys(named), config.target)
 
     def encode_input(self, text: str) -> list[int]:

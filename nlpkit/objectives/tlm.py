@@ -127,8 +127,9 @@ class Objective(Masking, Pairing):
         cut = len(ids) - int(second.sum())
         if cut == len(ids):
             raise DataError(
-                "objective: tlm reads pairs of a text and its translation; set data.format: "
-                "parallel and name both files"
+                "objective: tlm reads pairs of a text and its translation, and a document has one "
+                "alone; set data.format: parallel and name both files; if that is so, remove the "
+                "cache (data.cache), where an older version kept pairs with an empty text"
             )
         apart = bool(self.config.monolingual) and rng.random() < self.config.monolingual
         texts = (part(ids, 0, cut), part(ids, cut, len(ids)))

@@ -107,6 +107,8 @@ class Recipe(FrozenConfig):
                 names = ", ".join(objective.name for objective in objectives)
                 raise ValueError(f"objective {names} reads no text: remove the section tokenizer")
             return value
+        if info.field_name == "tokenizer" and "objective" not in info.data:
+            return value  # an objective that is wrong may read no text
         if info.data.get("init_from", "not checked") is None:
             if value is None:
                 raise PydanticCustomError("missing", "missing")

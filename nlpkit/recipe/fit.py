@@ -42,11 +42,13 @@ def with_attention(config: ModelConfig, choices: tuple[Choice, ...]) -> Any:
 
 
 def of_attention(section: Attention, config: ModelConfig) -> Iterator[Misfit]:
-    """Yield the kinds that a family cannot have, and a backend that a kind does not take."""
+    """Yield the kinds that a family cannot have, and a backend that nothing takes."""
     for number, choice in enumerate(section.choices):
         if reason := config.refuses_attention(choice):
             path: Path = ("attention", "layers", number) if section.layers else ("attention",)
             yield (*path, "kind"), f"{choice.kind} does not fit the model: {reason}"
+    if section.backend != "auto" and not config.kinds:
+        yield ("attention", "backend"), "the model has no attention to compute; set it to auto"
     own = [c.kind for c in section.choices or config.kinds if isinstance(c.module, ComputedKind)]
     if own and section.backend != "auto":
         yield (

@@ -3,6 +3,7 @@
 T tokens of a target, S of a source; transformers gets rows with padding, the family a pack.
 """
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,23 @@ def assert_cached_is_whole(model: Any) -> None:
             torch.testing.assert_close(whole.split(LENGTHS)[number], alone, **CLOSE)
             torch.testing.assert_close(states[0][3 * number : 3 * number + 3], alone[:3], **CLOSE)
             torch.testing.assert_close(after[number], alone[3], **CLOSE)
+
+
+def assert_computes_in_bfloat16(model: Any) -> None:
+    """Assert that a copy with 16-bit weights has the same logits, but for rounding, also cached.
+
+    So `generate` and `eval` compute with `--precision bf16`.
+    """
+    ids, source = oracle.tokens(), sources()
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    with torch.no_grad():
+        expected = model.logits(model(LENGTHS, ids, source, SOURCES))
+        cache = Cache()
+        found = half.logits(half(LENGTHS, ids, source, SOURCES, cache)).float()
+        more = half((1,) * len(LENGTHS), ids[: len(LENGTHS)], cache=cache)
+    # bfloat16 has 8 bits; a few per cent after some layers.
+    assert (found - expected).norm() < 0.05 * expected.norm()
+    assert more.dtype == torch.bfloat16
 
 
 def prompts(room: int) -> list[Prompt]:

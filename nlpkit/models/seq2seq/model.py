@@ -175,14 +175,26 @@ class Model(RecurrentHead):
 
 
 def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
-    """Return the FLOPs of one training step on a pack; sources count as long as their targets."""
-    width, inputs, source = config.hidden_size, config.input_size, config.source_size
-    cell, layers = config.cell, config.num_layers
-    each = weights(cell, inputs, width, layers, config.num_directions)
-    each += weights(cell, config.step_size, width, layers)
+    """Return the FLOPs of the decoder and the output in one training step on a pack."""
+    width, inputs = config.hidden_size, config.input_size
+    each = weights(config.cell, config.step_size, width, config.num_layers)
+    if config.score is not None:
+        each += (config.source_size + width) * width  # W_c
+    if config.score == "additive":
+        each += width * width
+    output = vocab_size * width
+    if config.tie_embeddings:
+        output = vocab_size * inputs + (width * inputs if width != inputs else 0)
+    return 3 * 2 * (sum(lengths) * each + targets * output)
+
+
+def source_flops(config: Config, lengths: Sequence[int], source_lengths: Sequence[int]) -> float:
+    """Return the FLOPs of the encoder and of attention to its states."""
+    width, source = config.hidden_size, config.source_size
+    directions = config.num_directions
+    each = weights(config.cell, config.input_size, width, config.num_layers, directions)
     pairs = 0
     if config.score is not None:
-        each += (source + width) * width + (source * width if config.score != "dot" else 0)
-        pairs = sum(length**2 for length in lengths) * (width + source)
-    output = targets * vocab_size * (inputs if config.tie_embeddings else width)
-    return 3 * 2 * (sum(lengths) * each + pairs + output)
+        each += source * width if config.score != "dot" else 0  # W_a
+        pairs = sum(n * m for n, m in zip(lengths, source_lengths, strict=True)) * (width + source)
+    return 3 * 2 * (sum(source_lengths) * each + pairs)

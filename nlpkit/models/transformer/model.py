@@ -151,7 +151,8 @@ class Model(EncoderDecoder):
             table = getattr(self, learned)
         else:
             table = _sinusoids_on(*x.shape[1:], self.config.max_positions, x.device)
-        return dropout(x + F.embedding(layout.positions, table), self.config.dropout, self.training)
+        x = x + F.embedding(layout.positions, table).to(x.dtype)
+        return dropout(x, self.config.dropout, self.training)
 
 
 def sinusoids(positions: int, width: int) -> Tensor:
