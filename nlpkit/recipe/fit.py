@@ -12,7 +12,7 @@ from nlpkit.models.config import CAPABILITIES, ModelConfig
 from nlpkit.objectives import _members, mixture
 from nlpkit.objectives._task import Task
 from nlpkit.recipe.places import Document, Path, Problem
-from nlpkit.recipe.sections import Attention, Objective
+from nlpkit.recipe.sections import Attention, Model, Objective
 
 Misfit = tuple[Path, str]  # the setting, and why it does not fit
 
@@ -134,6 +134,12 @@ def classes(objectives: Sequence[Objective]) -> list[Any]:
 def reads_text(objectives: Sequence[Objective]) -> bool:
     """Return whether an objective reads text, so that a tokenizer is needed."""
     return any(made.reads_text for made in classes(objectives))
+
+
+def differ_in_text(objectives: Sequence[Objective], model: Model) -> bool:
+    """Return whether only one of objectives and model has to do with text."""
+    has_vocabulary = getattr(model.config, "has_vocabulary", None)
+    return has_vocabulary is not None and has_vocabulary != reads_text(objectives)
 
 
 def missing(objective: Any, config: Any) -> list[str]:
