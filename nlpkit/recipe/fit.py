@@ -93,6 +93,13 @@ def of_objectives(
                 f"{section.name} does not give {', '.join(unread)}, which family {family} reads"
                 f"{_suited(made, config)}",
             )
+        elif getattr(made, "reads_summary", False) and config.summary_first and config.causal:
+            (usual,) = {choice.kind for choice in config.default_attention}
+            yield (
+                path,
+                f"{section.name} reads the state of the first token, which sees no other token "
+                f"with attention {_kinds(config)}; set attention: {{kind: {usual}}}",
+            )
         elif isinstance(section.config, mixture.Config):
             for of, what in _of_mixture(section.config, family, config):
                 yield (*path[:-1], "of", of, "name"), what
@@ -162,10 +169,13 @@ def trains(objective: Any, config: ModelConfig) -> bool:
 
 def _needed(lacking: Sequence[str], family: str, config: ModelConfig) -> str:
     wanted = [f"{n} ({CAPABILITIES[n]})" if n in CAPABILITIES else f"model.{n}" for n in lacking]
-    kinds = ", ".join(dict.fromkeys(choice.kind for choice in config.attention))
-    how = f" with attention {kinds}" if kinds else ""
+    how = f" with attention {_kinds(config)}" if config.attention else ""
     how += "".join(f" with {name} {getattr(config, name)}" for name in config.capability_settings)
     return f"{', '.join(wanted)}, which family {family}{how} does not have"
+
+
+def _kinds(config: ModelConfig) -> str:
+    return ", ".join(dict.fromkeys(choice.kind for choice in config.attention))
 
 
 def families_for(objective: Any) -> list[str]:
