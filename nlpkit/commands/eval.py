@@ -263,6 +263,11 @@ def _held_out(call: Call) -> None:
             )
             if call.confusion is not None and not confusion.classes(opened.objective):
                 raise UsageError(f"--confusion: {call.checkpoint} was not trained to name classes")
+            if call.predictions is not None and not held_out.is_task(opened.objective):
+                raise UsageError(
+                    f"--predictions: {call.checkpoint} was trained on running text; it has no "
+                    "answers to write"
+                )
             source = held_out.find_data(opened, call.data, call.text_key, log, callbacks)
             asked = {"beam": call.beam, "length_penalty": call.length_penalty}
             chosen = {name: value for name, value in asked.items() if value is not None}

@@ -86,6 +86,8 @@ def convert(
         head=loaded.head,
         target_ids=tokenizer_files.target_ids(tokenizer, loaded.config.target_tokens),
     )
+    if (kind := str(folders[""][0]["model_type"])).startswith(hf_layout.OWN_TYPE):
+        warn(f"transformers has no model {kind}: nlpkit opens {out}, from_pretrained does not")
     dtype = requested or old.precision
     for folder, (settings, tensors) in folders.items():
         kept = {} if folder else old.settings
