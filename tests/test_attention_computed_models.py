@@ -156,8 +156,8 @@ def test_convert_says_that_transformers_cannot_open_it(run: Path, tmp_path: Path
     said: list[str] = []
     convert(run / "whole", tmp_path / "out", warn=said.append)
     assert said == [
-        "transformers has no gpt2 with attention aft, cosformer: only nlpkit opens the result "
-        "(model_type nlpkit-gpt2)"
+        f"transformers has no gpt2 with attention aft, cosformer: nlpkit opens {tmp_path / 'out'}, "
+        "from_pretrained does not (model_type nlpkit-gpt2)"
     ]
     settings = json.loads((tmp_path / "out/config.json").read_text())
     assert settings["model_type"] == "nlpkit-gpt2"

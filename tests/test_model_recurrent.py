@@ -215,7 +215,7 @@ def test_convert_warns_that_transformers_has_no_such_model(tmp_path) -> None:
     warnings: list[str] = []
     convert(tmp_path / "base", tmp_path / "out", warn=warnings.append)
     (line,) = warnings
-    assert line.startswith("transformers has no model nlpkit-lstm: nlpkit opens ")
+    assert line.startswith("transformers has no lstm: nlpkit opens ")
 
 
 def test_flops_count_the_multiplications_of_torch() -> None:
