@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from nlpkit.errors import FileError, UsageError
 
@@ -43,6 +43,27 @@ def user_path(name: str | Path) -> Path:
     if str(path).startswith("~"):
         raise UsageError(f"{name}: no such user; for a directory of this name, write ./{name}")
     return Path(path)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[TextIO]:
+    """Open a text file for writing that appears whole or not at all; raise `FileError`.
+
+    What is no ordinary file, such as `/dev/stdout`, is written directly.
+    """
+    with name_path_in_errors(path):
+        target = path.resolve() if path.is_symlink() else path
+        if target.exists() and not target.is_file():
+            with open(path, "w", encoding="utf-8", newline="\n") as file:
+                yield file
+            return
+        draft = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            with open(draft, "w", encoding="utf-8", newline="\n") as file:
+                yield file
+            draft.replace(target)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:

@@ -317,3 +317,8 @@ def test_dropout_is_refused_where_there_are_no_probabilities(name: str) -> None:
 def test_sequence_longer_than_max_length_is_refused(name: str) -> None:
     with pytest.raises(Unsupported, match=r"a sequence of 301 tokens; .* for max_length 300"):
         _prepare(CASES[name], [4, 301])
+
+
+def test_kind_without_the_length_that_a_family_gives_it_is_refused() -> None:
+    with pytest.raises(Unsupported, match="attention kind cosformer is made for max_length None"):
+        _prepare(Choice.of("cosformer"), [2])

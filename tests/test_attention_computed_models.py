@@ -4,13 +4,16 @@ Oracle of generation: the same model without a cache.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 
-from nlpkit import recipe
+from nlpkit import recipe, selftest
 from nlpkit.attention.cache import Cache
+from nlpkit.attention.chunks import Chunks
 from nlpkit.attention.contract import Choice
 from nlpkit.errors import NlpkitError, RecipeError
 from nlpkit.generate.settings import Settings
@@ -20,6 +23,9 @@ from nlpkit.models.gpt2.model import Model
 from nlpkit.runs.convert import convert
 from nlpkit.runs.model_part import model_part
 from nlpkit.runs.opened import open_checkpoint
+from nlpkit.selftest import of_objective
+from nlpkit.train.log import QUIET, Log
+from nlpkit.train.signals import StopFlag
 from tests import _tiny
 
 CONSTANT = {
@@ -150,8 +156,8 @@ def test_convert_says_that_transformers_cannot_open_it(run: Path, tmp_path: Path
     said: list[str] = []
     convert(run / "whole", tmp_path / "out", warn=said.append)
     assert said == [
-        "transformers has no gpt2 with attention aft, cosformer: only nlpkit opens the result "
-        "(model_type nlpkit-gpt2)"
+        f"transformers has no gpt2 with attention aft, cosformer: nlpkit opens {tmp_path / 'out'}, "
+        "from_pretrained does not (model_type nlpkit-gpt2)"
     ]
     settings = json.loads((tmp_path / "out/config.json").read_text())
     assert settings["model_type"] == "nlpkit-gpt2"
@@ -234,3 +240,30 @@ def test_adapters_of_another_kind_are_refused(run: Path, tmp_path: Path) -> None
     path = _continued(run / "whole", tmp_path, "{kind: causal}", "lora: {}\n")
     with pytest.raises(NlpkitError, match="attention: adapters are saved without it"):
         model_part(recipe.load(str(path)))
+
+
+@pytest.mark.parametrize(
+    ("defect", "proof"),
+    [
+        ("sees later tokens", of_objective.no_leak),
+        ("sees other documents", of_objective.no_neighbour_leak),
+    ],
+)
+def test_selftest_finds_a_defect_of_a_fast_form(
+    defect: str, proof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Chunks.of.__func__
+
+    def broken(cls, layout, *given, **more):
+        made = right(cls, layout, *given, **more)
+        if defect == "sees later tokens":
+            return replace(made, mask=(made.mask + made.mask.mT).clamp(max=1))
+        return replace(made, mask=torch.ones_like(made.mask).tril())
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    path = _tiny.write(tmp_path, text=GPT2.replace("ATTENTION", "{kind: linear}"))
+    resolved = recipe.load(str(path), ["objective.max_length=40"])  # not as long as a chunk
+    with selftest.bench(resolved, device="cpu", log=Log(QUIET), stop=StopFlag()) as bench:
+        assert proof(bench.subject)[0]
+        monkeypatch.setattr(Chunks, "of", classmethod(broken))
+        assert not proof(bench.subject)[0]

@@ -62,3 +62,30 @@ def test_backend_of_the_command_line_is_refused_by_its_option(tmp_path: Path) ->
         "--set attention.backend: attention backend cpu_flash cannot do kind cpm_ant: "
         "dropout on the probabilities; auto chooses one that can"
     )
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "electra", "xlm"])
+def test_class_of_a_first_token_that_sees_nothing_else_is_refused(
+    tmp_path: Path, family: str
+) -> None:
+    path = tmp_path / "recipe.yaml"
+    text = f"""\
+name: tiny
+model: {{family: {family}, hidden_size: 32, num_layers: 2, num_heads: 2}}
+tokenizer: {{kind: wordpiece, vocab_size: 300}}
+data: {{train: [train.tsv]}}
+objective: {{name: classification}}
+train: {{steps: 2, schedule: constant}}
+attention: """
+    path.write_text(text + "{kind: causal}\n", encoding="utf-8")
+    with pytest.raises(RecipeError) as error:
+        recipe.load(str(path))
+    assert error.value.problems == [
+        f"{path}:5:19: objective.name: classification reads the state of the first token, which "
+        "sees no other token with attention causal; set attention: {kind: full}"
+    ]
+    # One layer in which it sees all tokens is enough; a tag is read from the state of its word.
+    path.write_text(text + "{layers: [{kind: causal}, {kind: full}]}\n", encoding="utf-8")
+    recipe.load(str(path))
+    path.write_text(text.replace("classification", "tagging") + "{kind: causal}\n")
+    recipe.load(str(path))

@@ -217,6 +217,16 @@ def test_eval_metrics_that_cannot_be_are_refused_in_one_line(
     assert ended.stdout == ""
 
 
+def test_eval_predictions_of_running_text_are_refused_and_not_written(
+    server: Server, folder: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "p.jsonl"
+    ended = server.run("eval", _run(folder, "text"), "--predictions", file, "-q")
+    _refused(ended, 2, "--predictions: ")
+    assert "trained on running text; it has no answers to write" in ended.stderr
+    assert not file.exists()
+
+
 def test_named_scores_are_split_at_commas_that_begin_a_name() -> None:
     found = named.split(["rouge:tokenize=zh,variant=rouge1,accuracy", " bleu:tokenize=zh "])
     assert found == ["rouge:tokenize=zh,variant=rouge1", "accuracy", "bleu:tokenize=zh"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
-from nlpkit.disk import name_path_in_errors
+from nlpkit.disk import name_path_in_errors, whole_file
 from nlpkit.errors import FileError
 
 
@@ -23,3 +23,40 @@ def test_error_of_the_disk_names_path_and_cause(error: Exception, said: str) -> 
     with pytest.raises(FileError) as caught, name_path_in_errors(Path("d/f")):
         raise error
     assert str(caught.value) == f"d/f: cannot be written: {said}"
+
+
+def _write_until_the_disk_is_full(path: Path) -> None:
+    with whole_file(path) as file:
+        file.write("half of a r")
+        file.flush()
+        raise OSError(28, os.strerror(28))
+
+
+@pytest.mark.parametrize("before", [None, "earlier\n"])
+def test_file_is_whole_or_as_it_was_when_the_disk_is_full(
+    tmp_path: Path, before: str | None
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    if before is not None:
+        path.write_text(before)
+    with pytest.raises(FileError, match="no space left on the disk"):
+        _write_until_the_disk_is_full(path)
+    assert (path.read_text() if path.exists() else None) == before
+    assert list(tmp_path.iterdir()) == ([] if before is None else [path])
+
+    with whole_file(path) as file:
+        file.write("one row\n")
+    assert path.read_text() == "one row\n"
+
+
+def test_whole_file_writes_through_a_link_and_to_a_device(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to("target")
+    with whole_file(link) as file:
+        file.write("text")
+    assert link.is_symlink()
+    assert (tmp_path / "target").read_text() == "text"
+    full = Path("/dev/full")
+    with pytest.raises(FileError, match="full: cannot be written: no space"), whole_file(full) as f:
+        f.write("text")
+    assert Path("/dev/full").is_char_device()

@@ -12,7 +12,9 @@ from nlpkit.checkpoints import hf_layout
 from nlpkit.errors import RecipeError, UsageError
 from nlpkit.models import families, lora, lora_config, recurrent_layers
 from nlpkit.models.recurrence import TimeFirst
-from tests import _tiny
+from nlpkit.runs.convert import convert
+from nlpkit.tokenizers.cpm_ant import Tokenizer
+from tests import _adapters, _tiny
 from tests._formats import from_hf, to_hf
 
 FAMILIES = ("rnn", "lstm", "gru")
@@ -202,6 +204,18 @@ def test_layout_of_its_own_says_so_and_comes_back_exactly(family, variant, tmp_p
     assert config == model.config
     assert state.keys() == model.state_dict().keys()
     assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
+
+
+def test_convert_warns_that_transformers_has_no_such_model(tmp_path) -> None:
+    model = families.load_model("lstm").Model(_config("lstm"), len(_adapters.WORDS))
+    settings, tensors = to_hf("lstm", model.config, model.state_dict())
+    (tmp_path / "base").mkdir()
+    hf_layout.write(tmp_path / "base", settings, tensors)
+    Tokenizer(_adapters.WORDS).save(tmp_path / "base")
+    warnings: list[str] = []
+    convert(tmp_path / "base", tmp_path / "out", warn=warnings.append)
+    (line,) = warnings
+    assert line.startswith("transformers has no lstm: nlpkit opens ")
 
 
 def test_flops_count_the_multiplications_of_torch() -> None:

@@ -204,9 +204,18 @@ def test_means_that_do_not_fit_are_refused(settings, said) -> None:
          r"6:19: objective\.name: image_classification needs reads_images .* it trains: vit"),
         ("{name: image_classification}", "{name: classification}\ntokenizer: {kind: bpe}",
          r"6:19: objective\.name: classification needs has_vocabulary"),
+        # The objective is the mistake, not the section tokenizer.
+        ("family: vit, image_size: 8, patch_size: 4, num_channels: 1, ",
+         "tokenizer: {kind: bpe}\nfamily: gpt, ",
+         r"objective\.name: image_classification needs reads_images .* it trains: vit"),
+        ("{name: image_classification}", "{name: mlm}",
+         r"6:19: objective\.name: mlm needs predicts_tokens .* it trains: albert"),
         ("patch_size: 4", "patch_size: 3", "a patch's height of 3 does not divide the image's"),
         ("image_classification}", "image_classification}\nattention: {kind: cpm_ant}",
          r"7:19: attention\.kind: cpm_ant does not fit the model: it reads context"),
+        ("image_classification}", "image_classification}\nattention: {kind: causal}",
+         r"6:19: objective\.name: image_classification reads the state of the first token, which "
+         r"sees no other token with attention causal; set attention: \{kind: full\}"),
     ],
 )  # fmt: skip
 def test_recipe_that_does_not_fit_is_named_with_its_line(tmp_path, old, new, said) -> None:
@@ -216,6 +225,8 @@ def test_recipe_that_does_not_fit_is_named_with_its_line(tmp_path, old, new, sai
     text = path.read_text().replace(old, new, 1).replace(", dropout: 0.1}", "}")
     if "gpt" in new:
         text = text.replace(", intermediate_size: 32", "")
+    if "tokenizer" in new and "gpt" in new:
+        text = text.replace("tokenizer: {kind: bpe}\n", "") + "tokenizer: {kind: bpe}\n"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(RecipeError, match=said):
         recipe.load(str(path))

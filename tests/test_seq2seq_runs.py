@@ -183,6 +183,25 @@ def test_eval_draws_alignments_and_refuses_what_has_none(run: Path, tmp_path, ca
     assert "--attention-layer: needs --attention FILE.png" in capsys.readouterr().err
 
 
+RUNNING_TEXT = """\
+name: tiny
+model: {family: t5, hidden_size: 16, num_layers: 1, num_heads: 2, head_dim: 8,
+  intermediate_size: 16}
+tokenizer: {kind: bpe, vocab_size: 300}
+data: {train: [TRAIN], valid: [VALID]}
+objective: {name: span_corruption, max_length: 32}
+train: {steps: 2, tokens_per_step: 256, lr: 1.0e-2, warmup_steps: 1, eval_every: 2,
+  precision: fp32}
+"""
+
+
+def test_running_text_has_no_alignments(tmp_path) -> None:
+    path = _tiny.write(tmp_path, text=RUNNING_TEXT, documents=20)
+    opened = open_checkpoint(_tiny.pretrain(path, tmp_path / "run"), device="cpu")
+    with pytest.raises(UsageError, match="--attention: this checkpoint was trained on running"):
+        alignments.draw_alignments(_evaluation(opened), Settings(), tmp_path / "a.png")
+
+
 def test_model_without_attention_has_no_alignments(tmp_path) -> None:
     opened = open_checkpoint(_run(tmp_path, "score: null, context: both"), device="cpu")
     with pytest.raises(UsageError, match=r"--attention: .*no attention \(model.score is null\)"):

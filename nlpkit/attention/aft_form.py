@@ -12,12 +12,14 @@ N tokens of the pack, C channels, P blocks of h tokens, R tokens behind them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from nlpkit.attention.growing import seen
 from nlpkit.attention.layout import Layout
@@ -40,15 +42,14 @@ class Sums:
         values, weights = self.both.unbind(1)
         return values / weights
 
-    def plus(self, other: Sums, rows: Tensor) -> Sums:
-        """Return the sums with `other` (R tokens) added to the tokens `rows` (R,)."""
-        if not len(rows):
-            return self
+    def add_(self, other: Sums, rows: Tensor) -> None:
+        """Add `other` (R tokens) to the tokens `rows` (R,), in place and without gradient."""
         old = self.largest.index_select(0, rows)
         largest = torch.maximum(old, other.largest)
-        own = self.both.index_select(0, rows) * (old - largest).exp()[:, None]
-        both = own + other.both * (other.largest - largest).exp()[:, None]
-        return Sums(self.largest.index_copy(0, rows, largest), self.both.index_copy(0, rows, both))
+        own = self.both.index_select(0, rows).mul_((old - largest).exp_()[:, None])
+        own.addcmul_(other.both, (other.largest - largest).exp_()[:, None])
+        self.largest.index_copy_(0, rows, largest)
+        self.both.index_copy_(0, rows, own)
 
     def at(self, rows: Tensor) -> Sums:
         """Return the sums of the tokens `rows`."""
@@ -83,23 +84,48 @@ class Level:
         offsets = torch.arange(int(which.max()) + 1, device=layout.device) * step
         return cls(blocks, behind.flatten()[exists], exists.nonzero().squeeze(1), offsets, which)
 
-    def sums(self, k: Tensor, v: Tensor, biases: Biases, longest: int) -> Sums:
-        """Return what the blocks give to the tokens behind them, in the order of `rows`."""
+    def biases(self, biases: Biases, longest: int) -> Tensor:
+        """Return w (U, h, h) of the tokens behind and those of a block, for each of `offsets`."""
         size = self.blocks.shape[1]
-        inside = torch.arange(size, device=k.device)
-        to = self.offsets[:, None] + inside
-        w = biases((to + size).clamp(max=longest - 1), to)  # (U, h, h)
-        top_w = w.detach().amax(2, keepdim=True)
-        keys, values = (  # (P, h, C)
-            x.index_select(0, self.blocks.flatten()).unflatten(0, (-1, size)) for x in (k, v)
+        to = self.offsets[:, None] + torch.arange(size, device=self.offsets.device)
+        return biases((to + size).clamp(max=longest - 1), to)
+
+    def factors(self, k: Tensor, v: Tensor, w: Tensor) -> Factors:
+        """Return what the weights of the tokens behind are made of."""
+        top_w = w.amax(2, keepdim=True)
+        keys, values = (self.of_blocks(x) for x in (k, v))
+        top = keys.amax(1, keepdim=True)
+        weights = (keys - top).exp_()
+        largest = (top + top_w.index_select(0, self.which)).flatten(0, 1)
+        return Factors(
+            (w - top_w).exp_().index_select(0, self.which),
+            weights,
+            values,
+            largest.index_select(0, self.places),
         )
-        top = keys.detach().amax(1, keepdim=True)
-        weights = (keys - top).exp()
-        factors = (w - top_w).exp().index_select(0, self.which)
-        both = factors @ torch.cat([weights * values, weights], 2)  # (P, h, 2 C)
-        largest = top + top_w.index_select(0, self.which)
-        both = both.flatten(0, 1).index_select(0, self.places).unflatten(1, (2, -1))
-        return Sums(largest.flatten(0, 1).index_select(0, self.places), both)
+
+    def of_blocks(self, x: Tensor) -> Tensor:
+        """Return the tokens of the blocks, (P, h, C), from those of the pack."""
+        return x.index_select(0, self.blocks.flatten()).unflatten(0, self.blocks.shape)
+
+    def behind(self, x: Tensor) -> Tensor:
+        """Return (P, h, …), zeros where no token is, from those behind the blocks, (R, …)."""
+        filled = x.new_zeros(self.blocks.numel(), *x.shape[1:])
+        return filled.index_copy_(0, self.places, x).unflatten(0, self.blocks.shape)
+
+
+class Factors(NamedTuple):
+    """Of the weight exp(k + w), divided by exp(largest), for tokens behind blocks."""
+
+    of_pairs: Tensor  # (P, h, h) from w
+    of_keys: Tensor  # (P, h, C) from k
+    values: Tensor  # (P, h, C)
+    largest: Tensor  # (R, C)
+
+    @property
+    def both(self) -> Tensor:
+        """Weighted values and weights of the keys, (P, h, 2 C)."""
+        return torch.cat([self.of_keys * self.values, self.of_keys], 2)
 
 
 @dataclass(frozen=True)
@@ -112,6 +138,10 @@ class Plan:
     far: Tensor  # tokens that see running sums
     until: Tensor  # of which token each of them sees the sums
     longest: int  # positions that w has
+
+    def own(self, biases: Biases) -> Tensor:
+        """Return w of each token and itself, (N, 1)."""
+        return biases(self.positions[:, None], self.positions[:, None]).flatten(1)
 
     @classmethod
     def of(cls, layout: Layout, window: int | None, longest: int) -> Plan:
@@ -141,59 +171,91 @@ def simple(k: Tensor, v: Tensor, begins: Tensor) -> Sums:
     return Sums(largest, running_sums(torch.stack([weights * v, weights], 1), decay))
 
 
-def causal(k: Tensor, v: Tensor, plan: Plan, biases: Biases) -> Tensor:
-    """Return the mean (N, C) of the values of each token and all to its left."""
-    own = biases(plan.positions[:, None], plan.positions[:, None]).flatten(1)  # (N, 1)
-    top = (k + own).detach()
-    weight = (k + own - top).exp()
-    sums = Sums(top, torch.stack([weight * v, weight], 1))
-    for level in plan.levels:
-        sums = sums.plus(level.sums(k, v, biases, plan.longest), level.rows)
-    if len(plan.far):
-        sums = sums.plus(simple(k, v, plan.begins).at(plan.until), plan.far)
-    return sums.mean
+class _Causal(torch.autograd.Function):
+    """The mean of each token and all to its left; the backward pass computes weights again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, k: Tensor, v: Tensor, rows: Tensor, columns: Tensor, plan: Plan, near: int | None
+    ) -> Tensor:
+        """Return (N, C) from keys and values; `rows` and `columns` are the matrices of w."""
+        biases = biases_of(rows, columns, near)
+        sums = Sums(k + plan.own(biases), torch.stack([v, torch.ones_like(v)], 1))
+        for level in plan.levels:
+            factors = level.factors(k, v, level.biases(biases, plan.longest))
+            both = (factors.of_pairs @ factors.both).flatten(0, 1).index_select(0, level.places)
+            sums.add_(Sums(factors.largest, both.unflatten(1, (2, -1))), level.rows)
+        if len(plan.far):
+            sums.add_(simple(k, v, plan.begins).at(plan.until), plan.far)
+        mean = sums.mean
+        ctx.save_for_backward(k, v, rows, columns, sums.largest, sums.both[:, 1], mean)
+        ctx.plan, ctx.near = plan, near
+        return mean
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, given: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of k, v and the matrices of w."""
+        k, v, rows, columns, largest, weights, mean = ctx.saved_tensors
+        plan: Plan = ctx.plan
+        of_values = given / weights
+        of_both = torch.stack([of_values, -(of_values * mean)], 1)  # of the sums, (N, 2, C)
+        matrices = [x.detach().requires_grad_() for x in (rows, columns)]
+        with torch.enable_grad():
+            biases = biases_of(matrices[0], matrices[1], ctx.near)
+            own = plan.own(biases)
+        weight = (k + own.detach() - largest).exp_()
+        of_v = weight * of_values
+        of_k = of_v * v + weight * of_both[:, 1]
+        found = list(torch.autograd.grad(own, matrices, of_k.sum(1, keepdim=True)))
+        for level in plan.levels:
+            with torch.enable_grad():
+                w = level.biases(biases, plan.longest)
+            factors = level.factors(k, v, w.detach())
+            scale = (factors.largest - largest.index_select(0, level.rows)).exp_()
+            later = of_both.index_select(0, level.rows).mul_(scale[:, None]).flatten(1)
+            later = level.behind(later)  # (P, h, 2 C)
+            to_values, to_weights = (factors.of_pairs.mT @ later).chunk(2, 2)
+            to_values = to_values * factors.of_keys
+            to_keys = torch.addcmul(to_values * factors.values, to_weights, factors.of_keys)
+            blocks = level.blocks.flatten()
+            of_v.index_add_(0, blocks, to_values.flatten(0, 1))
+            of_k.index_add_(0, blocks, to_keys.flatten(0, 1))
+            of_pairs = (later @ factors.both.mT).mul_(factors.of_pairs)
+            of_w = torch.zeros_like(w).index_add_(0, level.which, of_pairs)
+            for total, more in zip(found, torch.autograd.grad(w, matrices, of_w), strict=True):
+                total += more
+        if len(plan.far):
+            with torch.enable_grad():
+                inputs = [x.detach().requires_grad_() for x in (k, v)]
+                far = simple(inputs[0], inputs[1], plan.begins).at(plan.until)
+            scale = (far.largest - largest.index_select(0, plan.far)).exp_()
+            later = of_both.index_select(0, plan.far).mul_(scale[:, None])
+            for total, more in zip(
+                (of_k, of_v), torch.autograd.grad(far.both, inputs, later), strict=True
+            ):
+                total += more
+        return of_k, of_v, found[0], found[1], None, None
 
 
-def bidirectional(
-    k: Tensor, v: Tensor, lengths: Sequence[int], window: int | None, biases: Biases | None
+def causal(
+    k: Tensor, v: Tensor, rows: Tensor, columns: Tensor, plan: Plan, near: int | None
 ) -> Tensor:
-    """Return the mean (N, C) of the values of each token's document; `biases` None: w = 0."""
-    return torch.cat(list(_documents(k, v, lengths, window, biases)))
+    """Return the mean (N, C) of the values of each token and all to its left."""
+    mean: Tensor = _Causal.apply(k, v, rows, columns, plan, near)
+    return mean
 
 
-def _documents(
-    k: Tensor, v: Tensor, lengths: Sequence[int], window: int | None, biases: Biases | None
-) -> Iterator[Tensor]:
-    for keys, values in zip(k.split(lengths), v.split(lengths), strict=True):
-        weights = (keys - keys.detach().amax(0)).exp()
-        both = torch.cat([weights * values, weights], 1)  # (n, 2 C)
-        if biases is None:
-            sums = both.sum(0, keepdim=True).expand(len(keys), -1)
-        elif window is None:
-            place = torch.arange(len(keys), device=k.device)
-            w = biases(place, place)
-            sums = (w - w.detach().amax(1, keepdim=True)).exp() @ both
-        else:
-            sums = both.sum(0) + _in_window(both, window, biases)
-        above, below = sums.chunk(2, 1)
-        yield above / below
+def biases_of(rows: Tensor, columns: Tensor, near: int | None) -> Biases:
+    """Return w, the product of two matrices, and 0 from the distance `near` on (None: nowhere)."""
 
+    def biases(i: Tensor, j: Tensor) -> Tensor:
+        w = F.embedding(i, rows) @ F.embedding(j, columns).mT
+        if near is None:
+            return w
+        return w * ((i[..., :, None] - j[..., None, :]).abs() < near)
 
-def _in_window(both: Tensor, window: int, biases: Biases) -> Tensor:
-    """Return the sums (n, 2 C) of (exp(w) - 1) both over a window, for blocks of queries.
-
-    With the sum over the document, in which w counts as 0, these are all weights: so Zhai et al.
-    2021 write their convolutional form.
-    """
-    count = -(-len(both) // window)
-    place = torch.arange(count * window, device=both.device).unflatten(0, (count, window))
-    last = len(both) - 1
-    spread = torch.arange(3 * window, device=both.device) - window
-    seen = place[:, :1] + spread  # (blocks, 3 window): the block and those beside it
-    w = biases(place.clamp(max=last), seen.clamp(0, last))
-    w = w * ((seen >= 0) & (seen <= last))[:, None]
-    near = torch.expm1(w) @ F.pad(both, (0, 0, window, 2 * window))[seen + window]
-    return near.flatten(0, 1)[: len(both)]
+    return biases
 
 
 def continued(k: Tensor, v: Tensor, largest: Tensor, both: Tensor) -> tuple[Tensor, Tensor, Tensor]:

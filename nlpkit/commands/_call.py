@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nlpkit.commands._options import Common
-from nlpkit.disk import name_path_in_errors
+from nlpkit.disk import whole_file
 from nlpkit.errors import UsageError
 
 OPTION_SCORES = ("sum", "token", "neutral")
@@ -100,5 +100,5 @@ class Call:
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write a JSON object per line; raise `FileError`."""
-    with name_path_in_errors(path), open(path, "w", encoding="utf-8") as file:
+    with whole_file(path) as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

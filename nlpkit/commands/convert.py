@@ -41,8 +41,9 @@ def command(
 ) -> None:
     """Write a checkpoint for transformers, with adapters merged, in any precision.
 
-    OUT holds config.json, model.safetensors, the tokenizer and nlpkit.json. `from_pretrained` and
-    every command of nlpkit open it. An error leaves no partial OUT. Prints OUT.
+    OUT holds config.json, model.safetensors, the tokenizer and nlpkit.json. Every command of nlpkit
+    opens it, and `from_pretrained` if transformers has the model. An error leaves no partial OUT.
+    Prints OUT.
     """
     from nlpkit.runs.convert import convert
     from nlpkit.train.log import Log

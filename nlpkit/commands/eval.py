@@ -9,7 +9,6 @@ from nlpkit.commands._call import Call, write_rows
 from nlpkit.commands._options import Common, Family, shared
 from nlpkit.disk import user_path
 from nlpkit.errors import UsageError
-from nlpkit.plural import number_of
 
 Checkpoint = Annotated[
     str,
@@ -213,10 +212,10 @@ def command(
         checkpoint=checkpoint, common=common, data=tuple(data or ()), metrics=metrics,
         predictions=predictions, text_key=text_key, tokens_per_batch=tokens_per_batch,
         max_new_tokens=max_new_tokens, beam=beam, length_penalty=length_penalty, family=family,
-        files=tuple(files or ()),
-        pairs=tuple(pairs or ()), surprisal=surprisal, method=method, task=task, shots=shots,
-        seeds=seeds, option_score=option_score, template=template, show_prompt=show_prompt,
-        confusion=confusion, attention=attention, attention_layer=attention_layer,
+        files=tuple(files or ()), pairs=tuple(pairs or ()), surprisal=surprisal, method=method,
+        task=task, shots=shots, seeds=seeds, option_score=option_score, template=template,
+        show_prompt=show_prompt, confusion=confusion, attention=attention,
+        attention_layer=attention_layer,
     )  # fmt: skip
     call.check()
     if task is not None:
@@ -254,9 +253,7 @@ def _held_out(call: Call) -> None:
         "--attention": call.attention,
     }
     for option in [name for name, file in files.items() if runs and file is not None]:
-        raise UsageError(
-            f"{option}: {call.checkpoint} holds {number_of(len(runs), 'runs')}; name one of them"
-        )
+        raise UsageError(f"{option}: {call.checkpoint} holds runs of --seeds; name one of them")
     results = []
     with catch_signals(exit_now) as stop:
         callbacks = Callbacks(note=log.detail, warn=log.warn, should_stop=stop.check)
@@ -266,6 +263,11 @@ def _held_out(call: Call) -> None:
             )
             if call.confusion is not None and not confusion.classes(opened.objective):
                 raise UsageError(f"--confusion: {call.checkpoint} was not trained to name classes")
+            if call.predictions is not None and not held_out.is_task(opened.objective):
+                raise UsageError(
+                    f"--predictions: {call.checkpoint} was trained on running text; it has no "
+                    "answers to write"
+                )
             source = held_out.find_data(opened, call.data, call.text_key, log, callbacks)
             asked = {"beam": call.beam, "length_penalty": call.length_penalty}
             chosen = {name: value for name, value in asked.items() if value is not None}

@@ -15,8 +15,8 @@ def command(
     """Train RECIPE from scratch, or resume its run.
 
     Prints the directory of the best checkpoint, or of the latest if the run was not evaluated;
-    transformers can open it. The same command again resumes the run from the newest checkpoint, or
-    reports that it is finished.
+    transformers can open it if it has the family. The same command again resumes the run from the
+    newest checkpoint, or reports that it is finished.
     """
     resolved = common.load(recipe)
     if smoke_test:

@@ -60,6 +60,11 @@ class Source:
     generation: Mapping[str, Any] = field(default_factory=dict)  # its `eval.beam` and the like
 
 
+def is_task(objective: Any) -> bool:
+    """Return whether the examples of an objective are rows, which have answers."""
+    return hasattr(objective, "texts")
+
+
 def find_data(
     opened: Opened, files: Sequence[str], text_key: str | None, log: Log, callbacks: Callbacks
 ) -> Source:
@@ -77,8 +82,7 @@ def find_data(
     if resolved is not None:
         settings = resolved.recipe.data.model_dump(exclude={"train", "valid", "valid_fraction"})
     settings["train"] = _sources(files, settings.get("format", "auto"))
-    is_task = hasattr(opened.objective, "texts")
-    if "-" in files and is_task and settings.get("format", "auto") == "auto":
+    if "-" in files and is_task(opened.objective) and settings.get("format", "auto") == "auto":
         # stdin has no file name ending; the default format of rows is jsonl.
         rows = [{"files": [name], "format": "jsonl"} if name == "-" else name for name in files]
         settings["train"] = rows
@@ -170,7 +174,7 @@ class Evaluation:
     def __init__(self, opened: Opened, source: Source, budget: int, callbacks: Callbacks):
         self.opened, self.source = opened, source
         objective, tokenizer = opened.objective, opened.tokenizer
-        self.is_task = hasattr(objective, "texts")
+        self.is_task = is_task(objective)
         data: Any
         if self.is_task:
             data = build_items(

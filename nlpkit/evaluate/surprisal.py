@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nlpkit.data.words import is_chinese, word_starts
-from nlpkit.disk import name_path_in_errors
+from nlpkit.disk import whole_file
 from nlpkit.evaluate.pairs import Scores
 from nlpkit.evaluate.sentences import Sentence
 
@@ -39,7 +39,7 @@ def write(path: Path, sentences: Sequence[Sentence], scores: Scores) -> dict[str
     """
     sums = dict.fromkeys(("sentence", "word", "token", "character"), 0.0)
     counts = dict.fromkeys(sums, 0)
-    with name_path_in_errors(path), open(path, "w", encoding="utf-8", newline="\n") as file:
+    with whole_file(path) as file:
         file.write("\t".join(COLUMNS) + "\n")
         for sentence, text, values in zip(sentences, scores.encoded, scores.log_probs, strict=True):
             number = dict.fromkeys(sums, 0)

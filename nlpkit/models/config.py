@@ -88,6 +88,7 @@ class ModelConfig(FrozenConfig):
     task_tokens: ClassVar[tuple[str, str, str]] = ("_start_", "_delimiter_", "_classify_")
     delimiters: ClassVar[int] = 1  # how often the second one stands between two texts
     summary_token: ClassVar[str] = ""  # behind the last of them, if the family has such a token
+    summary_first: ClassVar[bool] = False  # whether the first token's state summarizes a sequence
     mask_token: ClassVar[str] = "[MASK]"  # stands for a token that is to be predicted
     target_tokens: ClassVar[tuple[str, str]] = ("<pad>", "</s>")  # begin and end a target sequence
     # Whether released models have more rows than tokens, for speed on TPUs; these rows are cut.

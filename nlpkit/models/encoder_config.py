@@ -17,6 +17,7 @@ class EncoderConfig(ModelConfig):
 
     inputs: ClassVar[tuple[str, ...]] = ("input_ids", "token_type_ids")
     pairs: ClassVar[bool] = True
+    summary_first: ClassVar[bool] = True
     task_tokens: ClassVar[tuple[str, str, str]] = ("[CLS]", "[SEP]", "[SEP]")
 
     hidden_size: int = Field(768, gt=0, description="width of the residual stream")

@@ -45,6 +45,7 @@ class LabelConfig(FramedConfig):
 class StateTask(FramedTask):
     """A task on the states of `_classify_`; subclasses define `texts`, `sequences` and `label`."""
 
+    reads_summary = True
     fields: Mapping[str, Field] = {
         **FramedTask.fields,
         "label": Field(np.float32, per="sequence"),  # the row's class, option or number

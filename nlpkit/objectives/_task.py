@@ -107,6 +107,7 @@ class Task(ABC):
     mates = 0
     marks: tuple[str, ...] = ()
     reads_text = True
+    reads_summary = False  # whether it reads the state that summarizes a sequence
     predicts_text = False  # whether targets are tokens, so that perplexity is defined
     metrics: tuple[str, ...] = ()
     unknown_remark: str = ""  # the source of unknown tokens that are in every row

@@ -85,6 +85,7 @@ class Objective(Task):
     }
     needs = ("reads_images",)
     reads_text = False
+    reads_summary = True
     metrics = ("accuracy",)
 
     def __init__(self, config: Config, tokenizer: None, model_config: Any):

@@ -102,6 +102,10 @@ class Recipe(FrozenConfig):
     @classmethod
     def _needed(cls, value: Any, info: ValidationInfo) -> Any:
         objectives = info.data.get("objective", ())
+        if info.field_name == "tokenizer" and objectives:
+            model = info.data.get("model")
+            if model is not None and fit.differ_in_text(objectives, model):
+                return value  # the objective is the mistake, which `fit.problems` names
         if info.field_name == "tokenizer" and objectives and not fit.reads_text(objectives):
             if value is not None:
                 names = ", ".join(objective.name for objective in objectives)

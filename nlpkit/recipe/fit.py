@@ -12,7 +12,7 @@ from nlpkit.models.config import CAPABILITIES, ModelConfig
 from nlpkit.objectives import _members, mixture
 from nlpkit.objectives._task import Task
 from nlpkit.recipe.places import Document, Path, Problem
-from nlpkit.recipe.sections import Attention, Objective
+from nlpkit.recipe.sections import Attention, Model, Objective
 
 Misfit = tuple[Path, str]  # the setting, and why it does not fit
 
@@ -126,6 +126,13 @@ def of_objectives(
                 f"{section.name} does not give {', '.join(unread)}, which family {family} reads"
                 f"{_suited(made, config)}",
             )
+        elif getattr(made, "reads_summary", False) and config.summary_first and config.causal:
+            (usual,) = {choice.kind for choice in config.default_attention}
+            yield (
+                path,
+                f"{section.name} reads the state of the first token, which sees no other token "
+                f"with attention {_kinds(config)}; set attention: {{kind: {usual}}}",
+            )
         elif isinstance(section.config, mixture.Config):
             for of, what in _of_mixture(section.config, family, config):
                 yield (*path[:-1], "of", of, "name"), what
@@ -197,6 +204,12 @@ def reads_text(objectives: Sequence[Objective]) -> bool:
     return any(made.reads_text for made in classes(objectives))
 
 
+def differ_in_text(objectives: Sequence[Objective], model: Model) -> bool:
+    """Return whether only one of objectives and model has to do with text."""
+    has_vocabulary = getattr(model.config, "has_vocabulary", None)
+    return has_vocabulary is not None and has_vocabulary != reads_text(objectives)
+
+
 def missing(objective: Any, config: Any) -> list[str]:
     """Return the needs of the objective that the model's `Config` lacks or has as False.
 
@@ -217,10 +230,13 @@ def trains(objective: Any, config: ModelConfig) -> bool:
 
 def _needed(lacking: Sequence[str], family: str, config: ModelConfig) -> str:
     wanted = [f"{n} ({CAPABILITIES[n]})" if n in CAPABILITIES else f"model.{n}" for n in lacking]
-    kinds = ", ".join(dict.fromkeys(choice.kind for choice in config.attention))
-    how = f" with attention {kinds}" if kinds else ""
+    how = f" with attention {_kinds(config)}" if config.attention else ""
     how += "".join(f" with {name} {getattr(config, name)}" for name in config.capability_settings)
     return f"{', '.join(wanted)}, which family {family}{how} does not have"
+
+
+def _kinds(config: ModelConfig) -> str:
+    return ", ".join(dict.fromkeys(choice.kind for choice in config.attention))
 
 
 def families_for(objective: Any) -> list[str]:

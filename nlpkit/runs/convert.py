@@ -22,6 +22,7 @@ from nlpkit.checkpoints.family import family_of
 from nlpkit.disk import name_path_in_errors, sync
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
+from nlpkit.models.config import ModelConfig
 from nlpkit.models.rows import vocabulary_size, without_padding
 from nlpkit.runs.opened import find_checkpoint, verify
 from nlpkit.tokenizers._source_and_target import check_sources
@@ -70,12 +71,6 @@ def convert(
     loaded = hf_layout.converted(family, old.path, old.settings, old.tensors)
     for line in loaded.warnings("not written"):
         warn(line)
-    if loaded.config.attention:
-        kinds = ", ".join(dict.fromkeys(choice.kind for choice in loaded.config.attention))
-        warn(
-            f"transformers has no {family} with attention {kinds}: only nlpkit opens the result "
-            f"(model_type {hf_layout.OWN_TYPE}{families.load(family).MODEL_TYPE})"
-        )
     tokenizer = _tokenizer(old.path, loaded, family, vocabulary)
     pad_id = tokenizer.pad_id if tokenizer is not None else None
     ends = (tokenizer.bos_id, tokenizer.eos_id) if tokenizer is not None else (None, None)
@@ -86,6 +81,11 @@ def convert(
         head=loaded.head,
         target_ids=tokenizer_files.target_ids(tokenizer, loaded.config.target_tokens),
     )
+    if (kind := str(folders[""][0]["model_type"])).startswith(hf_layout.OWN_TYPE):
+        warn(
+            f"transformers has no {_with_attention(family, loaded.config)}: nlpkit opens {out}, "
+            f"from_pretrained does not (model_type {kind})"
+        )
     dtype = requested or old.precision
     for folder, (settings, tensors) in folders.items():
         kept = {} if folder else old.settings
@@ -119,6 +119,12 @@ def convert(
         "parameters": sum(tensor.numel() for tensor in loaded.state.values()),
         "bytes": sum((out / folder / hf_layout.WEIGHTS).stat().st_size for folder in folders),
     }
+
+
+def _with_attention(family: str, config: ModelConfig) -> str:
+    """Return the name of a family, and its kinds of attention if they are not its own."""
+    kinds = ", ".join(dict.fromkeys(choice.kind for choice in config.attention))
+    return f"{family} with attention {kinds}" if kinds else family
 
 
 def _check_free(out: Path) -> None:

@@ -129,10 +129,8 @@ def find_checkpoint(path: Path, info: Callable[[str], None] = lambda _: None) ->
         raise FileError(f"{path}: no such directory; give a checkpoint, or a run such as runs/NAME")
     if runs := seed_runs(path):
         names = ", ".join(str(each) for _, each in runs[:2])
-        raise FileError(
-            f"{path}: holds {number_of(len(runs), 'runs')} with different seeds; give one: "
-            f"{names} …"
-        )
+        held = number_of(len(runs), "runs with different seeds")
+        raise FileError(f"{path}: holds {held}; give one: {names} …")
     if not path.is_dir():
         raise FileError(f"{path}: not a directory; give the one that contains config.json")
     raise FileError(f"{path}: neither a checkpoint (no config.json) nor a run with checkpoints")

@@ -118,15 +118,14 @@ def _cut(request: Request, piece: Piece, q: Tokens, k: Tokens) -> Cut:
 
 def _bounds(start: Tensor, stop: Tensor) -> list[slice]:
     """Return the rows of each block, from the keys that each row sees, (N,) and (N,)."""
-    sees = stop > start
     # Where the keys are elsewhere than those of the row before, a tile would hide most of them.
-    leaps = (start.diff().abs() >= _ROWS // 2) | (sees[1:] != sees[:-1])
-    bounds = [0, *(leaps.nonzero().squeeze(1) + 1).tolist(), len(start)]
+    leaps = (start.diff().abs() >= _ROWS // 2).nonzero().squeeze(1) + 1
+    bounds = [0, *leaps.tolist(), len(start)]
     found = []
     for top, bottom in itertools.pairwise(bounds):
         widest = int((stop[top:bottom] - start[top:bottom]).max())
-        if widest > 0:
-            found += _even(top, bottom, _ROWS // 2 if widest < _NARROW else _ROWS)
+        blocks = _even(top, bottom, _ROWS // 2 if widest < _NARROW else _ROWS)
+        found += [rows for rows in blocks if bool((stop[rows] > start[rows]).any())]
     return found
 
 

@@ -152,6 +152,8 @@ def _forward(
             part.addcmul_(O, rescale)
         O.copy_(part)
         m, l, goes_on = m_new, total, True  # noqa: E741
+    # The sum of a row that sees no key is 0; its output is 0, too.
+    l.clamp_(min=torch.finfo(step.exact).tiny)
     O.div_(l)
     L.copy_(l.log2_().add_(m))
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from nlpkit.attention.aft_form import Biases
     from nlpkit.attention.contract import Request
 
 VISIBILITY = "causal"
@@ -79,7 +80,11 @@ def reference(config, q, k, v, tensors):
     import torch
 
     place = torch.arange(len(q), device=q.device)
-    w = _biases(config, tensors)(place, place) if tensors else q.new_zeros(len(q), len(q))
+    w = q.new_zeros(len(q), len(q))
+    if tensors:
+        w = tensors["query_bias"][: len(q)] @ tensors["key_bias"][: len(q)].mT
+    if config.near is not None:
+        w = w * ((place[:, None] - place).abs() < config.near)
     exponents = k[None] + w[:, :, None, None]
     if _either.is_causal(config):
         later = place > place[:, None]
@@ -116,7 +121,8 @@ def attend(request, q, k, v, tensors, state):
         learned = {name: tensor.to(dtype) for name, tensor in tensors.items()}
         if state is not None:
             mean = _generated(request, keys, values, learned, state)
-        elif torch.is_grad_enabled():  # what is computed on the way is many times the inputs
+        elif request.prepared is None and torch.is_grad_enabled():
+            # What is computed on the way is many times the inputs.
             given = request, keys, values, learned
             mean = checkpoint(_mean, *given, use_reentrant=False, preserve_rng_state=False)
         else:
@@ -124,32 +130,25 @@ def attend(request, q, k, v, tensors, state):
         return (q.to(dtype).sigmoid() * mean.view(q.shape)).to(q.dtype)
 
 
-def _biases(config: Config, tensors: Mapping[str, Tensor]):
-    """Return w as a function of positions (…, i) and (…, j): (…, i, j)."""
-    import torch.nn.functional as F
-
-    rows, columns = tensors["query_bias"], tensors["key_bias"]
-
-    def biases(i: Tensor, j: Tensor) -> Tensor:
-        w = F.embedding(i, rows) @ F.embedding(j, columns).mT
-        if config.near is None:
-            return w
-        return w * ((i[..., :, None] - j[..., None, :]).abs() < config.near)
-
-    return biases
-
-
 def _mean(request: Request, k: Tensor, v: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
     """Return the weighted mean (N, C) of the values of the pack."""
-    from nlpkit.attention import aft_form
+    from nlpkit.attention import aft_both_ways, aft_form
 
     config, plan = request.config, request.prepared
-    biases = _biases(config, tensors) if tensors else None
     if plan is None:
-        return aft_form.bidirectional(k, v, request.layout.lengths, config.near, biases)
-    if biases is None:
+        biases = _biases(config, tensors) if tensors else None
+        return aft_both_ways.mean(k, v, request.layout.lengths, config.near, biases)
+    if not tensors:
         return aft_form.simple(k, v, plan.begins).mean
-    return aft_form.causal(k, v, plan, biases)
+    rows, columns = tensors["query_bias"], tensors["key_bias"]
+    return aft_form.causal(k, v, rows, columns, plan, config.near)
+
+
+def _biases(config: Config, tensors: Mapping[str, Tensor]) -> Biases:
+    """Return w as a function of positions."""
+    from nlpkit.attention.aft_form import biases_of
+
+    return biases_of(tensors["query_bias"], tensors["key_bias"], config.near)
 
 
 def _generated(
@@ -163,10 +162,10 @@ def _generated(
     if tensors:
         keys = growing.store(state, "keys", k, layout)
         values = growing.store(state, "values", v, layout)
-        if plan is None:
-            biases = _biases(request.config, tensors)
-            return aft_form.rows_of(keys, values, layout, biases, request.config.max_length)
-        return aft_form.causal(k, v, plan, _biases(request.config, tensors))
+        if plan is not None:
+            return _mean(request, k, v, tensors)
+        biases = _biases(request.config, tensors)
+        return aft_form.rows_of(keys, values, layout, biases, request.config.max_length)
     if plan is not None:
         sums = aft_form.simple(k, v, plan.begins)
         last = sums.at(layout.cu_seqlens[1:].long() - 1)

@@ -33,6 +33,7 @@ class Config(ModelConfig):
 
     inputs: ClassVar[tuple[str, ...]] = ("patches",)
     reads_images: ClassVar[bool] = True
+    summary_first: ClassVar[bool] = True
 
     image_size: Size = Field(224, description="pixels of a square image's side, or [height, width]")
     patch_size: Size = Field(16, description="pixels of a square patch's side, or [height, width]")

@@ -23,6 +23,7 @@ class Config(ModelConfig):
     given_positions: ClassVar[bool] = True
     # Token types mean words in transformers, so texts of a task have none.
     pairs: ClassVar[bool] = False
+    summary_first: ClassVar[bool] = True
     task_tokens: ClassVar[tuple[str, str, str]] = ("[CLS]", "[SEP]", "[SEP]")
 
     hidden_size: int = Field(
