@@ -9,6 +9,7 @@ import pytest
 
 from nlpkit.data import corpus
 from nlpkit.data.items import Row, build_items, read_rows
+from nlpkit.data.store import Callbacks
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.objectives._task import Item, Task
 from tests.conftest import REAL_DATA
@@ -94,7 +95,7 @@ def test_parallel_line_that_is_no_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.en").write_text("one\ntwo\n")
     (tmp_path / "a.de").write_bytes(b"eins\n\xff\n")
     source = [{"files": ["a.en", "a.de"], "format": "parallel"}]
-    with pytest.raises(DataError, match=r"^a.en:2: of the second file: byte 1 is not UTF-8"):
+    with pytest.raises(DataError, match=r"^a.en:2: in a.de: byte 1 is not UTF-8"):
         _rows(source)
     counts = corpus.Counts()
     assert len(_rows(source, counts=counts, on_error="skip")) == 1
@@ -320,9 +321,14 @@ def test_csv_reads_optdigits_as_it_is() -> None:
 def test_items_of_images_need_no_tokenizer(tmp_path: Path) -> None:
     config = corpus.Config(train=[{"files": _idx(tmp_path)}])
     inputs, _ = corpus.resolve(config, None, tmp_path)
-    items = build_items(inputs, config, Pixels(None, None, None), cache_dir=tmp_path)
+    notes: list[str] = []
+    callbacks = Callbacks(note=notes.append)
+    task = Pixels(None, None, None)
+    items = build_items(inputs, config, task, cache_dir=tmp_path, callbacks=callbacks)
     assert [item.label for item in items.items] == LABELS
     assert items.lengths.tolist() == [6] * 5
+    names = f"{tmp_path}/x-images-idx3-ubyte, {tmp_path}/x-labels-idx1-ubyte"
+    assert notes == [f"data: {names}: 5 rows, 30 tokens"]
 
 
 def test_row_asked_for_an_array_that_is_none_says_so(tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def build_items(
             f"{name}: no items; {counts.bad} malformed rows, {counts.blank} blank lines, "
             f"{counts.held_out} rows in the other part"
         )
-    names = shown([file.name for entry in inputs for file in entry.files])
+    names = shown([each.name for entry in inputs for file in entry.files for each in file.parts])
     said = f", {counts.unknown:,} of them unknown" if counts.unknown else ""
     callbacks.note(f"data: {names}: {len(items):,} rows, {items.tokens:,} tokens{said}")
     remark = objective.unknown_remark
