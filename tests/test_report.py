@@ -379,7 +379,8 @@ def test_png_numbers_the_steps_by_integers(tmp_path: Path, monkeypatch: pytest.M
 
     def spy(figure: Figure, *args: Any, **options: Any) -> None:
         save(figure, *args, **options)
-        seen.extend(t.get_text() for a in figure.axes for t in a.get_xticklabels())
+        shown = [axes for axes in figure.axes if axes.get_visible()]
+        seen.extend(text.get_text() for axes in shown for text in axes.get_xticklabels())
 
     monkeypatch.setattr(Figure, "savefig", spy)
     for steps in (2, 20):
