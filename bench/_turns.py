@@ -82,6 +82,10 @@ class Worker:
         self._process.join()
         return peak
 
+    def stop(self) -> None:
+        """End the process at once, such as when another one has died."""
+        self._process.terminate()
+
 
 def _serve(pipe: Connection, make: Callable[..., Subject], threads: int, arguments: Any) -> None:
     torch.set_num_threads(threads)

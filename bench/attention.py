@@ -1,137 +1,247 @@
-"""Time and memory of training attention: 12 layers, forward and backward, on ragged packs.
+"""Time and memory of every kind of attention against the number of tokens, beside torch's own.
 
-    python bench/attention.py [--threads 2] [--rounds 10] [--tokens 4096]
+    python bench/attention.py [--quick] [--tokens 256 … 16384] [--kinds strided fixed …]
 
-Prints a table: for each kind and dtype every backend that trains here, the rounds interleaved so
-that a busy machine disturbs all alike. Median and best in ms of one step (prepare, 12 forward, 12
-backward); memory is what one step adds to the peak of a fresh process. On one thread the time is
-that of the processor, which other programs disturb less than the clock on the wall.
+One sequence, one layer, forward and backward, with all that a step prepares. Beside each kind runs
+`scaled_dot_product_attention` of torch with the same numbers, causal or not as the kind is. Every
+subject has a process of its own, so that peak memory is its own; they take turns, round by round.
+Strides are near the square root of the tokens, as Child et al. 2019 recommend; other settings are
+the defaults.
+
+Prints a table of times and one of memory, and draws both as a picture, with the length from which
+on a kind is faster than torch's attention. Figures are kept below --out as they are measured: the
+same command goes on where it was stopped. Run it on a quiet machine.
 """
 
 import argparse
-import statistics
-import subprocess
+import json
+import math
+import shlex
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.nn.functional as F
+from _attention_tables import CAUSAL, FULL, draw, table
+from _turns import Turns, Worker, machine
 
-from nlpkit import attention
-from nlpkit.attention.contract import Choice
-from nlpkit.attention.kinds import cpm_ant
+from nlpkit import attention, registry
+from nlpkit.attention.contract import LAYOUT_FIELDS, Choice, load_kind
 from nlpkit.attention.layout import Layout
+from nlpkit.train import memory
+from nlpkit.train.machine import configure_allocator
 
-LAYERS, HEADS, WIDTH, PROMPT = 12, 8, 32, 8
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-BACKENDS = ("sdpa", "cpu_flash")  # the reference, tiled and flex are for checking, not for work
-
-
-def draw_lengths(tokens, seed):
-    """Return lognormal lengths from 30 to 512 that add up to `tokens`."""
-    rng = torch.Generator().manual_seed(seed)
-    lengths = []
-    while (left := tokens - sum(lengths)) > 0:
-        length = int((torch.randn((), generator=rng) * 0.8 + 4.8).exp().clamp(30, 512))
-        lengths.append(min(length, left))
-    return lengths
-
-
-def draw_fields(lengths, seed):
-    """Return CPM-Ant's fields: a prompt, then infilling and generation in turn."""
-    rng = torch.Generator().manual_seed(seed)
-    parts = {"context": [], "segment": [], "position": []}
-    for i, length in enumerate(lengths):
-        position = torch.arange(length)
-        context = torch.ones(length, dtype=torch.bool)
-        text = max(length - PROMPT, 1)
-        targets = int(torch.randint(1, text + 1, (), generator=rng))
-        hidden = torch.randperm(text, generator=rng)[:targets] if i % 2 else torch.arange(targets)
-        context[length - 1 - hidden] = False
-        parts["context"].append(context)
-        parts["segment"].append(torch.where(position < PROMPT, 0, 1 + i % 2))
-        parts["position"].append(position)
-    return {name: torch.cat(values) for name, values in parts.items()}
+ROOT = Path(__file__).parent.parent
+TOKENS = (256, 512, 1024, 2048, 4096, 8192, 16384)
+# More than one form of a kind, or settings that grow with the tokens: s is a power of 2 near
+# their square root.
+FORMS: dict[str, dict[str, dict[str, Any]]] = {
+    "strided": {
+        "strided sa1": {"stride": "s", "pattern": "sa1"},
+        "strided sa2": {"stride": "s", "pattern": "sa2"},
+        "strided both": {"stride": "s"},
+        "strided split": {"stride": "s", "pattern": "split"},
+    },
+    "fixed": {"fixed": {"stride": "s", "summary": "s/8"}},
+    "block_local": {"block_local": {"causal": True}, "block_local, both sides": {"causal": False}},
+}
 
 
-def make_step(kind, backend, dtype, tokens):
-    """Return a function of the round's number that does one training step of attention."""
-    torch.manual_seed(0)
-    qkv = [torch.randn(tokens, HEADS, WIDTH).to(dtype).requires_grad_() for _ in range(3)]
-    grad = torch.randn(tokens, HEADS, WIDTH).to(dtype)
-    biased = kind == "cpm_ant"
-    shape = cpm_ant.tensors(cpm_ant.Config(), HEADS, WIDTH)["table"].shape
-    table = (torch.randn(shape) * 0.1).requires_grad_()
-
-    def step(number):
-        lengths = draw_lengths(tokens, number)
-        attend = attention.prepare(
-            Choice.of(kind),
-            Layout.of(lengths),
-            fields=draw_fields(lengths, number) if biased else {},
-            tensors={"table": table} if biased else {},
-            heads=HEADS,
-            head_dim=WIDTH,
-            dtype=dtype,
-            device="cpu",
-            training=True,
-            backend=backend,
-        )
-        # Each layer has its own q, k, v, as in a model.
-        outs = [attend(*(x + 0 for x in qkv)) for _ in range(LAYERS)]
-        torch.autograd.backward(outs, [grad] * LAYERS)
-
-    return step
+def main() -> None:
+    arguments = _arguments()
+    torch.set_num_threads(arguments.threads)
+    about = machine(arguments.threads)
+    kept = _Kept(arguments, about)
+    for tokens in arguments.tokens:
+        _measure(arguments, tokens, kept)
+    print(f"`{shlex.join(['python', 'bench/attention.py', *sys.argv[1:]])}`: {about};")
+    print(
+        f"{arguments.heads} heads x {arguments.width}, {arguments.dtype}, forward and backward, "
+        f"medians of {arguments.rounds} rounds ({arguments.clock} time)\n"
+    )
+    figures = kept.figures()
+    print(table(figures, arguments.tokens, "seconds"), "\n", sep="\n")
+    print(table(figures, arguments.tokens, "memory"))
+    draw(figures, arguments.plot, about)
+    print(f"\n{arguments.plot}")
 
 
-def resident(name):
-    """Return this process's resident memory now (VmRSS) or at its peak (VmHWM), in MB; Linux.
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="to 4,096 tokens, 2 rounds")
+    parser.add_argument("--tokens", type=int, nargs="+")
+    parser.add_argument("--kinds", nargs="+", metavar="KIND")
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--width", type=int, default=64, help="of a head")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
+    parser.add_argument("--rounds", type=int, help="after one that is not counted")
+    parser.add_argument("--longest", type=float, default=60, help="seconds of a round, at most")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs/bench_attention")
+    parser.add_argument("--plot", type=Path, help="the picture")
+    given = parser.parse_args()
+    given.tokens = sorted(given.tokens or [n for n in TOKENS if n <= 4096 or not given.quick])
+    given.rounds = given.rounds or (2 if given.quick else 5)
+    # Only what was measured in full is for the documents.
+    given.plot = given.plot or (given.out if given.quick else ROOT / "docs") / "attention.png"
+    return given
 
-    Not `ru_maxrss`, which a child inherits from its parent.
+
+def subjects(tokens: int, wanted: list[str] | None) -> dict[str, Choice]:
+    """Return the kinds with their settings, by the names in the tables.
+
+    Without those that read what only an objective gives, such as the context of CPM-Ant.
     """
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+    sizes = {"s": 2 ** round(math.log2(tokens) / 2)}
+    sizes["s/8"] = max(1, sizes["s"] // 8)
+    found = {}
+    for name in registry.names("attention/kinds") if wanted is None else wanted:
+        kind = load_kind(name)
+        if {*kind.FIELDS} - {*kind.OPTIONAL} - {*LAYOUT_FIELDS}:
+            continue
+        for label, settings in FORMS.get(name, {name: {}}).items():
+            given = {k: sizes.get(v, v) for k, v in settings.items()}
+            found[label] = Choice.of(name, **given).suited("causal", tokens)
+    return found
 
 
-def peak_memory(kind, backend, name, tokens):
-    """Return what one step adds to the peak of a fresh process, in MB."""
-    code = [sys.executable, __file__, "--memory", f"{kind},{backend},{name}", "--tokens", tokens]
-    return float(subprocess.run(list(map(str, code)), check=True, capture_output=True).stdout)
+class _Kept:
+    """The figures of each subject and number of tokens, in a file that grows line by line."""
+
+    def __init__(self, arguments: argparse.Namespace, about: str):
+        names = ("heads", "width", "dtype", "threads", "rounds", "clock")
+        self._same = {name: getattr(arguments, name) for name in names} | {"machine": about[12:]}
+        self._wanted = arguments.tokens, arguments.kinds
+        self._file = arguments.out / "figures.jsonl"
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        text = self._file.read_text(encoding="utf-8") if self._file.exists() else ""
+        lines = [json.loads(line) for line in text.splitlines()]
+        self._lines = [line for line in lines if line["with"] == self._same]
+
+    def add(self, **figures: Any) -> None:
+        """Keep the figures of a subject."""
+        line = figures | {"with": self._same}
+        self._lines.append(line)
+        with open(self._file, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def get(self, subject: str, tokens: int) -> dict[str, Any] | None:
+        """Return the figures of a subject, or None."""
+        found = (x for x in self._lines if (x["subject"], x["tokens"]) == (subject, tokens))
+        return next(found, None)
+
+    def figures(self) -> dict[str, dict[int, dict[str, Any]]]:
+        """Return the figures by subject and tokens; torch's are those beside the first subject."""
+        tokens, kinds = self._wanted
+        made: dict[str, dict[int, dict[str, Any]]] = {CAUSAL: {}, FULL: {}}
+        for n in tokens:
+            for name in subjects(n, kinds):
+                if line := self.get(name, n):
+                    made.setdefault(name, {})[n] = line
+                    own = {"seconds": line["base_seconds"], "memory": line["base_memory"]}
+                    made[line["base"]].setdefault(n, own | {"base_seconds": line["base_seconds"]})
+        return {name: lines for name, lines in made.items() if lines}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--tokens", type=int, default=4096)
-    parser.add_argument("--memory", help="KIND,BACKEND,DTYPE: print the memory of one step in MB")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    if options.memory:
-        kind, backend, name = options.memory.split(",")
-        make_step(kind, backend, DTYPES[name], 64)(0)
-        step = make_step(kind, backend, DTYPES[name], options.tokens)
-        before = resident("VmRSS")
-        step(0)
-        print(resident("VmHWM") - before)
-        return
-    clock = time.process_time if options.threads == 1 else time.perf_counter
-    print(f"torch {torch.__version__}, {options.threads} thread(s), {options.tokens} tokens")
-    print(f"{'kind':9}{'dtype':10}{'backend':11}{'median ms':>10}{'best ms':>9}{'MB':>7}")
-    for kind in ("cpm_ant", "causal", "full"):
-        for name, dtype in DTYPES.items():
-            steps = {b: make_step(kind, b, dtype, options.tokens) for b in BACKENDS}
-            times = {backend: [] for backend in BACKENDS}
-            for number in range(options.rounds + 1):
-                for backend, step in steps.items():
-                    start = clock()
-                    step(number)
-                    times[backend].append(1000 * (clock() - start))
-            for backend, spent in times.items():
-                middle, best = statistics.median(spent[1:]), min(spent[1:])
-                memory = peak_memory(kind, backend, name, options.tokens)
-                row = f"{kind:9}{name:10}{backend:11}{middle:10.0f}{best:9.0f}{memory:7.0f}"
-                print(row, flush=True)
+def _measure(arguments: argparse.Namespace, tokens: int, kept: _Kept) -> None:
+    """Measure the kinds that are not measured with this number of tokens, three in turns."""
+    todo: dict[str, list[str]] = {CAUSAL: [], FULL: []}
+    for name, choice in subjects(tokens, arguments.kinds).items():
+        if kept.get(name, tokens) is None and _affordable(arguments, name, tokens, kept):
+            todo[FULL if choice.visibility == "bidirectional" else CAUSAL].append(name)
+    for base, names in todo.items():
+        for first in range(0, len(names), 3):
+            group = [base, *names[first : first + 3]]
+            print(f"{tokens:,} tokens: {'; '.join(group)}", file=sys.stderr)
+            workers = {
+                name: Worker(_Subject, arguments.threads, name, tokens, arguments) for name in group
+            }
+            try:
+                spent, peaks = _turns(arguments, workers)
+            except EOFError:  # a process has died; its error is on stderr
+                for worker in workers.values():
+                    worker.stop()
+                raise SystemExit(1) from None
+            for name in group[1:]:
+                kept.add(
+                    subject=name, tokens=tokens, base=base, seconds=spent[name][1:],
+                    base_seconds=spent[base][1:], memory=peaks[name], base_memory=peaks[base],
+                )  # fmt: skip
+
+
+def _turns(
+    arguments: argparse.Namespace, workers: dict[str, Worker]
+) -> tuple[dict[str, list[float]], dict[str, int]]:
+    """Return the seconds of each round, the first one too, and the peak memory, by the names."""
+    group = list(workers)
+    spent: dict[str, list[float]] = {name: [] for name in group}
+    for number in range(arguments.rounds + 1):
+        first = number % len(group)
+        for name in group[first:] + group[:first]:
+            spent[name].append(getattr(workers[name].train(number), arguments.clock))
+    return spent, {name: worker.finish() for name, worker in workers.items()}
+
+
+def _affordable(arguments: argparse.Namespace, name: str, tokens: int, kept: _Kept) -> bool:
+    """Return whether a subject that grows with the square of the tokens would be affordable.
+
+    By its figures with fewer tokens.
+    """
+    earlier = [kept.get(name, n) for n in arguments.tokens if n < tokens]
+    if not earlier:
+        return True
+    if earlier[-1] is None:
+        return False
+    growth = (tokens / earlier[-1]["tokens"]) ** 2
+    seconds = min(earlier[-1]["seconds"]) * growth
+    fits = earlier[-1]["memory"] * growth < 0.6 * memory.available()
+    return fits and seconds < arguments.longest
+
+
+class _Subject:
+    """One layer of a kind, or of torch's attention."""
+
+    def __init__(self, name: str, tokens: int, arguments: argparse.Namespace):
+        configure_allocator()  # as in a run of nlpkit
+        self.name, self.arguments = name, arguments
+        self.layout = Layout.of([tokens])
+        self.dtype = getattr(torch, arguments.dtype)
+        shape = tokens, arguments.heads, arguments.width
+        self.q, self.k, self.v = (
+            torch.randn(shape).to(self.dtype).requires_grad_() for _ in range(3)
+        )
+        self.grad = torch.randn(shape).to(self.dtype)
+        self.choice = subjects(tokens, None).get(name)
+        self.tensors: dict[bool, dict[str, torch.Tensor]] = {True: {}, False: {}}
+        if self.choice is not None:
+            learned = self.choice.module.tensors(self.choice.config, *shape[1:])
+            for each, about in learned.items():
+                values = (torch.randn(about.shape) * about.std).requires_grad_()
+                self.tensors[about.shared][each] = values
+
+    def run(self, turns: Turns) -> None:
+        """Do a step in each turn."""
+        for _ in turns:
+            out = self._out()
+            learned = [*self.tensors[True].values(), *self.tensors[False].values()]
+            torch.autograd.grad(
+                out, [self.q, self.k, self.v, *learned], self.grad, allow_unused=True
+            )
+
+    def _out(self) -> torch.Tensor:
+        if self.choice is None:
+            q, k, v = (x.transpose(0, 1)[None] for x in (self.q, self.k, self.v))
+            causal = self.name == CAUSAL
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal)[0].transpose(0, 1)
+        attend = attention.prepare(
+            self.choice, self.layout, heads=self.arguments.heads, head_dim=self.arguments.width,
+            dtype=self.dtype, device="cpu", training=True, tensors=self.tensors[True],
+        )  # fmt: skip
+        return attend(self.q, self.k, self.v, self.tensors[False])
 
 
 if __name__ == "__main__":

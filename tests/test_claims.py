@@ -2,7 +2,9 @@
 
 import json
 import sys
+from argparse import Namespace
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,12 @@ def test_comparison_error_is_that_of_a_difference_of_means(bench):
     assert comparison.difference == pytest.approx(0.3)
     # Variances 0.02 and 0.08, divided by 2 seeds each: sqrt(0.05).
     assert comparison.error == pytest.approx(0.05**0.5)
+
+
+def test_comparison_of_a_single_seed_has_no_error_and_no_verdict(bench):
+    claims = bench("_claims")
+    cells = claims.row("task", claims.Comparison([0.5], [0.25]))
+    assert cells == ["task", "0.500", "0.250", "+0.250", "0.50", "inconclusive"]
 
 
 @pytest.mark.parametrize(
@@ -130,3 +138,61 @@ def test_electra_claim_stopped_half_way_resumes_and_chooses_rate_and_steps(
     claim.main()
     assert len(commands) == 2 * (3 + 2 * (2 + 3))
     assert capsys.readouterr().out == first
+
+
+def test_lstm_claim_lower_is_better_and_the_slower_model_is_asked_at_the_faster_ones_time(bench):
+    claim = bench("lstm")
+    cells = claim.lower("bits", [1.5, 1.25, 1.0], [2.5, 2.25, 2.0])
+    assert cells[1:] == ["1.250 ± 0.250", "2.250 ± 0.250", "+1.000 ± 0.204", "0.05", "reproduced"]
+    # By hand: 3/4 of 200 steps are 150, half way between 2.0 and 1.0.
+    assert claim.at_time_of([100, 200], [2.0, 1.0], 0.75) == pytest.approx(1.5)
+
+
+def test_lstm_claim_cuts_the_text_in_three_without_a_document_in_two(bench, tmp_path):
+    claim = bench("lstm")
+    lines = [json.dumps({"text": f"document {number}"}) + "\n" for number in range(45)]
+    (tmp_path / "articles.jsonl").write_text("".join(lines))
+    claim.write_texts(Namespace(out=tmp_path))
+    found = {
+        name: (tmp_path / f"{name}.jsonl").read_text().splitlines(keepends=True)
+        for name in ("train", "choose", "test")
+    }
+    assert {name: len(part) for name, part in found.items()} == {
+        "train": 39, "choose": 3, "test": 3
+    }  # fmt: skip
+    assert sorted(chain(*found.values())) == sorted(lines)
+
+
+def test_span_corruption_claim_chooses_rates_by_loss_and_judges_both_tasks(
+    bench, tmp_path, monkeypatch, capsys
+):
+    claim, shared = bench("span_corruption"), bench("_claims")
+    commands: list[tuple[str, ...]] = []
+
+    def nlpkit(self, verb: str, *arguments: str, log: str) -> str:
+        """Stand in for `nlpkit`: spans are better in accuracy and worse in loss."""
+        commands.append((verb, *arguments))
+        run = arguments[0] if verb == "eval" else arguments[arguments.index("--out") + 1]
+        by_spans = "span_corruption" in Path(run).name
+        loss = 2.0 + by_spans + ("3e-3" in run)
+        if verb == "eval":
+            metrics = {"exact_match": 0.5 + 0.25 * by_spans, "bleu": 1.0}
+            return json.dumps({"loss": loss, "metrics": metrics})
+        Path(run).mkdir(parents=True)
+        record = {"step": 1, "held_out": {"loss": loss, "losses": {}}}
+        (Path(run) / "metrics.jsonl").write_text(json.dumps(record))
+        return ""
+
+    monkeypatch.setattr(shared.Claim, "nlpkit", nlpkit)
+    argv = ["span_corruption.py", f"{tmp_path}/out", f"--data={tmp_path}"]
+    monkeypatch.setattr(sys, "argv", argv)
+    claim.main()
+    printed = capsys.readouterr().out
+    assert "SST-2, accuracy: span corruption above prefix LM | +0.250 ± 0.000 | 0.05" in printed
+    assert "Multi30k, nats a token: span corruption above prefix LM | -1.000 ± 0.000" in printed
+    assert "0.500 ± 0.000 (rate 1e-3)" in printed
+    # 2 conditions are pretrained; 3 have 2 rates, 3 seeds and 3 evaluations for each of 2 tasks.
+    assert len(commands) == 2 * 3 + 3 * 2 * (2 + 3 + 3)
+    claim.main()
+    assert capsys.readouterr().out == printed
+    assert len(commands) == 2 * 3 + 3 * 2 * (2 + 3 + 3)

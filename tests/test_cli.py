@@ -365,6 +365,8 @@ def test_recipes_parts_says_which_objective_trains_which_family(capsys):
     assert cli.run(["recipes", "parts", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     objectives = found.pop("objectives")
+    kinds = found.pop("kinds")
+    assert [row["kind"] for row in kinds] == [f"`{n}`" for n in registry.names("attention/kinds")]
     assert {(name, each) for name, families in objectives.items() for each in families} == yes
     folders = {"attention_kinds": "attention/kinds", "attention_backends": "attention/backends",
                "tokenizers": "tokenizers", "scores": "score/metrics"}  # fmt: skip

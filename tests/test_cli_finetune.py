@@ -173,7 +173,7 @@ def test_finetune_seeds_give_mean_median_and_deviation_and_go_on(
     assert page == tmp_path / "s/report.html"
     assert {"seed-1", "seed-2"} <= set(re.findall(r"seed-\d", page.read_text("utf-8")))
     written = server.run("eval", tmp_path / "s", "--predictions", tmp_path / "p")
-    _refused(written, 2, f"--predictions: {tmp_path}/s holds 2 runs; name one of them")
+    _refused(written, 2, f"--predictions: {tmp_path}/s holds runs of --seeds; name one of them")
     several = server.run("generate", tmp_path / "s")
     what = f"{tmp_path}/s: holds 2 runs with different seeds; give one: {tmp_path}/s/seed-1, "
     _refused(several, 4, what)

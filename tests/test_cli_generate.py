@@ -102,7 +102,7 @@ def test_generate_echo_escapes_what_would_end_a_line_or_column(command, tmp_path
     assert first.startswith(r"天\n地\t人\\n\r山")
     assert second.startswith("风")
     assert end == ""
-    assert f"{path}: 1 empty lines between the objects were skipped" in err
+    assert f"{path}: 1 empty line between the objects was skipped" in err
     _, plain, _ = command(path)
     assert [r"天\n地\t人\\n\r山" + plain.split("\n")[0], "风" + plain.split("\n")[1]] == [
         first,
@@ -152,8 +152,8 @@ def test_generate_says_what_was_cut_and_unknown(command, tmp_path: Path) -> None
     assert code == 0
     assert out.count("\n") == 2
     # 64 - 4 prompt tokens - <s> = 59 with 6 new ones.
-    assert "1 inputs were too long and cut by 47 tokens; the model takes 59" in err
-    assert "1 unknown tokens of the inputs were left out" in err
+    assert "1 input was too long and cut by 47 tokens; the model takes 59" in err
+    assert "1 unknown token of the inputs was left out" in err
     assert "warning" not in command(path, "-q")[2].replace("warning: 1 ", "")
 
 

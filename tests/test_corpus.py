@@ -379,7 +379,7 @@ def test_paragraphs_lines_are_joined_and_start_is_named(tmp_path, here):
             "a.txt:1: byte 2 is not UTF-8 (0x8b); it looks like a gzip",
         ),
         (b"", "a.txt: empty file"),
-        (b"\xef\xbb\xbf", "a.txt: no documents: 1 blank lines, 0 empty texts"),
+        (b"\xef\xbb\xbf", "a.txt: no documents: 1 blank line, 0 empty texts"),
         (b"\n \n", "a.txt: no documents: 2 blank lines, 0 empty texts"),
     ],
 )

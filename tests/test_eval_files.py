@@ -122,7 +122,7 @@ def test_eval_finds_data_that_came_through_a_pipe(
     ("name", "value", "what"),
     [
         ("input_embedding", math.nan, "2 of 23 tensors have values that are not finite"),
-        ("output_layernorm", math.inf, "1 of 23 tensors have values that are not finite"),
+        ("output_layernorm", math.inf, "1 of 23 tensors has values that are not finite"),
         (
             "output_layernorm",
             3e38,

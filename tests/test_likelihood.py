@@ -221,7 +221,7 @@ def test_eval_pairs_prints_paradigms_all_and_names_identical_pairs(
         ("p0", "2", "0"), ("p1", "2", "0"), ("more", "1", "1"), ("all", "5", "1"),
     ]  # fmt: skip
     assert lines[3][2] == "0.5000"
-    assert f"1 pairs of identical sentences, or of the same tokens: {file}:1" in err
+    assert f"1 pair of identical sentences, or of the same tokens: {file}:1" in err
     # The sums are those of transformers: see above.
     sums = [float(values.sum()) for values in _ours(_likelihood(folder, "gpt"), TEXTS)]
     written = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]

@@ -215,7 +215,7 @@ def test_convert_warns_that_transformers_has_no_such_model(tmp_path) -> None:
     warnings: list[str] = []
     convert(tmp_path / "base", tmp_path / "out", warn=warnings.append)
     (line,) = warnings
-    assert line.startswith("transformers has no model nlpkit-lstm: nlpkit opens ")
+    assert line.startswith("transformers has no lstm: nlpkit opens ")
 
 
 def test_flops_count_the_multiplications_of_torch() -> None:
@@ -251,6 +251,11 @@ train: {steps: 6, tokens_per_step: 256, tokens_per_batch: 128, lr: 1.0e-2, warmu
             "\ntrain:",
             "\nattention: {kind: causal}\ntrain:",
             r"6:19: attention.kind: .*no attention",
+        ),
+        (
+            "\ntrain:",
+            "\nattention: {backend: sdpa}\ntrain:",
+            r"6:\d+: attention.backend: the model has no attention to compute; set it to auto",
         ),
         ("dropout: 0.1", "nonlinearity: relu", r"2:\d+: model\.nonlinearity: unknown setting"),
         ("name: clm", "name: mlm", r"5:19: objective\.name: mlm needs bidirectional "),

@@ -42,7 +42,9 @@ def _theirs(**settings) -> nn.Module:
 def test_states_loss_gradients_and_beams_equal_transformers(tmp_path: Path, settings) -> None:
     theirs = _theirs(**settings)
     model = pairs.assert_equal("t5", theirs, tmp_path)
+    pairs.assert_alignments_equal(model, theirs)
     pairs.assert_cached_is_whole(model)
+    pairs.assert_computes_in_bfloat16(model)
     pairs.assert_beams_equal(model, theirs, beams=3, penalty=0.6)
 
 
@@ -98,6 +100,12 @@ def test_other_feed_forward_layers_are_refused(tmp_path: Path, kind: str) -> Non
     (tmp_path / "config.json").write_text(json.dumps(settings | {"feed_forward_proj": kind}))
     with pytest.raises(FileError, match=f"feed_forward_proj is '{kind}'; this family has NAME"):
         oracle.ours("t5", tmp_path)
+
+
+def test_gate_that_transformers_has_no_name_for_is_refused() -> None:
+    # There, `gated-gelu` is the tanh form: transformers.T5Config(feed_forward_proj="gated-gelu").
+    with pytest.raises(ValueError, match=r"hidden_act: gelu with gated .* set gelu_new"):
+        Config(gated=True, hidden_act="gelu")
 
 
 def test_initial_weights_have_the_deviations_of_transformers() -> None:

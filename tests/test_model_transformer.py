@@ -42,14 +42,21 @@ def _theirs(**settings) -> nn.Module:
     [
         {},
         {"encoder_layers": 3, "activation_function": "swish", "scale_embedding": False},
+        {
+            "share_encoder_decoder_embeddings": False,
+            "vocab_size": VOCAB + 20,
+            "decoder_vocab_size": VOCAB,
+        },
     ],
-    ids=["base", "deep encoder"],
+    ids=["base", "deep encoder", "two vocabularies"],
 )
 def test_states_loss_gradients_and_beams_equal_marian(tmp_path: Path, settings) -> None:
     with torch.no_grad():
         theirs = _theirs(**settings)
     model = pairs.assert_equal("transformer", theirs, tmp_path)
+    pairs.assert_alignments_equal(model, theirs)
     pairs.assert_cached_is_whole(model)
+    pairs.assert_computes_in_bfloat16(model)
     for beams, penalty in ((3, 0.6), (4, 1.0), (2, 2.0)):
         pairs.assert_beams_equal(model, theirs, beams=beams, penalty=penalty)
 
@@ -131,8 +138,9 @@ def test_sinusoids_are_those_of_the_paper_and_of_marian() -> None:
     [
         {}, {"positions": "learned", "encoder_layers": 1},
         {"tie": False, "output_bias": True, "hidden_act": "swish"},
+        {"source_vocab_size": VOCAB + 9}, {"source_vocab_size": VOCAB - 1, "tie": False},
     ],
-    ids=["base", "learned", "untied"],
+    ids=["base", "learned", "untied", "two vocabularies", "two, untied"],
 )  # fmt: skip
 def test_checkpoint_opens_in_transformers_and_comes_back_exactly(tmp_path: Path, more) -> None:
     config = Config(**SIZES, **more)
@@ -168,7 +176,7 @@ def test_checkpoint_opens_in_transformers_and_comes_back_exactly(tmp_path: Path,
     ("change", "said"),
     [
         ({"decoder_ffn_dim": 64}, "encoder_ffn_dim is 48 and decoder_ffn_dim 64"),
-        ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings is False"),
+        ({"normalize_before": True}, "normalize_before is True; this family has False only"),
         ({"activation_function": "tanh"}, "activation_function is 'tanh'; this family has gelu"),
     ],
 )

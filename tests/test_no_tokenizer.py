@@ -139,7 +139,8 @@ def test_recipe_without_text_refuses_a_tokenizer_with_the_reason(path: Path) -> 
 
 
 def test_recipe_with_text_still_needs_one(path: Path) -> None:
-    path.write_text(path.read_text().replace("imagelab.pixels", "classification"))
+    text = path.read_text().replace("imagelab.pixels", "mlm")
+    path.write_text(text.replace("imagelab.rows", "bert"))
     with pytest.raises(RecipeError, match=r"1:1: tokenizer: missing \(kind: NAME to train one"):
         recipe.load(str(path))
 

@@ -92,6 +92,12 @@ def test_prompt_is_the_begin_of_an_example() -> None:
         _objective().continue_text([], 5)
 
 
+def test_new_tokens_that_leave_none_for_the_source_are_named() -> None:
+    objective = _objective()
+    with pytest.raises(ValueError, match="leave no token for the source; lower max_new_tokens"):
+        objective.continue_text([5, 6], objective.max_length - 2)
+
+
 def test_label_may_be_a_number_and_a_wrong_value_is_named() -> None:
     assert _objective().texts(_row(label=3)) == ("3", "well")
     with pytest.raises(RowError, match='"label" is an array, not a string or an integer'):

@@ -67,7 +67,7 @@ def test_layers_are_trained_and_saved_beside_the_model(folder: Path) -> None:
     names = load_file(_step(folder / "whole", 6) / "model.safetensors")
     assert not [name for name in names if "objective" in name]
     record = _tiny.metrics(folder / "whole")[-1]
-    assert {*record["held_out"]["losses"]} == {"sop", "mlm", "sbo"}
+    assert {*record["held_out"]["losses"]} == {"sop", "sop_accuracy", "mlm", "sbo"}
 
 
 def test_run_with_stops_has_the_same_layers(folder: Path, tmp_path: Path) -> None:

@@ -95,6 +95,8 @@ def test_rows_of_csv_have_a_column_for_each_pixel() -> None:
          "set model.num_channels: 3"),
         (_row(np.zeros(24)), "has 1 dimensions; an image has 2 or 3"),
         (_row([[1, 2], [3]]), '"image" has rows of different lengths, or no numbers'),
+        (_row([[None] * 6] * 4), '"image" has a pixel that is no number'),
+        (_row([[float("nan")] * 6] * 4), '"image" has a pixel that is no number'),
         (_row("x.png"), '"image" is a string, not an image'),
         (_row(np.zeros((4, 6)), 1.5), '"label" is a number (1.5), not a string or an integer'),
     ],
@@ -143,11 +145,14 @@ def test_shift_moves_training_images_only() -> None:
 
 
 @pytest.mark.parametrize(("sizes", "channels"), [(GREY, 1), (COLOUR, 3)])
-def test_image_processor_of_transformers_makes_the_same_pixels(sizes, channels, tmp_path) -> None:
+@pytest.mark.parametrize("resample", [{}, {"resample": "bicubic"}, {"resample": "nearest"}])
+def test_image_processor_of_transformers_makes_the_same_pixels(
+    sizes, channels, resample, tmp_path
+) -> None:
     pytest.importorskip("PIL")
     from transformers import AutoImageProcessor
 
-    settings = {"mean": 0.1307, "std": 0.3081, "scale": 1 / 16, "resize": True}
+    settings = {"mean": 0.1307, "std": 0.3081, "scale": 1 / 16, "resize": True} | resample
     objective = _objective(sizes, **settings)
     assert isinstance(objective, Preprocessed)
     written = objective.preprocessor()
@@ -165,10 +170,10 @@ def test_image_processor_of_transformers_makes_the_same_pixels(sizes, channels, 
 
 
 def test_processor_without_rescaling_and_normalizing_is_understood() -> None:
-    found = Objective.with_preprocessor(
-        Config(mean=0.3), {"do_rescale": False, "do_normalize": False, "image_mean": [0.9]}
-    )
+    written = {"do_rescale": False, "do_normalize": False, "image_mean": [0.9], "resample": 3}
+    found = Objective.with_preprocessor(Config(mean=0.3), {**written, "image_std": None})
     assert (found.scale, found.mean, found.std, found.resize) == (1.0, 0.3, 1.0, False)
+    assert found.resample == "bicubic"
     defaults = Objective.with_preprocessor(Config(), {})
     assert (defaults.scale, defaults.mean, defaults.std) == (1 / 255, 0.5, 0.5)
 

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from nlpkit.data.pack import MARKS, Batch, collate
-from tests._masked import bound, bound_of, document, mark, marked
+from nlpkit.models import families
+from nlpkit.objectives import _frame
+from tests._masked import bound, bound_of, document, mark, marked, plain, tokenizer
 
 
 def _pairs(objective, count: int, seed: int = 0, most: int = 8):
@@ -146,3 +148,29 @@ def test_loss_is_the_sum_of_the_cross_entropies_of_the_labels() -> None:
     wanted = sum(np.log(1 + np.exp(1 - 2 * label)) for label in labels.tolist())
     assert float(loss.terms["nsp"].loss_sum) == pytest.approx(wanted, rel=1e-6)
     assert loss.num_targets == objective.num_targets(batch.fields) == {"nsp": 20}
+    # The model always says 1.
+    right, count = loss.parts["nsp_accuracy"]
+    assert (float(right), count) == (labels.sum(), 20)
+    assert 0 < labels.sum() < 20
+
+
+@pytest.mark.parametrize(
+    ("family", "expected"),
+    [  # Devlin et al. 2018; Liu et al. 2019 as transformers' RobertaTokenizer; Yang et al. 2019
+        ("bert", "[CLS] 0 0 [SEP] 0 [SEP]"),
+        ("roberta", "<s> 0 0 </s> </s> 0 </s>"),
+        ("xlnet", "0 0 <sep> 0 <sep> <cls>"),
+    ],
+)
+def test_frame_is_the_familys_and_gives_its_texts_back(family: str, expected: str) -> None:
+    model = families.load(family).Config()
+    named = tokenizer().extended(_frame.tokens(model))
+    frame = _frame.Frame(named, model)
+    word = plain(1, np.random.default_rng(0))
+    texts = [word.repeat(2), word]
+    ids = frame.ids(texts)
+    special = [named.special_id(each) if each != "0" else word[0] for each in expected.split()]
+    assert ids.tolist() == special
+    assert len(ids) == 3 + frame.size(2)
+    assert [text.tolist() for text in frame.texts(ids, 2)] == [text.tolist() for text in texts]
+    assert [ids[place].tolist() for place in frame.places([2, 1])] == [*map(list, texts)]

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from nlpkit import registry
+from nlpkit.models import lstm
 from nlpkit.objectives.contract import IGNORE, OwnsHeads
-from tests._masked import bound, plain
+from tests._masked import bound, plain, tokenizer
 
 
 @pytest.mark.parametrize("rate", [0.3, 1.0])
@@ -39,3 +41,11 @@ def test_layer_has_a_score_for_each_place() -> None:
     objective = bound("reorder", max_length=30)
     assert isinstance(objective, OwnsHeads)
     assert objective.heads()["places"].weight.shape == (28, 8)
+
+
+def test_layer_reads_the_states_of_both_directions() -> None:
+    module = registry.load("objectives", "reorder")
+    model = lstm.Config(hidden_size=8, num_directions=2)  # states of 2 x 8
+    named = tokenizer().extended(module.Objective.special_tokens(model))
+    objective = module.Objective(module.Config(max_length=30), named, model)
+    assert objective.heads()["places"].weight.shape == (28, 16)

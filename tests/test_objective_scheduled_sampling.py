@@ -37,7 +37,6 @@ def _write(folder, sizes: str = "score: general"):
         ({}, 0.5, 0.75),
         ({}, 1.0, 0.5),
         ({"decay": "exponential", "final_teacher_forcing": 0.25}, 0.5, 0.5),
-        ({"decay": "exponential", "final_teacher_forcing": 0.0}, 0.5, 0.5),
         ({"decay": "inverse_sigmoid"}, 0.0, 1.0),
         ({"decay": "inverse_sigmoid"}, 0.25, 1 - 0.5 * 0.07010),
         ({"decay": "inverse_sigmoid"}, 0.5, 0.75),
@@ -47,6 +46,11 @@ def _write(folder, sizes: str = "score: general"):
 )
 def test_probability_follows_the_schedule(settings, progress, expected) -> None:
     assert teacher_forcing(Config(**settings), progress) == pytest.approx(expected, abs=1e-4)
+
+
+def test_exponential_decay_to_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="decay: exponential never reaches 0"):
+        Config(decay="exponential", final_teacher_forcing=0.0)
 
 
 def test_share_of_forced_tokens_is_the_probability_and_only_falls() -> None:
@@ -87,7 +91,8 @@ def test_decoder_without_previous_output_is_refused(tmp_path) -> None:
 def test_seed_alone_decides_the_draws() -> None:
     objective = object.__new__(Objective)
     objective.config = Config(final_teacher_forcing=0.5, teacher_forcing=0.5)
-    objective.begin, objective.end = 1, 2
+    objective.begin = 1
+    objective.end = objective.source_end = 2
     objective.tokenizer = type("T", (), {"unk_id": None})()
     item = type("I", (), {"parts": (np.arange(3, 8), np.arange(5, 12))})()
     one, two, other = (objective.example(item, np.random.default_rng(s)) for s in (0, 0, 1))

@@ -56,10 +56,27 @@ def test_template_makes_a_source_of_several_columns() -> None:
     item = objective.item(row, objective.encode(list(objective.texts(row))))
     # What `nlpkit eval` writes an answer to: the prefix is added there.
     assert (item.text, item.label) == ("{x} a: a cat b: 3", "1.5")
+    # All digits: ids, years and prices are texts, too.
+    for value, text in ((1234567, "1234567"), (3.14159265, "3.14159265"), (2.0, "2")):
+        assert objective.texts(Row(row.values | {"label": value}, "rows", 1))[1] == text
     with pytest.raises(RowError, match='"size" is an array, neither text nor a number'):
         objective.texts(Row(row.values | {"size": [1]}, "rows", 1))
     with pytest.raises(RowError, match='no "premise"'):
         objective.texts(Row({"size": 3, "label": "x"}, "rows", 1))
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("premise: {premise", "a single brace"),
+        ("a} {premise}", "a single brace"),
+        ("{{x}} {}", "{} names no column"),
+        ("translate {{source}}", "names no column"),
+    ],
+)
+def test_template_with_a_mistake_is_refused(template: str, said: str) -> None:
+    with pytest.raises(ValueError, match=f"template: .*{said}"):
+        seq2seq.Config(template=template)
 
 
 def test_too_long_texts_lose_their_ends_and_are_counted() -> None:

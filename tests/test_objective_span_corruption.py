@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from nlpkit import selftest
+from nlpkit.generate.beams import Answer
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.models.t5 import Config as ModelConfig
@@ -154,6 +155,19 @@ def test_sentinels_are_written_and_read_as_text() -> None:
     writer = Writer(model, TOKENIZER, objective, Settings(max_new_tokens=4, min_new_tokens=4))
     (answer,) = writer.write(["a <extra_id_0> cat"])
     assert answer.outputs[0].tokens == 4
+
+
+def test_stop_text_may_be_a_sentinel_and_is_not_written() -> None:
+    objective = _objective()
+    model = Model(SIZES, TOKENIZER.vocab_size).eval()
+    first, second = (TOKENIZER.special_id(f"<extra_id_{n}>") for n in (0, 1))
+    settings = Settings(stop=["<extra_id_1>"])
+    writer = Writer(model, TOKENIZER, objective, settings)
+    ids = (first, *TOKENIZER.encode(" be"))
+    assert not writer._rules.stops(ids)
+    assert writer._rules.stops((*ids, second))
+    answer = Answer((*ids, second), 0.0, ended=True)
+    assert writer._output(writer._job("a <extra_id_0> cat"), answer).text == "<extra_id_0> be "
 
 
 def test_vocabulary_has_the_sentinels_in_t5s_order() -> None:

@@ -10,8 +10,11 @@ from transformers import BertConfig, XLMConfig
 
 from nlpkit import recipe
 from nlpkit.checkpoints import hf_layout
+from nlpkit.data.corpus import Document
+from nlpkit.data.encode import encode
 from nlpkit.data.marks import Marked
 from nlpkit.data.pack import collate
+from nlpkit.data.records import Counts
 from nlpkit.errors import DataError, RecipeError
 from nlpkit.models import bert, families, xlm
 from nlpkit.objectives import tlm
@@ -46,11 +49,8 @@ def test_pair_is_two_texts_with_languages_and_positions_of_their_own() -> None:
     # By hand: [CLS] A [SEP] is 0 … first + 1, and the translation begins with 0 again.
     assert example["position_ids"].tolist() == [*range(first + 2), *range(second + 1)]
     whole = objective.unmask(example)["input_ids"]
-    assert whole[[0, first + 1, -1]].tolist() == [
-        objective.start,
-        objective.delimiter,
-        objective.end,
-    ]
+    begin, end = (tokenizer().special_id(token) for token in ("[CLS]", "[SEP]"))
+    assert whole[[0, first + 1, -1]].tolist() == [begin, end, end]
     texts = objective.restore(objective.unmask(example))
     assert np.array_equal(np.concatenate(texts), PAIR.ids)
     assert len(texts[1]) == second
@@ -76,6 +76,18 @@ def test_pairs_that_are_too_long_are_dropped_and_counted() -> None:
     assert (found.document.tolist(), found.stop.tolist()) == ([0, 3], [7, 2])
     assert found.dropped == {"pairs_too_long": 1, "pairs_without_text": 1}
     assert objective.length(found.stop - found.start).tolist() == [10, 5]
+
+
+def test_pair_with_a_text_of_no_tokens_is_left_out_and_counted() -> None:
+    counts = Counts()
+    pairs = [("one two", "three"), ("one", "\u200b"), ("\u200b", "three"), ("two", "one")]
+    documents = [Document(source, "f", 1, 0, target) for source, target in pairs]
+    found = encode(documents, tokenizer(), counts, drop_unknown=False, marks=("second_side",))
+    whole = [marked(text).ids.tolist() for text in ("one two", "three", "two", "one")]
+    assert found.ids.tolist() == [token for text in whole for token in text]
+    assert found.sizes.tolist() == [len(whole[0] + whole[1]), len(whole[2] + whole[3])]
+    assert len(found.marks) == len(found.ids)
+    assert counts.tokenless == 2
 
 
 def test_text_without_translation_is_refused_with_what_would_be_right() -> None:
@@ -157,7 +169,7 @@ def test_share_of_the_pairs_is_two_sequences_masked_apart() -> None:
         is_apart = len(example["lengths"]) == 2
         # By hand: [CLS] A [SEP] [CLS] B [SEP], or [CLS] A [SEP] B [SEP].
         ids = objective.unmask(example)["input_ids"]
-        start, end = [objective.start], [objective.end]
+        start, end = [[tokenizer().special_id(token)] for token in ("[CLS]", "[SEP]")]
         middle = [*end, *(start if is_apart else [])]
         assert ids.tolist() == [*start, *PAIR.ids[:first], *middle, *PAIR.ids[first:], *end]
         assert example["lengths"].sum() == len(ids) <= objective.length(np.array([len(PAIR)]))[0]

@@ -222,7 +222,7 @@ def test_run_generates_the_same_as_its_model_without_a_cache(run: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("{kind: full}", r"6:19: objective\.name: clm needs causal .*attention full does not have"),
+        ("{kind: full}", r"7:19: attention\.kind: full is bidirectional, and clm needs causal \("),
         ("{kind: cpm_ant}", r"7:19: attention\.kind: cpm_ant does not fit the model: it reads con"),
         ("{layers: [{kind: causal}, {kind: ful}]}", r"7:45: attention\.layers\.1\.kind: no 'ful',"),
         (f"{{kind: {WINDOW}, windw: 3}}", r"7:\d+: attention\.windw: unknown setting, did you"),

@@ -168,7 +168,7 @@ def test_idx_rows_are_images_with_labels(tmp_path: Path, zipped: bool) -> None:
     ("change", "message"),
     [
         (lambda i, n: (i[:-1], n), r"images.*: cut short in image 5 of 5: 5 of 6 bytes"),
-        (lambda i, n: (i, n[:-1]), r"labels.*: cut short in label 5 of 5: 0 of 1 bytes"),
+        (lambda i, n: (i, n[:-1]), r"labels.*: cut short in label 5 of 5: 0 of 1 byte"),
         (lambda i, n: (i[:9], n), r"images.*: cut short in the header: 5 of 12 bytes"),
         (lambda i, n: (b"", n), r"images.*: cut short in the header: 0 of 4 bytes"),
         (lambda i, n: (i + b"x", n), r"images.*: its header says 5, but there are more bytes"),
@@ -303,6 +303,13 @@ def test_csv_columns_of_pixels_are_read_by_number(tmp_path: Path) -> None:
     pixels = [[int(row.text(str(i))) for i in range(1, 4)] for row in rows]
     assert pixels == [[0, 16, 7], [1, 2, 3]]
     assert [row.text("4") for row in rows] == ["2", "0"]
+
+
+def test_csv_cell_may_be_a_long_document(tmp_path: Path) -> None:
+    text = "word " * 50_000
+    (tmp_path / "a.csv").write_text(f'source,target\n"{text}",short\n')
+    (row,) = _rows(["a.csv"], columns=("source", "target"))
+    assert row.text("source") == text
 
 
 @pytest.mark.real_data

@@ -95,6 +95,18 @@ def test_table_of_objectives_and_families_is_what_the_command_prints(
     assert table == printed.replace("objective", head, 1)
 
 
+def test_table_of_attention_kinds_is_what_the_command_prints(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.run(["recipes", "parts"]) == 0
+    printed = capsys.readouterr().out.partition("Attention, kind by kind:\n\n")[2]
+    text = (ROOT / "docs/attention.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"<!-- kinds.*? -->\n(.*?)\n<!-- /kinds -->", text, re.DOTALL)
+    assert table == printed.rstrip("\n")
+    rows = [[cell.strip() for cell in row[1:-1].split("|")] for row in table.splitlines()[2:]]
+    assert all(cell for row in rows for cell in row)
+
+
 @pytest.mark.parametrize("what", ["attention/backends", "tokenizers"])
 def test_lists_of_parts_are_the_codes(what: str) -> None:
     # What is said of one in brackets is not part of the list.

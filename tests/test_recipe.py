@@ -468,6 +468,45 @@ def test_schema_is_valid_and_refuses_what_loading_refuses():
         assert not validator().is_valid(good | {section: wrong}), (section, wrong)
 
 
+@pytest.mark.parametrize(
+    ("section", "wrong", "path", "key"),
+    [
+        ("objective", [{"name": "nsp"}, {"name": "mlm", "maxlength": 3}], [1], "maxlength"),
+        (
+            "objective",
+            {"name": "mixture", "of": [{"name": "mlm"}, {"name": "sop", "segmets": 3}]},
+            ["of", 1],
+            "segmets",
+        ),
+        ("attention", {"layers": [{"kind": "causal"}, {"kind": "local_window", "wndow": 3}]},
+         ["layers", 1], "wndow"),
+        ("tokenizer", {"source": {"kind": "bpe"}, "target": {"kind": "bpe", "vocabsize": 3}},
+         ["target"], "vocabsize"),
+        ("tokenizer", {"source": {"kind": "bpe"}}, [], "source"),
+    ],
+    ids=["list", "mixture", "layers", "tokenizers", "one side"],
+)  # fmt: skip
+def test_schema_marks_a_mistake_inside_a_list_at_its_entry(section, wrong, path, key):
+    recipe = yaml.read(GOOD, "x").data | {section: wrong}
+    found = jsonschema.exceptions.best_match(validator().iter_errors(recipe))
+    assert list(found.absolute_path) == [section, *path]
+    assert key in found.message
+
+
+def test_schema_takes_members_of_the_users_own_and_what_loading_writes(tmp_path):
+    mixed = {"name": "mixture", "of": [{"name": "mlm", "weight": 2.0}, {"name": "my.own", "x": 3}]}
+    sides = {"source": {"kind": "bpe", "vocab_size": 300}, "target": {"path": "x"}}
+    good = yaml.read(GOOD, "x").data
+    assert validator().is_valid(good | {"objective": mixed, "tokenizer": sides})
+    text = "name: x\nmodel: {family: seq2seq}\nobjective: {name: seq2seq}\n"
+    text += "train: {steps: 9, warmup_steps: 1}\n"
+    text += "data: {train: [a.jsonl]}\ntokenizer: {source: {kind: bpe}, target: {path: x}}\n"
+    (tmp_path / "two.yaml").write_text(text)
+    found = load(str(tmp_path / "two.yaml"))
+    validator().validate(found.dump())
+    assert found.origin["tokenizer.source.kind"].endswith("two.yaml:6")
+
+
 def test_schema_describes_every_setting():
     def settings_of(node):
         if isinstance(node, dict):

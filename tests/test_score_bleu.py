@@ -110,7 +110,7 @@ def test_bleu_of_chinese_text_by_13a_warns() -> None:
 
 @pytest.mark.parametrize("metric", [bleu, chrf, ter])
 def test_scores_of_files_of_different_length_are_refused(metric: object) -> None:
-    with pytest.raises(DataError, match="2 hypotheses, but 1 lines in reference 2"):
+    with pytest.raises(DataError, match="2 hypotheses, but 1 line in reference 2"):
         metric.score(["a", "b"], [["a", "b"], ["a"]])  # type: ignore[attr-defined]
     with pytest.raises(DataError, match="no hypotheses"):
         metric.score([], [[]])  # type: ignore[attr-defined]

@@ -140,8 +140,13 @@ def test_selftest_of_a_sound_recipe_proves_everything_and_leaves_nothing(
     room.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(room))
     monkeypatch.chdir(room)
-    assert _run_selftest(tmp_path) == 0
-    lines = capsys.readouterr().out.splitlines()
+    # A small vocabulary: the unknown tokens are warned of once, however many runs are made.
+    assert _run_selftest(tmp_path, "--set", "tokenizer.vocab_size=40") == 0
+    out, err = capsys.readouterr()
+    warned = [line.partition("warning: ")[2] for line in err.splitlines() if "warning: " in line]
+    assert len(warned) == len({*warned}) == 2
+    assert all("are unknown" in line for line in warned)
+    lines = out.splitlines()
     assert [line[6:24].rstrip() for line in lines] == NAMES
     assert all(line.startswith("ok  ") for line in lines)
     assert [p.name for p in room.iterdir() if p.name != TORCHS] == []

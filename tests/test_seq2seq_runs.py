@@ -1,5 +1,6 @@
 """Runs of the family seq2seq: trained, evaluated, generated from with beams, alignments drawn."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from nlpkit import cli
+from nlpkit.data.items import Items
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import UsageError
 from nlpkit.evaluate import alignments, held_out
@@ -16,6 +18,7 @@ from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.runs.opened import Opened, open_checkpoint
 from nlpkit.train.log import QUIET, Log
+from nlpkit.train.signals import StopFlag
 from tests import _tiny
 
 RECIPE = """\
@@ -121,11 +124,23 @@ def _evaluation(opened: Opened) -> held_out.Evaluation:
     return held_out.Evaluation(opened, source, 4096, callbacks)
 
 
+def test_rows_without_an_answer_are_told(opened: Opened, monkeypatch) -> None:
+    evaluation, log, said = _evaluation(opened), Log(QUIET), []
+    assert isinstance(evaluation.corpus, Items)
+    evaluation.corpus.items[0] = replace(evaluation.corpus.items[0], text="")
+    monkeypatch.setattr(log, "warn", said.append)
+    _, rows = evaluation.figures(("chrf",), Settings(), log, StopFlag(), 8)
+    assert rows[0]["prediction"] == ""
+    assert said == [
+        "1 of 60 rows have no answer (the source is empty), which counts as an empty one"
+    ]
+
+
 def test_alignments_of_written_texts_are_drawn(opened: Opened, tmp_path, monkeypatch) -> None:
     drawn: list = []
     plain = alignments.alignment_figure
     monkeypatch.setattr(
-        alignments, "alignment_figure", lambda each, path: (drawn.extend(each), plain(each, path))
+        alignments, "alignment_figure", lambda each, *more: (drawn.extend(each), plain(each, *more))
     )
     file = tmp_path / "alignment.png"
     alignments.draw_alignments(_evaluation(opened), Settings(), file)
@@ -139,6 +154,22 @@ def test_alignments_of_written_texts_are_drawn(opened: Opened, tmp_path, monkeyp
         np.testing.assert_allclose(panel.weights.sum(1), 1, atol=1e-5)
 
 
+def test_alignments_are_of_what_is_written_and_of_rows_with_a_source(
+    opened: Opened, tmp_path, monkeypatch
+) -> None:
+    drawn: list = []
+    monkeypatch.setattr(alignments, "alignment_figure", lambda each, *rest: drawn.extend(each))
+    evaluation = _evaluation(opened)
+    assert isinstance(evaluation.corpus, Items)
+    evaluation.corpus.items[0] = replace(evaluation.corpus.items[0], text="")
+    alignments.draw_alignments(evaluation, Settings(max_new_tokens=1), tmp_path / "a.png")
+    assert len(drawn) == 4
+    for panel in drawn:
+        # Cut at one token: the model has not written an end token.
+        assert len(panel.target) == 1
+        assert panel.target != ["</s>"]
+
+
 def test_eval_draws_alignments_and_refuses_what_has_none(run: Path, tmp_path, capsys) -> None:
     file = tmp_path / "alignment.png"
     assert cli.run(["eval", str(run), "--attention", str(file), "--beam", "2"]) == 0
@@ -146,6 +177,29 @@ def test_eval_draws_alignments_and_refuses_what_has_none(run: Path, tmp_path, ca
     assert "chrf" in capsys.readouterr().out
     assert cli.run(["eval", str(run), "--attention", str(file), "--pairs", "x.jsonl"]) == 2
     assert "--attention excludes --task, --pairs and --surprisal" in capsys.readouterr().err
+    assert cli.run(["eval", str(run), "--attention", str(file), "--attention-layer", "1"]) == 2
+    assert "--attention: there is one attention for all layers" in capsys.readouterr().err
+    assert cli.run(["eval", str(run), "--attention-layer", "1"]) == 2
+    assert "--attention-layer: needs --attention FILE.png" in capsys.readouterr().err
+
+
+RUNNING_TEXT = """\
+name: tiny
+model: {family: t5, hidden_size: 16, num_layers: 1, num_heads: 2, head_dim: 8,
+  intermediate_size: 16}
+tokenizer: {kind: bpe, vocab_size: 300}
+data: {train: [TRAIN], valid: [VALID]}
+objective: {name: span_corruption, max_length: 32}
+train: {steps: 2, tokens_per_step: 256, lr: 1.0e-2, warmup_steps: 1, eval_every: 2,
+  precision: fp32}
+"""
+
+
+def test_running_text_has_no_alignments(tmp_path) -> None:
+    path = _tiny.write(tmp_path, text=RUNNING_TEXT, documents=20)
+    opened = open_checkpoint(_tiny.pretrain(path, tmp_path / "run"), device="cpu")
+    with pytest.raises(UsageError, match="--attention: this checkpoint was trained on running"):
+        alignments.draw_alignments(_evaluation(opened), Settings(), tmp_path / "a.png")
 
 
 def test_model_without_attention_has_no_alignments(tmp_path) -> None:

@@ -137,7 +137,9 @@ def test_store_unknown_tokens_are_counted_and_dropped_if_asked(tmp_path, here):
     assert (dropped.counts.unknown, dropped.counts.tokenless) == (4, 1)
     assert (dropped.counts.documents, len(dropped)) == (3, 2)
     (here / "b.txt").write_text("ß\n")
-    with pytest.raises(DataError, match=r"^b.txt: no tokens: all 1 documents consist of unknown"):
+    with pytest.raises(
+        DataError, match=r"^b.txt: no tokens: the only document consists of unknown"
+    ):
         build(tmp_path, "b.txt", drop=True)
 
 
@@ -159,9 +161,9 @@ def test_corpus_warns_of_unknown_tokens_from_one_in_a_hundred_on(tmp_path, here,
         )
     left_out = " and left out" if drop else ""
     of_them = "1 more left out as unknown" if drop else "1 of them unknown"
-    assert notes[0].startswith(f"data: a.txt: 1 documents, {tokens} tokens, {of_them}, tokenised")
+    assert notes[0].startswith(f"data: a.txt: 1 document, {tokens} tokens, {of_them}, tokenised")
     assert warnings == [
-        f"a.txt: 1 of 100 tokens (1.0 %) are unknown{left_out}; a larger vocabulary knows their "
+        f"a.txt: 1 of 100 tokens (1.0 %) is unknown{left_out}; a larger vocabulary knows their "
         "characters: set tokenizer.kind and tokenizer.vocab_size (with init_from, kind cpm_ant "
         "grows that of the checkpoint)"
     ]
@@ -763,7 +765,7 @@ def corpus_of(tmp_path, entries, part="all", **settings):
 def test_corpus_part_without_documents_is_an_error(tmp_path, here):
     (here / "a.txt").write_text("only\n")
     (here / "b.txt").write_text("other\n")
-    with pytest.raises(DataError, match=r"^a.txt: valid_fraction 0.001 of 1 documents holds out n"):
+    with pytest.raises(DataError, match=r"^a.txt: valid_fraction 0.001 of 1 document holds out n"):
         corpus_of(tmp_path, "a.txt", "valid", valid_fraction=0.001)
     with pytest.raises(
         DataError, match=r"^data.train: valid_fraction 0.999 of 2 docu.*to train on"

@@ -170,7 +170,7 @@ def test_text_is_read_as_characters_and_a_line_of_tags_is_split() -> None:
     ("values", "settings", "said"),
     [
         ({"tags": ["O"]}, {}, 'no "words"'),
-        ({"words": ["a"], "tags": ["O", "O"]}, {}, '"words" has 1 words and "tags" 2 tags'),
+        ({"words": ["a"], "tags": ["O", "O"]}, {}, '"words" has 1 word and "tags" 2 tags'),
         ({"words": [], "tags": []}, {}, '"words" is empty'),
         ({"words": ["a", 1], "tags": ["O", "O"]}, {}, '"words" is an array, not a list of str'),
         ({"words": ["a"], "tags": ["B X"]}, {}, "\"tags\": tag 1 is 'B X', not a string without"),

@@ -82,6 +82,34 @@ def test_special_tokens_are_the_familys(ours, name, tmp_path):
     assert (*named, around) == expected[name]
 
 
+@pytest.mark.parametrize(
+    ("tokens", "expected", "types"),
+    [  # as the tokenizers of XLNet, BERT, RoBERTa and T5 in transformers frame pairs
+        ("<sep> <cls> <mask>", "A <sep> B <sep> <cls>", [0, 0, 1, 1, 2]),
+        ("[CLS] [SEP] [MASK]", "[CLS] A [SEP] B [SEP]", [0, 0, 0, 1, 1]),
+        ("<s> </s> <mask>", "<s> A </s> </s> B </s>", [0] * 6),
+        ("<pad> </s>", "A </s> B </s>", [0] * 4),
+    ],
+)
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_transformers_frames_texts_with_the_tokens_that_were_added(
+    kind, tokens, expected, types, tmp_path
+):
+    from transformers import AutoTokenizer
+
+    part = PARTS[kind]
+    plain = part.Tokenizer.train(["a b"] * 5, part.Config(vocab_size=260))
+    lacking = [token for token in tokens.split() if plain.special_id(token) is None]
+    grown = plain.extended(lacking).extended([])
+    grown.save(tmp_path)
+    hf = AutoTokenizer.from_pretrained(tmp_path)
+    found = hf("a", "b", return_token_type_ids=True)
+    special = hf.convert_tokens_to_ids([t for t in expected.split() if t not in ("A", "B")])
+    assert [i for i in found["input_ids"] if i in special] == special
+    assert found["token_type_ids"] == types
+    assert hf.mask_token == (tokens.split()[2] if "mask" in tokens.lower() else plain.mask)
+
+
 def test_encode_control_token_in_text_is_text(ours, name):
     special = {ours.bos_id, ours.eos_id, ours.pad_id, ours.mask_id} - {None}
     assert not special & set(ours.encode(CONTROL))

@@ -4,6 +4,7 @@ Oracles: transformers' pipeline, scikit-learn's confusion matrix.
 """
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from transformers import ViTConfig, ViTForImageClassification
 
 from nlpkit import recipe, selftest
 from nlpkit.data.store import Callbacks
-from nlpkit.errors import UsageError
+from nlpkit.errors import RecipeError, UsageError
 from nlpkit.evaluate import confusion, held_out
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
@@ -239,6 +240,19 @@ def test_run_goes_on_from_its_own_checkpoint_with_its_head(run: Path, tmp_path: 
     assert losses[0] < 0.7  # log(4) is 1.39: it begins with what was learned
 
 
+def test_head_of_a_checkpoint_from_before_a_setting_is_kept(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run / "whole/checkpoints/latest", tmp_path / "old")
+    notes = json.loads((tmp_path / "old/nlpkit.json").read_text())
+    del notes["objective"]["resample"]
+    (tmp_path / "old/nlpkit.json").write_text(json.dumps(notes))
+    (tmp_path / "old/manifest.json").unlink()
+    _tiny.pretrain(
+        run / "digits.yaml", tmp_path / "more", f'init_from="{tmp_path}/old"', "train.steps=2"
+    )
+    losses = [r["loss"] for r in _tiny.metrics(tmp_path / "more") if "loss" in r]
+    assert losses[0] < 0.7  # log(4) is 1.39: it begins with what was learned
+
+
 def test_plan_of_images(run: Path, tmp_path: Path) -> None:
     plan = make(recipe.load(str(run / "digits.yaml")), tmp_path / "run", "cpu", Log(QUIET))
     described = describe(plan)
@@ -248,6 +262,13 @@ def test_plan_of_images(run: Path, tmp_path: Path) -> None:
     assert described["model"]["parameters"] == sum(p.numel() for p in model.parameters())
     with pytest.raises(UsageError, match=r"shown by its tokens, and .*image_classification reads"):
         draw_mask(plan, tmp_path / "mask.png")
+
+
+def test_wrong_setting_of_an_objective_without_a_tokenizer_is_named_alone(run: Path) -> None:
+    with pytest.raises(RecipeError) as caught:
+        recipe.load(str(run / "digits.yaml"), ["objective.shft=1"])
+    assert "objective.shft: unknown setting, did you mean shift?" in str(caught.value)
+    assert "tokenizer" not in str(caught.value)
 
 
 def test_generate_is_refused(run: Path) -> None:

@@ -14,7 +14,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import sqrt
+from math import isnan, nan, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,10 @@ class Comparison:
 
     @property
     def error(self) -> float:
-        """The standard error of the difference."""
+        """The standard error of the difference; not a number for a single seed."""
         both = self.claimed, self.other
+        if min(map(len, both)) < 2:
+            return nan
         return sqrt(sum(statistics.variance(scores) / len(scores) for scores in both))
 
     def p(self, sign: int = 1) -> float:
@@ -145,11 +147,12 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def row(name: str, comparison: Comparison, digits: int = 3) -> list[str]:
     """Return the cells of a comparison: both means, the difference, p and the verdict."""
+    error = "" if isnan(comparison.error) else f" ± {comparison.error:.{digits}f}"
     return [
         name,
         mean_and_deviation(comparison.claimed),
         mean_and_deviation(comparison.other),
-        f"{comparison.difference:+.{digits}f} ± {comparison.error:.{digits}f}",
+        f"{comparison.difference:+.{digits}f}{error}",
         f"{comparison.p():.2f}",
         comparison.verdict,
     ]

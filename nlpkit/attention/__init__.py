@@ -12,18 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from nlpkit import registry
+from nlpkit.attention import given, shares
 from nlpkit.attention.contract import (
-    LAYOUT_FIELDS,
     Backend,
-    BiasKind,
     Choice,
     ComputedKind,
-    Kind,
     Request,
+    is_bounded,
 )
+from nlpkit.attention.pieces import PiecewiseKind
 from nlpkit.errors import Unsupported
 
 if TYPE_CHECKING:  # the kinds, which live below, are free of torch
@@ -94,19 +95,27 @@ def prepare(
     """
     import torch
 
+    if choice.shares:
+        prepare_share = partial(
+            prepare, layout=layout, head_dim=head_dim, dtype=dtype, device=device, keys=keys,
+            training=training, fields=fields, tensors=tensors, dropout=dropout, backend=backend,
+            scale=scale, cache=cache, key_fields=key_fields,
+        )  # fmt: skip
+        attends, run = shares.prepared(choice, heads, role, prepare_share)
+        return Attend("+".join({a.backend: None for a in attends}), reasons(attends), run)
     kind, config = choice.module, choice.config
     shared = dict(tensors or {})
-    _check_tensors(choice, shared, heads, head_dim)
-    checked = _checked_fields(choice, fields or {}, layout)
+    given.check_tensors(choice, shared, heads, head_dim)
+    checked = given.checked_fields(choice, fields or {}, layout)
     request = Request(
         kind=kind,
         config=config,
         layout=layout,
         keys=keys or layout,
         fields=checked,
-        key_fields=_checked_fields(choice, key_fields or {}, keys) if keys else checked,
+        key_fields=given.checked_fields(choice, key_fields or {}, keys) if keys else checked,
         tensors=shared,
-        buffers=_buffers(kind, config, layout),
+        buffers=given.buffers(kind, config, layout),
         heads=heads,
         head_dim=head_dim,
         dtype=dtype,
@@ -165,7 +174,7 @@ def dense_mask(choice: Choice, layout: Layout, fields: Mapping[str, Tensor | Non
     if not hasattr(choice.module, "mask"):
         raise Unsupported(f"attention kind {choice.kind} has no mask: it computes itself")
     index = torch.arange(layout.total, device=layout.device)
-    checked = _checked_fields(choice, fields, layout)
+    checked = given.checked_fields(choice, fields, layout)
     request = Request(
         kind=choice.module, config=choice.config, layout=layout, keys=layout, fields=checked,
         key_fields=checked, tensors={}, buffers={}, heads=1, head_dim=1, dtype=torch.float32,
@@ -187,6 +196,16 @@ def _computed(
         raise Unsupported(computes_itself(choice))
     if request.dropout and not getattr(kind, "DROPOUT", False):
         raise Unsupported(f"attention kind {choice.kind} has no probabilities for dropout")
+    if request.is_cross and not getattr(kind, "CROSS", True):
+        raise Unsupported(
+            f"attention kind {choice.kind} is for attention of a sequence to itself, no cross "
+            "attention"
+        )
+    if is_bounded(choice) and request.layout.longest > (request.config.max_length or 0):
+        raise Unsupported(
+            f"a sequence of {request.layout.longest} tokens; attention kind {choice.kind} is made "
+            f"for max_length {request.config.max_length}"
+        )
     layers = cache.states(request, stream) if cache is not None else None
     prepared = getattr(kind, "prepared", None)
     if prepared is not None:
@@ -233,54 +252,14 @@ def _backend(name: str) -> Backend:
 
 
 def _order(request: Request) -> tuple[str, ...]:
-    """Return the backends in order of preference; `bench/attention.py` measures that of CPUs."""
+    """Return the backends in order of preference; `bench/attention_backends.py` measures it."""
     if request.device.type == "cuda":
         return "flash", "varlen", "flex", "sdpa", "reference"
     if request.device.type != "cpu":
         return "sdpa", "reference"
+    if isinstance(request.kind, PiecewiseKind):
+        return "sparse", "cpu_flash", "sdpa", "reference"
     # In float32, torch's own kernel is as fast where it needs no explicit mask.
     if request.kernel and request.dtype.itemsize > 2:
         return "sdpa", "cpu_flash", "reference"
     return "cpu_flash", "sdpa", "reference"
-
-
-def _checked_fields(
-    choice: Choice, fields: Mapping[str, Tensor | None], layout: Layout
-) -> dict[str, Tensor]:
-    """Return the fields that the kind reads; the layout provides missing positions and lengths."""
-    kind, checked = choice.module, {}
-    for field in kind.FIELDS:
-        value = fields.get(field)
-        if value is None and field in LAYOUT_FIELDS:
-            value = layout.positions if field == "position" else layout.token_lengths
-        if value is not None:
-            if value.shape != (layout.total,):
-                shape = tuple(value.shape)
-                raise ValueError(
-                    f"field {field!r} must be ({layout.total},), one value a token; got {shape}"
-                )
-            checked[field] = value
-        elif field not in kind.OPTIONAL:
-            given = ", ".join(sorted(fields)) or "nothing"
-            raise ValueError(
-                f"attention kind {choice.kind!r} needs the field {field!r}; given: {given}"
-            )
-    return checked
-
-
-def _buffers(kind: Kind, config: object, layout: Layout) -> dict[str, Tensor]:
-    if not hasattr(kind, "bias_index"):
-        return {}
-    buffers = cast(BiasKind, kind).buffers(config)
-    return {name: value.to(layout.device) for name, value in buffers.items()}
-
-
-def _check_tensors(choice: Choice, given: dict[str, Tensor], heads: int, head_dim: int) -> None:
-    """Raise `ValueError` unless exactly the kind's shared tensors are given."""
-    learned = choice.module.tensors(choice.config, heads, head_dim)
-    expected = {name: tensor.shape for name, tensor in learned.items() if tensor.shared}
-    shapes = {name: tuple(tensor.shape) for name, tensor in given.items()}
-    if expected != shapes:
-        raise ValueError(
-            f"attention kind {choice.kind!r} needs the tensors {expected}; given: {shapes}"
-        )

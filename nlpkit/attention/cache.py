@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from nlpkit.attention.contract import Request
+from nlpkit.attention.contract import Request, visibility
 from nlpkit.attention.key_values import KeyValues
 
 Stream = tuple[str, str, str]  # kind, its settings, its role in the model
@@ -112,7 +113,7 @@ class Cache:
             key_values.append(other._streams[stream])
         for mine, theirs in zip(self._every_state(), other._every_state(), strict=True):
             for name in mine:
-                mine[name] = torch.cat([mine[name], theirs[name]])
+                mine[name] = torch.cat(_as_long(mine[name], theirs[name]))
         for name, kept in self._ragged.items():
             kept += other._ragged[name]
         self.lengths += other.lengths
@@ -132,8 +133,20 @@ def _layers(states: list[dict[str, Tensor]], first: bool) -> Iterator[dict[str, 
         yield states[-1]
 
 
+def _as_long(mine: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return two states (B, T, …), the shorter one filled with zeros: sequences grow apart."""
+    if mine.shape[1:] == theirs.shape[1:]:
+        return mine, theirs
+    longest = max(mine.shape[1], theirs.shape[1])
+
+    def filled(state: Tensor) -> Tensor:
+        return F.pad(state, (0, 0) * (state.ndim - 2) + (0, longest - state.shape[1]))
+
+    return filled(mine), filled(theirs)
+
+
 def _check(request: Request, grows: bool) -> None:
-    if grows and request.kind.VISIBILITY == "bidirectional":
+    if grows and visibility(request.kind, request.config) == "bidirectional":
         raise ValueError("tokens see later tokens in this attention: it cannot be cached")
     if request.training:
         raise ValueError("a cache is for generation; put the model in evaluation mode")

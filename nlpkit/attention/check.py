@@ -1,5 +1,7 @@
 """Checks that a named backend can train a kind of attention, before there are data."""
 
+from functools import partial
+
 import torch
 
 from nlpkit.attention import computes_itself, named_backend
@@ -20,6 +22,11 @@ def check_backend(
 ) -> None:
     """Raise `Unsupported` if the named backend cannot train this kind, as `prepare` would."""
     if backend == "auto":
+        return
+    if choice.shares:
+        check = partial(check_backend, head_dim=head_dim, dtype=dtype, device=device)
+        for share in choice.shares:
+            check(share, backend, heads=heads // len(choice.shares), dropout=dropout)
         return
     kind, config = choice.module, choice.config
     if isinstance(kind, ComputedKind):

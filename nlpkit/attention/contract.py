@@ -39,6 +39,7 @@ class Kind(Protocol):
     # layout provides `position` and `length` if the batch does not.
     FIELDS: tuple[str, ...]
     OPTIONAL: tuple[str, ...]
+    COST: str  # how it grows with N, the tokens of a sequence, for the table in docs/attention.md
 
     def tensors(self, config: Any, heads: int, head_dim: int) -> Mapping[str, Learned]:
         """Return the learned tensors that a family must hold for this kind."""
@@ -70,10 +71,21 @@ class BiasKind(MaskKind, Protocol):
 
 @runtime_checkable
 class WindowKind(Protocol):
-    """A mask kind whose mask is exactly a window around each query."""
+    """A mask kind whose mask is, with all or some settings, exactly a window around each query."""
 
-    def keys_in_sight(self, config: Any) -> tuple[int, int]:
-        """Return how many keys to the left and to the right of itself a query sees."""
+    def keys_in_sight(self, config: Any) -> tuple[int, int] | None:
+        """Return how many keys to the left and to the right of itself a query sees.
+
+        None with settings of which the mask is no window.
+        """
+
+
+@runtime_checkable
+class EitherKind(Protocol):
+    """A kind whose settings decide what a token sees; `VISIBILITY` is that of the defaults."""
+
+    def visibility(self, config: Any) -> Visibility:
+        """Return which tokens a state may depend on with these settings."""
 
 
 @runtime_checkable
@@ -81,8 +93,10 @@ class ComputedKind(Protocol):
     """A kind with its own computation.
 
     Optional members: `mask`, as a `MaskKind` has, which is then drawn; `DROPOUT = True`: it applies
-    the dropout of the request, which other kinds refuse; `prepared(request)`: what the layers of a
-    step share, `request.prepared` in `attend`.
+    the dropout of the request, which other kinds refuse; `CROSS = False`: it is for attention of a
+    sequence to itself alone; `prepared(request)`: what the layers of a step share,
+    `request.prepared` in `attend`; `reference(config, q, k, v, tensors)`: the formula for one
+    sequence, (n, H, D), to be read and for tests.
     """
 
     def attend(
@@ -98,8 +112,17 @@ class ComputedKind(Protocol):
 
         `tensors` are the learned tensors of this layer. `state` is the state of the B sequences in
         generation, tensors (B, …). The first call fills it; later calls read and update it, with
-        the same number of new tokens for each sequence.
+        the same number of new tokens for each sequence. Where a state grows, its second
+        dimension is tokens; `Cache.append` fills the shorter one with zeros.
         """
+
+
+@runtime_checkable
+class SharedKind(Protocol):
+    """A kind that, with some settings, is other kinds for shares of the heads."""
+
+    def shares(self, config: Any) -> tuple[Choice, ...]:
+        """Return the kinds of equal shares of the heads, first heads first; empty: one for all."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +150,28 @@ class Choice(FrozenConfig):
         """The kind itself."""
         return load_kind(self.kind)
 
+    @property
+    def visibility(self) -> Visibility:
+        """The tokens that a state may depend on."""
+        return visibility(self.module, self.config)
+
+    def suited(self, default: Visibility, longest: int | None) -> Choice:
+        """Return the choice with its null settings `causal` and `max_length` from the model.
+
+        `default` is the visibility of the family's own attention, `longest` its longest sequence.
+        """
+        own = {"causal": default != "bidirectional", "max_length": longest}
+        changed = {k: v for k, v in own.items() if getattr(self.config, k, v) is None}
+        if not changed:
+            return self
+        return self.model_copy(update={"config": self.config.model_copy(update=changed)})
+
+    @property
+    def shares(self) -> tuple[Choice, ...]:
+        """The kinds of equal shares of the heads; empty if the kind is the same for all heads."""
+        kind = self.module
+        return kind.shares(self.config) if isinstance(kind, SharedKind) else ()
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values that `from_json` reads."""
         return {"kind": self.kind, **self.config.model_dump(mode="json")}
@@ -149,6 +194,18 @@ class Choice(FrozenConfig):
 def load_kind(name: str) -> Kind:
     """Return the kind called `name`; raise `UsageError` with the nearest known name."""
     return cast(Kind, registry.load("attention/kinds", name))
+
+
+def visibility(kind: object, config: object) -> Visibility:
+    """Return the tokens that a state may depend on in this kind with these settings."""
+    if isinstance(kind, EitherKind):
+        return kind.visibility(config)
+    return cast(Kind, kind).VISIBILITY
+
+
+def is_bounded(choice: Choice) -> bool:
+    """Return whether sequences may have no more than `max_length` tokens in this kind."""
+    return bool(getattr(choice.config, "bounded", False))
 
 
 class Tokens:

@@ -16,6 +16,7 @@ from typing import Any
 
 from nlpkit.disk import file_sha256, name_path_in_errors, sync, write_json
 from nlpkit.errors import FileError
+from nlpkit.plural import all_of, number_of
 
 MANIFEST = "manifest.json"
 TRAINING = "training.json"  # state of the run: step, position in the data, ...
@@ -68,7 +69,9 @@ def find_corruption(path: Path) -> str | None:
             if not target.is_file():
                 return f"{name} is missing"
             if target.stat().st_size != entry["bytes"]:
-                return f"{name} has {target.stat().st_size} bytes, not {entry['bytes']}"
+                return (
+                    f"{name} has {number_of(target.stat().st_size, 'bytes')}, not {entry['bytes']}"
+                )
             if file_sha256(target) != entry["sha256"]:
                 return f"{name} has changed since it was written (its hash differs)"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -109,7 +112,7 @@ def newest_valid(
         problems.append((checkpoint.path, problem))
     if checkpoints:
         raise FileError(
-            f"{_directory(run)}: all {len(checkpoints)} checkpoints are damaged: "
+            f"{_directory(run)}: {all_of(len(checkpoints), 'checkpoints are damaged')}: "
             + "; ".join(f"{path.name}: {cause}" for path, cause in problems)
             + "; restore one, or start a new run with another --out"
         )

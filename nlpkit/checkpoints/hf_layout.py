@@ -17,6 +17,7 @@ from nlpkit.models import families, hf_format
 from nlpkit.models.head import HEAD, PREFIX, SEQUENCE, TaskHead, saved_head, task_head
 from nlpkit.models.hf_format import FOLDERS
 from nlpkit.models.rows import vocabulary_size
+from nlpkit.plural import number_of
 
 WEIGHTS = "model.safetensors"
 OWN_TYPE = "nlpkit-"  # prefix of model_type for models that transformers does not support
@@ -129,7 +130,7 @@ def layout(
     if inner:
         notes["folders"] = [*inner]
     if config.attention:
-        notes["attention"] = [choice.to_json() for choice in config.attention]
+        notes["attention"] = [choice.to_json() for choice in config.kinds]
     folders = {}
     for folder, each in {"": form, **inner}.items():
         settings = hf_format.settings_of(
@@ -152,6 +153,9 @@ def layout(
     if config.encodes_source and None not in target_ids:
         begin, end = target_ids
         padding = begin if pad_id is None else pad_id
+        sources: int | None = getattr(config, "source_vocab_size", None)
+        if sources is not None and padding is not None and padding >= sources:
+            padding = 0  # it must be an id of both vocabularies
         folders[""][0].update(decoder_start_token_id=begin, eos_token_id=end, pad_token_id=padding)
     if HEAD in weights:
         settings, body_tensors = folders[""]
@@ -328,7 +332,7 @@ def _missing(
     patterns = (*form.optional, *allowed)
     wrong = [n[0] for ours, n in theirs.items() if not hf_format.matches(patterns, ours, *n)]
     if wrong:
-        number = f"{len(wrong)} tensor{' is' if len(wrong) == 1 else 's are'} missing"
+        number = number_of(len(wrong), "tensors are missing")
         message = f"{directory}: {number}: {listed(wrong)}"
         raise MissingTensors(message, wrong[0].removesuffix(".weight").rpartition(".")[2])
     return tuple(keys[0] for keys in theirs.values())

@@ -2,9 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import TypeGuard
 
 from nlpkit import registry
 from nlpkit.errors import FileError
+from nlpkit.tokenizers import _source_and_target
+from nlpkit.tokenizers._source_and_target import SourceAndTarget
 from nlpkit.tokenizers.contract import Extendable, Tokenizer
 
 KIND = "nlpkit_tokenizer.json"  # has the dotted name of a kind that the user wrote
@@ -18,7 +21,8 @@ def _files() -> list[str]:
 
 def is_there(directory: Path) -> bool:
     """Return whether a directory has a file of a tokenizer, valid or not."""
-    return any((directory / name).is_file() for name in _files())
+    two = any((directory / name).is_dir() for name in _source_and_target.FOLDERS)
+    return two or any((directory / name).is_file() for name in _files())
 
 
 def save(tokenizer: Tokenizer, directory: Path, *, token_types: bool = False) -> None:
@@ -26,6 +30,11 @@ def save(tokenizer: Tokenizer, directory: Path, *, token_types: bool = False) ->
 
     With `token_types` transformers gives the model the types of tokens, too.
     """
+    if isinstance(tokenizer, SourceAndTarget):
+        sides = zip(_source_and_target.FOLDERS, (tokenizer.source, tokenizer.target), strict=True)
+        for folder, side in sides:
+            save(side, directory / folder, token_types=token_types)
+        return
     tokenizer.save(directory)
     settings = directory / "tokenizer_config.json"
     if token_types and settings.is_file():
@@ -41,23 +50,34 @@ def target_ids(
     tokenizer: Tokenizer | None, tokens: tuple[str, str]
 ) -> tuple[int | None, int | None]:
     """Return the ids of what begins and what ends a target; None where there is no such token."""
-    if not isinstance(tokenizer, Extendable):
+    if tokenizer is None or not is_extendable(tokenizer):
         return None, None
     begin, end = (tokenizer.special_id(token) for token in tokens)
     return begin, end
+
+
+def is_extendable(tokenizer: Tokenizer) -> TypeGuard[Extendable]:
+    """Return whether special tokens can be added to a tokenizer, to each of two."""
+    if isinstance(tokenizer, SourceAndTarget):
+        return is_extendable(tokenizer.source) and is_extendable(tokenizer.target)
+    return isinstance(tokenizer, Extendable)
 
 
 def load(directory: str | Path) -> tuple[str, Tokenizer]:
     """Return the kind and the `Tokenizer` in a directory or file; raise `FileError`.
 
     The kind is the one in the file `nlpkit_tokenizer.json` or, without this file, the first kind
-    whose `Tokenizer.load` accepts the files. `load` refuses the files of other kinds.
+    whose `Tokenizer.load` accepts the files. `load` refuses the files of other kinds. Two folders,
+    for sources and for targets, have a tokenizer each.
     """
     path = Path(directory)
     if not path.exists():
         raise FileError(f"{path}: no such directory; expected a tokenizer")
     if path.is_dir() and not is_there(path):
         raise FileError(f"{path}: no tokenizer here, neither {' nor '.join(_files())}")
+    if any((path / folder).is_dir() for folder in _source_and_target.FOLDERS):
+        sides = [load(path / folder)[1] for folder in _source_and_target.FOLDERS]
+        return _source_and_target.KIND, _source_and_target.joined(*sides)
     if (path / KIND).is_file():
         kind = _named_kind(path / KIND)
         return kind, registry.load("tokenizers", kind).Tokenizer.load(path)

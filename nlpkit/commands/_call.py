@@ -40,6 +40,7 @@ class Call:
     show_prompt: bool
     confusion: str | None = None
     attention: str | None = None
+    attention_layer: int | None = None
 
     @property
     def is_of_texts(self) -> bool:
@@ -71,6 +72,8 @@ class Call:
             )
         if self.attention is not None and (self.task is not None or self.is_of_texts):
             raise UsageError("--attention excludes --task, --pairs and --surprisal")
+        if self.attention is None and self.attention_layer is not None:
+            raise UsageError("--attention-layer: needs --attention FILE.png")
         if self.seeds > 1 and not self.shots:
             raise UsageError("--seeds: without examples (--shots 0) nothing is drawn; give --shots")
         if self.is_of_texts:

@@ -1,6 +1,7 @@
 """Lists the parts for `nlpkit recipes parts`, and which objective trains which family."""
 
 from nlpkit import registry
+from nlpkit.commands import _kinds
 
 # The name of a list, also with --json, and the folder of its parts.
 _LISTS = {
@@ -44,9 +45,11 @@ def table(objectives: dict[str, list[str]]) -> str:
 
 
 def text(objectives: dict[str, list[str]]) -> str:
-    """Return the table, and the lists below it, in Markdown."""
+    """Return the table, the lists below it, and the table of attention kinds, in Markdown."""
     blocks = [table(objectives)]
     for title, parts in lists().items():
         rows = [f"- `{name}`: {about}" for name, about in parts.items()]
         blocks.append("\n".join([f"{title.capitalize().replace('_', ' ')}:", "", *rows]))
+    blocks.append("Attention, kind by kind:")
+    blocks.append(_kinds.table())
     return "\n\n".join(blocks)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nlpkit.commands._options import Common
 from nlpkit.errors import DataError, FileError, UsageError
+from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
     from nlpkit.data.corpus import Config, Input
@@ -223,6 +224,6 @@ def _use(checkpoint: Path, device: str, log: "Log", stop: "StopFlag") -> tuple[s
         writer = Writer(opened.model, opened.tokenizer, opened.objective, settings)
         (written,) = itertools.islice(writer.write([text]), 1)
         tokens = written.outputs[0].tokens if written.outputs else 0
-        done.append(f"generated {tokens} tokens")
+        done.append(f"generated {number_of(tokens, 'tokens')}")
         values["generated_tokens"] = tokens
     return ", ".join(done), values

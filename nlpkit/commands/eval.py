@@ -151,7 +151,14 @@ Attention = Annotated[
         help="draw which tokens of the source the model attends to while it writes the first rows",
     ),
 ]
-
+AttentionLayer = Annotated[
+    int | None,
+    typer.Option(
+        "--attention-layer",
+        metavar="N",
+        help="with --attention: layer of the decoder, from 1; default: the last but one",
+    ),
+]
 Confusion = Annotated[
     str | None,
     typer.Option(
@@ -187,6 +194,7 @@ def command(
     show_prompt: ShowPrompt = False,
     confusion: Confusion = None,
     attention: Attention = None,
+    attention_layer: AttentionLayer = None,
 ) -> None:
     """Evaluate a checkpoint on held-out data.
 
@@ -204,11 +212,10 @@ def command(
         checkpoint=checkpoint, common=common, data=tuple(data or ()), metrics=metrics,
         predictions=predictions, text_key=text_key, tokens_per_batch=tokens_per_batch,
         max_new_tokens=max_new_tokens, beam=beam, length_penalty=length_penalty, family=family,
-        files=tuple(files or ()),
-        pairs=tuple(pairs or ()), surprisal=surprisal, method=method, task=task, shots=shots,
-        seeds=seeds, option_score=option_score, template=template, show_prompt=show_prompt,
-        confusion=confusion,
-        attention=attention,
+        files=tuple(files or ()), pairs=tuple(pairs or ()), surprisal=surprisal, method=method,
+        task=task, shots=shots, seeds=seeds, option_score=option_score, template=template,
+        show_prompt=show_prompt, confusion=confusion, attention=attention,
+        attention_layer=attention_layer,
     )  # fmt: skip
     call.check()
     if task is not None:
@@ -246,7 +253,7 @@ def _held_out(call: Call) -> None:
         "--attention": call.attention,
     }
     for option in [name for name, file in files.items() if runs and file is not None]:
-        raise UsageError(f"{option}: {call.checkpoint} holds {len(runs)} runs; name one of them")
+        raise UsageError(f"{option}: {call.checkpoint} holds runs of --seeds; name one of them")
     results = []
     with catch_signals(exit_now) as stop:
         callbacks = Callbacks(note=log.detail, warn=log.warn, should_stop=stop.check)
@@ -271,7 +278,7 @@ def _held_out(call: Call) -> None:
             if call.attention is not None:
                 from nlpkit.evaluate.alignments import draw_alignments
 
-                draw_alignments(run, generation, user_path(call.attention))
+                draw_alignments(run, generation, user_path(call.attention), call.attention_layer)
             figures, rows = run.figures(names, generation, log, stop, batch=32)
             results.append(figures)
     if call.predictions is not None:

@@ -8,6 +8,7 @@ import typer
 
 from nlpkit.commands._options import Common, Family, shared
 from nlpkit.errors import UsageError
+from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
     from nlpkit.generate.inputs import Inputs
@@ -87,7 +88,9 @@ Stop = Annotated[
 Blank = Annotated[
     str,
     typer.Option(
-        "--blank", metavar="TEXT", help="CPM-Ant: marks a token to fill in; <blank:5> marks five"
+        "--blank",
+        metavar="TEXT",
+        help="CPM-Ant, XLNet: marks a token to fill in; <blank:5> marks five",
     ),
 ]
 Echo = Annotated[bool, typer.Option("--echo", help="print the input in front of the output")]
@@ -226,18 +229,21 @@ def _report(writer: "Writer", inputs: "Inputs", seconds: float, log: "Log") -> N
     counts = writer.counts
     if not counts["inputs"]:
         return
-    noun = "input" if counts["inputs"] == 1 else "inputs"
     log.info(
-        f"{counts['inputs']:,} {noun}, {counts['tokens']:,} tokens in {seconds:.1f} s, "
+        f"{number_of(counts['inputs'], 'inputs')}, {number_of(counts['tokens'], 'tokens')} in "
+        f"{seconds:.1f} s, "
         f"{counts['tokens'] / max(seconds, 1e-9):,.0f} tokens/s"
     )
     if counts["cut inputs"]:
         included = "end token included" if writer.reads_source else "output included"
         log.warn(
-            f"{counts['cut inputs']:,} inputs were too long and cut by {counts['cut tokens']:,} "
-            f"tokens; the model takes {writer.objective.max_length:,}, {included}"
+            f"{number_of(counts['cut inputs'], 'inputs were')} too long and cut by "
+            f"{number_of(counts['cut tokens'], 'tokens')}; the model takes "
+            f"{writer.objective.max_length:,}, {included}"
         )
     if counts["unknown tokens"]:
-        log.warn(f"{counts['unknown tokens']:,} unknown tokens of the inputs were left out")
+        unknown = number_of(counts["unknown tokens"], "unknown tokens of the inputs were left out")
+        log.warn(unknown)
     if inputs.blank:
-        log.warn(f"{inputs.name}: {inputs.blank:,} empty lines between the objects were skipped")
+        blank = number_of(inputs.blank, "empty lines between the objects were skipped")
+        log.warn(f"{inputs.name}: {blank}")

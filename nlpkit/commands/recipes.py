@@ -22,7 +22,7 @@ def command(common: Common, name: Name = None) -> None:
     `nlpkit recipes cpm_ant > mine.yaml` makes a copy to change.
 
     `nlpkit recipes parts` prints, in Markdown, which objective trains which family, and a line
-    about each attention kind, attention backend, tokenizer and score.
+    about each attention kind, attention backend, tokenizer and score; then a table of the kinds.
 
     `nlpkit recipes schema` prints the JSON schema of recipes (draft 2020-12), for editors: put
     `# yaml-language-server: $schema=PATH` into the first line of a recipe.
@@ -38,10 +38,12 @@ def command(common: Common, name: Name = None) -> None:
         print(json.dumps(schema(), indent=2, ensure_ascii=False))
         return
     if name == "parts":
-        from nlpkit.commands import _parts
+        from nlpkit.commands import _kinds, _parts
 
         objectives = _parts.trained()
-        common.result(_parts.text(objectives), objectives=objectives, **_parts.lists())
+        common.result(
+            _parts.text(objectives), objectives=objectives, kinds=_kinds.rows(), **_parts.lists()
+        )
         return
     packaged = recipe.packaged()
     if name is not None:

@@ -6,6 +6,7 @@ import typer
 
 from nlpkit.commands._options import Common, shared
 from nlpkit.errors import NlpkitError
+from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
     from nlpkit.selftest import Bench, Proof
@@ -54,7 +55,9 @@ def command(common: Common, recipe: RecipeName = "cpm_ant") -> None:
                 proofs=[vars(proof) for proof in proofs],
             )
         if failed:
-            raise NlpkitError(f"{len(failed)} of {len(proofs)} proofs failed: {', '.join(failed)}")
+            raise NlpkitError(
+                f"{len(failed)} of {number_of(len(proofs), 'proofs')} failed: {', '.join(failed)}"
+            )
         seconds = sum(proof.seconds for proof in proofs)
         log.info(f"all {len(proofs)} proofs hold ({seconds:.0f} s)")
 

@@ -13,6 +13,7 @@ from nlpkit.commands._command import Verb
 from nlpkit.commands._options import Common, RecipeName, shared
 from nlpkit.disk import name_path_in_errors, user_path
 from nlpkit.errors import DataError, FileError, UsageError
+from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
     from nlpkit.recipe import Resolved
@@ -50,6 +51,11 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
 
     resolved = common.load(recipe)
     section = resolved.recipe.tokenizer
+    if section is not None and section.sides is not None:
+        raise UsageError(
+            "tokenizer: a run trains those of source and target; one alone is trained by a recipe "
+            "with tokenizer.kind, and taken by path"
+        )
     if section is None or section.kind is None:
         raise UsageError("tokenizer: only one with a kind can be trained, this recipe names a path")
     directory = user_path(out) if out else resolved.path(resolved.recipe.out) / "tokenizer"
@@ -73,7 +79,7 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
             tokenizer_files.save(tokenizer, Path(draft) / "made")
             os.replace(Path(draft) / "made", directory)
     if not common.quiet:
-        size = f"{tokenizer.vocab_size:,} tokens"
+        size = number_of(tokenizer.vocab_size, "tokens")
         print(f"tokenizer: {section.kind}, {size}, from {texts.summary}", file=sys.stderr)
     common.result(
         str(directory),
@@ -111,8 +117,10 @@ class _Texts:
     @property
     def summary(self) -> str:
         """Return the counts in words."""
-        skipped = f", {self.counts.bad:,} malformed rows skipped" if self.counts.bad else ""
-        return f"{self.counts.documents:,} documents{skipped}"
+        skipped = (
+            f", {number_of(self.counts.bad, 'malformed rows')} skipped" if self.counts.bad else ""
+        )
+        return f"{number_of(self.counts.documents, 'documents')}{skipped}"
 
 
 @command.command("show", cls=Verb)
@@ -123,11 +131,15 @@ def show(directory: Directory, common: Common, text: Text = None) -> None:
     Without TEXT, print kind, size, special tokens and the first tokens of the vocabulary.
     """
     from nlpkit.checkpoints import tokenizer_files
+    from nlpkit.tokenizers import _source_and_target
 
     home = Path(directory)
     if (home / "tokenizer").is_dir() and not tokenizer_files.is_there(home):  # a run
         home = home / "tokenizer"
     kind, tokenizer = tokenizer_files.load(home)
+    if kind == _source_and_target.KIND:
+        names = " or ".join(str(home / folder) for folder in _source_and_target.FOLDERS)
+        raise UsageError(f"{home}: has a tokenizer for sources and one for targets; name {names}")
     if text == "-":
         text = _stdin()
     if text is None:

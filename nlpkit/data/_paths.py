@@ -14,6 +14,7 @@ from typing import BinaryIO
 from nlpkit.data import formats
 from nlpkit.data.lines import TextFile, file_errors
 from nlpkit.errors import FileError, UsageError
+from nlpkit.plural import number_of
 
 _BLOCK = 1 << 20
 
@@ -105,7 +106,8 @@ def joined(files: list[TextFile]) -> list[TextFile]:
     if len(files) != len(wanted) or files[0].format != files[1].format:
         named = ", ".join(file.name for file in files)
         raise UsageError(
-            f"data: format {files[0].format} takes {len(wanted)} files, {' and '.join(wanted)}, as "
+            f"data: format {files[0].format} takes {number_of(len(wanted), 'files')}, "
+            f"{' and '.join(wanted)}, as "
             f"files: [..., ...]; got {named}"
         )
     return [dataclasses.replace(files[0], second=files[1])]

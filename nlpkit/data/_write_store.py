@@ -15,6 +15,7 @@ from nlpkit.data.corpus import Config, Part
 from nlpkit.data.records import Counts
 from nlpkit.data.tokenize import BuildSpec, Callbacks
 from nlpkit.errors import DataError
+from nlpkit.plural import all_of, number_of
 
 # Part of every key: change it if the same text gives another store.
 VERSION = 1
@@ -86,10 +87,13 @@ def meta_hash(meta: dict[str, Any]) -> str:
 def nothing_left(config: Config, part: Part, counts: Counts) -> str:
     """Return why nothing that was read became a document with tokens."""
     if counts.tokenless:
-        return f"no tokens: all {counts.tokenless} documents consist of unknown characters"
+        return f"no tokens: {all_of(counts.tokenless, 'documents consist')} of unknown characters"
     if counts.held_out:
         what = "holds out none" if part == "valid" else "leaves none to train on"
-        return f"valid_fraction {config.valid_fraction} of {counts.held_out} documents {what}"
+        return (
+            f"valid_fraction {config.valid_fraction} of "
+            f"{number_of(counts.held_out, 'documents')} {what}"
+        )
     return f"no documents; {counts.bad} malformed: {counts.first_bad[0]}"
 
 

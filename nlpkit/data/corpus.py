@@ -23,6 +23,7 @@ from nlpkit.data.lines import TextFile, lines
 from nlpkit.data.readers import parallel
 from nlpkit.data.records import Bad, Counts, RowError, Rows, records, rows_of, text_of
 from nlpkit.errors import DataError, UsageError
+from nlpkit.plural import all_of, number_of
 
 Part = Literal["all", "train", "valid"]
 
@@ -270,12 +271,16 @@ def finish(file: TextFile, config: Config, counts: Counts) -> None:
         return
     if counts.bad:
         raise DataError(
-            f"{file.name}: all {counts.bad} rows are malformed; the first: {counts.first_bad[0]}"
+            f"{file.name}: {all_of(counts.bad, 'rows are malformed')}; the first: "
+            f"{counts.first_bad[0]}"
         )
     if not counts.lines:
         what = "empty file"
     else:
-        what = f"no documents: {counts.blank} blank lines, {counts.empty} empty texts"
+        what = (
+            f"no documents: {number_of(counts.blank, 'blank lines')}, "
+            f"{number_of(counts.empty, 'empty texts')}"
+        )
     if config.on_error == "stop":
         raise DataError(f"{file.name}: {what}")
     counts.add_bad(Bad(file.name, max(counts.lines, 1), what))

@@ -70,7 +70,8 @@ def encode(
 ) -> Encoded:
     """Return the tokens of all documents; unknown ones and documents without any are counted.
 
-    With `by_line` each line is a sentence.
+    With the mark `second_side`, a pair of which one text has no tokens has none, either. With
+    `by_line` each line is a sentence.
     """
     texts = [text for document in documents for text in document.texts]
     owner = np.repeat(np.arange(len(documents)), [len(d.texts) for d in documents])
@@ -80,6 +81,7 @@ def encode(
         encoded, marked = tokenizer.encode_batch(texts), np.empty(0, np.uint8)
     lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
     ids = np.fromiter(chain.from_iterable(encoded), np.int64, int(lengths.sum()))
+    halves = np.unique(owner[lengths == 0])
     owner = np.repeat(owner, lengths)  # the document of each token
     if ids.size and not 0 <= ids.min() <= ids.max() < tokenizer.vocab_size:
         raise ValueError(
@@ -92,6 +94,9 @@ def encode(
         if drop_unknown:
             ids, owner = ids[known], owner[known]
             marked = marked[known] if marks else marked
+    if "second_side" in marks:  # one text without tokens leaves no pair
+        whole = ~np.isin(owner, halves)
+        ids, owner, marked = ids[whole], owner[whole], marked[whole]
     sizes = np.bincount(owner, minlength=len(documents))
     counts.tokenless += int((sizes == 0).sum())
     return Encoded(ids, marked, sizes[sizes > 0].astype(np.int64))

@@ -24,8 +24,10 @@ def shifted(image: np.ndarray, down: int, right: int) -> np.ndarray:
     return image[rows[:, None], columns]
 
 
-def resized(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Return a uint8 image in another size, bilinear as by transformers' image processors.
+def resized(image: np.ndarray, height: int, width: int, resample: str = "bilinear") -> np.ndarray:
+    """Return a uint8 image in another size, as by transformers' image processors.
+
+    `resample` is one of pillow's filters, in small letters.
 
     Raises:
         UsageError: pillow is not installed.
@@ -39,7 +41,7 @@ def resized(image: np.ndarray, height: int, width: int) -> np.ndarray:
         ) from error
     channels = [
         Image.fromarray(np.ascontiguousarray(image[:, :, channel]), "L").resize(
-            (width, height), Image.Resampling.BILINEAR
+            (width, height), Image.Resampling[resample.upper()]
         )
         for channel in range(image.shape[2])
     ]

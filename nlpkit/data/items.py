@@ -23,6 +23,7 @@ from nlpkit.data.lines import TextFile, shown
 from nlpkit.data.records import Bad, Counts, RowError, kind_of, no_such, wrong_character
 from nlpkit.data.tokenize import Callbacks
 from nlpkit.errors import DataError, UsageError
+from nlpkit.plural import number_of
 
 _AT_ONCE = 1000  # rows tokenised together
 
@@ -53,7 +54,9 @@ class Row:
         """Return the value in a column; raise `RowError` if there is none, or no valid text."""
         if column not in self.values:
             if column.isdecimal() and str(len(self.values)) in self.values:  # numbered columns
-                raise RowError(f"{len(self.values)} columns; there is no column {column}")
+                raise RowError(
+                    f"{number_of(len(self.values), 'columns')}; there is no column {column}"
+                )
             raise RowError(no_such(column, list(self.values)))
         value = self.values[column]
         _check_text(f'"{column}"', value)
@@ -101,6 +104,7 @@ class Task(Protocol):
 
     def texts(self, row: Row) -> tuple[str, ...]: ...
     def encode(self, texts: list[str]) -> list[list[int]]: ...
+    def unk_of(self, part: int) -> int | None: ...
     def item(self, row: Row, ids: list[list[int]]) -> Any: ...
     def unknown(self, item: Any) -> int: ...
     def unlearned(self, item: Any) -> int: ...
@@ -231,19 +235,22 @@ def build_items(
     if not len(items):
         name = ", ".join(file.name for entry in inputs for file in entry.files)
         raise DataError(
-            f"{name}: no items; {counts.bad} malformed rows, {counts.blank} blank lines, "
-            f"{counts.held_out} rows in the other part"
+            f"{name}: no items; {number_of(counts.bad, 'malformed rows')}, "
+            f"{number_of(counts.blank, 'blank lines')}, "
+            f"{number_of(counts.held_out, 'rows')} in the other part"
         )
     names = shown([each.name for entry in inputs for file in entry.files for each in file.parts])
     said = f", {counts.unknown:,} of them unknown" if counts.unknown else ""
-    callbacks.note(f"data: {names}: {len(items):,} rows, {items.tokens:,} tokens{said}")
+    callbacks.note(
+        f"data: {names}: {number_of(len(items), 'rows')}, {number_of(items.tokens, 'tokens')}{said}"
+    )
     remark = objective.unknown_remark
     if warning := unknown_tokens.warning(inputs, counts.unknown, items.tokens, remark):
         callbacks.warn(warning)
     if empty:
         callbacks.warn(
             f"{empty[0].file}:{empty[0].line}: a text of unknown tokens alone; in all, "
-            f"{len(empty):,} of {len(items):,} rows have such a text"
+            f"{len(empty):,} of {number_of(len(items), 'rows have')} such a text"
         )
     return items
 
@@ -266,7 +273,7 @@ def _items(
         ids = iter(objective.encode([text for _, texts in held for text in texts]))
         for row, texts in held:
             own = [next(ids) for _ in texts]
-            if any(text and {*text} == {objective.unk_id} for text in own):
+            if any(text and {*text} == {objective.unk_of(n)} for n, text in enumerate(own)):
                 empty.append(row)
             item = objective.item(row, own)
             cut.update(item.cut)

@@ -12,6 +12,7 @@ import numpy as np
 
 from nlpkit.data.lines import TextFile, lines
 from nlpkit.errors import DataError, UsageError
+from nlpkit.plural import number_of
 from nlpkit.registry import suggest
 
 _SHOWN_KEYS = 10
@@ -266,14 +267,12 @@ def _from_columns(line: str, rows: Rows) -> str:
     cells = line.split("\t")
     assert rows.column is not None
     if rows.columns is not None and len(cells) != rows.columns:
-        raise RowError(f"{_columns(len(cells))}; the header has {rows.columns}")
+        raise RowError(f"{number_of(len(cells), 'columns')}; the header has {rows.columns}")
     if len(cells) <= rows.column:
-        raise RowError(f"{_columns(len(cells))}; the text is in column {rows.column + 1}")
+        raise RowError(
+            f"{number_of(len(cells), 'columns')}; the text is in column {rows.column + 1}"
+        )
     return cells[rows.column]
-
-
-def _columns(count: int) -> str:
-    return "1 column" if count == 1 else f"{count} columns"
 
 
 def no_such(key: str, known: list[str]) -> str:

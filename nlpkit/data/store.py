@@ -25,6 +25,7 @@ from nlpkit.data.records import Counts, rows_of
 from nlpkit.data.token_store import TokenStore
 from nlpkit.data.tokenize import BuildSpec, Callbacks
 from nlpkit.errors import DataError, FileError, UsageError
+from nlpkit.plural import number_of
 
 
 class Corpus:
@@ -224,4 +225,4 @@ def _summary(store: TokenStore, drop_unknown: bool) -> str:
     if number := store.counts.unknown:
         what = "more left out as unknown" if drop_unknown else "of them unknown"
         unknown = f", {number:,} {what}"
-    return f"{len(store):,} documents, {store.tokens:,} tokens{unknown}"
+    return f"{number_of(len(store), 'documents')}, {number_of(store.tokens, 'tokens')}{unknown}"

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from nlpkit.data.corpus import Input
 from nlpkit.data.lines import shown
+from nlpkit.plural import number_of
 
 _WARN_SHARE = 0.01
 
@@ -17,7 +18,8 @@ def warning(inputs: Iterable[Input], unknown: int, tokens: int, remark: str = ""
         return None
     names = shown([file.name for entry in inputs for file in entry.files])
     return (
-        f"{names}: {unknown:,} of {tokens:,} tokens ({100 * unknown / tokens:.1f} %) are unknown"
+        f"{names}: {unknown:,} of {number_of(tokens, 'tokens')} ({100 * unknown / tokens:.1f} %) "
+        f"{'is' if unknown == 1 else 'are'} unknown"
         f"{remark}; a larger vocabulary knows their characters: set tokenizer.kind and "
         "tokenizer.vocab_size (with init_from, kind cpm_ant grows that of the checkpoint)"
     )

@@ -21,18 +21,23 @@ from nlpkit.generate.settings import Settings
 from nlpkit.models.contract import Aligned
 from nlpkit.objectives._abilities import Generative, ReadsSource
 from nlpkit.report.figures import READABLE, Alignment, alignment_figure
+from nlpkit.tokenizers._source_and_target import of_sources
 from nlpkit.tokenizers.contract import Tokenizer
 
 PANELS = 4  # rows that are drawn
 
 
-def draw_alignments(evaluation: Evaluation, generation: Settings, path: Path) -> None:
+def draw_alignments(
+    evaluation: Evaluation, generation: Settings, path: Path, layer: int | None = None
+) -> None:
     """Draw the weights of the first rows whose source is short enough to label its tokens.
 
-    A column is a token of the source, a row one that the model writes.
+    A column is a token of the source, a row one that the model writes. `layer` is one of the
+    decoder, from 1; None: the model's choice.
 
     Raises:
-        UsageError: the model has no attention to a source; matplotlib is not installed.
+        UsageError: the model has no attention to a source, or not this layer; the held-out data
+            are running text; matplotlib is not installed.
     """
     opened, objective = evaluation.opened, evaluation.opened.objective
     if not isinstance(opened.model, Aligned) or not isinstance(objective, ReadsSource):
@@ -40,8 +45,16 @@ def draw_alignments(evaluation: Evaluation, generation: Settings, path: Path) ->
             f"--attention: family {opened.part.family} does not tell its attention to a source"
         )
     assert isinstance(objective, Generative)
-    assert isinstance(evaluation.corpus, Items)
-    fitting = (item for item in evaluation.corpus.items if item.size <= READABLE)
+    if not isinstance(evaluation.corpus, Items):
+        raise UsageError(
+            "--attention: this checkpoint was trained on running text; only rows with a source, "
+            "as those of objective seq2seq, are drawn"
+        )
+    try:
+        title = opened.model.alignment_title(layer)
+    except ValueError as error:
+        raise UsageError(f"--attention: {error}") from error
+    fitting = (item for item in evaluation.corpus.items if item.text and item.size <= READABLE)
     chosen = [item for item, _ in zip(fitting, range(PANELS), strict=False)]
     if not chosen:
         raise UsageError(f"--attention: no row has {READABLE} tokens or fewer, to label them")
@@ -53,29 +66,22 @@ def draw_alignments(evaluation: Evaluation, generation: Settings, path: Path) ->
         prompts, generate(opened.model, prompts, generation, rules), strict=True
     ):
         source = prompt.source["source_ids"]
-        written = [*answers[0].ids, *objective.eos_token_ids[:1]]
+        written = [*answers[0].ids, *(objective.eos_token_ids[:1] if answers[0].ended else ())]
         read = np.concatenate([prompt.given["input_ids"], written[:-1]])
-        weights = _weights(opened.model, read, source)
-        words = [_shown(opened.tokenizer, ids) for ids in (source.tolist(), written)]
-        panels.append(Alignment(weights.numpy(), *words))
-    alignment_figure(panels, path)
+        weights = _weights(opened.model, read, source, layer)
+        read_as = _shown(of_sources(opened.tokenizer), source.tolist())
+        panels.append(Alignment(weights.numpy(), read_as, _shown(opened.tokenizer, written)))
+    alignment_figure(panels, title, path)
 
 
 @torch.no_grad()
-def _weights(model: Aligned, read: np.ndarray, source: np.ndarray) -> Tensor:
-    """Return the weights (T, S) of one sequence.
-
-    Raises:
-        UsageError: the model has no attention.
-    """
+def _weights(model: Aligned, read: np.ndarray, source: np.ndarray, layer: int | None) -> Tensor:
+    """Return the weights (T, S) of one sequence."""
     assert isinstance(model, torch.nn.Module)
     device = next(model.parameters()).device
     ids, source_ids = (torch.from_numpy(each).long().to(device) for each in (read, source))
     lengths = {SOURCE_LENGTHS: (len(source_ids),)}
-    try:
-        (weights,) = model.alignments((len(ids),), ids, source_ids=source_ids, **lengths)
-    except ValueError as error:
-        raise UsageError(f"--attention: {error}") from error
+    (weights,) = model.alignments((len(ids),), ids, source_ids=source_ids, layer=layer, **lengths)
     return weights.float().cpu()
 
 

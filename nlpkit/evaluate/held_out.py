@@ -24,6 +24,7 @@ from nlpkit.evaluate import confusion
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.objectives import _members
+from nlpkit.plural import number_of
 from nlpkit.recipe import sections, yaml
 from nlpkit.runs import data_files
 from nlpkit.runs.opened import Opened
@@ -156,7 +157,10 @@ def _recipe_of_run(path: Path) -> recipe.Resolved:
     data = yaml.read(yaml.decode(path.read_bytes(), str(path)), str(path)).data
     for part in (sections.Model, sections.Objective, sections.Tokenizer):
         section = data.get(part.__name__.lower()) if isinstance(data, dict) else None
-        for entry in section if isinstance(section, list) else [section]:
+        entries = section if isinstance(section, list) else [section]
+        if part is sections.Tokenizer and isinstance(section, dict):
+            entries += [section.get("source"), section.get("target")]
+        for entry in entries:
             name = entry.get(part.KEY) if isinstance(entry, dict) else None
             names = _members.names(entry) if part is sections.Objective else [name]
             for part_name in names:
@@ -224,7 +228,7 @@ class Evaluation:
         """
         opened, objective = self.opened, self.opened.objective
         if self.corpus.cut:
-            cut = ", ".join(f"{n:,} {what}" for what, n in self.corpus.cut.items())
+            cut = ", ".join(number_of(n, what) for what, n in self.corpus.cut.items())
             log.warn(f"too long in the held-out data: {cut}")
         training = Training(opened.model, objective)
         device = next(opened.model.parameters()).device
@@ -293,12 +297,22 @@ class Evaluation:
         texts = [item.text for item in self.corpus.items]
         labels = [item.label for item in self.corpus.items]
         answers: list[str] = []
+        problems: list[str] = []
         for written in writer.write(texts, batch=batch, scores=False):
             stop.check()
             log.evaluating(len(answers), len(texts))
             answers.append(written.outputs[0].text if written.outputs else "")
+            problems += [written.problem] if written.problem else []
+        if problems:
+            log.warn(
+                f"{len(problems):,} of {len(texts):,} rows have no answer ({problems[0]}), which "
+                "counts as an empty one"
+            )
         if cut := writer.counts["cut inputs"]:
-            log.warn(f"{cut} inputs were cut by {writer.counts['cut tokens']} tokens in all")
+            log.warn(
+                f"{number_of(cut, 'inputs were')} cut by "
+                f"{number_of(writer.counts['cut tokens'], 'tokens')} in all"
+            )
         return answers, labels
 
 

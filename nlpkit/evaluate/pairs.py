@@ -13,6 +13,7 @@ import numpy as np
 
 from nlpkit.errors import DataError
 from nlpkit.evaluate.sentences import Pair, Sentence
+from nlpkit.plural import number_of
 from nlpkit.score.significance import confidence_interval
 
 if TYPE_CHECKING:
@@ -52,13 +53,17 @@ def score(
             raise DataError(f"{sentence.place}: no tokens that the model knows")
         if len(text.ids) > limit:
             raise DataError(
-                f"{sentence.place}: {len(text.ids):,} tokens; the model takes {limit:,}; give one "
+                f"{sentence.place}: {number_of(len(text.ids), 'tokens')}; the model takes "
+                f"{limit:,}; give one "
                 "sentence a line"
             )
     if unknown := sum(text.unknown for text in encoded):
         total = sum(bool(text.unknown) for text in encoded)
         what = "left out" if likelihood.objective.drop_unknown else "scored as such"
-        warn(f"{unknown:,} unknown tokens in {total:,} of {len(encoded):,} sentences, {what}")
+        warn(
+            f"{number_of(unknown, 'unknown tokens')} in {total:,} of "
+            f"{number_of(len(encoded), 'sentences')}, {what}"
+        )
     return Scores(encoded, likelihood.log_probs(encoded, done))
 
 
@@ -89,14 +94,14 @@ def figures(
     if identical:
         more = len(identical) - _NAMED
         warn(
-            f"{len(identical):,} pairs of identical sentences, or of the same tokens: "
+            f"{number_of(len(identical), 'pairs')} of identical sentences, or of the same tokens: "
             + ", ".join(identical[:_NAMED])
             + (f" and {more:,} more" if more > 0 else "")
         )
     if without_context:
         warn(
-            f"{without_context:,} pairs differ in their first token, which has no score: this "
-            "model has no token before a text"
+            number_of(without_context, "pairs differ in their first token")
+            + ", which has no score: this model has no token before a text"
         )
     groups: dict[str, list[int]] = {}
     for number, pair in enumerate(pairs):

@@ -19,6 +19,7 @@ from nlpkit.data.items import Row, read_rows
 from nlpkit.data.records import Counts, RowError, no_such
 from nlpkit.errors import DataError, UsageError
 from nlpkit.objectives._task import Prompted, Task
+from nlpkit.plural import number_of
 from nlpkit.score.settings import Prompt
 
 _FIELD = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
@@ -101,7 +102,7 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
     if not rows:
         raise DataError(f"{name}: no rows to score")
     if shots > len(known) - 1 and shots:
-        raise UsageError(f"--shots {shots}: {name} has {len(known):,} training rows")
+        raise UsageError(f"--shots {shots}: {name} has {number_of(len(known), 'training rows')}")
     metrics = tuple(resolved.recipe.eval.metrics or task.metrics)
     return Rows(
         resolved.recipe.name,

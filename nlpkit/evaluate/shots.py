@@ -19,6 +19,7 @@ from nlpkit.evaluate.likelihood import Encoded, Likelihood
 from nlpkit.evaluate.prompts import Rows, Shown
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
+from nlpkit.plural import number_of
 from nlpkit.runs.opened import Opened
 
 Progress = Callable[[int, int], None]
@@ -166,7 +167,9 @@ def _joined(prompt: Encoded, answer: Encoded, room: int, row: Shown) -> Encoded:
     if not len(answer.ids):
         raise DataError(f"{row.place}: an answer has no tokens that the model knows")
     if room < 0:
-        raise DataError(f"{row.place}: an answer is longer than the model takes by {-room} tokens")
+        raise DataError(
+            f"{row.place}: an answer is longer than the model takes by {number_of(-room, 'tokens')}"
+        )
     first = max(len(prompt.ids) - room, 0)
     return _framed(Encoded(prompt.ids[first:], prompt.words[first:], []), answer)
 

@@ -144,10 +144,11 @@ class Writer:
             text = job.parts[0]
             for blank, part in zip(job.blanks, job.parts[1:], strict=True):
                 text += self.tokenizer.decode([next(fills) for _ in range(blank)]) + part
-        elif isinstance(self.objective, DecodesOutput):
-            text = self.objective.decode_output(answer.ids)
         else:
-            text = self._continuation(job.prompt.text[-_BEFORE:].tolist(), list(answer.ids))
+            if isinstance(self.objective, DecodesOutput):
+                text = self.objective.decode_output(answer.ids)
+            else:
+                text = self._continuation(job.prompt.text[-_BEFORE:].tolist(), list(answer.ids))
             ends = [text.find(stop) for stop in self.settings.stop if stop in text]
             text = text[: min(ends, default=None)]
         return Output(text, answer.score, len(answer.ids), answer.ended, bool(job.blanks))
@@ -158,7 +159,10 @@ class Writer:
         return text[len(start) :] if text.startswith(start) else self.tokenizer.decode(ids)
 
     def _stops(self, ids: Sequence[int]) -> bool:
-        text = self.tokenizer.decode(ids)
+        if isinstance(self.objective, DecodesOutput):
+            text = self.objective.decode_output(ids)
+        else:
+            text = self.tokenizer.decode(ids)
         return any(stop in text for stop in self.settings.stop)
 
 

@@ -5,12 +5,19 @@ in `CAPABILITIES`, which are properties of the `Config`.
 """
 
 import sys
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from nlpkit.attention.contract import LAYOUT_FIELDS, Choice, Visibility
+from nlpkit.attention import shares
+from nlpkit.attention.contract import (
+    LAYOUT_FIELDS,
+    Choice,
+    ComputedKind,
+    Visibility,
+    is_bounded,
+)
 from nlpkit.config import FrozenConfig
 
 CAPABILITIES = {
@@ -30,6 +37,14 @@ CAPABILITIES = {
     "generator": "a second, smaller model fills in masked tokens",
     "reads_images": "the model reads images, cut into patches",
 }
+
+# The setting is the run's, not the recipe's, as the size of any vocabulary.
+SourceVocabulary = SkipJsonSchema[
+    Annotated[
+        int | None,
+        Field(exclude=True, description="tokens of sources with a vocabulary of their own"),
+    ]
+]
 
 _DEFAULT_VOCABULARY = ("token_embedding",)  # of a family without `VOCABULARY`
 
@@ -81,6 +96,8 @@ class ModelConfig(FrozenConfig):
     # Of targets of a source, unless the objective says otherwise (Szegedy et al. 2016, sec. 7).
     label_smoothing: ClassVar[float] = 0.0
 
+    # Families with encoder and decoder that can have a vocabulary for each have this setting:
+    # `source_vocab_size: SourceVocabulary = None`. The run sets it; `vocab_size` is the targets'.
     attention: SkipJsonSchema[tuple[Choice, ...]] = Field(
         (), exclude=True, description="kinds, repeated over the layers; the recipe's section"
     )
@@ -131,8 +148,21 @@ class ModelConfig(FrozenConfig):
 
     @property
     def kinds(self) -> tuple[Choice, ...]:
-        """The kinds of attention, repeated over the layers."""
-        return self.attention or self.default_attention
+        """The kinds of attention, repeated over the layers.
+
+        Settings that are null there are those of the family: see `Choice.suited`.
+        """
+        return tuple(map(self._suited, self.attention)) or self.default_attention
+
+    def _suited(self, choice: Choice) -> Choice:
+        own = self.default_attention
+        return choice.suited(own[0].visibility, getattr(self, "max_positions", None))
+
+    @property
+    def attention_length(self) -> int | None:
+        """The most tokens of a sequence that the kinds of attention allow; None: no limit."""
+        bounded = [choice.config for choice in self.kinds if is_bounded(choice)]
+        return min((config.max_length for config in bounded), default=None)
 
     def refuses_attention(self, choice: Choice) -> str | None:
         """Return why the family cannot have this kind of attention, or None."""
@@ -142,10 +172,20 @@ class ModelConfig(FrozenConfig):
         missing = {*kind.FIELDS} - {*kind.OPTIONAL} - {*LAYOUT_FIELDS} - self.ATTENTION_FIELDS
         if missing:
             return f"it reads {', '.join(sorted(missing))}, which the family does not provide"
-        return None
+        dropout = getattr(self, "attention_dropout", 0.0)
+        if dropout and isinstance(kind, ComputedKind) and not getattr(kind, "DROPOUT", False):
+            return (
+                f"it has no probabilities for dropout, and model.attention_dropout is {dropout}; "
+                "set that to 0.0"
+            )
+        if is_bounded(choice) and self._suited(choice).config.max_length is None:
+            return "the family has no longest sequence; set attention.max_length"
+        if not choice.shares:
+            return None
+        return shares.refuses(choice, self.num_heads)  # type: ignore[attr-defined]
 
     def _sees(self, visibility: str) -> bool:
-        seen = {choice.module.VISIBILITY for choice in self.kinds}
+        seen = {choice.visibility for choice in self.kinds}
         return seen == {visibility} if seen else self.visibility == visibility
 
     @property

@@ -68,11 +68,11 @@ class LanguageModel(Model, Protocol):
         index: Tensor,
         targets: Tensor,
         loss_weights: Tensor | None = None,
-        label_smoothing: float | None = None,
+        label_smoothing: float = 0.0,
     ) -> tuple[Tensor, Tensor]:
         """Return the summed cross entropy at rows `index` (M,), and the losses (M,), detached.
 
-        In training mode labels are smoothed by `label_smoothing`; None: as the model does.
+        In training mode labels are smoothed by `label_smoothing`.
         """
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -81,7 +81,10 @@ class LanguageModel(Model, Protocol):
 
 @runtime_checkable
 class Aligned(Protocol):
-    """The additional method of a model that tells its attention to a source."""
+    """The additional methods of a model that tells its attention to a source.
+
+    `layer` is a layer of the decoder, from 1; None: the model's choice.
+    """
 
     def alignments(
         self,
@@ -89,9 +92,13 @@ class Aligned(Protocol):
         input_ids: Tensor,
         source_ids: Tensor,
         source_lengths: Sequence[int],
+        layer: int | None = None,
     ) -> list[Tensor]:
         """Return for each sequence the weights of its source's tokens (S) for its own (T), (T, S).
 
         Raises:
-            ValueError: a model with these settings has no attention to a source.
+            ValueError: a model with these settings has no attention to a source, or not this layer.
         """
+
+    def alignment_title(self, layer: int | None = None) -> str:
+        """Return what the weights are, for a picture; raise `ValueError` as `alignments` does."""

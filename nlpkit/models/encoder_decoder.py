@@ -9,8 +9,10 @@ N tokens of the targets, M of the sources, S sequences, C hidden_size, H heads, 
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from nlpkit import attention
@@ -21,6 +23,7 @@ from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.compute import compute_dtype
 from nlpkit.models.head import last_states
 from nlpkit.models.vocabulary_head import TiedHead
+from nlpkit.plural import number_of
 
 CROSS = Choice.of("full")  # a token of a target sees its whole source
 
@@ -59,6 +62,7 @@ class EncoderDecoder(TiedHead):
     backend: str
     encoder_choice: Choice  # the attention of the encoder; the recipe's is the decoder's
     encoder_tensors: AttentionTensors
+    decoder: nn.ModuleList
     attention_tensors: AttentionTensors  # of the decoder
     scale: float | None = None  # of the scores; None: 1 / sqrt(D)
     attention_choice = ""  # backends with their reasons, for the log
@@ -103,6 +107,56 @@ class EncoderDecoder(TiedHead):
         Raises:
             ValueError: a sequence is longer than `max_positions`.
         """
+        return self._decoded(lengths, input_ids, source_ids, source_lengths, cache)
+
+    def alignments(
+        self,
+        lengths: Sequence[int],
+        input_ids: Tensor,
+        source_ids: Tensor,
+        source_lengths: Sequence[int],
+        layer: int | None = None,
+    ) -> list[Tensor]:
+        """Return the weights of cross attention in a layer, (T, S) for each sequence.
+
+        They are the mean over the heads. The default layer is the last but one, whose weights are
+        the nearest to alignments of words (Garg et al. 2019, arXiv:1909.02074, sec. 4.1).
+
+        Raises:
+            ValueError: the decoder has no such layer.
+        """
+        chosen = self._aligning(layer)
+        seen: list[list[Tensor]] = []
+        self._decoded(lengths, input_ids, source_ids, source_lengths, None, seen)
+        return seen[chosen - 1]
+
+    def alignment_title(self, layer: int | None = None) -> str:
+        """Return what `alignments` are; raise `ValueError` if the decoder has no such layer."""
+        chosen, heads = self._aligning(layer), self.config.num_heads
+        return (
+            f"cross attention of the decoder's layer {chosen} of {len(self.decoder)}, "
+            f"mean of {number_of(heads, 'heads')}"
+        )
+
+    def _aligning(self, layer: int | None) -> int:
+        """Return a layer, from 1."""
+        depth = len(self.decoder)
+        if layer is None:
+            return max(depth - 1, 1)
+        if not 1 <= layer <= depth:
+            raise ValueError(f"layer {layer} is none of the decoder's 1 to {depth}")
+        return layer
+
+    def _decoded(
+        self,
+        lengths: Sequence[int],
+        input_ids: Tensor,
+        source_ids: Tensor | None,
+        source_lengths: Sequence[int] | None,
+        cache: Cache | None,
+        seen: list[list[Tensor]] | None = None,
+    ) -> Tensor:
+        """Return the states (N, C); `seen` gets the weights of each layer's cross attention."""
         layout = self._within(attention.layout_of(lengths, input_ids.device, cache))
         keys = source = None
         if source_ids is not None and source_lengths is not None:
@@ -119,13 +173,17 @@ class EncoderDecoder(TiedHead):
         )
         cross = self._prepared(CROSS, layout, cache, role="cross", keys=keys)
         self.attention_choice = attention.reasons([*attends, cross])
+        if seen is not None and keys is not None:
+            scale = self.head_dim**-0.5 if self.scale is None else self.scale
+            cross = _watched(cross, seen, layout.lengths, keys.lengths, scale)
         return self.decode(input_ids, layout, attends, cross, source)
 
     def _within(self, layout: Layout) -> Layout:
         limit = getattr(self.config, "max_positions", None)
         if limit is not None and layout.longest > limit:
             raise ValueError(
-                f"a sequence of {layout.longest} tokens; the model has {limit} positions"
+                f"a sequence of {number_of(layout.longest, 'tokens')}; the model has {limit} "
+                "positions"
             )
         return layout
 
@@ -159,3 +217,24 @@ class EncoderDecoder(TiedHead):
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C): the state of the last token of each target."""
         return last_states(hidden, lengths)
+
+
+def _watched(
+    cross: attention.Attend,
+    seen: list[list[Tensor]],
+    lengths: Sequence[int],
+    source_lengths: Sequence[int],
+    scale: float,
+) -> attention.Attend:
+    """Return the same attention; each call also adds its weights, the mean over heads, to `seen`.
+
+    Backends give no weights, so they are computed once more, in float32.
+    """
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        parts = zip(q.split(tuple(lengths)), k.split(tuple(source_lengths)), strict=True)
+        scores = (torch.einsum("thd,shd->hts", a.float(), b.float()) * scale for a, b in parts)
+        seen.append([each.softmax(-1).mean(0) for each in scores])
+        return cross(q, k, v)
+
+    return replace(cross, run=run)

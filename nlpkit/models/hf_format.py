@@ -92,7 +92,17 @@ def own_format(config: type[FrozenConfig], *modules: str) -> HfFormat:
     `modules` are the parameters and modules of the model.
     """
     settings = [name for name, field in config.model_fields.items() if not field.exclude]
-    return HfFormat("", {name: name for name in modules}, {name: name for name in settings})
+
+    def read(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
+        two = "decoder_vocab_size" in settings
+        return sizes | ({"source_vocab_size": settings["vocab_size"]} if two else {})
+
+    return HfFormat(
+        "",
+        {name: name for name in modules},
+        {name: name for name in settings},
+        read_config=read,
+    )
 
 
 def table_names(form: HfFormat, tables: Sequence[str]) -> dict[str, str]:
@@ -207,6 +217,8 @@ def settings_of(
     }
     if vocab_size:
         settings["vocab_size"] = vocab_size
+    if source_vocab_size := getattr(config, "source_vocab_size", None):  # as Marian's are called
+        settings |= {"vocab_size": source_vocab_size, "decoder_vocab_size": vocab_size}
     settings |= {**more, "dtype": "float32"}
     if notes is not None:
         settings["nlpkit"] = {**notes, **own}

@@ -31,32 +31,26 @@ class TiedHead(nn.Module):
         """
         return hidden
 
-    def label_smoothing(self) -> float:
-        """Return the label smoothing of the training loss, in [0, 1]."""
-        return 0.0
-
     def token_loss(
         self,
         hidden: Tensor,
         index: Tensor,
         targets: Tensor,
         loss_weights: Tensor | None = None,
-        label_smoothing: float | None = None,
+        label_smoothing: float = 0.0,
     ) -> tuple[Tensor, Tensor]:
         """Return the summed cross entropy of `targets` (M,), and the losses (M,), detached.
 
         `index` (M,) are the targets' rows of `hidden` (N, C); `loss_weights` (M,) are the weights
-        in the sum. Labels are smoothed only in training mode, not for held-out perplexity; by
-        `label_smoothing` or, if it is None, as the model does by default.
+        in the sum. Labels are smoothed only in training mode, not for held-out perplexity.
         """
-        smoothing = self.label_smoothing() if label_smoothing is None else label_smoothing
         return linear_cross_entropy(
             self.output_states(hidden[index]),
             self.output_table(),
             targets,
             loss_weights,
             bias=self.output_bias(),
-            label_smoothing=smoothing if self.training else 0.0,
+            label_smoothing=label_smoothing if self.training else 0.0,
         )
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -30,16 +30,29 @@ class Frame:
     def ids(self, texts: Sequence[np.ndarray], dtype: type = np.int32) -> np.ndarray:
         """Return the ids (T,) of a sequence with these texts."""
         framed: np.ndarray = np.empty(self.size(len(texts)) + sum(map(len, texts)), dtype)
-        at = len(self.start)
-        framed[:at] = self.start
-        for number, text in enumerate(texts):
+        framed[: len(self.start)] = self.start
+        framed[len(framed) - len(self.end) :] = self.end
+        places = self.places([*map(len, texts)])
+        for number, (text, place) in enumerate(zip(texts, places, strict=True)):
+            framed[place] = text
             if number:
-                framed[at : at + len(self.between)] = self.between
-                at += len(self.between)
-            framed[at : at + len(text)] = text
-            at += len(text)
-        framed[at:] = self.end
+                framed[place.start - len(self.between) : place.start] = self.between
         return framed
+
+    def places(self, sizes: Sequence[int]) -> list[slice]:
+        """Return where texts of these sizes are in their sequence."""
+        found, start = [], len(self.start)
+        for size in sizes:
+            found.append(slice(start, start + size))
+            start += size + len(self.between)
+        return found
+
+    def texts(self, ids: np.ndarray, count: int) -> list[np.ndarray]:
+        """Return the texts of a sequence (T,) of `count` texts, which have no special token."""
+        delimiters = np.flatnonzero(ids == self.delimiter)[:: len(self.between)][: count - 1]
+        starts = [len(self.start), *(delimiters + len(self.between))]
+        stops = [*delimiters, len(ids) - len(self.end)]
+        return [ids[start:stop] for start, stop in zip(starts, stops, strict=True)]
 
     def types_of_one(self, size: int) -> np.ndarray:
         """Return the token types (T,) of a sequence of `size` tokens with one text."""

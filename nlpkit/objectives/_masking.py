@@ -9,7 +9,7 @@ T tokens of an example, M tokens of text in it, K targets, U units drawn togethe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -116,7 +116,9 @@ class Masking(TextObjective):
         """
         super().__init__(config, tokenizer, model_config)
         self.frame = Frame(tokenizer, model_config)
-        (self.mask,) = special_ids(tokenizer, [model_config.mask_token])
+        mask = tokenizer.special_id(model_config.mask_token)
+        assert mask is not None  # `special_tokens` asked for it
+        self.mask = mask
         self.is_text = np.ones(tokenizer.vocab_size, np.bool_)
         self.is_text[[*tokenizer.special_ids]] = False
         self.text_ids = np.flatnonzero(self.is_text)
@@ -147,7 +149,7 @@ class Masking(TextObjective):
     ) -> dict[str, np.ndarray]:
         """Return the example with `labels` (T,), and with other `input_ids` at its targets.
 
-        The rate is that of the begin of the run, or that of its end if it is higher:
+        The rate is that of the start of the run, or that of its end if it is higher:
         `at_progress` takes back the targets that are too many.
         """
         ids = example["input_ids"]
@@ -305,13 +307,6 @@ def loss_parts(
     sums = each.new_zeros(len(names)).index_add(0, of_targets, each)
     counts = torch.bincount(of_targets, minlength=len(names)).tolist()
     return {name: (total, count) for name, total, count in zip(names, sums, counts, strict=True)}
-
-
-def special_ids(tokenizer: Extendable, tokens: Iterable[str]) -> list[int]:
-    """Return the ids of special tokens, which `special_tokens` asked for."""
-    ids = [tokenizer.special_id(token) for token in tokens]
-    assert None not in ids
-    return [token_id for token_id in ids if token_id is not None]
 
 
 def words_of(example: Mapping[str, np.ndarray], where: np.ndarray) -> np.ndarray:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from pydantic import ConfigDict
 from pydantic import Field as Setting
 
 from nlpkit import registry
@@ -17,16 +16,9 @@ if TYPE_CHECKING:
     from nlpkit.tokenizers.contract import Tokenizer
 
 
-def _open_schema(schema: dict[str, Any]) -> None:
-    """Allow the settings of the member's objective in its JSON schema."""
-    del schema["properties"]["config"]
-    schema["additionalProperties"] = True
-
-
 class Member(Part):
     """One of the objectives, with its own settings."""
 
-    model_config = ConfigDict(json_schema_extra=_open_schema)
     FOLDER = "objectives"
     KEY = "name"
     name: Annotated[str, name_in("objectives"), Setting(description="training objective")]

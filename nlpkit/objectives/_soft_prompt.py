@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from nlpkit.objectives._abilities import Prompt, ScoringInput
+from nlpkit.objectives._blanks import laid_out
 
 if TYPE_CHECKING:
     from nlpkit.tokenizers.contract import Tokenizer
@@ -90,21 +91,8 @@ def filled(
     Raises:
         ValueError: the text from the first blank to the last is too long.
     """
-    first, *between, last = (list(part) for part in parts)
-    size = sum(map(len, parts)) + sum(blanks)
-    before = min(max(size - max_tokens, 0), len(first))
-    after = max(size - before - max_tokens, 0)
-    if after > len(last):
-        inside = size - len(first) - len(last)
-        raise ValueError(
-            f"{inside} tokens from the first blank to the last; at most {max_tokens} fit"
-        )
-    pieces = [first[before:], *between, last[: len(last) - after]]
-    is_blank = [np.zeros(1 + len(pieces[0]), np.bool_)]
-    for blank, piece in zip(blanks, pieces[1:], strict=True):
-        is_blank += [np.ones(blank, np.bool_), np.zeros(len(piece), np.bool_)]
-    hole = np.concatenate([*is_blank, [False]])
-    text = np.concatenate([np.asarray(piece, np.int64) for piece in pieces])
+    text, is_blank, cut = laid_out(parts, blanks, max_tokens)
+    hole = np.concatenate([[False], is_blank, [False]])
     given = _context(soft, np.concatenate([frame[:1], text, frame[1:]]), INFILLING_SEGMENT)
     given["position"][len(soft) :] = len(soft) + np.flatnonzero(~hole)
     index = np.flatnonzero(hole)
@@ -112,7 +100,7 @@ def filled(
     given_so_far = np.cumsum(~hole)[index - 1]
     source = np.where(hole[index - 1], -1, len(soft) + given_so_far - 1)
     slots = _targets(INFILLING_SEGMENT, len(soft) + index)
-    return Prompt(given, slots, source, text, open=False, cut=before + after)
+    return Prompt(given, slots, source, text, open=False, cut=cut)
 
 
 def hidden(

@@ -3,6 +3,7 @@
 The source and an end token are read at once; the target is predicted token by token, from the
 source and what stands before. So a pack has two layouts: sequence i of the targets sees sequence i
 of the sources, and nothing is padded. The family's `target_tokens` begin and end a target.
+Sources may have a tokenizer, and so a vocabulary, of their own.
 
 S tokens of a source, T of a target with its end, N targets of a pack.
 """
@@ -10,13 +11,14 @@ S tokens of a source, T of a target with its end, N targets of a pack.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from nlpkit.data.pack import SOURCE_LENGTHS
 from nlpkit.objectives._abilities import Prompt
 from nlpkit.objectives.contract import IGNORE, Field, Loss, ModelSettings, Term
+from nlpkit.tokenizers._source_and_target import of_sources
 
 if TYPE_CHECKING:
     import torch
@@ -48,11 +50,15 @@ class SourceTarget:
         return model_config.target_tokens
 
     def bind(self, tokenizer: Extendable, model_config: ModelSettings) -> None:
-        """Set the ids of what begins and what ends a target."""
+        """Set the ids of what begins and what ends a target, and of what ends a source."""
         begin, end = (tokenizer.special_id(token) for token in model_config.target_tokens)
         assert begin is not None  # see `special_tokens`
         assert end is not None
         self.begin, self.end = begin, end
+        self.source_tokenizer = cast("Extendable", of_sources(tokenizer))
+        source_end = self.source_tokenizer.special_id(model_config.target_tokens[1])
+        assert source_end is not None
+        self.source_end = source_end
         self.eos_token_ids = (end,)
 
     @property
@@ -73,7 +79,7 @@ class SourceTarget:
         return {
             "input_ids": input_ids,
             "labels": labels,
-            "source_ids": np.append(source, self.end).astype(np.int64),
+            "source_ids": np.append(source, self.source_end).astype(np.int64),
         }
 
     def prompt(self, source: Sequence[int] | np.ndarray, room: int, cut: int) -> Prompt:
@@ -92,7 +98,7 @@ class SourceTarget:
             predicted_from,
             np.empty(0, np.int64),
             cut=cut,
-            source={"source_ids": np.append(source, self.end).astype(np.int64)},
+            source={"source_ids": np.append(source, self.source_end).astype(np.int64)},
         )
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:

@@ -166,11 +166,17 @@ class Task(ABC):
         """The id of unknown tokens, or None."""
         return None if self.tokenizer is None else self.tokenizer.unk_id
 
+    def unk_of(self, part: int) -> int | None:
+        """Return the id of unknown tokens in a text of a row, by its number, or None."""
+        return self.unk_id
+
     def unknown(self, item: Item) -> int:
         """Return the number of unknown tokens in an item."""
-        if self.unk_id is None:
-            return 0
-        return sum(int((part == self.unk_id).sum()) for part in item.parts)
+        return sum(
+            int((part == unk_id).sum())
+            for number, part in enumerate(item.parts)
+            if (unk_id := self.unk_of(number)) is not None
+        )
 
     def unlearned(self, item: Item) -> int:
         """Return the number of unknown tokens that are excluded from the targets of an item."""

@@ -105,6 +105,8 @@ class ModelSettings(Protocol):
     """
 
     @property
+    def state_size(self) -> int: ...
+    @property
     def causal(self) -> bool: ...
     @property
     def pairs(self) -> bool: ...
@@ -141,7 +143,7 @@ class TrainedModel(Protocol):
         index: torch.Tensor,
         targets: torch.Tensor,
         loss_weights: torch.Tensor | None = None,
-        label_smoothing: float | None = None,
+        label_smoothing: float = 0.0,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the sum of the cross entropies at rows `index` (M,), and the values (M,)."""
 
@@ -304,5 +306,11 @@ def check_length(max_length: int, model_config: object) -> None:
     if limit is not None and max_length > limit:
         raise ValueError(
             f"objective.max_length: {max_length} is more than model.max_positions {limit}; "
+            "lower the one or raise the other"
+        )
+    limit = getattr(model_config, "attention_length", None)
+    if limit is not None and max_length > limit:
+        raise ValueError(
+            f"objective.max_length: {max_length} is more than attention.max_length {limit}; "
             "lower the one or raise the other"
         )

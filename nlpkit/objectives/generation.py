@@ -114,11 +114,17 @@ class Objective(Task):
         """Return the source in its frame, and `new_tokens` slots; a long source loses its start.
 
         Raises:
-            ValueError: the source is empty.
+            ValueError: the source is empty, or there is no place for it.
         """
-        source, cut = shorten(ids, self.max_length - new_tokens - 2, "end")
-        if not len(source):
+        free = self.max_length - new_tokens - 2
+        if not ids:
             raise ValueError("the source is empty")
+        if free < 1:
+            raise ValueError(
+                f"{new_tokens} new tokens leave no token for the source; lower max_new_tokens to "
+                f"{self.max_length - 3}"
+            )
+        source, cut = shorten(ids, free, "end")
         given = np.concatenate([[self.start], source, [self.delimiter]]).astype(np.int64)
         predicted_from = np.full(new_tokens, -1)
         predicted_from[0] = len(given) - 1

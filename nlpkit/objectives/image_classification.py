@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from pydantic import Field as Setting
@@ -21,13 +21,16 @@ from nlpkit.data.items import Row
 from nlpkit.objectives._states import known_class, with_classes
 from nlpkit.objectives._task import Item, RowError, Task, kind_of
 from nlpkit.objectives.contract import Field, Loss, Term, TrainedModel
+from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
     import torch
 
     from nlpkit.data.pack import Batch
 
-_BILINEAR = 2  # PIL.Image.Resampling.BILINEAR
+# In the order of their numbers in pillow and in `preprocessor_config.json`.
+Resample = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
+_RESAMPLE: tuple[Resample, ...] = get_args(Resample)
 
 
 class Config(FrozenConfig):
@@ -57,6 +60,9 @@ class Config(FrozenConfig):
     )
     resize: bool | None = Setting(
         None, description="whether images of other sizes are resized; needs pillow; default: false"
+    )
+    resample: Resample | None = Setting(
+        None, description="how they are resized, as pillow names it; default: bilinear"
     )
     shift: int = Setting(
         0, ge=0, description="training images are moved by up to so many random pixels"
@@ -117,6 +123,7 @@ class Objective(Task):
     @classmethod
     def with_preprocessor(cls, config: Config, settings: Mapping[str, Any]) -> Config:
         """Return `config` with what it does not set from a `preprocessor_config.json`."""
+        settings = {name: value for name, value in settings.items() if value is not None}
         normalized = settings.get("do_normalize", True)
         given = {
             "scale": settings.get("rescale_factor", 1 / 255)
@@ -125,6 +132,7 @@ class Objective(Task):
             "mean": _single(settings.get("image_mean", 0.5)) if normalized else 0.0,
             "std": _single(settings.get("image_std", 0.5)) if normalized else 1.0,
             "resize": settings.get("do_resize", False),
+            "resample": _RESAMPLE[settings.get("resample", _RESAMPLE.index("bilinear"))],
         }
         unset = {name: value for name, value in given.items() if getattr(config, name) is None}
         return config.model_validate(config.model_dump() | unset)
@@ -137,7 +145,7 @@ class Objective(Task):
             **({"do_convert_rgb": True} if channels == 3 else {}),
             "do_resize": self.config.resize,
             "size": {"height": height, "width": width},
-            "resample": _BILINEAR,
+            "resample": _RESAMPLE.index(self.config.resample),
             "do_rescale": True,
             "rescale_factor": self.config.scale,
             "do_normalize": True,
@@ -205,7 +213,7 @@ class Objective(Task):
         values = np.atleast_1d(np.asarray(getattr(self.config, name), np.float64))
         if len(values) not in (1, channels):
             raise ValueError(
-                f"objective.{name}: {len(values)} values; the model reads {channels} "
+                f"objective.{name}: {number_of(len(values), 'values')}; the model reads {channels} "
                 f"channel{'s' * (channels > 1)}"
             )
         return np.broadcast_to(values, (channels,))
@@ -229,7 +237,7 @@ class Objective(Task):
                     f"an image of {image.shape[0]} x {image.shape[1]}, and the model reads "
                     f"{height} x {width}; set objective.resize: true"
                 )
-            image = images.resized(_as_bytes(image), height, width)
+            image = images.resized(_as_bytes(image), height, width, self.config.resample)
         return image
 
 
@@ -250,6 +258,8 @@ def _array(row: Row, column: str) -> np.ndarray:
         raise RowError(f'"{column}" has rows of different lengths, or no numbers') from error
     if image.ndim not in (2, 3) or not image.size:
         raise RowError(f'"{column}" has {image.ndim} dimensions; an image has 2 or 3')
+    if not np.isfinite(image).all():  # null in JSON becomes NaN
+        raise RowError(f'"{column}" has a pixel that is no number')
     return image[:, :, None] if image.ndim == 2 else image
 
 

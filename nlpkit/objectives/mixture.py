@@ -133,8 +133,12 @@ class Objective(TextObjective):
 
     def _name(self, number: int, part: str) -> str:
         """Return the name of a part of a member's loss."""
-        is_single = len(self.members[number].parts) == 1
-        return self.labels[number] if is_single else f"{self.labels[number]}.{part}"
+        label, parts = self.labels[number], self.members[number].parts
+        if len(parts) == 1:
+            return label
+        if all(each.startswith(parts[0]) for each in (part, *parts)):  # sop, sop_accuracy
+            return label + part.removeprefix(parts[0])
+        return f"{label}.{part}"
 
     def spans(self, lengths: np.ndarray) -> Spans:
         """Return the spans of the members.

@@ -23,8 +23,8 @@ from pydantic import Field as Setting
 from nlpkit.config import FrozenConfig
 from nlpkit.data.marks import Marked
 from nlpkit.objectives._cutting import cut_overlapping
-from nlpkit.objectives._pairs import Pairing, part, sentence_starts
-from nlpkit.objectives.contract import Field, Loss, ModelSettings, Spans, Term
+from nlpkit.objectives._pairs import Pairing, choice_loss, part, sentence_starts
+from nlpkit.objectives.contract import Field, Loss, ModelSettings, Spans
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +44,7 @@ class Config(FrozenConfig):
 class Objective(Pairing):
     """Examples and loss of next sentence prediction."""
 
-    parts = ("nsp",)
+    parts = ("nsp", "nsp_accuracy")
     fields: Mapping[str, Field] = {
         **Pairing.fields,
         "next_sentence_label": Field(np.int64, per="sequence", names=("is_next", "not_next")),
@@ -90,12 +90,9 @@ class Objective(Pairing):
         return {"nsp": len(batch["next_sentence_label"])}
 
     def loss(self, model: Any, hidden: torch.Tensor, batch: Batch) -> Loss:
-        """Return cross entropy over the sequences."""
-        import torch.nn.functional as F
-
+        """Return cross entropy over the sequences, and the accuracy for the log."""
         labels = batch.fields["next_sentence_label"]
-        logits = model.pair_logits(hidden, batch.lengths).float()
-        return Loss({"nsp": Term(F.cross_entropy(logits, labels, reduction="sum"), len(labels))})
+        return choice_loss("nsp", model.pair_logits(hidden, batch.lengths), labels)
 
 
 def _window(sizes: np.ndarray) -> np.ndarray:

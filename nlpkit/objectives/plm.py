@@ -9,19 +9,23 @@ family's second stream (`two_streams`) does not see the token that it predicts.
 The example is the piece and the family's end tokens, which are seen by all. Differs from the paper:
 one text, not two of one document or of two.
 
+A text is continued, or blanks in it are filled, from left to right: what is given is seen by all,
+and a new token by those after it; each is predicted from its position and what it sees.
+
 T tokens of an example, M tokens of text in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives._abilities import ScoringInput
+from nlpkit.objectives._abilities import Prompt, ScoringInput
+from nlpkit.objectives._blanks import laid_out
 from nlpkit.objectives._frame import Frame, tokens
 from nlpkit.objectives.contract import (
     IGNORE,
@@ -32,6 +36,7 @@ from nlpkit.objectives.contract import (
     TextObjective,
     TrainedModel,
 )
+from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
     import torch
@@ -69,6 +74,7 @@ class Objective(TextObjective):
     needs = ("two_streams",)
     predicts_text = True
     scoring_methods = ("plm",)
+    eos_token_ids: tuple[int, ...] = ()  # no token that ends a text is ever predicted
     answer_method = "plm"
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
@@ -89,6 +95,8 @@ class Objective(TextObjective):
         self.frame = Frame(tokenizer, model_config)
         self.extra = self.frame.size()
         self.max_text = config.max_length - self.extra
+        self.max_length = config.max_length
+        self.suppress_tokens = tokenizer.special_ids
 
     @classmethod
     def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
@@ -138,8 +146,7 @@ class Objective(TextObjective):
 
     def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Return the text of an example."""
-        ids = example["input_ids"]
-        return [ids[len(self.frame.start) : len(ids) - len(self.frame.end)]]
+        return self.frame.texts(example["input_ids"], 1)
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of predicted tokens."""
@@ -151,6 +158,71 @@ class Objective(TextObjective):
         index = (labels != IGNORE).nonzero().squeeze(1)
         loss_sum, _ = model.token_loss(hidden, index, labels[index])
         return Loss({"plm": Term(loss_sum, len(index), of_text=True)})
+
+    def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
+        """Return the text and `new_tokens` slots; nothing stands behind them.
+
+        A text that is too long loses its start.
+
+        Raises:
+            ValueError: the text is empty.
+        """
+        kept = np.asarray(ids, np.int64)[max(len(ids) + new_tokens - self.max_length, 0) :]
+        if not len(kept):
+            raise ValueError("the text is empty, and no token begins a text")
+        hole = np.arange(len(kept) + new_tokens) >= len(kept)
+        types = np.zeros(len(hole), np.int64)
+        return self._prompt(kept, hole, types, kept, open=True, cut=len(ids) - len(kept))
+
+    def fill_blanks(self, parts: Sequence[Sequence[int]], blanks: Sequence[int]) -> Prompt:
+        """Return the text in its frame, and one slot for each token of the blanks.
+
+        A text that is too long loses its start, up to the first blank, then its end.
+
+        Raises:
+            ValueError: the text from the first blank to the last is too long; or a part behind a
+                blank would have it in its memory, where all tokens are known.
+        """
+        text, is_blank, cut = laid_out(parts, blanks, self.max_text)
+        ends = (len(self.frame.start), len(self.frame.end))
+        hole = np.pad(is_blank, ends)
+        length = self.config.part_length
+        if getattr(self.model_config, "memory", 0) and length and len(hole) > length:
+            raise ValueError(
+                "with model.memory, blanks are filled in texts of "
+                f"{number_of(length - self.extra, 'tokens')} at "
+                "most, which are one part"
+            )
+        types = self.frame.types_of_one(len(hole))
+        framed = self.frame.ids([text], np.int64)
+        return self._prompt(framed, hole, types, text, open=False, cut=cut)
+
+    def _prompt(
+        self, ids: np.ndarray, hole: np.ndarray, types: np.ndarray, text: np.ndarray, **more: Any
+    ) -> Prompt:
+        """Return the given `ids` (T,) and slots where the sequence (T + M,) has holes.
+
+        Given tokens are seen by all. A slot sees those before it, too, and its token asks for the
+        next slot; for the first one asks a given token of the same text.
+        """
+        place = np.arange(len(hole))
+        slots = place[hole]
+        following = np.append(slots[1:], -1)
+        given = {"token_type_ids": types[~hole], "position": place[~hole]}
+        asks = int(np.flatnonzero(given["token_type_ids"] == types[slots[0]])[-1])
+        given |= {"input_ids": ids, "rank": np.zeros(len(ids), np.int64)}
+        given["next_position"] = np.full(len(ids), -1)
+        given["next_position"][asks] = slots[0]
+        new = {"token_type_ids": types[hole], "position": slots, "next_position": following,
+               "rank": 1 + np.arange(len(slots))}  # fmt: skip
+        if length := self.config.part_length:
+            for fields in (given, new):
+                for name in ("", "next_"):
+                    at = fields[f"{name}position"]
+                    fields[f"{name}part_start"] = at - at % length
+        predicted_from = np.full(len(slots), -1)
+        predicted_from[0] = asks
+        return Prompt(given, new, predicted_from, text, **more)
 
     def score_text(
         self, ids: np.ndarray, words: np.ndarray, given: int, method: str

@@ -4,7 +4,7 @@ A share of the tokens of a piece change places among themselves; for each of the
 predicts its place in the text. The layer is the objective's own, so every bidirectional family can
 learn it.
 
-T tokens of an example, M moved tokens, C hidden_size.
+T tokens of an example, M moved tokens, C state_size.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ class Config(FrozenConfig):
 
     max_length: int = Setting(64, ge=4, description="longest example, in tokens")
     rate: float = Setting(
-        1.0, gt=0, le=1, description="share of the tokens that are shuffled and whose place is told"
+        1.0,
+        gt=0,
+        le=1,
+        description="share of the tokens that are shuffled; their places are predicted",
     )
 
 
@@ -81,8 +84,8 @@ class Objective(TextObjective):
         """Return the layer that predicts places."""
         from torch import nn
 
-        width: int = self.model_config.hidden_size  # type: ignore[attr-defined]
-        layer = nn.Linear(width, self.config.max_length - self.extra)
+        places = self.config.max_length - self.extra
+        layer = nn.Linear(self.model_config.state_size, places)
         nn.init.normal_(layer.weight, std=0.02)
         nn.init.zeros_(layer.bias)
         return {HEAD: layer}

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import exp
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from pydantic import Field as Setting
+from pydantic import model_validator
 
 from nlpkit.objectives import seq2seq
 from nlpkit.objectives._task import Item
@@ -29,20 +30,31 @@ class Config(seq2seq.Config):
     """As of `seq2seq`, and how the probability of teacher forcing changes."""
 
     teacher_forcing: float = Setting(
-        1.0, ge=0, le=1, description="probability of a right token at the begin of the run"
+        1.0, ge=0, le=1, description="probability of a right token at the start of the run"
     )
     final_teacher_forcing: float = Setting(
         0.5, ge=0, le=1, description="probability at the end of the run"
     )
     decay: Literal["linear", "exponential", "inverse_sigmoid"] = Setting(
-        "linear", description="how the probability gets from one to the other"
+        "linear",
+        description="how the probability gets from one to the other; exponential never reaches 0",
     )
+
+    @model_validator(mode="after")
+    def _falls(self) -> Self:
+        lowest = min(self.teacher_forcing, self.final_teacher_forcing)
+        if self.decay == "exponential" and lowest == 0:
+            raise ValueError(
+                "decay: exponential never reaches 0; set final_teacher_forcing: 0.01, or decay: "
+                "linear"
+            )
+        return self
 
 
 def teacher_forcing(config: Config, progress: float) -> float:
     """Return the probability of a right token when this share of the run is done."""
     first, last = config.teacher_forcing, config.final_teacher_forcing
-    if config.decay == "exponential" and min(first, last) > 0:
+    if config.decay == "exponential":
         return float(first * (last / first) ** progress)
     share = progress
     if config.decay == "inverse_sigmoid":
@@ -66,7 +78,7 @@ class Objective(seq2seq.Objective):
     config: Config
 
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return the example as it is at the begin of the run."""
+        """Return the example as it is at the start of the run."""
         made = super().example(item, rng)
         draw = rng.random(len(made["input_ids"]), np.float32)
         return self.at_progress({**made, "draw": draw}, 0.0)

@@ -1,25 +1,27 @@
 """A target from a source: translation, summaries, answers (Sutskever et al. 2014, arXiv:1409.3215).
 
 Rows have a source and a target: two parallel files as they are (`data.format: parallel`), or
-columns of jsonl, tsv and csv files. Any task is one of text to text, as in T5 (Raffel et al. 2020,
-arXiv:1910.10683, sec. 2.4): `template` writes the columns of a row as its source, `prefix` names
-the task, and a label is its own text.
+columns of jsonl, tsv and csv files. Both have one tokenizer, or each its own. Any task is one of
+text to text, as in T5 (Raffel et al. 2020, arXiv:1910.10683, sec. 2.4): `template` writes the
+columns of a row as its source, `prefix` names the task, and a label is its own text.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from pydantic import Field as Setting
+from pydantic import model_validator
 
 from nlpkit.config import FrozenConfig
 from nlpkit.objectives._abilities import Prompt
 from nlpkit.objectives._source_target import SourceTarget
 from nlpkit.objectives._task import Item, RowError, Task, counted, kind_of, shorten
 from nlpkit.objectives.contract import ModelSettings, check_length
+from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
     from nlpkit.data.items import Row
@@ -57,6 +59,18 @@ class Config(FrozenConfig):
         "training alone; default: that of the family's paper, such as 0.1 for transformer",
     )
 
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if self.template is None:
+            return self
+        if {*"{}"} & {*_FIELD.sub("", self.template)}:
+            raise ValueError("template: has a single brace; {{ and }} are braces")
+        names = [found[1] for found in _FIELD.finditer(self.template) if found[1] is not None]
+        if not all(names) or not names:
+            which = "{} names" if names else "it names"
+            raise ValueError(f"template: {which} no column; {{COLUMN}} is a value of the row")
+        return self
+
 
 class Objective(SourceTarget, Task):
     """Examples and loss of a target from a source."""
@@ -65,6 +79,7 @@ class Objective(SourceTarget, Task):
     parts = ("seq2seq",)
     columns: tuple[str, ...] = ("source", "target")
     metrics: tuple[str, ...] = ("bleu",)
+    two_tokenizers = True
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         """Bind the settings.
@@ -79,11 +94,11 @@ class Objective(SourceTarget, Task):
         self.max_length = config.max_length
         self.max_new_tokens = config.max_target_length or config.max_length
         check_length(max(self.max_length, self.max_new_tokens), model_config)
-        prefix = len(tokenizer.encode(config.prefix))
+        prefix = len(self.source_tokenizer.encode(config.prefix))
         if prefix + 2 > self.max_length:
             raise ValueError(
                 f"objective.max_length: {self.max_length} leaves no tokens for a source after "
-                f"{prefix} tokens of objective.prefix and the end token"
+                f"{number_of(prefix, 'tokens')} of objective.prefix and the end token"
             )
 
     @classmethod
@@ -91,12 +106,25 @@ class Objective(SourceTarget, Task):
         """Return the columns of source and target."""
         if config.template is None:
             return (config.source, config.target)
-        named = [name for name in _FIELD.findall(config.template) if name]
+        named = [name for name in _FIELD.findall(config.template) if name]  # not {{ and }}
         return (*dict.fromkeys(named), config.target)
 
     def encode_input(self, text: str) -> list[int]:
         """Return the ids of a source, with the prefix in front of it."""
-        return self.tokenizer.encode(self.config.prefix + text) if text else []
+        return self.source_tokenizer.encode(self.config.prefix + text) if text else []
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Return the ids of each text: of the sources and targets of rows, in turn."""
+        if self.source_tokenizer is self.tokenizer or not texts:
+            return super().encode(texts)
+        sources = self.source_tokenizer.encode_batch(texts[::2])
+        targets = self.tokenizer.encode_batch(texts[1::2])
+        return [ids for pair in zip(sources, targets, strict=True) for ids in pair]
+
+    def unk_of(self, part: int) -> int | None:
+        """Return the id of unknown tokens in the source (0) or the target (1), or None."""
+        unk_id: int | None = (self.tokenizer if part else self.source_tokenizer).unk_id
+        return unk_id
 
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
         """Return the source, and slots for its target; what is too long loses its end.
@@ -109,17 +137,12 @@ class Objective(SourceTarget, Task):
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return source and target; raise `RowError`."""
-        return self.config.prefix + self.source(row), written(row, self.config.target)
+        return self.sides(self.config, row)
 
-    def source(self, row: Row) -> str:
-        """Return the source of a row without the prefix; raise `RowError`."""
-        if self.config.template is None:
-            return row.text(self.config.source)
-
-        def value(found: re.Match[str]) -> str:
-            return found[0][0] if found[1] is None else written(row, found[1])
-
-        return _FIELD.sub(value, self.config.template)
+    @classmethod
+    def sides(cls, config: Any, row: Row) -> tuple[str, str]:
+        """Return source and target, also what trains their tokenizers; raise `RowError`."""
+        return config.prefix + source_of(config, row), written(row, config.target)
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
         """Return the item of a row; a source or target that is too long loses its end."""
@@ -127,7 +150,7 @@ class Objective(SourceTarget, Task):
         target, target_cut = shorten(ids[1], self.max_new_tokens - 1, "start")
         cut = counted(source_cut, "source") | counted(target_cut, "target")
         size = len(source) + len(target) + 2
-        label, text = written(row, self.config.target), self.source(row)
+        label, text = written(row, self.config.target), source_of(self.config, row)
         return Item((source, target), label, size, cut, text)
 
     def unlearned(self, item: Item) -> int:
@@ -139,9 +162,23 @@ class Objective(SourceTarget, Task):
         return self.made(*item.parts)
 
 
+def source_of(config: Config, row: Row) -> str:
+    """Return the source of a row without the prefix; raise `RowError`."""
+    if config.template is None:
+        return row.text(config.source)
+
+    def value(found: re.Match[str]) -> str:
+        return found[0][0] if found[1] is None else written(row, found[1])
+
+    return _FIELD.sub(value, config.template)
+
+
 def written(row: Row, column: str) -> str:
-    """Return a value of a row as text, also a number; raise `RowError` if it is neither."""
+    """Return a value of a row as text, also a number; raise `RowError` if it is neither.
+
+    A whole number has no decimal point: 2.0 is `2`.
+    """
     value = row.value(column)
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise RowError(f'"{column}" is {kind_of(value)}, neither text nor a number')
-    return value if isinstance(value, str) else f"{value:g}"
+    return f"{value:.15g}" if isinstance(value, float) else str(value)

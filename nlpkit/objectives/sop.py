@@ -25,8 +25,8 @@ from nlpkit.config import FrozenConfig
 from nlpkit.data.marks import Marked
 from nlpkit.errors import UsageError
 from nlpkit.objectives._cutting import cut_sentences
-from nlpkit.objectives._pairs import Pairing, part, sentence_starts
-from nlpkit.objectives.contract import Field, Loss, ModelSettings, Spans, Term
+from nlpkit.objectives._pairs import Pairing, choice_loss, part, sentence_starts
+from nlpkit.objectives.contract import Field, Loss, ModelSettings, Spans
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,7 @@ class Config(FrozenConfig):
 class Objective(Pairing):
     """Examples and loss of sentence order prediction."""
 
-    parts = ("sop",)
+    parts = ("sop", "sop_accuracy")
     fields: Mapping[str, Field] = {
         **Pairing.fields,
         "sentence_order_label": Field(np.int64, per="sequence"),
@@ -63,7 +63,7 @@ class Objective(Pairing):
             ValueError: `max_length` is more than the model has positions.
         """
         super().__init__(config, tokenizer, model_config)
-        self.extra = config.segments + 1
+        self.extra = self.frame.size(config.segments)
         self.orders = list(permutations(range(config.segments)))
         names: tuple[str, ...] = ("in_order", "swapped")
         if config.segments > 2:
@@ -78,7 +78,7 @@ class Objective(Pairing):
             return {}
         from torch import nn
 
-        size = self.model_config.state_size  # type: ignore[attr-defined]
+        size = self.model_config.state_size
         layer = nn.Linear(size, len(self.orders))
         nn.init.normal_(layer.weight, std=0.02)
         nn.init.zeros_(layer.bias)
@@ -108,9 +108,8 @@ class Objective(Pairing):
 
     def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Return the texts in the order of the piece."""
-        ids, order = example["input_ids"], self.orders[int(example["sentence_order_label"][0])]
-        stops = np.flatnonzero((ids == self.delimiter) | (ids == self.end))
-        texts = [ids[a + 1 : b] for a, b in pairwise([0, *stops[: len(order) - 1], len(ids) - 1])]
+        order = self.orders[int(example["sentence_order_label"][0])]
+        texts = self.frame.texts(example["input_ids"], len(order))
         return [texts[order.index(number)] for number in range(len(order))]
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
@@ -118,13 +117,10 @@ class Objective(Pairing):
         return {"sop": len(batch["sentence_order_label"])}
 
     def loss(self, model: Any, hidden: torch.Tensor, batch: Batch) -> Loss:
-        """Return cross entropy over the sequences."""
-        import torch.nn.functional as F
-
+        """Return cross entropy over the sequences, and the accuracy for the log."""
         labels = batch.fields["sentence_order_label"]
         if len(self.orders) == 2:
             logits = model.pair_logits(hidden, batch.lengths)
         else:
             logits = model.objective_heads[HEAD](model.summary(hidden, batch.lengths))
-        total = F.cross_entropy(logits.float(), labels, reduction="sum")
-        return Loss({"sop": Term(total, len(labels))})
+        return choice_loss("sop", logits, labels)

@@ -82,7 +82,7 @@ class Objective(TextMasking):
         """Return the layers of the span boundary objective."""
         if not self.config.boundary_weight:
             return {}
-        return {HEAD: boundary_head(self.model_config.state_size)}  # type: ignore[attr-defined]
+        return {HEAD: boundary_head(self.model_config.state_size)}
 
     def draw(
         self, example: Mapping[str, np.ndarray], where: np.ndarray, rng: np.random.Generator

@@ -23,6 +23,7 @@ from nlpkit.objectives._framed import FramedConfig, FramedTask
 from nlpkit.objectives._task import Answer, Item, RowError, kind_of
 from nlpkit.objectives._windows import Located, word_windows
 from nlpkit.objectives.contract import IGNORE, Field, Loss, Term, TrainedModel
+from nlpkit.plural import number_of
 from nlpkit.score.metrics._entities import WrongTag, is_allowed, parsed
 
 if TYPE_CHECKING:
@@ -134,8 +135,8 @@ class Objective(FramedTask):
         words, tags = _words(row, self.config.words), _tags(row, self.config)
         if len(words) != len(tags):
             raise RowError(
-                f'"{self.config.words}" has {len(words)} words and "{self.config.tags}" '
-                f"{len(tags)} tags"
+                f'"{self.config.words}" has {number_of(len(words), "words")} and '
+                f'"{self.config.tags}" {number_of(len(tags), "tags")}'
             )
         for number, (word, tag) in enumerate(zip(words, tags, strict=True), 1):
             if tag not in self.numbers:

@@ -95,7 +95,8 @@ class Objective(Masking, Pairing):
         self.inputs = tuple(name for name in self.inputs if name != other)
         self.fields = {name: kind for name, kind in self.fields.items() if name != other}
         if config.monolingual:
-            self.extra, self.slack = 4, 1  # each text has two tokens around it, a pair three
+            self.extra = 2 * self.frame.size()
+            self.slack = self.extra - self.frame.size(2)
             self.parts = KINDS
             self.fields["monolingual"] = Field(np.int64, per="sequence", names=KINDS)
         known = getattr(model_config, setting)
@@ -126,8 +127,9 @@ class Objective(Masking, Pairing):
         cut = len(ids) - int(second.sum())
         if cut == len(ids):
             raise DataError(
-                "objective: tlm reads pairs of a text and its translation; set data.format: "
-                "parallel and name both files"
+                "objective: tlm reads pairs of a text and its translation, and a document has one "
+                "alone; set data.format: parallel and name both files; if that is so, remove the "
+                "cache (data.cache), where an older version kept pairs with an empty text"
             )
         apart = bool(self.config.monolingual) and rng.random() < self.config.monolingual
         texts = (part(ids, 0, cut), part(ids, cut, len(ids)))
@@ -145,15 +147,17 @@ class Objective(Masking, Pairing):
 
     def _apart(self, texts: Sequence[Marked]) -> dict[str, np.ndarray]:
         """Return the texts as two sequences, with their sides as token types."""
-        frames = [np.concatenate([[self.start], text.ids, [self.end]]) for text in texts]
-        side = np.repeat(np.arange(2), [len(frame) for frame in frames])
-        return {"input_ids": np.concatenate(frames).astype(np.int64), "token_type_ids": side}
+        framed = [self.frame.ids([text.ids], np.int64) for text in texts]
+        side = np.repeat(np.arange(2), [*map(len, framed)])
+        return {"input_ids": np.concatenate(framed), "token_type_ids": side}
 
     def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Return the two texts of an example."""
-        ids, (_, second) = example["input_ids"], np.flatnonzero(example["position_ids"] == 0)
-        before = len(example.get(LENGTHS, [0])) - 1  # tokens before the second text in its sequence
-        return [ids[1 : second - 1], ids[second + before : -1]]
+        ids = example["input_ids"]
+        sizes = example.get(LENGTHS, np.array([len(ids)]))
+        if len(sizes) == 1:
+            return self.frame.texts(ids, 2)
+        return [self.frame.texts(each, 1)[0] for each in np.split(ids, sizes[:1])]
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return cross entropy over the targets; `parts` has that of each kind of sequence."""

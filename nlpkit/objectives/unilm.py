@@ -112,17 +112,11 @@ class Objective(Masking, Pairing):
         elif MASKS[kind] == "right":
             first = position
         elif MASKS[kind] == "source":
-            last = np.maximum(position, cut + 1)
+            last = np.maximum(position, len(self.frame.start) + cut)
         if self.config.mask_types:
             example["token_type_ids"] = TYPES[kind][example["token_type_ids"]]
         example |= {"first": first, "last": last, "mask": np.array([kind])}
         return self.masked(example, rng)
-
-    def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the two texts of an example."""
-        ids = example["input_ids"]
-        (stops,) = np.nonzero((ids == self.delimiter) | (ids == self.end))
-        return [ids[1 : stops[0]], ids[stops[0] + 1 : -1]]
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of predicted tokens."""

@@ -19,10 +19,12 @@ from nlpkit.data.store import Callbacks, Corpus
 from nlpkit.errors import UsageError
 from nlpkit.models.flops import step_flops
 from nlpkit.objectives.contract import IGNORE
+from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
 from nlpkit.runs import build, checks
 from nlpkit.runs.model_part import model_part
 from nlpkit.runs.parts import Data, ModelPart
+from nlpkit.tokenizers._source_and_target import of_sources
 from nlpkit.train import machine
 from nlpkit.train.duration import batches_per_epoch, long_warmup, resolve_steps
 from nlpkit.train.log import Log
@@ -195,7 +197,7 @@ def table_of_batch(plan: Plan) -> Iterator[str]:
             empty = [""] * (len(names) + len(others))
             for row in range(stop - batch.fields[SOURCE_LENGTHS][number], stop):
                 values = [str(batch.fields[name][row].item()) for name in sources]
-                token = _shown(tokenizer, batch.fields[sources[0]][row])
+                token = _shown(of_sources(tokenizer), batch.fields[sources[0]][row])
                 yield "\t".join([str(number), token, *empty, *values, *[""] * len(last)])
         for row in range(start, start + length):
             values = [str(batch.fields[name][row].item()) for name in names]
@@ -234,6 +236,8 @@ def _shown(tokenizer: Any, token: int) -> str:
 def draw_mask(plan: Plan, path: Path) -> None:
     """Draw who sees whom in the first batch: the whole pack, and its shortest sequence.
 
+    Each kind of a layer or of a share of the heads has a row of the picture.
+
     Raises:
         UsageError: there is no attention, or no text, to draw; matplotlib is not installed.
     """
@@ -244,9 +248,14 @@ def draw_mask(plan: Plan, path: Path) -> None:
     tokenizer = _tokenizer(plan)
     batch = to_device(plan.first, torch.device("cpu"))
     layout = Layout.of(batch.lengths, "cpu")
-    mask = attention.dense_mask(plan.part.config.kinds[0], layout, batch.fields)
+    kinds = [part for c in dict.fromkeys(plan.part.config.kinds) for part in c.shares or (c,)]
+    masks = {}
+    for kind in [kind for kind in kinds if hasattr(kind.module, "mask")] or kinds[:1]:
+        settings = [f"{name} {value}" for name, value in kind.config if value is not None]
+        mask = attention.dense_mask(kind, layout, batch.fields)
+        masks[", ".join([kind.kind, *settings])] = mask.numpy()
     words = [_shown(tokenizer, token) for token in batch.fields["input_ids"]]
-    mask_figure(mask.numpy(), layout.spans, words, path)
+    mask_figure(masks, layout.spans, words, path)
 
 
 def dry_run(resolved: Resolved, run_path: Path, device: str, log: Log) -> dict[str, Any]:
@@ -255,8 +264,9 @@ def dry_run(resolved: Resolved, run_path: Path, device: str, log: Log) -> dict[s
     description = describe(plan)
     batch = plan.first
     log.info(
-        f"recipe, data and objective are in order: the first batch has {len(batch.lengths)} "
-        f"sequences, {batch.tokens:,} tokens, {batch.targets:,} targets; "
-        f"{plan.settings.steps:,} steps in all"
+        "recipe, data and objective are in order: the first batch has "
+        f"{number_of(len(batch.lengths), 'sequences')}, {number_of(batch.tokens, 'tokens')}, "
+        f"{number_of(batch.targets, 'targets')}; "
+        f"{number_of(plan.settings.steps, 'steps')} in all"
     )
     return description

@@ -63,7 +63,9 @@ class Recipe(FrozenConfig):
         description="training objective, or a list of them with weights"
     )
     tokenizer: Tokenizer | None = Field(
-        None, validate_default=True, description="kind: NAME to train one, or path: DIR"
+        None,
+        validate_default=True,
+        description="kind: NAME to train one, or path: DIR; or source and target, one for each",
     )
     data: Any = Field(
         default_factory=dict, validate_default=True, description="files for training and evaluation"
@@ -109,6 +111,8 @@ class Recipe(FrozenConfig):
                 names = ", ".join(objective.name for objective in objectives)
                 raise ValueError(f"objective {names} reads no text: remove the section tokenizer")
             return value
+        if info.field_name == "tokenizer" and "objective" not in info.data:
+            return value  # an objective that is wrong may read no text
         if info.data.get("init_from", "not checked") is None:
             if value is None:
                 raise PydanticCustomError("missing", "missing")

@@ -31,6 +31,8 @@ def problems(recipe: Any, document: Document) -> list[Problem]:
     if not found:
         config = with_attention(config, recipe.attention.choices)
         found = list(of_objectives(recipe.objective, recipe.model.family, config))
+    if recipe.tokenizer is not None and recipe.tokenizer.sides is not None:
+        found += of_tokenizers(recipe.objective, recipe.model.family, config)
     return [Problem.at(document.place(path), path, what) for path, what in found]
 
 
@@ -40,17 +42,46 @@ def with_attention(config: ModelConfig, choices: tuple[Choice, ...]) -> Any:
 
 
 def of_attention(section: Attention, config: ModelConfig) -> Iterator[Misfit]:
-    """Yield the kinds that a family cannot have, and a backend that a kind does not take."""
+    """Yield the kinds that a family cannot have, and a backend that nothing takes."""
     for number, choice in enumerate(section.choices):
         if reason := config.refuses_attention(choice):
             path: Path = ("attention", "layers", number) if section.layers else ("attention",)
             yield (*path, "kind"), f"{choice.kind} does not fit the model: {reason}"
+    if section.backend != "auto" and not config.kinds:
+        yield ("attention", "backend"), "the model has no attention to compute; set it to auto"
     own = [c.kind for c in section.choices or config.kinds if isinstance(c.module, ComputedKind)]
     if own and section.backend != "auto":
         yield (
             ("attention", "backend"),
             f"kind {own[0]} computes itself and takes no backend; set it to auto",
         )
+
+
+def of_tokenizers(
+    objectives: Sequence[Objective], family: str, config: ModelConfig
+) -> Iterator[Misfit]:
+    """Yield why sources and targets cannot have a tokenizer each."""
+    path: Path = ("tokenizer", "source")
+    if not hasattr(config, "source_vocab_size"):
+        known = [n for n in registry.names("models") if _has_two_vocabularies(n)]
+        yield (
+            path,
+            f"family {family} has one vocabulary for sources and targets; a vocabulary for each "
+            f"have: {', '.join(known)}",
+        )
+    single = [o.name for o in objectives if not _takes_two_tokenizers(o.name)]
+    if single:
+        known = [n for n in registry.names("objectives") if _takes_two_tokenizers(n)]
+        yield path, f"objective {single[0]} takes one tokenizer; two take: {', '.join(known)}"
+
+
+def _has_two_vocabularies(family: str) -> bool:
+    return "source_vocab_size" in registry.load("models", family).Config.model_fields
+
+
+def _takes_two_tokenizers(objective: str) -> bool:
+    made = registry.load("objectives", objective).Objective
+    return getattr(made, "two_tokenizers", False) is True
 
 
 def of_objectives(
@@ -74,6 +105,8 @@ def of_objectives(
                 f"{section.name} has a loss called {twice[0]}, as {owners[twice[0]]} before it; "
                 "remove one of them",
             )
+        elif kinds := _of_kinds(section.name, made, config):
+            yield from kinds
         elif lacking := missing(made, config):
             yield (
                 path,
@@ -104,6 +137,34 @@ def of_objectives(
             for of, what in _of_mixture(section.config, family, config):
                 yield (*path[:-1], "of", of, "name"), what
         owners |= dict.fromkeys(made.parts, section.name)
+
+
+def _of_kinds(name: str, objective: Any, config: ModelConfig) -> list[Misfit]:
+    """Return the recipe's kinds of attention with which the objective does not train the family.
+
+    Empty if other kinds would not be enough.
+    """
+    if missing(objective, config.model_copy(update={"attention": ()})):
+        return []
+    found: list[Misfit] = []
+    for number, choice in enumerate(config.attention):
+        if lacking := missing(objective, with_attention(config, (choice,))):
+            layer: Path = ("layers", number) if len(config.attention) > 1 else ()
+            needed = ", ".join(f"{n} ({CAPABILITIES[n]})" for n in lacking if n in CAPABILITIES)
+            what = f"{choice.kind} is {config.kinds[number].visibility}, and {name} needs {needed}"
+            fitting = ", ".join(_fitting(objective, config))
+            found.append((("attention", *layer, "kind"), f"{what}; kinds that fit: {fitting}"))
+    return found
+
+
+def _fitting(objective: Any, config: ModelConfig) -> list[str]:
+    """Return the kinds of attention with which the objective trains the model."""
+    return [
+        choice.kind
+        for choice in map(Choice.of, registry.names("attention/kinds"))
+        if not config.refuses_attention(choice)
+        and not missing(objective, with_attention(config, (choice,)))
+    ]
 
 
 def _of_mixture(
@@ -191,10 +252,5 @@ def _suited(objective: Any, config: ModelConfig) -> str:
     """Return a remark that names the families that the objective trains, or a kind of attention."""
     if families := families_for(objective):
         return f"; it trains: {', '.join(families)}"
-    fitting = [
-        choice.kind
-        for choice in map(Choice.of, registry.names("attention/kinds"))
-        if not config.refuses_attention(choice)
-        and not missing(objective, with_attention(config, (choice,)))
-    ]
+    fitting = _fitting(objective, config)
     return f"; set attention: {{kind: {fitting[0]}}}" if fitting else ""

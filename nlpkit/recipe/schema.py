@@ -9,9 +9,10 @@ from pydantic.json_schema import models_json_schema
 
 from nlpkit import registry
 from nlpkit.config import FrozenConfig
+from nlpkit.objectives._members import Member
 from nlpkit.part import Part
 from nlpkit.recipe import Recipe, sections
-from nlpkit.recipe.sections import Attention, AttentionLayer, Model, Objective, Tokenizer
+from nlpkit.recipe.sections import Attention, AttentionLayer, Model, Objective, Side, Tokenizer
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
@@ -19,31 +20,42 @@ Schema = dict[str, Any]
 
 def schema() -> Schema:
     """Return the schema; a section that names a part allows the settings of that part alone."""
-    sections_of_parts = (Model, Tokenizer, Objective, Attention, AttentionLayer)
+    sections_of_parts = (Model, Tokenizer, Side, Objective, Member, Attention, AttentionLayer)
     parts = {part: _configs(part) for part in sections_of_parts}
     fixed = {section: sections.fixed_config(section) for section in sections.FIXED}
     configs: list[type[FrozenConfig]] = [*fixed.values()]
     configs += [config for chosen in parts.values() for config in chosen.values()]
+    configs += [Member]
     references, holder = models_json_schema([(each, "validation") for each in configs])
     defs: dict[str, Schema] = holder["$defs"]
 
+    def name_of(config: type[FrozenConfig]) -> str:
+        return references[config, "validation"]["$ref"].rpartition("/")[2]
+
     def written(config: type[FrozenConfig]) -> Schema:
-        return defs[references[config, "validation"]["$ref"].rpartition("/")[2]]
+        return defs[name_of(config)]
 
     by_part = {
         part: _part(part, {name: written(config) for name, config in chosen.items()})
         for part, chosen in parts.items()
     }
-    objectives = {"type": "array", "minItems": 1, "items": by_part[Objective]}
+    defs[name_of(Member)] = by_part[Member]  # what mixtures refer to
+    once = {part: {"$ref": f"#/$defs/{part.__name__}"} for part in (Objective, Side)}
+    defs |= {part.__name__: by_part[part] for part in once}  # they are used more than once
+    objectives = {"type": "array", "minItems": 1, "items": once[Objective]}
     special = {
         "model": by_part[Model],
         "tokenizer": by_part[Tokenizer],
-        "objective": {"anyOf": [by_part[Objective], objectives]},
+        # Not `anyOf`: a mistake in a list is then said of its entry.
+        "objective": {"if": {"type": "array"}, "then": objectives, "else": once[Objective]},
         "attention": by_part[Attention],
         **{section: written(config) for section, config in fixed.items()},
     }
     for name in ("model", "tokenizer", "lora"):  # a written-out recipe says null of these
         special[name] = {"anyOf": [special[name], {"type": "null"}], "default": None}
+    own = by_part[Tokenizer]["properties"]
+    for side in ("source", "target"):
+        own[side] |= once[Side]
     own = by_part[Attention]["properties"]
     own["backend"]["enum"] = ["auto", *registry.names(sections.BACKENDS)]
     own["layers"]["items"] = by_part[AttentionLayer]
@@ -73,6 +85,9 @@ def _part(part: type[Part], configs: dict[str, Schema]) -> Schema:
     """Return the schema of a section whose `part.KEY` decides which settings it may hold."""
     own: Schema = part.model_json_schema()["properties"]
     del own["config"]
+    if part is Tokenizer:  # `schema` says more of them
+        sides = ("source", "target")
+        own |= {side: {"description": part.model_fields[side].description} for side in sides}
     # A dotted name is a module of the user's, whose settings are not known here.
     module = {"type": "string", "pattern": r"\w\.\w"}
     own[part.KEY] = {
@@ -99,10 +114,17 @@ def _part(part: type[Part], configs: dict[str, Schema]) -> Schema:
         }
         plain = {"properties": own, "additionalProperties": False}
         return section | {"allOf": [*rules, {"if": {"required": [part.KEY]}, "else": plain}]}
-    if part is Tokenizer:
-        finished = {"required": ["path"], "maxProperties": 1}
-        trained = {"required": [part.KEY], "not": {"required": ["path"]}}
-        return section | {"oneOf": [trained, finished]}
+    if part in (Tokenizer, Side):
+        others = [name for name in ("path", "source", "target") if name in own]
+        trained = {
+            "required": [part.KEY],
+            "not": {"anyOf": [{"required": [name]} for name in others]},
+        }
+        finished: Schema = {"required": ["path"], "maxProperties": 1}
+        ways = [trained, finished]
+        if part is Tokenizer:
+            ways.append({"required": ["source", "target"], "maxProperties": 2})
+        return section | {"oneOf": ways}
     if part is Model:  # beside init_from, a rate of dropout alone
         rates = {"patternProperties": {"dropout$": {"type": "number"}}}
         alone = rates | {"properties": {part.KEY: own[part.KEY]}, "additionalProperties": False}

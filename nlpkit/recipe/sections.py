@@ -12,6 +12,7 @@ from pydantic import (
     Field,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
@@ -73,37 +74,77 @@ class Objective(Part):
     config: Any = None
 
 
-class Tokenizer(Part):
-    """A tokenizer trained on `data.train` (`kind`), or a trained one (`path`).
-
-    With `init_from` it must begin with the tokens of the checkpoint; with `kind`, the tokenizer of
-    the checkpoint grows on `data.train` to `vocab_size`.
-    """
+class _Tokenizer(Part):
+    """What every section of a tokenizer checks; the others declare `kind` after `path`."""
 
     FOLDER = "tokenizers"
     KEY = "kind"
     path: str | None = Field(None, min_length=1, description="directory of a trained tokenizer")
+
+    @field_validator("kind", mode="before", check_fields=False)
+    @classmethod
+    def _one_of_them(cls, kind: Any, info: ValidationInfo) -> Any:
+        if "path" not in info.data:
+            return kind
+        # A side that is wrong is not in `data`; it is given, too.
+        others = [name for name in ("path", "source", "target") if name in cls.model_fields]
+        given = [name for name in others if info.data.get(name, "wrong") is not None]
+        if kind is None and not given:
+            raise PydanticCustomError("missing", "missing")
+        if kind is not None and given:
+            raise ValueError(f"kind and {given[0]} exclude each other: remove one of them")
+        return kind
+
+    @field_validator("config", mode="before", check_fields=False)
+    @classmethod
+    def _nothing_beside_path(cls, value: Any, info: ValidationInfo) -> Any:
+        if value and "kind" in info.data and info.data["kind"] is None:
+            settings = ", ".join(value)
+            if info.data.get("path") is not None:
+                raise ValueError(f"{settings}: not beside path, whose tokenizer is already trained")
+            if any(info.data.get(name) is not None for name in ("source", "target")):
+                raise ValueError(f"{settings}: not beside source and target; set it for each")
+        return value or None if info.data.get("kind") is None else value
+
+
+class Side(_Tokenizer):
+    """The tokenizer of sources or of targets: trained on them (`kind`), or trained (`path`)."""
+
+    kind: Annotated[str, name_in("tokenizers")] | None = Field(
+        None, validate_default=True, description="tokenizer to train on this side of data.train"
+    )
+    config: Any = None
+
+
+class Tokenizer(_Tokenizer):
+    """A tokenizer trained on `data.train` (`kind`), or a trained one (`path`).
+
+    With `init_from` it must begin with the tokens of the checkpoint; with `kind`, the tokenizer of
+    the checkpoint grows on `data.train` to `vocab_size`. Sources and targets may have a tokenizer
+    each (`source`, `target`), and so a vocabulary each.
+    """
+
+    source: Side | None = Field(None, description="tokenizer of the sources alone; see target")
+    target: Side | None = Field(None, description="tokenizer of the targets alone; see source")
     kind: Annotated[str, name_in("tokenizers")] | None = Field(
         None, validate_default=True, description="tokenizer to train on data.train"
     )
     config: Any = None
 
-    @field_validator("kind", mode="before")
-    @classmethod
-    def _one_of_two(cls, kind: Any, info: ValidationInfo) -> Any:
-        if "path" in info.data and (kind is None) == (info.data["path"] is None):
-            if kind is None:
-                raise PydanticCustomError("missing", "missing")
-            raise ValueError("kind and path exclude each other: remove one of them")
-        return kind
+    @model_validator(mode="after")
+    def _both_sides(self) -> "Tokenizer":
+        sides = {"source": self.source, "target": self.target}
+        lacking = [name for name, side in sides.items() if side is None]
+        if len(lacking) == 1:
+            raise ValueError(f"{lacking[0]}: missing; sources and targets have a tokenizer each")
+        if not lacking and self.path is not None:
+            raise ValueError("path: not beside source and target: remove one of them")
+        return self
 
-    @field_validator("config", mode="before")
-    @classmethod
-    def _nothing_beside_path(cls, value: Any, info: ValidationInfo) -> Any:
-        if info.data.get("path") is not None and value and "kind" in info.data:
-            settings = ", ".join(value)
-            raise ValueError(f"{settings}: not beside path, whose tokenizer is already trained")
-        return value or None if info.data.get("kind") is None else value
+    @property
+    def sides(self) -> tuple[Side, Side] | None:
+        """The tokenizers of sources and of targets; None: there is one for both."""
+        return None if self.source is None or self.target is None else (self.source, self.target)
 
 
 class AttentionLayer(Part):

@@ -3,7 +3,7 @@
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import Unsupported
+from nlpkit.plural import number_of
 from nlpkit.report.svg import MARKERS, PALETTE, Chart, Line, span
 
 READABLE = 48  # up to this number of tokens or classes the axes have labels
@@ -109,30 +110,37 @@ def _curve(axes: Any, line: Line) -> None:
 
 
 def mask_figure(
-    mask: np.ndarray, spans: list[tuple[int, int]], tokens: list[str], path: Path
+    masks: Mapping[str, np.ndarray], spans: list[tuple[int, int]], tokens: list[str], path: Path
 ) -> None:
-    """Draw the mask (N, N) of a packed batch, and the mask of its shortest sequence.
+    """Draw each mask (N, N) of a packed batch, and that of its shortest sequence, in a row.
 
-    Dark cells are visible; rows are queries, columns are keys.
+    `masks` has them by name. Dark cells are visible; rows are queries, columns are keys.
     """
     plt = _pyplot()
     start, stop = min(spans, key=lambda span: span[1] - span[0])
-    figure, (whole, one) = plt.subplots(1, 2, figsize=(13, 6.5), layout="constrained")
-    whole.imshow(mask, cmap="Blues", interpolation="nearest", vmin=0, vmax=1)
-    whole.set_title(f"the pack: {len(spans)} sequences, {len(mask)} tokens, no padding")
-    one.imshow(mask[start:stop, start:stop], cmap="Blues", interpolation="nearest", vmin=0, vmax=1)
-    one.set_title(f"its shortest sequence: {stop - start} tokens")
-    for axes in (whole, one):
-        axes.set_xlabel("key")
-        axes.set_ylabel("query")
-    if stop - start <= READABLE:
-        ticks = range(stop - start)
-        one.set_xticks(ticks, tokens[start:stop], rotation=90, fontsize=7)
-        one.set_yticks(ticks, tokens[start:stop], fontsize=7)
+    figure, grid = plt.subplots(
+        len(masks), 2, figsize=(13, 6.5 * len(masks)), layout="constrained", squeeze=False
+    )
+    for (name, mask), (whole, one) in zip(masks.items(), grid, strict=True):
+        colours = {"cmap": "Blues", "interpolation": "nearest", "vmin": 0, "vmax": 1}
+        whole.imshow(mask, **colours)
+        whole.set_title(
+            f"{name}\nthe pack: {number_of(len(spans), 'sequences')}, "
+            f"{number_of(len(mask), 'tokens')}, no padding"
+        )
+        one.imshow(mask[start:stop, start:stop], **colours)
+        one.set_title(f"{name}\nits shortest sequence: {number_of(stop - start, 'tokens')}")
+        for axes in (whole, one):
+            axes.set_xlabel("key")
+            axes.set_ylabel("query")
+        if stop - start <= READABLE:
+            ticks = range(stop - start)
+            one.set_xticks(ticks, tokens[start:stop], rotation=90, fontsize=7)
+            one.set_yticks(ticks, tokens[start:stop], fontsize=7)
     _save(plt, figure, path)
 
 
-def alignment_figure(alignments: Sequence[Alignment], path: Path) -> None:
+def alignment_figure(alignments: Sequence[Alignment], title: str, path: Path) -> None:
     """Draw a panel for each alignment; columns are tokens of the source, rows of the target."""
     plt = _pyplot()
     rows = math.ceil(len(alignments) / 2)
@@ -150,6 +158,7 @@ def alignment_figure(alignments: Sequence[Alignment], path: Path) -> None:
         axes.set_yticks(range(len(each.target)), each.target, fontsize=9)
         axes.set_xlabel("source")
         axes.set_ylabel("written")
+    figure.suptitle(title)
     figure.colorbar(image, ax=grid, shrink=0.4, label="weight")
     _save(plt, figure, path)
 
@@ -176,7 +185,7 @@ def confusion_figure(labels: Sequence[str], counts: Sequence[Sequence[int]], pat
     axes.set_xlabel("predicted")
     axes.set_ylabel("right")
     right = int(np.trace(table))
-    axes.set_title(f"{right:,} of {table.sum():,} rows right", fontsize=10)
+    axes.set_title(f"{right:,} of {number_of(table.sum(), 'rows')} right", fontsize=10)
     if len(labels) <= READABLE:
         turned = 90 if max(map(len, labels)) > 3 else 0
         axes.set_xticks(range(len(labels)), labels, rotation=turned)

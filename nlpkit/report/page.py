@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from nlpkit import __version__
+from nlpkit.plural import all_of, number_of
 from nlpkit.report import svg
 from nlpkit.report.history import ORDER, RESULT, History, first_difference
 from nlpkit.report.style import SCRIPT, STYLE
@@ -187,7 +188,7 @@ def _evaluations(histories: Sequence[History]) -> str:
         parts = sorted({name for f in figures.values() for name in (f.get("losses") or {})})
         best = history.best[0] if history.best else None
         shown = sorted({*list(figures)[-_LAST:], *([] if best is None else [best])})
-        caption = f"{history.label}: {len(figures):,} evaluations"
+        caption = f"{history.label}: {number_of(len(figures), 'evaluations')}"
         if len(shown) < len(figures):
             caption += f"; the table has the last {_LAST} and the best, the chart has all"
         rows: list[list[Cell]] = []
@@ -218,7 +219,7 @@ def differing(histories: Sequence[History]) -> list[str]:
 def _differences(histories: Sequence[History]) -> str:
     keys = differing(histories)
     rows = [[key, *[h.settings.get(key, "not set") for h in histories]] for key in keys]
-    caption = f"{len(keys)} settings differ (name and out change no result)"
+    caption = f"{number_of(len(keys), 'settings differ')} (name and out change no result)"
     table = _table(caption, ["setting", *[h.label for h in histories]], rows)
     none = "<p>None: every setting is the same.</p>"
     return _section("Differences of the recipes", table if keys else none)
@@ -234,7 +235,7 @@ def _partings(histories: Sequence[History]) -> str:
             if not common:
                 row.append("no step in common")
             elif step is None:
-                row.append(f"equal in all {common:,} common steps")
+                row.append(f"equal in {all_of(common, 'common steps')}")
             else:
                 row.append(f"first differ at step {step:,}")
         rows.append(row)

@@ -7,6 +7,7 @@ import torch
 
 from nlpkit.data.items import Items
 from nlpkit.data.store import Corpus
+from nlpkit.plural import number_of
 from nlpkit.runs.parts import Data
 from nlpkit.runs.run import Run
 from nlpkit.train.best_evaluation import LOSS
@@ -19,15 +20,18 @@ def announce(run: Run, state: State) -> None:
     """Log the model and the data of the run."""
     data, log = run.data, run.log
     parameters = list(run.unwrapped.model.parameters())
+    sources = getattr(run.part.config, "source_vocab_size", None)
     number, trained = (sum(p.numel() for p in ps) for ps in (parameters, _trained(run)))
     log.info(
         f"model: {run.part.family}, {number:,} parameters"
         + (f", vocabulary {data.vocab_size:,}" if data.vocab_size else "")
+        + (f", of sources {sources:,}" if sources else "")
         + (f"; {trained:,} of the parameters are trained" if trained != number else "")
     )
     counts = data.train.counts
-    left_out = ", ".join(f"{n:,} {name}" for name, n in _left_out(data).items() if n) or "nothing"
-    log.info(f"text: {_size(data.train)}, {len(data.examples):,} examples; left out: {left_out}")
+    left_out = ", ".join(number_of(n, name) for name, n in _left_out(data).items() if n)
+    examples = number_of(len(data.examples), "examples")
+    log.info(f"text: {_size(data.train)}, {examples}; left out: {left_out or 'nothing'}")
     for bad in counts.first_bad:
         log.warn(f"skipped {bad}")
     if data.valid is not None:
@@ -36,13 +40,17 @@ def announce(run: Run, state: State) -> None:
         log.info(f"held out: {_size(data.valid)}{known}")
     for name, corpus in (("training", data.train), ("held-out", data.valid)):
         if corpus is not None and corpus.cut:
-            cut = ", ".join(f"{n:,} {kind}" for kind, n in corpus.cut.items())
+            cut = ", ".join(number_of(n, kind) for kind, n in corpus.cut.items())
             log.warn(f"too long in the {name} data: {cut}")
     section = run.resolved.recipe.train
     if section.epochs or section.warmup_ratio:
         log.info(
-            f"training: {run.settings.steps:,} steps"
-            + (f" for {section.epochs:g} epochs" if section.epochs else "")
+            f"training: {number_of(run.settings.steps, 'steps')}"
+            + (
+                f" for {section.epochs:g} epoch{'s' if section.epochs != 1 else ''}"
+                if section.epochs
+                else ""
+            )
             + f", warm-up {run.settings.warmup_steps:,}"
         )
     if note := long_warmup(run.settings):
@@ -60,7 +68,7 @@ def _trained(run: Run) -> Iterator[torch.Tensor]:
 
 
 def _size(corpus: Corpus | Items) -> str:
-    return f"{len(corpus):,} {corpus.NOUN}, {corpus.tokens:,} tokens"
+    return f"{number_of(len(corpus), corpus.NOUN)}, {number_of(corpus.tokens, 'tokens')}"
 
 
 def _left_out(data: Data) -> dict[str, int]:
@@ -79,7 +87,7 @@ def _left_out(data: Data) -> dict[str, int]:
 
 def conclude(run: Run, state: State, held_out: HeldOut | None) -> None:
     """Log the number of steps and the best evaluation."""
-    run.log.info(f"finished {state.step} steps, {state.tokens:,} tokens")
+    run.log.info(f"finished {number_of(state.step, 'steps')}, {number_of(state.tokens, 'tokens')}")
     if held_out is None or run.data.valid is None:
         return
     best_by = run.resolved.recipe.train.best_by

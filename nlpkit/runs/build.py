@@ -26,6 +26,7 @@ from nlpkit.objectives._combined import combined
 from nlpkit.objectives._preprocessed import Preprocessed
 from nlpkit.objectives._task import Task
 from nlpkit.objectives.contract import OwnsHeads
+from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
 from nlpkit.runs import checks, data_files
 from nlpkit.runs.parts import Data, ModelPart
@@ -144,7 +145,7 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
     for name, result in (("data.train", examples), ("data.valid", held_out)):
         if result is not None and not len(result):
             raise DataError(
-                f"{name}: {len(result.corpus):,} documents give no example; left out: "
+                f"{name}: {number_of(len(result.corpus), 'documents give')} no example; left out: "
                 + ", ".join(f"{n:,} {reason}" for reason, n in result.spans.dropped.items())
             )
     inputs = train_inputs, valid_inputs
@@ -197,8 +198,15 @@ def bind_objective(
         part.outputs, part.head_dropout = objective.outputs, objective.dropout
         part.head_kind = objective.head_kind
         notes = any_layout.read_notes(part.source) if part.source else {}
-        part.same_task = notes.get("objective") == objective_notes(resolved, objective)
+        part.same_task = _same_task(notes.get("objective"), objective_notes(resolved, objective))
     return objective
+
+
+def _same_task(old: Any, new: Any) -> bool:
+    """Return whether notes are of the same task; old ones may lack settings that came later."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return all(new.get(name) == value for name, value in old.items())
+    return bool(old == new)
 
 
 def objective_notes(resolved: Resolved, objective: Any) -> Any:

@@ -22,8 +22,10 @@ from nlpkit.checkpoints.family import family_of
 from nlpkit.disk import name_path_in_errors, sync
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
+from nlpkit.models.config import ModelConfig
 from nlpkit.models.rows import vocabulary_size, without_padding
 from nlpkit.runs.opened import find_checkpoint, verify
+from nlpkit.tokenizers._source_and_target import check_sources
 from nlpkit.tokenizers.contract import Tokenizer
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -80,7 +82,10 @@ def convert(
         target_ids=tokenizer_files.target_ids(tokenizer, loaded.config.target_tokens),
     )
     if (kind := str(folders[""][0]["model_type"])).startswith(hf_layout.OWN_TYPE):
-        warn(f"transformers has no model {kind}: nlpkit opens {out}, from_pretrained does not")
+        warn(
+            f"transformers has no {_with_attention(family, loaded.config)}: nlpkit opens {out}, "
+            f"from_pretrained does not (model_type {kind})"
+        )
     dtype = requested or old.precision
     for folder, (settings, tensors) in folders.items():
         kept = {} if folder else old.settings
@@ -114,6 +119,12 @@ def convert(
         "parameters": sum(tensor.numel() for tensor in loaded.state.values()),
         "bytes": sum((out / folder / hf_layout.WEIGHTS).stat().st_size for folder in folders),
     }
+
+
+def _with_attention(family: str, config: ModelConfig) -> str:
+    """Return the name of a family, and its kinds of attention if they are not its own."""
+    kinds = ", ".join(dict.fromkeys(choice.kind for choice in config.attention))
+    return f"{family} with attention {kinds}" if kinds else family
 
 
 def _check_free(out: Path) -> None:
@@ -176,6 +187,7 @@ def _tokenizer(
             f"{path}: the model has {rows} tokens and its tokenizer ({name}) has "
             f"{tokenizer.vocab_size}"
         )
+    check_sources(path, loaded.config, tokenizer)
     return tokenizer
 
 

@@ -76,18 +76,46 @@ def model_part(
             "remove the section"
         )
     part.config = _suited(recipe, part.config)
-    if part.start is not None and part.config != loaded.config:
-        kept = hf_format.outline(part.module().Model, part.config, 1).state_dict().keys()
-        part.start = {k: v for k, v in part.start.items() if k in kept or k.startswith(PREFIX)}
     for path, problem in fit.of_attention(recipe.attention, part.config):
         raise UsageError(f"{dotted(path)}: {problem}")
     part.config = fit.with_attention(part.config, recipe.attention.choices)
+    if recipe.lora is not None and part.config.kinds != loaded.config.kinds:
+        raise UsageError(
+            "attention: adapters are saved without it, so that it must be that of the checkpoint; "
+            "remove the section, or train the whole model"
+        )
+    if part.start is not None and part.config != loaded.config:
+        if part.config.kinds != loaded.config.kinds:
+            part.warnings = [*part.warnings, _other_kinds(part.config, loaded.config)]
+        part.start = _fitting(part, part.start)
     if recipe.lora is not None:
         part.lora = recipe.lora
         targets = lora.targeted(recipe.lora, part.module(), part.config)
         part.targets = {k: v for k, v in targets.items() if f"{k}.weight" in loaded.state}
         part.base_hash = any_layout.base_hash(directory)
     return part
+
+
+def _other_kinds(config: ModelConfig, loaded: ModelConfig) -> str:
+    """Return the warning that a model has other kinds of attention than its checkpoint."""
+    new, old = (", ".join(dict.fromkeys(c.kind for c in each.kinds)) for each in (config, loaded))
+    settings = "" if new != old else " with other settings"
+    return (
+        f"trained with attention {old}, and the model has {new}{settings}: what a kind learns "
+        "itself is randomly initialized"
+    )
+
+
+def _fitting(part: ModelPart, start: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the tensors that the model has; those of a kind of attention in its shapes."""
+    has = hf_format.outline(part.module().Model, part.config, 1).state_dict()
+
+    def fits(name: str, tensor: torch.Tensor) -> bool:
+        if "attention_tensors." in name:
+            return name in has and has[name].shape == tensor.shape
+        return name in has or name.startswith(PREFIX)
+
+    return {name: tensor for name, tensor in start.items() if fits(name, tensor)}
 
 
 def _with_dropout(config: ModelConfig, rates: Mapping[str, float]) -> ModelConfig:
@@ -112,8 +140,9 @@ def _suited(recipe: Recipe, config: ModelConfig) -> ModelConfig:
 
 
 def _plain(config: ModelConfig) -> ModelConfig:
-    """Return the config without attention settings, as in the section `model`."""
-    return config.model_copy(update={"attention": ()})
+    """Return the config without what other sections decide, as in the section `model`."""
+    two = {"source_vocab_size": None} if hasattr(config, "source_vocab_size") else {}
+    return config.model_copy(update={"attention": (), **two})
 
 
 def _family_of_recipe(recipe: Recipe, directory: Path) -> str | None:

@@ -30,8 +30,10 @@ from nlpkit.objectives import _members
 from nlpkit.objectives._combined import combined
 from nlpkit.objectives._preprocessed import Preprocessed
 from nlpkit.objectives.contract import OwnsHeads
+from nlpkit.plural import number_of
 from nlpkit.recipe.fit import missing
 from nlpkit.runs.parts import ModelPart
+from nlpkit.tokenizers._source_and_target import check_sources
 from nlpkit.tokenizers.contract import Tokenizer
 from nlpkit.train import machine
 
@@ -100,6 +102,7 @@ def open_checkpoint(
             f"{directory}: the model has {part.rows} tokens and its tokenizer has "
             f"{tokenizer.vocab_size}"
         )
+    check_sources(directory, part.config, tokenizer)
     objective = _objective(directory, notes, tokenizer, part)
     machine.configure_allocator()
     dtype = _precision(precision, _stored(state, part.vocabulary), target)
@@ -125,7 +128,8 @@ def find_checkpoint(path: Path, info: Callable[[str], None] = lambda _: None) ->
         raise FileError(f"{path}: no such directory; give a checkpoint, or a run such as runs/NAME")
     if runs := seed_runs(path):
         names = ", ".join(str(each) for _, each in runs[:2])
-        raise FileError(f"{path}: holds {len(runs)} runs with different seeds; give one: {names} …")
+        held = number_of(len(runs), "runs with different seeds")
+        raise FileError(f"{path}: holds {held}; give one: {names} …")
     if not path.is_dir():
         raise FileError(f"{path}: not a directory; give the one that contains config.json")
     raise FileError(f"{path}: neither a checkpoint (no config.json) nor a run with checkpoints")
@@ -154,7 +158,8 @@ def _check_finite(directory: Path, state: Mapping[str, torch.Tensor]) -> None:
     wrong = [name for name, tensor in state.items() if not tensor.isfinite().all()]
     if wrong:
         raise DivergedError(
-            f"{directory}: {len(wrong)} of {len(state)} tensors have values that are not finite "
+            f"{directory}: {len(wrong)} of {number_of(len(state), 'tensors')} "
+            f"{'has' if len(wrong) == 1 else 'have'} values that are not finite "
             f"(the first: {wrong[0]}); the training diverged before it was saved; use an earlier "
             "checkpoint"
         )
@@ -225,7 +230,8 @@ def _with_earlier(config: Any, settings: dict[str, Any]) -> dict[str, Any]:
 
 def _fitting(config: Any, model_config: Any) -> dict[str, Any]:
     """Return a smaller `max_length` if the model has fewer positions than the default, else {}."""
-    limit = getattr(model_config, "max_positions", None)
+    limits = [getattr(model_config, n, None) for n in ("max_positions", "attention_length")]
+    limit = min((one for one in limits if one is not None), default=None)
     field = config.model_fields.get("max_length")
     if limit is None or field is None or field.default <= limit:
         return {}

@@ -19,6 +19,7 @@ from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
 from nlpkit.data.loader import Step, Stream, steps
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import DivergedError, UsageError
+from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved, flatten
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import value_at
@@ -205,7 +206,8 @@ def prepare(
     if settings.batches_per_step % accelerator.num_processes:
         raise UsageError(
             f"train.tokens_per_step: {settings.tokens_per_step} in batches of "
-            f"{settings.batch_budget} makes {settings.batches_per_step} batches per step, which is "
+            f"{settings.batch_budget} makes {number_of(settings.batches_per_step, 'batches')} "
+            "per step, which is "
             f"not a multiple of {accelerator.num_processes} processes; change "
             "train.tokens_per_batch"
         )

@@ -26,6 +26,7 @@ from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models.hf_format import table_names
 from nlpkit.objectives._preprocessed import Preprocessed
+from nlpkit.plural import number_of
 from nlpkit.runs import build, vocabulary
 from nlpkit.runs.finite import check_finite, find_problem
 from nlpkit.runs.run import Run, from_first
@@ -71,7 +72,8 @@ def restore(run: Run, resume: str) -> State:
     before, now = run.directory.status().get("threads"), torch.get_num_threads()
     if before not in (None, now):
         run.log.info(
-            f"this run was started with {before} threads and has {now} now: results are equal up "
+            f"this run was started with {number_of(before, 'threads')} and has {now} now: "
+            "results are equal up "
             "to rounding, not bit for bit"
         )
     return state

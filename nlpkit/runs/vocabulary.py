@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from nlpkit import registry
@@ -15,12 +16,14 @@ from nlpkit.disk import file_sha256, read_json, write_json
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.rows import without_padding
-from nlpkit.objectives._task import Task
-from nlpkit.recipe import Resolved
+from nlpkit.objectives._task import RowError, Task
+from nlpkit.plural import number_of
+from nlpkit.recipe import Resolved, fit, sections
 from nlpkit.recipe.fit import classes, reads_text
 from nlpkit.runs import grow
 from nlpkit.runs.parts import ModelPart
-from nlpkit.tokenizers.contract import Extendable, Tokenizer
+from nlpkit.tokenizers._source_and_target import SourceAndTarget, joined, of_sources
+from nlpkit.tokenizers.contract import Tokenizer
 
 TOKENIZER = "tokenizer"  # a directory in the run directory
 HASHES = "sha256.json"  # of the files of a tokenizer in the cache
@@ -56,13 +59,54 @@ def build_tokenizer(
         tokenizer = tokenizer_files.load(home)[1]
     elif section.path is not None:
         tokenizer = tokenizer_files.load(resolved.path(section.path))[1]
+    elif section.sides is not None and part.source is not None:
+        raise UsageError(
+            "tokenizer.source: with init_from the tokenizers are those of the checkpoint; remove "
+            "the section tokenizer"
+        )
+    elif section.sides is not None:
+        sides = [
+            tokenizer_files.load(resolved.path(side.path))[1]
+            if side.path is not None
+            else _trained(resolved, side, None, inputs, which, cache, callbacks, number)
+            for number, side in enumerate(section.sides)
+        ]
+        tokenizer = joined(*sides)
     elif part.source is not None and old is None:
         raise UsageError(f"tokenizer.kind: {part.source} has no tokenizer to grow; give a path")
     else:
-        tokenizer = _trained(resolved, old, inputs, which, cache, callbacks)
+        tokenizer = _trained(resolved, section, old, inputs, which, cache, callbacks)
     if part.source is not None:
         _check_rows(part, old, tokenizer)
-    return _with_special_tokens(resolved, tokenizer, part.config)
+    tokenizer = _with_special_tokens(resolved, tokenizer, part.config)
+    _take_source_vocabulary(resolved, part, tokenizer)
+    return tokenizer
+
+
+def _take_source_vocabulary(resolved: Resolved, part: ModelPart, tokenizer: Tokenizer) -> None:
+    """Set the size of the sources' vocabulary in the model's settings, if they have their own.
+
+    Raises:
+        UsageError: the model, or an objective, has one vocabulary for both; or the model of
+            `init_from` another one.
+    """
+    two = isinstance(tokenizer, SourceAndTarget)
+    size = of_sources(tokenizer).vocab_size if two else None
+    old = getattr(part.config, "source_vocab_size", None)
+    if part.source is not None and old != size:
+        raise UsageError(
+            f"init_from: the model in {part.source} has {_own(old)} of sources alone, and the "
+            f"tokenizer {_own(size)}; use the tokenizer that belongs to the model"
+        )
+    if size is None and old is None:
+        return
+    for _, what in fit.of_tokenizers(resolved.recipe.objective, part.family, part.config):
+        raise UsageError(f"tokenizer: {what}")
+    part.config = part.config.model_copy(update={"source_vocab_size": size})
+
+
+def _own(size: int | None) -> str:
+    return "no vocabulary" if size is None else f"a vocabulary of {size:,} tokens"
 
 
 def _with_special_tokens(
@@ -80,7 +124,7 @@ def _with_special_tokens(
     )
     if not needed:
         return tokenizer
-    if not isinstance(tokenizer, Extendable):
+    if not tokenizer_files.is_extendable(tokenizer):
         names = ", ".join(section.name for section in resolved.recipe.objective)
         raise UsageError(
             f"tokenizer: objective {names} needs the tokens {', '.join(needed)}, which cannot be "
@@ -112,15 +156,18 @@ def _check_rows(part: ModelPart, old: tuple[str, Tokenizer] | None, tokenizer: T
 
 def _trained(
     resolved: Resolved,
+    section: sections.Tokenizer | sections.Side,
     old: tuple[str, Tokenizer] | None,
     inputs: list[corpus.Input],
     which: corpus.Part,
     cache: Path,
     callbacks: Callbacks,
+    side: int | None = None,
 ) -> Tokenizer:
-    """Return a tokenizer trained on the text, or `old` (kind, tokenizer) extended from it."""
-    section = resolved.recipe.tokenizer
-    assert section is not None
+    """Return a tokenizer trained on the text, or `old` (kind, tokenizer) extended from it.
+
+    `side` is 0 for the sources alone, 1 for the targets alone.
+    """
     assert section.kind is not None
     key = {
         "kind": section.kind,
@@ -133,6 +180,9 @@ def _trained(
         "data": resolved.recipe.data.model_dump(include={"text_key", "line_break", "on_error"}),
         "part": [which, resolved.recipe.data.valid_fraction],
     } | ({"grown from": old[1].fingerprint()} if old else {})
+    if side is not None:
+        first = resolved.recipe.objective[0]
+        key["side"] = [side, first.name, first.config.model_dump(mode="json")]
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
     path = cache / "tokenizers" / digest
     if path.is_dir():
@@ -141,7 +191,10 @@ def _trained(
         except FileError as error:
             callbacks.note(f"tokenizer: {error}; training it again")
     counts = corpus.Counts()
-    texts = _texts(resolved, inputs, which, counts, callbacks)
+    if side is None:
+        texts = _texts(resolved, inputs, which, counts, callbacks)
+    else:
+        texts = _texts_of_side(resolved, inputs, which, counts, callbacks, side)
     if old is None:
         module = registry.load("tokenizers", section.kind)
         tokenizer = module.Tokenizer.train(texts, section.config)
@@ -155,9 +208,10 @@ def _trained(
     how = (
         f", {tokenizer.vocab_size - old[1].vocab_size:,} of them new, grown" if old else " trained"
     )
+    what = "tokenizer" if side is None else f"tokenizer of the {('sources', 'targets')[side]}"
     callbacks.note(
-        f"tokenizer: {section.kind}, {tokenizer.vocab_size:,} tokens{how} on "
-        f"{counts.documents:,} documents"
+        f"{what}: {section.kind}, {tokenizer.vocab_size:,} tokens{how} on "
+        f"{number_of(counts.documents, 'documents')}"
     )
     return tokenizer
 
@@ -184,6 +238,24 @@ def _texts(
     )
     for document in documents:
         yield from document.texts
+
+
+def _texts_of_side(
+    resolved: Resolved,
+    inputs: list[corpus.Input],
+    which: corpus.Part,
+    counts: corpus.Counts,
+    callbacks: Callbacks,
+    side: int,
+) -> Iterator[str]:
+    """Yield the sources (0) or the targets (1) of the rows; malformed rows are left out."""
+    first = resolved.recipe.objective[0]
+    objective = registry.load("objectives", first.name).Objective
+    columns = objective.named_columns(first.config)
+    for row in read_rows(inputs, resolved.recipe.data, columns, counts, which, callbacks):
+        counts.documents += 1
+        with suppress(RowError):  # counted or refused where the rows become examples
+            yield objective.sides(first.config, row)[side]
 
 
 def _kept(path: Path) -> Tokenizer:

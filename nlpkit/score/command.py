@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from nlpkit import registry
 from nlpkit.errors import ScoreTooLow, UsageError
+from nlpkit.plural import number_of
 from nlpkit.score import output, parsing
 from nlpkit.score.contract import (
     LineMetric,
@@ -248,8 +249,7 @@ def _say_files(inputs: Inputs, rows: list[list[Result]], quiet: bool) -> None:
 
 def _lines(lines: Sequence[str]) -> str:
     blank = sum(not line.strip() for line in lines)
-    count = "1 line" if len(lines) == 1 else f"{len(lines):,} lines"
-    return count + (f", {blank:,} blank" if blank else "")
+    return number_of(len(lines), "lines") + (f", {blank:,} blank" if blank else "")
 
 
 def _say_warnings(rows: list[list[Result]]) -> None:

@@ -5,6 +5,7 @@ import sys
 from typing import NamedTuple
 
 from nlpkit.errors import DataError, UsageError
+from nlpkit.plural import number_of
 from nlpkit.score.files import name_of, read_lines
 
 
@@ -36,7 +37,8 @@ def read(found: argparse.Namespace, fewest: int, most: int | None, of: str) -> I
         expected = f"{fewest}" if fewest == most else f"{fewest} or more"
         if most is not None and fewest != most:
             expected = f"{fewest} to {most}"
-        raise UsageError(f"{of}: takes {expected} references, not {count}")
+        noun = "reference" if expected == "1" else "references"
+        raise UsageError(f"{of}: takes {expected} {noun}, not {count}")
     hypotheses = [_lines(path, found.encoding) for path in systems]
     if found.input is None and len(found.files) == 1 and fewest and "\t" in hypotheses[0][0]:
         # sacrebleu reads them as several systems; read as one, they give a wrong score.
@@ -97,8 +99,10 @@ def _check_counts(inputs: Inputs) -> None:
                 longer, where = max((lines, name), (others, source), key=lambda each: len(each[0]))
                 extra = longer[-abs(len(lines) - len(others)) :]
                 blank = not any(line.strip() for line in extra)
-                hint = f" (the last {len(extra)} of {where} are blank)" if blank else ""
+                are = "is" if len(extra) == 1 else "are"
+                hint = f" (the last {len(extra)} of {where} {are} blank)" if blank else ""
                 raise DataError(
-                    f"{name} has {len(lines)} lines, {source} has {len(others)}{hint}: line i of "
+                    f"{name} has {number_of(len(lines), 'lines')}, {source} has "
+                    f"{len(others)}{hint}: line i of "
                     "one belongs to line i of the other"
                 )

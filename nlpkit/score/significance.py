@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from nlpkit.errors import DataError, UsageError
+from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -134,7 +135,9 @@ def _tables(systems: Sequence[Rows], samples: int) -> "list[np.ndarray]":
         if not len(table):
             raise DataError("there are no lines")
         if len(table) != len(tables[0]):
-            raise DataError(f"systems of {len(tables[0])} and {len(table)} lines: must be as many")
+            raise DataError(
+                f"systems of {len(tables[0])} and {number_of(len(table), 'lines')}: must be as many"
+            )
     return tables
 
 

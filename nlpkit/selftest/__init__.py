@@ -30,7 +30,7 @@ from nlpkit.recipe import Resolved, fit, sections
 from nlpkit.runs import build, pretrain
 from nlpkit.runs.model_part import model_part
 from nlpkit.selftest import of_checkpoint, of_examples, of_labels, of_objective, of_run
-from nlpkit.selftest.bench import EVAL_EVERY, SAVE_EVERY, STEPS, Bench, check
+from nlpkit.selftest.bench import EVAL_EVERY, SAVE_EVERY, STEPS, Bench, Once, check
 from nlpkit.selftest.of_objective import Verdict
 from nlpkit.selftest.subject import Subject
 from nlpkit.selftest.watching import Seen, look
@@ -67,7 +67,10 @@ def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Itera
         small, shrunk = _shrink(resolved)
         directory = RunDirectory(workdir / "saved")
         directory.path.mkdir()
-        quiet = Log(QUIET if log.verbosity < 2 else log.verbosity)
+        said: set[str] = set()
+        quiet = Once(log, said, QUIET if log.verbosity < 2 else log.verbosity)
+        of_runs = Once(log, said, QUIET)
+        log = Once(log, said, log.verbosity)
         accelerator = pretrain.make_accelerator(small, directory, device, quiet)
         no_dropout = _without_dropout(small)
         run = pretrain.prepare(no_dropout, directory, accelerator, log, stop)
@@ -93,7 +96,8 @@ def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Itera
             check=lambda: check(stop),
         )
         yield Bench(
-            run, subject, small, shrunk, workdir, device, precision, _attention(subject), stop
+            *(run, subject, small, shrunk, workdir, device, precision, _attention(subject), stop),
+            log=of_runs,
         )
 
 

@@ -24,7 +24,7 @@ from nlpkit.selftest.bench import STEPS, Bench, check
 from nlpkit.selftest.of_objective import Verdict
 from nlpkit.selftest.subject import Subject
 from nlpkit.selftest.watching import TOKENS, look
-from nlpkit.train.log import QUIET, TIME_KEYS, Log
+from nlpkit.train.log import TIME_KEYS
 from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import State
 
@@ -164,7 +164,7 @@ def _run(bench: Bench, path: Path, stop: StopFlag) -> None:
             RunDirectory(path),
             device=bench.device,
             resume="auto",
-            log=Log(QUIET),
+            log=bench.log,
             stop=stop,
         )
     except Stopped:

@@ -15,7 +15,6 @@ from nlpkit.runs.run import Training
 from nlpkit.selftest.bench import Bench
 from nlpkit.selftest.of_objective import ROUNDING, Verdict
 from nlpkit.selftest.watching import look
-from nlpkit.train.log import QUIET, Log
 from nlpkit.train.loop import Job, train
 from nlpkit.train.state import State
 
@@ -144,7 +143,7 @@ def _gradient(bench: Bench, step: Step) -> Tensor:
         steps=lambda state: iter([step]),
         evaluate=None,
         save=lambda state, best: None,
-        log=Log(QUIET),
+        log=bench.log,
         metrics=None,
         stop=bench.stop,
     )

@@ -98,11 +98,11 @@ class Watched:
         index: Tensor,
         targets: Tensor,
         loss_weights: Tensor | None = None,
-        label_smoothing: float | None = None,
+        label_smoothing: float = 0.0,
     ) -> tuple[Tensor, Tensor]:
         """Return the model's `token_loss`."""
         self.inside = True
-        smoothed = {} if label_smoothing is None else {"label_smoothing": label_smoothing}
+        smoothed = {"label_smoothing": label_smoothing} if label_smoothing else {}
         total, each = self.model.token_loss(hidden, index, targets, loss_weights, **smoothed)  # type: ignore[operator]
         self.inside = False
         self.note(TOKENS, Head(hidden.detach()[index], targets, each, index, "token", True))

@@ -22,23 +22,28 @@ from nlpkit.tokenizers import _text
 
 
 class _Frame(NamedTuple):
-    """A family's tokens around texts, and transformers' templates of one and of two texts."""
+    """transformers' templates of one and of two texts, and its names of a family's tokens."""
 
-    cls: str
-    sep: str
-    mask: str
     single: str
     pair: str
+    cls: str | None = None
+    sep: str | None = None
+    mask: str | None = None
+
+    @property
+    def tokens(self) -> set[str]:
+        """The tokens of the templates."""
+        parts = {part.partition(":")[0] for part in self.pair.split()}
+        return parts - {"$A", "$B"}
 
 
+# Of XLNet, BERT, RoBERTa and T5, whose only token RoBERTa has, too.
 _FRAMES = (
-    _Frame("<cls>", "<sep>", "<mask>", "$A <sep> <cls>:2", "$A <sep> $B:1 <sep>:1 <cls>:2"),
-    _Frame("[CLS]", "[SEP]", "[MASK]", "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"),
-    _Frame("<s>", "</s>", "<mask>", "<s> $A </s>", "<s> $A </s> </s> $B </s>"),
+    _Frame("$A <sep> <cls>:2", "$A <sep> $B:1 <sep>:1 <cls>:2", "<cls>", "<sep>", "<mask>"),
+    _Frame("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", "[CLS]", "[SEP]", "[MASK]"),
+    _Frame("<s> $A </s>", "<s> $A </s> </s> $B </s>", "<s>", "</s>", "<mask>"),
+    _Frame("$A </s>", "$A </s> $B </s>"),
 )
-
-
-_END = "</s>"
 
 
 class LibraryTokenizer(ABC):
@@ -93,12 +98,12 @@ class LibraryTokenizer(ABC):
 
     def save(self, directory: str | Path) -> None:
         """Write `tokenizer.json` and `tokenizer_config.json`, which `AutoTokenizer` opens."""
-        frame = _frame(self._special)
-        cls, sep, mask = (frame or (self.cls, self.sep, self.mask))[:3]
+        # Tokens of another family are there from before.
+        frame = max(_frames(self._special), key=self._newest, default=_FRAMES[-1])
         names = {
             **{"bos_token": self.bos, "eos_token": self.eos, "unk_token": self.unk},
-            **{"pad_token": self.pad, "mask_token": mask},
-            **{"cls_token": cls, "sep_token": sep},
+            **{"pad_token": self.pad, "mask_token": frame.mask or self.mask},
+            **{"cls_token": frame.cls or self.cls, "sep_token": frame.sep or self.sep},
         }
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -152,20 +157,14 @@ class LibraryTokenizer(ABC):
         library = Library.from_str(self._library.to_str())
         added = [AddedToken(token, special=True, normalized=False) for token in tokens]
         library.add_special_tokens(added)
-        names = [token.content for token in added]
-        if _END in names:
-            # As T5's: a text ends with it, and nothing stands before a text.
-            library.post_processor = processors.TemplateProcessing(
-                single=f"$A {_END}",
-                pair=f"$A {_END} $B {_END}",
-                special_tokens=[(_END, library.token_to_id(_END))],
-            )
-        frame = _frame([*self._special, *names])
-        if frame is not None and {*frame} & {*names}:
-            ids = [(token, library.token_to_id(token)) for token in frame[:2]]
-            library.post_processor = processors.TemplateProcessing(
-                single=frame.single, pair=frame.pair, special_tokens=ids
-            )
+        names = {token.content for token in added}
+        for frame in _frames({*self._special, *names}):
+            if names & {*frame.tokens, frame.mask}:
+                ids = [(token, library.token_to_id(token)) for token in sorted(frame.tokens)]
+                library.post_processor = processors.TemplateProcessing(
+                    single=frame.single, pair=frame.pair, special_tokens=ids
+                )
+                break
         return type(self)(library.to_str())
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -198,6 +197,9 @@ class LibraryTokenizer(ABC):
     def _characters(self, token: str) -> int:
         """Return the number of characters in an ordinary token."""
 
+    def _newest(self, frame: _Frame) -> int:
+        return max(self._special[token] for token in frame.tokens)
+
     def _id(self, token: str | None) -> int | None:
         return None if token is None else self._library.token_to_id(token)
 
@@ -207,10 +209,10 @@ class LibraryTokenizer(ABC):
         return token_id
 
 
-def _frame(special: Iterable[str]) -> _Frame | None:
-    """Return the row of `_FRAMES` whose tokens around a text are all special, or None."""
+def _frames(special: Iterable[str]) -> Iterator[_Frame]:
+    """Yield the frames whose tokens around a text are all special."""
     known = {*special}
-    return next((frame for frame in _FRAMES if {*frame[:2]} <= known), None)
+    return (frame for frame in _FRAMES if frame.tokens <= known)
 
 
 def count_words(

@@ -3,9 +3,11 @@
 T tokens of a target, S of a source; transformers gets rows with padding, the family a pack.
 """
 
+import copy
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -61,6 +63,24 @@ def assert_equal(family: str, theirs: nn.Module, folder: Path) -> Any:
     return model
 
 
+def assert_alignments_equal(model: Any, theirs: nn.Module) -> None:
+    """Assert that the weights of each layer are theirs, the mean over heads."""
+    with torch.no_grad():
+        layers = theirs(**given(), output_attentions=True).cross_attentions
+        for number, of_layer in enumerate(layers, 1):
+            found = model.alignments(LENGTHS, oracle.tokens(), sources(), SOURCES, number)
+            for row, (target, source) in enumerate(zip(LENGTHS, SOURCES, strict=True)):
+                expected = of_layer[row, :, :target, :source].mean(0)
+                torch.testing.assert_close(found[row], expected, **CLOSE)
+        default = model.alignments(LENGTHS, oracle.tokens(), sources(), SOURCES)
+        one = model.alignments(LENGTHS, oracle.tokens(), sources(), SOURCES, len(layers) - 1)
+    assert all(torch.equal(a, b) for a, b in zip(default, one, strict=True))
+    title = f"cross attention of the decoder's layer {len(layers) - 1} of {len(layers)}, mean of 4"
+    assert model.alignment_title() == f"{title} heads"
+    with pytest.raises(ValueError, match="layer 9 is none of the decoder's 1 to 2"):
+        model.alignments(LENGTHS, oracle.tokens(), sources(), SOURCES, 9)
+
+
 def assert_cached_is_whole(model: Any) -> None:
     """Assert that tokens one by one have the states of whole sequences, alone and together."""
     ids, source = oracle.tokens(), sources()
@@ -77,6 +97,23 @@ def assert_cached_is_whole(model: Any) -> None:
             torch.testing.assert_close(whole.split(LENGTHS)[number], alone, **CLOSE)
             torch.testing.assert_close(states[0][3 * number : 3 * number + 3], alone[:3], **CLOSE)
             torch.testing.assert_close(after[number], alone[3], **CLOSE)
+
+
+def assert_computes_in_bfloat16(model: Any) -> None:
+    """Assert that a copy with 16-bit weights has the same logits, but for rounding, also cached.
+
+    So `generate` and `eval` compute with `--precision bf16`.
+    """
+    ids, source = oracle.tokens(), sources()
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    with torch.no_grad():
+        expected = model.logits(model(LENGTHS, ids, source, SOURCES))
+        cache = Cache()
+        found = half.logits(half(LENGTHS, ids, source, SOURCES, cache)).float()
+        more = half((1,) * len(LENGTHS), ids[: len(LENGTHS)], cache=cache)
+    # bfloat16 has 8 bits; a few per cent after some layers.
+    assert (found - expected).norm() < 0.05 * expected.norm()
+    assert more.dtype == torch.bfloat16
 
 
 def prompts(room: int) -> list[Prompt]:

@@ -113,6 +113,11 @@ def _cut(
 ) -> tuple[list[Tile], Tensor]:
     """Return the tiles of a group with `tokens` (G, L), and its rows that see no key, (G, L)."""
     count, length = tokens.shape
+    step = math.ceil(length / math.ceil(length / most_rows))
+    slices = [slice(top, min(top + step, length)) for top in range(0, length, step)]
+    if count == 1 and (sight := _sight(request)) is not None:
+        tiles = [_window_tile(request, tokens, rows, group, sight) for rows in slices]
+        return tiles, padding
     q, k = tokens[:, :, None], tokens[:, None, :]
     visible = request.mask(q, k).expand(count, length, length)
     visible = visible & ~padding[:, None, :]
@@ -120,10 +125,8 @@ def _cut(
     # An empty row is computed as if it saw the first key; its output is then set to zero.
     visible[:, :, 0] |= empty_rows
     bias_rows = None if request.table is None else request.bias_index(q, k)
-    step = math.ceil(length / math.ceil(length / most_rows))
     tiles = []
-    for top in range(0, length, step):
-        rows = slice(top, min(top + step, length))
+    for rows in slices:
         seen = visible[:, rows].any(0).any(0).nonzero()
         keys = slice(int(seen[0]), int(seen[-1]) + 1)
         hidden = ~visible[:, rows, keys].reshape(-1)
@@ -137,3 +140,30 @@ def _cut(
         )
         tiles.append(tile)
     return tiles, empty_rows
+
+
+def _sight(request: Request) -> tuple[int, int] | None:
+    """Return how many keys to the left and right a query sees, or None if they are no window."""
+    window = request.window
+    if window is None or min(window) < 0:
+        return None
+    # A batch may bring positions of its own, which need not count the tokens.
+    position = request.fields.get("position", request.layout.positions)
+    return window if torch.equal(position, request.layout.positions) else None
+
+
+def _window_tile(
+    request: Request, tokens: Tensor, rows: slice, group: slice, sight: tuple[int, int]
+) -> Tile:
+    """Return the tile of these rows of one document, (1, L), without a mask of all its pairs."""
+    length = tokens.shape[1]
+    keys = slice(max(0, rows.start - sight[0]), min(length, rows.stop + sight[1]))
+    hidden = ~request.mask(tokens[0, rows, None], tokens[0, None, keys]).reshape(-1)
+    return Tile(
+        group=group,
+        length=length,
+        rows=rows,
+        keys=keys,
+        hidden=hidden if hidden.any() else None,
+        bias_rows=None,
+    )

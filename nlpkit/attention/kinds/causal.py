@@ -7,6 +7,7 @@ KERNEL = "causal"
 FIELDS: tuple[str, ...] = ("position",)
 OPTIONAL: tuple[str, ...] = ()
 SORT_FIRST: str | None = None
+COST = "N² / 2"
 
 
 class Config(FrozenConfig):

@@ -17,6 +17,7 @@ FIELDS: tuple[str, ...] = ("context", "segment", "position", "span")
 # Without spans, each sequence of the pack is one span, and the layout separates sequences.
 OPTIONAL: tuple[str, ...] = ("span",)
 SORT_FIRST: str | None = "context"
+COST = "2/3 · N²"
 
 
 class Config(Buckets):

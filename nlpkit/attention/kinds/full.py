@@ -7,6 +7,7 @@ KERNEL = "full"
 FIELDS: tuple[str, ...] = ()
 OPTIONAL: tuple[str, ...] = ()
 SORT_FIRST: str | None = None
+COST = "N²"
 
 
 class Config(FrozenConfig):

@@ -14,6 +14,7 @@ KERNEL = None
 FIELDS: tuple[str, ...] = ("position",)
 OPTIONAL: tuple[str, ...] = ()
 SORT_FIRST: str | None = None
+COST = "N · window"
 
 
 class Config(FrozenConfig):

@@ -32,6 +32,7 @@ KERNEL = None
 FIELDS: tuple[str, ...] = ("position", "rank", "segment", "part_start", "memory")
 OPTIONAL: tuple[str, ...] = ("rank", "segment", "part_start", "memory")
 DROPOUT = True  # its probabilities can have dropout
+COST = "2 · N²"
 
 
 class Config(FrozenConfig):
@@ -97,7 +98,9 @@ def prepared(request):
     # In the order of the queries, each with its keys in order.
     first = keys.cu_seqlens[:-1].long()[layout.document_ids] - (sizes.cumsum(0) - sizes)
     key = torch.arange(total, device=device) + first[query]
-    longest = int(request.key_fields["position"].max()) if request.is_cross else keys.max_length - 1
+    longest = keys.max_length - 1
+    if request.is_cross:
+        longest = max(int(each["position"].max()) for each in (request.fields, request.key_fields))
     farthest = min(longest, request.config.max_distance or longest)
     distance = request.fields["position"][query] - request.key_fields["position"][key]
     distance = distance.clamp(-farthest, farthest) + farthest
@@ -117,12 +120,12 @@ def attend(request, q, k, v, tensors, state):
     """Return (N, H, D); a query that sees no key gets zeros.
 
     Raises:
-        ValueError: in generation, which this kind does not support.
+        ValueError: with a cache of attention: the model keeps the keys itself.
     """
     import torch
 
     if state is not None:
-        raise ValueError("attention kind relative does not generate")
+        raise ValueError("attention kind relative keeps no keys; the model does")
     dtype = q.dtype
     if q.device.type == "cpu":  # small products of ever new shapes are slower in bfloat16
         q, k, v = q.float(), k.float(), v.float()

@@ -12,6 +12,7 @@ KERNEL = None
 FIELDS: tuple[str, ...] = ("position",)
 OPTIONAL: tuple[str, ...] = ()
 SORT_FIRST: str | None = None
+COST = "N²"
 
 
 class Config(Buckets):

@@ -16,6 +16,7 @@ KERNEL = None
 FIELDS: tuple[str, ...] = ("position",)
 OPTIONAL: tuple[str, ...] = ()
 SORT_FIRST: str | None = None
+COST = "N² / 2"
 
 
 class Config(Buckets):

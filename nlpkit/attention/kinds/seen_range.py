@@ -10,6 +10,7 @@ KERNEL = None
 FIELDS: tuple[str, ...] = ("position", "first", "last")
 OPTIONAL: tuple[str, ...] = ()
 SORT_FIRST: str | None = None
+COST = "N² at most"
 
 
 class Config(FrozenConfig):

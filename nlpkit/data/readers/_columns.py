@@ -7,6 +7,7 @@ from nlpkit.data.lines import TextFile
 from nlpkit.data.readers.contract import Values
 from nlpkit.data.records import Counts, RowError
 from nlpkit.errors import DataError
+from nlpkit.plural import number_of
 
 
 def by_column(
@@ -35,6 +36,6 @@ def by_column(
             if twice:
                 raise DataError(f'{file.name}:{line}: column "{twice[0]}" is there twice')
         elif len(cells) != len(names):
-            yield line, RowError(f"{len(cells)} columns; the header has {len(names)}")
+            yield line, RowError(f"{number_of(len(cells), 'columns')}; the header has {len(names)}")
         else:
             yield line, dict(zip(names, cells, strict=True))

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from nlpkit.data.lines import TextFile, lines
 from nlpkit.data.readers.contract import Values
 from nlpkit.data.records import Counts, RowError, decode
+from nlpkit.plural import number_of
 
 ENDINGS = (".conll", ".bio", ".iob", ".bmes", ".bioes")
 FILES = ("rows",)
@@ -50,7 +51,7 @@ def _cells(raw: bytes, held: list[list[str]]) -> list[str]:
     if len(cells) < 2:
         raise RowError("1 column; a word and its tag are needed, a tab or a space between them")
     if held and len(cells) != len(held[0]):
-        raise RowError(f"{len(cells)} columns; the line before has {len(held[0])}")
+        raise RowError(f"{number_of(len(cells), 'columns')}; the line before has {len(held[0])}")
     return cells
 
 

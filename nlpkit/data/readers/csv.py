@@ -1,6 +1,7 @@
 """Rows of RFC 4180: commas between cells; quoted cells may contain line breaks."""
 
 import csv
+import sys
 from collections.abc import Iterator, Sequence
 
 from nlpkit.data.lines import TextFile, lines
@@ -29,6 +30,7 @@ def _cells(file: TextFile) -> Iterator[tuple[int, list[str] | RowError]]:
             except RowError as error:
                 raise DataError(f"{file.name}:{number}: {error.what}") from error
 
+    csv.field_size_limit(sys.maxsize)  # by default, a cell of 131,072 characters is an error
     reader = csv.reader(texts(), strict=True)
     begin = 1
     while True:

@@ -17,6 +17,7 @@ from nlpkit.data.lines import TextFile, file_errors, open_bytes
 from nlpkit.data.readers.contract import Values
 from nlpkit.data.records import Counts, RowError
 from nlpkit.errors import DataError
+from nlpkit.plural import number_of
 
 ENDINGS = ("-idx3-ubyte", "-idx1-ubyte", ".idx3-ubyte", ".idx1-ubyte")
 FILES = ("images", "labels")
@@ -40,7 +41,8 @@ def rows(
         (label_count,) = _header(file.second, labels, _LABELS, 1)
         if count != label_count:
             raise DataError(
-                f"{file.name} has {count:,} images and {file.second.name} {label_count:,} labels"
+                f"{file.name} has {number_of(count, 'images')} and {file.second.name} "
+                f"{number_of(label_count, 'labels')}"
             )
         for number in range(1, count + 1):
             pixels = _read(file, images, height * width, f"image {number:,} of {count:,}")
@@ -72,7 +74,9 @@ def _header(file: TextFile, stream: IO[bytes], magic: int, dimensions: int) -> t
 def _read(file: TextFile, stream: IO[bytes], size: int, what: str) -> bytes:
     data = _bytes(file, stream, size)
     if len(data) < size:
-        raise DataError(f"{file.name}: cut short in {what}: {len(data)} of {size} bytes")
+        raise DataError(
+            f"{file.name}: cut short in {what}: {len(data)} of {number_of(size, 'bytes')}"
+        )
     return data
 
 

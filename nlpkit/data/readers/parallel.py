@@ -7,6 +7,7 @@ from nlpkit.data.lines import TextFile, lines
 from nlpkit.data.readers.contract import Values
 from nlpkit.data.records import Counts, RowError, decode
 from nlpkit.errors import DataError
+from nlpkit.plural import number_of
 
 ENDINGS = ()
 FILES = ("source", "target")
@@ -41,7 +42,8 @@ def rows(
             yield count, error
     if read[0] != read[1]:
         raise DataError(
-            f"{file.name} has {read[0]:,} lines and {file.second.name} has {read[1]:,}; line n of "
+            f"{file.name} has {number_of(read[0], 'lines')} and {file.second.name} has "
+            f"{read[1]:,}; line n of "
             "one file must belong to line n of the other"
         )
 

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from nlpkit.models.config import ModelConfig
+from nlpkit.models.config import ModelConfig, SourceVocabulary
 from nlpkit.models.recurrent_config import Cell
 
 MODEL_TYPE = "seq2seq"  # in config.json; transformers has no such family
@@ -77,6 +77,7 @@ class Config(ModelConfig):
     init_std: float = Field(
         0.1, gt=0, description="of the embeddings; other weights are drawn as torch does"
     )
+    source_vocab_size: SourceVocabulary = None
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":

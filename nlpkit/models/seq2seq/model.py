@@ -2,7 +2,8 @@
 
 Torch's RNN, LSTM and GRU cells (`models/recurrent_layers.py`); `Config` lists the textbook models.
 The decoder begins with the encoder's last states, layer by layer; of two directions, a linear layer
-makes one. A joint vocabulary has one table of embeddings for sources, targets and, if tied, output.
+makes one. A joint vocabulary has one table of embeddings for sources, targets and, if tied, output;
+sources with a vocabulary of their own have another one.
 
 N tokens of the targets, M of the sources, B sequences, S source tokens, E encoder width,
 C hidden_size.
@@ -27,7 +28,9 @@ from nlpkit.models.seq2seq.alignment import Memory
 from nlpkit.models.seq2seq.decoder import Decoded, Decoder, Source, Tokens
 
 LORA_TARGETS = ()  # torch's recurrent layers are no linear layers
-FORMAT = own_format(Config, *VOCABULARY, "output_projection", "encoder", "bridge", "decoder")
+FORMAT = own_format(
+    Config, *VOCABULARY, "source_embedding", "output_projection", "encoder", "bridge", "decoder"
+)
 
 
 class Model(RecurrentHead):
@@ -38,6 +41,9 @@ class Model(RecurrentHead):
         self.config, self.vocab_size = config, vocab_size
         width, inputs = config.hidden_size, config.input_size
         self.token_embedding = nn.Parameter(torch.empty(vocab_size, inputs))
+        self.source_embedding = None
+        if config.source_vocab_size is not None:
+            self.source_embedding = nn.Parameter(torch.empty(config.source_vocab_size, inputs))
         self.encoder = make_layers(
             config.cell,
             inputs,
@@ -52,6 +58,8 @@ class Model(RecurrentHead):
             self.bridge.update({name: nn.Linear(2 * width, width) for name in names})
         self.decoder = Decoder(config)
         self.make_output(vocab_size, width, inputs, config.tie_embeddings, config.init_std)
+        if self.source_embedding is not None:
+            nn.init.normal_(self.source_embedding, std=config.init_std)
 
     def forward(
         self,
@@ -81,17 +89,26 @@ class Model(RecurrentHead):
         input_ids: Tensor,
         source_ids: Tensor,
         source_lengths: Sequence[int],
+        layer: int | None = None,
     ) -> list[Tensor]:
         """Return the weights of the source's tokens (S) for each token of the target (T), (T, S).
 
         Raises:
-            ValueError: the model has no attention.
+            ValueError: the model has no attention, or a layer is named: all share one attention.
         """
+        self.alignment_title(layer)
         found = self._decoded(lengths, input_ids, source_ids, source_lengths, None, None).weights
-        if found is None:
-            raise ValueError("the model has no attention (model.score is null)")
+        assert found is not None
         rows = found.split(tuple(lengths))
         return [each[:, :size] for each, size in zip(rows, source_lengths, strict=True)]
+
+    def alignment_title(self, layer: int | None = None) -> str:
+        """Return what `alignments` are; raise `ValueError` as it does."""
+        if self.config.score is None:
+            raise ValueError("the model has no attention (model.score is null)")
+        if layer is not None:
+            raise ValueError(f"there is one attention for all layers, none of layer {layer} alone")
+        return f"attention to the source, {self.config.score} score"
 
     def _decoded(
         self,
@@ -130,7 +147,9 @@ class Model(RecurrentHead):
         """Return contexts (B, E), the decoder's first states, and the encoder's states (M, E)."""
         config = self.config
         time = TimeFirst.of(source_lengths, source_ids.device)
-        values, final = run(self.encoder, self._embedded(source_ids), time)
+        own = self.source_embedding
+        table = self.token_embedding if own is None else own
+        values, final = run(self.encoder, self._embedded(source_ids, table), time)
         # (B, layers and directions, C) -> (B, layers, E)
         last = {name: part.unflatten(1, (-1, config.num_directions)).flatten(2)
                 for name, part in final.items()}  # fmt: skip
@@ -142,8 +161,8 @@ class Model(RecurrentHead):
             last[name] = torch.tanh(made) if name == "h" else made
         return context, last, values
 
-    def _embedded(self, ids: Tensor) -> Tensor:
-        embedded = F.embedding(ids, self.token_embedding)
+    def _embedded(self, ids: Tensor, table: Tensor | None = None) -> Tensor:
+        embedded = F.embedding(ids, self.token_embedding if table is None else table)
         return dropout(embedded, self.config.dropout, self.training)
 
     @torch.no_grad()
@@ -156,14 +175,26 @@ class Model(RecurrentHead):
 
 
 def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
-    """Return the FLOPs of one training step on a pack; sources count as long as their targets."""
-    width, inputs, source = config.hidden_size, config.input_size, config.source_size
-    cell, layers = config.cell, config.num_layers
-    each = weights(cell, inputs, width, layers, config.num_directions)
-    each += weights(cell, config.step_size, width, layers)
+    """Return the FLOPs of the decoder and the output in one training step on a pack."""
+    width, inputs = config.hidden_size, config.input_size
+    each = weights(config.cell, config.step_size, width, config.num_layers)
+    if config.score is not None:
+        each += (config.source_size + width) * width  # W_c
+    if config.score == "additive":
+        each += width * width
+    output = vocab_size * width
+    if config.tie_embeddings:
+        output = vocab_size * inputs + (width * inputs if width != inputs else 0)
+    return 3 * 2 * (sum(lengths) * each + targets * output)
+
+
+def source_flops(config: Config, lengths: Sequence[int], source_lengths: Sequence[int]) -> float:
+    """Return the FLOPs of the encoder and of attention to its states."""
+    width, source = config.hidden_size, config.source_size
+    directions = config.num_directions
+    each = weights(config.cell, config.input_size, width, config.num_layers, directions)
     pairs = 0
     if config.score is not None:
-        each += (source + width) * width + (source * width if config.score != "dot" else 0)
-        pairs = sum(length**2 for length in lengths) * (width + source)
-    output = targets * vocab_size * (inputs if config.tie_embeddings else width)
-    return 3 * 2 * (sum(lengths) * each + pairs + output)
+        each += source * width if config.score != "dot" else 0  # W_a
+        pairs = sum(n * m for n, m in zip(lengths, source_lengths, strict=True)) * (width + source)
+    return 3 * 2 * (sum(source_lengths) * each + pairs)

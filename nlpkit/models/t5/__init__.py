@@ -59,6 +59,11 @@ class Config(ModelConfig):
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
         self._kind("relative_bias")  # its settings are checked
+        if self.gated and self.hidden_act == "gelu":
+            raise ValueError(
+                "hidden_act: gelu with gated has no name in transformers, where gated-gelu is the "
+                "tanh form; set gelu_new"
+            )
         return self
 
     @property
@@ -81,6 +86,6 @@ class Config(ModelConfig):
 
     def refuses_attention(self, choice: Choice) -> str | None:
         """Return why the decoder cannot have this kind of attention, or None."""
-        if choice.module.VISIBILITY != "causal":
+        if choice.visibility != "causal":
             return "the decoder needs a kind that sees nothing to the right"
         return super().refuses_attention(choice)

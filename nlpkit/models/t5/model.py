@@ -38,7 +38,8 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         exact = x.to(torch.promote_types(x.dtype, torch.float32))
-        return self.weight * (x * torch.rsqrt(exact.square().mean(-1, keepdim=True) + self.eps))
+        scaled = x * torch.rsqrt(exact.square().mean(-1, keepdim=True) + self.eps)
+        return self.weight * scaled.to(self.weight.dtype)
 
 
 class FeedForward(nn.Module):

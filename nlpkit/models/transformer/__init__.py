@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Choice
-from nlpkit.models.config import ModelConfig, check_heads
+from nlpkit.models.config import ModelConfig, SourceVocabulary, check_heads
 
 MODEL_TYPE = "marian"  # transformers' name of the same model, in config.json
 DEFAULT_OBJECTIVE = "seq2seq"  # of a checkpoint that names no objective
@@ -50,6 +50,7 @@ class Config(ModelConfig):
     )
     tie: bool = Field(True, description="whether one table serves for input and output")
     output_bias: bool = Field(False, description="whether each token has a bias in the output")
+    source_vocab_size: SourceVocabulary = None
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
@@ -68,6 +69,6 @@ class Config(ModelConfig):
 
     def refuses_attention(self, choice: Choice) -> str | None:
         """Return why the decoder cannot have this kind of attention, or None."""
-        if choice.module.VISIBILITY != "causal":
+        if choice.visibility != "causal":
             return "the decoder needs a kind that sees nothing to the right"
         return super().refuses_attention(choice)

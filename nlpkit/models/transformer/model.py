@@ -1,9 +1,10 @@
 """The original Transformer (Vaswani et al. 2017, arXiv:1706.03762) over packs of pairs.
 
 Post-norm layers, norm(x + sub(x)), without a norm after the last one; one table, times sqrt(C), for
-sources, targets and the output. It is `torch.nn.Transformer` without that model's two last norms,
-and `MarianMTModel` of transformers, whose layout checkpoints have. As in tensor2tensor and Marian,
-the sines of a position stand before its cosines; the paper alternates them.
+sources, targets and the output, or another one for sources with a vocabulary of their own. It is
+`torch.nn.Transformer` without that model's two last norms, and `MarianMTModel` of transformers,
+whose layout checkpoints have. As in tensor2tensor and Marian, the sines of a position stand before
+its cosines; the paper alternates them.
 
 N tokens of the targets, M of the sources, P positions, C hidden_size, V vocabulary.
 """
@@ -68,6 +69,7 @@ class Block(nn.Module):
 class Model(EncoderDecoder):
     """The Transformer with its output table."""
 
+    source_embedding: nn.Parameter | None
     output_embedding: nn.Parameter | None
     token_bias: nn.Parameter | None
 
@@ -77,6 +79,9 @@ class Model(EncoderDecoder):
         self.config, self.vocab_size, self.backend = config, vocab_size, backend
         self.encoder_choice = Choice.of("full")
         self.token_embedding = nn.Parameter(torch.empty(vocab_size, width))
+        rows = config.source_vocab_size
+        own = None if rows is None else nn.Parameter(torch.empty(rows, width))
+        self.register_parameter("source_embedding", own)
         self.encoder = nn.ModuleList(Block(config, False) for _ in range(depth))
         self.decoder = nn.ModuleList(Block(config, True) for _ in range(config.num_layers))
         heads, head_dim = config.num_heads, self.head_dim
@@ -117,7 +122,9 @@ class Model(EncoderDecoder):
 
     def encode(self, source_ids: Tensor, layout: Layout, attend: attention.Attend) -> Tensor:
         """Return the encoder's states (M, C)."""
-        x = self._embedded(source_ids, layout, "source_positions")
+        own = self.source_embedding
+        table = self.token_embedding if own is None else own
+        x = self._embedded(source_ids, table, layout, "source_positions")
         for depth, block in enumerate(self.encoder):
             x = block(x, attend, self.encoder_tensors.of(depth))
         return x
@@ -131,20 +138,21 @@ class Model(EncoderDecoder):
         source: Tensor | None,
     ) -> Tensor:
         """Return the decoder's last states (N, C)."""
-        x = self._embedded(input_ids, layout, "target_positions")
+        x = self._embedded(input_ids, self.token_embedding, layout, "target_positions")
         for depth, (block, attend) in enumerate(zip(self.decoder, attends, strict=True)):
             x = block(x, attend, self.attention_tensors.of(depth), cross, source)
         return x
 
-    def _embedded(self, ids: Tensor, layout: Layout, learned: str) -> Tensor:
-        x = F.embedding(ids, self.token_embedding)
+    def _embedded(self, ids: Tensor, tokens: Tensor, layout: Layout, learned: str) -> Tensor:
+        x = F.embedding(ids, tokens)
         if self.config.scale_embedding:
             x = x * math.sqrt(self.config.hidden_size)
         if self.config.positions == "learned":
             table = getattr(self, learned)
         else:
             table = _sinusoids_on(*x.shape[1:], self.config.max_positions, x.device)
-        return dropout(x + F.embedding(layout.positions, table), self.config.dropout, self.training)
+        x = x + F.embedding(layout.positions, table).to(x.dtype)
+        return dropout(x, self.config.dropout, self.training)
 
 
 def sinusoids(positions: int, width: int) -> Tensor:
@@ -182,9 +190,10 @@ def source_flops(config: Config, lengths: Sequence[int], source_lengths: Sequenc
 
 
 # Settings of transformers that change the model, with the only value that we have.
-_FIXED = {"share_encoder_decoder_embeddings": True, "normalize_before": False,
-          "normalize_embedding": False, "add_final_layer_norm": False}  # fmt: skip
+_FIXED = {"normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False}
+_SHARED = "share_encoder_decoder_embeddings"
 _BIAS = "final_logits_bias"
+_TARGETS = "target_embedding"  # the table of the targets, where that of the sources is another one
 _POSITIONS = "embed_positions.weight"
 
 
@@ -196,7 +205,7 @@ def _more_settings(config: Config) -> dict[str, Any]:
         "encoder_ffn_dim": config.intermediate_size,
         "activation_dropout": 0.0,
         "forced_eos_token_id": None,  # transformers' default is an id of the original vocabulary
-        "share_encoder_decoder_embeddings": True,
+        _SHARED: config.source_vocab_size is None,
         "nlpkit": {"positions": config.positions, "output_bias": config.output_bias},
     }
 
@@ -223,6 +232,7 @@ def _read_settings(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
         "positions": notes.get("positions", "sinusoidal"),
         # A checkpoint of others may have a bias that is not 0.
         "output_bias": notes.get("output_bias", True),
+        "source_vocab_size": None if settings.get(_SHARED, True) else settings["vocab_size"],
     }
 
 
@@ -231,12 +241,16 @@ def _join(config: Config, state: State) -> State:
     table = state["token_embedding"]
     bias = state.get("token_bias", table.new_zeros(len(table)))
     rest = {name: tensor for name, tensor in state.items() if name != "token_bias"}
+    if config.source_vocab_size is not None:
+        rest[_TARGETS] = rest.pop("token_embedding")
     return {**rest, _BIAS: bias[None]}
 
 
 def _split(config: Config, settings: Settings, state: State) -> State:
-    """Return the state dict with our form of the bias, if the model has one."""
-    rest = {name: tensor for name, tensor in state.items() if name != _BIAS}
+    """Return the state dict with our form of the bias, and the table of the targets."""
+    rest = {name: tensor for name, tensor in state.items() if name not in (_BIAS, _TARGETS)}
+    if config.source_vocab_size is not None and _TARGETS in state:
+        rest["token_embedding"] = state[_TARGETS]
     return rest | ({"token_bias": state[_BIAS][0]} if config.output_bias and _BIAS in state else {})
 
 
@@ -262,6 +276,8 @@ FORMAT = HfFormat(
     body="model.",
     names={
         "token_embedding": "model.shared.weight",
+        "source_embedding": "model.encoder.embed_tokens.weight",
+        _TARGETS: "model.decoder.embed_tokens.weight",
         "output_embedding": "lm_head.weight",
         "token_bias": _BIAS,
         _BIAS: _BIAS,

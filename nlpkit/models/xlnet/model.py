@@ -4,7 +4,8 @@ Two streams share all weights. The content stream is an encoder with relative po
 token sees those that are not after it in the order. The query stream predicts tokens: it begins
 with one vector for all of them, knows their positions, and sees the content of the tokens before
 them in the order (sec. 2.3). It is computed for the predicted tokens only (sec. 2.3, partial
-prediction).
+prediction). In generation a token asks for the next one, whose query sees what the token sees; as
+its own content never changes, a cache keeps it.
 
 N tokens of the pack, M of them predicted, C hidden_size, H heads, D width of a head.
 """
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit import attention
+from nlpkit.attention.cache import Cache
 from nlpkit.attention.layout import Layout
 from nlpkit.models import encoder
 from nlpkit.models.attention_tensors import AttentionTensors
@@ -26,6 +28,7 @@ from nlpkit.models.head import DenseHead, TaskHead, last_states
 from nlpkit.models.hf_format import HfFormat, Settings
 from nlpkit.models.vocabulary_head import TiedHead
 from nlpkit.models.xlnet import Config
+from nlpkit.models.xlnet.keys import Keys
 
 # Queries, keys and values are no linear layers in transformers, so peft has no adapters for them.
 LORA_TARGETS = ("up", "down")
@@ -76,40 +79,6 @@ class Layer(nn.Module):
         return dropout(x, self.dropout, self.training)
 
 
-class _Keys:
-    """The keys of both streams: the content, and with a memory the content without gradient.
-
-    The keys of a sequence are its tokens, then, with a memory, its tokens again.
-    """
-
-    def __init__(self, layout: Layout, fields: Mapping[str, Tensor | None], has_memory: bool):
-        self.layout, self.fields, self.rows = layout, fields, None
-        if not has_memory:
-            return
-        sizes = layout.lengths
-        row = torch.arange(2 * layout.total, device=layout.device)
-        own, again = row[: layout.total].split(sizes), row[layout.total :].split(sizes)
-        rows = torch.cat([part for pair in zip(own, again, strict=True) for part in pair])
-        self.rows = rows
-        self.layout = Layout.of([2 * size for size in sizes], layout.device)
-        self.fields = {
-            name: torch.cat([field, field])[rows]
-            for name, field in fields.items()
-            if field is not None
-        }
-        self.fields["memory"] = (rows >= layout.total).long()
-
-    def of(self, layer: Layer, content: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys and values (K, H, D) of a layer."""
-        k, v = (layer.heads_of(content, weight) for weight in (layer.key, layer.value))
-        if self.rows is None:
-            return k, v
-        past = content.detach()
-        again = (layer.heads_of(past, weight) for weight in (layer.key, layer.value))
-        k, v = (torch.cat(pair)[self.rows] for pair in zip((k, v), again, strict=True))
-        return k, v
-
-
 class Model(TiedHead):
     """XLNet with its language-model head."""
 
@@ -139,6 +108,10 @@ class Model(TiedHead):
         token_type_ids: Tensor,
         rank: Tensor | None = None,
         part_start: Tensor | None = None,
+        position: Tensor | None = None,
+        next_position: Tensor | None = None,
+        next_part_start: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
 
@@ -150,37 +123,39 @@ class Model(TiedHead):
                 Without it all tokens see one another, and no state is of the query stream.
             part_start: (N,) int64: where the part of its sequence begins that a token is in. Parts
                 see only themselves and, without gradient, the `memory` tokens before them.
+            position: (N,) int64, in its sequence; default: from 0.
+            next_position: (N,) int64, of the token that a token asks for, or -1: the state of a
+                token that asks is that of a query there, which sees what the token sees. No other
+                state is then of the query stream. A token asks for one of its own text.
+            next_part_start: (N,) int64, as `part_start`, of the token that a token asks for.
 
         Raises:
-            ValueError: `rank` predicts no token of a sequence.
+            ValueError: no token of a sequence is predicted, or none asks.
         """
-        layout = attention.layout_of(lengths, input_ids.device)
+        layout = attention.layout_of(lengths, input_ids.device, cache)
         fields = {
-            "position": layout.positions,
+            "position": layout.positions if position is None else position,
             "segment": token_type_ids,
             "rank": rank,
             "part_start": part_start,
         }
-        keys = _Keys(layout, fields, bool(self.config.memory) and part_start is not None)
+        keys = Keys(layout, fields, bool(self.config.memory) and part_start is not None, cache)
         content = self._dropped(F.embedding(input_ids, self.token_embedding))
         attends = self._prepared(layout, fields, keys)
-        if rank is None:
-            for layer, attend, tensors in attends:
-                k, v = keys.of(layer, content)
+        if rank is None and next_position is None:
+            for depth, (layer, attend, tensors) in enumerate(attends):
+                k, v = keys.of(layer, depth, content)
                 seen = attend(layer.heads_of(content, layer.query), k, v, tensors)
                 content = layer.added(content, seen)
             return self._dropped(content)
-        predicted = (rank > 0).nonzero().squeeze(1)  # (M,)
+        predicted, of_queries = _queries(fields, next_position, next_part_start)
         counts = torch.bincount(layout.document_ids[predicted], minlength=len(layout.lengths))
         queries = Layout.of(counts.tolist(), input_ids.device)
-        of_queries = {name: field[predicted] for name, field in fields.items() if field is not None}
-        # A query sees the tokens before it in the order, and not its own.
-        of_queries["rank"] = of_queries["rank"] - 1
         query = self._dropped(self.query_start[0].expand(len(predicted), -1))
         query_attends = self._prepared(queries, of_queries, keys)
-        both = zip(attends, query_attends, strict=True)
-        for (layer, attend, tensors), (_, attend_query, _) in both:
-            k, v = keys.of(layer, content)
+        both = enumerate(zip(attends, query_attends, strict=True))
+        for depth, ((layer, attend, tensors), (_, attend_query, _)) in both:
+            k, v = keys.of(layer, depth, content)
             seen = attend_query(layer.heads_of(query, layer.query), k, v, tensors)
             query = layer.added(query, seen)
             seen = attend(layer.heads_of(content, layer.query), k, v, tensors)
@@ -196,7 +171,7 @@ class Model(TiedHead):
         return dropout(x, self.config.dropout, self.training)
 
     def _prepared(
-        self, layout: Layout, fields: Mapping[str, Tensor | None], keys: "_Keys"
+        self, layout: Layout, fields: Mapping[str, Tensor | None], keys: Keys
     ) -> list[tuple[Layer, attention.Attend, dict[str, Tensor]]]:
         """Return each layer with its attention and the learned tensors of this attention."""
         config = self.config
@@ -212,6 +187,21 @@ class Model(TiedHead):
         self.attention_choice = attention.reasons(attends)
         tensors = map(self.attention_tensors.of, range(config.num_layers))
         return [*zip(self.order, attends, tensors, strict=True)]
+
+
+def _queries(
+    fields: Mapping[str, Tensor | None], next_position: Tensor | None, next_part: Tensor | None
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the tokens whose state is of the query stream, (M,), and the fields of the queries."""
+    if next_position is not None:
+        index = (next_position >= 0).nonzero().squeeze(1)
+        fields = {**fields, "position": next_position, "part_start": next_part}
+        return index, {name: field[index] for name, field in fields.items() if field is not None}
+    assert fields["rank"] is not None
+    index = (fields["rank"] > 0).nonzero().squeeze(1)
+    chosen = {name: field[index] for name, field in fields.items() if field is not None}
+    # A query sees the tokens before it in the order, and not its own.
+    return index, {**chosen, "rank": chosen["rank"] - 1}
 
 
 def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from nlpkit.errors import DataError
+from nlpkit.plural import number_of
 from nlpkit.score.contract import Score
 from nlpkit.score.metrics._edits import Edits, edits
 
@@ -31,7 +32,7 @@ class ErrorRate(NamedTuple):
             correct += not line_edits.distance
             empty += not size
         if not length:
-            reason = f"the references have no {self.unit} ({lines} lines)"
+            reason = f"the references have no {self.unit} ({number_of(lines, 'lines')})"
             raise DataError(f"{self.name} is undefined: {reason}")
         warnings = []
         if empty:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from nlpkit.errors import DataError
+from nlpkit.plural import number_of
 from nlpkit.score.contract import BadLine
 
 References = Sequence[Sequence[str | None]]  # references[k][i]; None: line i has no k-th reference
@@ -17,7 +18,8 @@ def check_lines(hypotheses: Sequence[str], references: References) -> None:
     for number, reference in enumerate(references, 1):
         if len(reference) != len(hypotheses):
             raise DataError(
-                f"{len(hypotheses)} hypotheses, but {len(reference)} lines in reference {number}"
+                f"{number_of(len(hypotheses), 'hypotheses')}, but "
+                f"{number_of(len(reference), 'lines')} in reference {number}"
             )
 
 

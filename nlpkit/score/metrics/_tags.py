@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from nlpkit.errors import DataError
+from nlpkit.plural import number_of
 from nlpkit.score.contract import BadLine
 
 
@@ -19,7 +20,9 @@ def read(
     for index, (ours, theirs) in enumerate(zip(hypotheses, references[0], strict=True)):
         predicted, right = ours.split(), theirs.split()
         if len(predicted) != len(right):
-            raise BadLine(0, index, f"{len(predicted)} tags; the reference has {len(right)}")
+            raise BadLine(
+                0, index, f"{number_of(len(predicted), 'tags')}; the reference has {len(right)}"
+            )
         found.append((predicted, right))
     if not any(right for _, right in found):
         raise DataError("there is no tag to score")

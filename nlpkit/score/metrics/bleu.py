@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from nlpkit.errors import UsageError
+from nlpkit.plural import number_of
 from nlpkit.score.contract import Option, Score
 from nlpkit.score.metrics._bleu_counts import ORDER, row_of, sum_rows
 from nlpkit.score.metrics._bleu_tokens import BORROWED, OWN, Tokenizer, tokenizer
@@ -217,7 +218,8 @@ def _warnings(hypotheses: Sequence[str], references: References, settings: Setti
     ends = 0 if settings.force else sum(line.rstrip().endswith(" .") for line in hypotheses)
     if ends >= _TOKENIZED:
         warnings.append(
-            f"{ends} lines end in a full stop with a space before it: BLEU is for detokenized text,"
+            f"{number_of(ends, 'lines end')} in a full stop with a space before it: BLEU is "
+            "for detokenized text,"
             " tokenized text may score lower (--force: it is meant so)"
         )
     if settings.tokenize == "13a" and _mostly_chinese(hypotheses, *references):

@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 
 from nlpkit.errors import DataError, UsageError
+from nlpkit.plural import number_of
 from nlpkit.score.contract import Option, Score
 from nlpkit.score.metrics import _means
 from nlpkit.score.metrics._text_units import TOKENIZERS, is_unspaced, ngrams
@@ -53,7 +54,7 @@ def score(
         total += len(line)
         short += not line
     if not total:
-        few = f"none of {len(shares)} lines has {n} tokens ({tokenize})"
+        few = f"none of {number_of(len(shares), 'lines')} has {number_of(n, 'tokens')} ({tokenize})"
         raise DataError(f"distinct-{n} is undefined: {few}")
     distinct, by_line = len(seen), _means.mean(shares)
     value = distinct / total if level == "corpus" else by_line
@@ -66,7 +67,9 @@ def score(
         "lines_without_ngram": short,
         "warnings": list(_warnings(hypotheses, tokenize)),
     }
-    verbose = f"{distinct} of {total}, {short} of {len(shares)} lines without an n-gram"
+    verbose = (
+        f"{distinct} of {total}, {short} of {number_of(len(shares), 'lines')} without an n-gram"
+    )
     signature = _signature(level, tokenize)
     return Score(f"distinct-{n}", value, signature, verbose, details, percent=False)
 

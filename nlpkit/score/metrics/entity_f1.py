@@ -9,6 +9,7 @@ without types (B, M, E, S) are word segmentation.
 
 from collections.abc import Iterator, Sequence
 
+from nlpkit.plural import number_of
 from nlpkit.score.contract import BadLine, Option, Score
 from nlpkit.score.metrics import _averages as averages
 from nlpkit.score.metrics import _labels, _tags
@@ -64,7 +65,7 @@ def score(
         },
         "warnings": warnings,
     }
-    verbose = f"P {total.precision:.4f} R {total.recall:.4f} {found[1]} entities"
+    verbose = f"P {total.precision:.4f} R {total.recall:.4f} {number_of(found[1], 'entities')}"
     if per_type and types:
         verbose += "\n" + averages.rows(table)
     signature = f"scheme:{scheme}|avg:{average}|types:{len(types)}|zero:0"

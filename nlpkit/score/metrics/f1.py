@@ -8,6 +8,7 @@ class that is never right. The classes of both files count. Macro averages the F
 from collections.abc import Iterator, Sequence
 
 from nlpkit.errors import UsageError
+from nlpkit.plural import number_of
 from nlpkit.score.contract import Option, Score
 from nlpkit.score.metrics import _averages as averages
 from nlpkit.score.metrics import _labels
@@ -57,7 +58,9 @@ def score(
         },
         "warnings": [*_labels.warnings(labels), *averages.undefined(table)],
     }
-    verbose = f"P {total.precision:.4f} R {total.recall:.4f} {len(labels.right)} lines"
+    verbose = (
+        f"P {total.precision:.4f} R {total.recall:.4f} {number_of(len(labels.right), 'lines')}"
+    )
     if per_class:
         verbose += "\n" + averages.rows(table)
     signature = f"avg:{average}|classes:{len(labels.known)}|zero:0"

@@ -8,6 +8,7 @@ scikit-learn, it is 0, with a warning, if one file has a single class.
 import math
 from collections.abc import Iterator, Sequence
 
+from nlpkit.plural import number_of
 from nlpkit.score.contract import Option, Score
 from nlpkit.score.metrics import _labels
 from nlpkit.score.metrics._labels import Counts
@@ -25,7 +26,7 @@ def score(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Sco
             warnings.append(f"undefined, taken as 0: the only {name} label is {side[0]}")
     details = {"lines": len(labels.right), "classes": len(labels.known), "warnings": warnings}
     value = _correlation(_labels.count(labels, labels.known))
-    verbose = f"{len(labels.right)} lines"
+    verbose = number_of(len(labels.right), "lines")
     signature = f"classes:{len(labels.known)}"
     return Score("MCC", value, signature, verbose, details, percent=False)
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nlpkit.errors import DataError, UsageError
+from nlpkit.plural import number_of
 from nlpkit.score.contract import BadLine, Option, Score
 from nlpkit.score.metrics._numbers import NUMBER
 
@@ -68,7 +69,10 @@ def score(
     counts = {"token": tokens} | _count(references, count_ends)
     for name in ("token", per):
         if not counts[name]:
-            where = f"no {name} in the {'file' if name == 'token' else 'text'} ({lines} lines)"
+            where = (
+                f"no {name} in the {'file' if name == 'token' else 'text'} ("
+                f"{number_of(lines, 'lines')})"
+            )
             raise DataError(f"the perplexity is undefined: there is {where}")
     details: dict[str, Any] = {f"{name}s": count for name, count in counts.items()}
     details["lines"] = lines

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from nlpkit.plural import number_of
 from nlpkit.score.contract import Option, Score
 from nlpkit.score.metrics import _means
 from nlpkit.score.metrics._answers import NORMALIZERS, cmrc_units, with_answers
@@ -51,7 +52,7 @@ def score(
             "the references are written without spaces, so a line is one word: use --normalize cmrc"
         )
     signature = _signature(references, normalize, no_answer)
-    verbose = f"{len(values)} lines, {details['lines_with_0']} with 0"
+    verbose = f"{number_of(len(values), 'lines')}, {details['lines_with_0']} with 0"
     return Score("answer-F1", _means.mean(values), signature, verbose, details, percent=False)
 
 

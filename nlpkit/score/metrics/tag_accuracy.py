@@ -6,6 +6,7 @@ as in the accuracy of conlleval.
 
 from collections.abc import Iterator, Sequence
 
+from nlpkit.plural import number_of
 from nlpkit.score.contract import Option, Score
 from nlpkit.score.metrics import _tags
 
@@ -18,7 +19,7 @@ def score(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Sco
     rows = list(statistics(hypotheses, references))
     right, total = (sum(column) for column in zip(*rows, strict=True))
     details = {"right": right, "tags": total, "lines": len(rows)}
-    verbose = f"{right} of {total} tags in {len(rows)} lines"
+    verbose = f"{right} of {number_of(total, 'tags')} in {number_of(len(rows), 'lines')}"
     return Score("tag-accuracy", right / total, "mean:tags", verbose, details, percent=False)
 
 

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from nlpkit.errors import DataError, FileError, UsageError
+from nlpkit.plural import number_of
 from nlpkit.score.files import name_of
 from nlpkit.score.search import evaluation, indexing, keywords, run_lines
 from nlpkit.score.search.documents import FORMATS, Records
@@ -94,8 +95,8 @@ def run(
     words = tokenizer(settings.tokenize, settings.lowercase)
     weighting = weighting_of(index)
     signature = indexing.signature(name, weighting, index, settings)
-    lines = f"{len(index.ids)} documents ({index.empty} without a word)"
-    info(f"{lines}, {len(index.terms)} terms, mean length {index.mean_length:.2f}")
+    lines = f"{number_of(len(index.ids), 'documents')} ({index.empty} without a word)"
+    info(f"{lines}, {number_of(len(index.terms), 'terms')}, mean length {index.mean_length:.2f}")
     info(signature)
     if look_uncut(islice(index.terms, _SAMPLE)):
         info(f"{settings.tokenize} does not split clauses into words: use --tokenize bigram or zh")
@@ -170,8 +171,8 @@ def _rankings(
         yield Ranked(query, [ids[hit.document] for hit in hits], [hit.score for hit in hits])
     if not queries:
         raise DataError(f"{name_of(records.path)}: holds no query")
-    blank = f", {records.blank} blank lines left out" if records.blank else ""
-    number = "1 query" if queries == 1 else f"{queries} queries"
+    blank = f", {number_of(records.blank, 'blank lines')} left out" if records.blank else ""
+    number = number_of(queries, "queries")
     info(f"{number}, {without} without a hit ({unknown} without a known word){blank}")
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import fsum
 
 from nlpkit.errors import DataError
+from nlpkit.plural import all_of
 from nlpkit.score.search.judgements import Qrels, Rankings
 from nlpkit.score.search.measures import Measure
 
@@ -34,7 +35,7 @@ class Evaluation:
             left = f"; {self.unjudged} of the run {verbs} left out"
         if self.complete:
             zero = f", 0 for the {self.unranked} not in the run" if self.unranked else ""
-            of_all = "the 1 query" if n == 1 else f"all {n} queries"
+            of_all = all_of(n, "queries")
             return f"over {of_all} with judgements{zero}{left}"
         if self.unranked:
             verb = "is" if self.unranked == 1 else "are"

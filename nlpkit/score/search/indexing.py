@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from nlpkit import __version__
 from nlpkit.errors import DataError, FileError, UsageError
+from nlpkit.plural import number_of
 from nlpkit.score.files import name_of
 from nlpkit.score.search import inverted_index, kept_index
 from nlpkit.score.search.documents import Records
@@ -77,7 +78,7 @@ def _built(records: Records, settings: Settings, info: Callable[[str], None]) ->
     if not index.ids:
         raise DataError(f"{name_of(records.path)}: holds no document")
     if records.blank:
-        info(f"{name_of(records.path)}: {records.blank} blank lines left out")
+        info(f"{name_of(records.path)}: {number_of(records.blank, 'blank lines')} left out")
     return index
 
 

@@ -4,6 +4,7 @@ from array import array
 from collections.abc import Iterator
 
 from nlpkit.errors import DataError
+from nlpkit.plural import number_of
 from nlpkit.score.files import name_of, read_lines
 
 Qrels = dict[str, dict[str, int]]  # query -> document -> relevance
@@ -25,7 +26,9 @@ def read_qrels(path: str) -> Qrels:
             continue
         if len(fields) not in (3, 4) or width not in (0, len(fields)):
             expected = {3: "query document relevance"}.get(width, "query 0 document relevance")
-            raise DataError(f"{_where(path, number)}: {len(fields)} columns; needs `{expected}`")
+            raise DataError(
+                f"{_where(path, number)}: {number_of(len(fields), 'columns')}; needs `{expected}`"
+            )
         width = len(fields)
         query, document, relevance = fields[0], fields[-2], fields[-1]
         _check_once(lines.setdefault(query, {}), query, document, path, number)
@@ -51,7 +54,9 @@ def read_run(path: str) -> Rankings:
     for number, fields in _rows(path):
         if len(fields) != 6:
             expected = "needs `query Q0 document rank score tag`"
-            raise DataError(f"{_where(path, number)}: {len(fields)} columns; {expected}")
+            raise DataError(
+                f"{_where(path, number)}: {number_of(len(fields), 'columns')}; {expected}"
+            )
         query, document = fields[0], fields[2]
         if query not in run:
             run[query] = {}, array("f")

@@ -38,6 +38,6 @@ class Config(ModelConfig):
 
     def refuses_attention(self, choice: Choice) -> str | None:
         """Return why the decoder cannot have this kind of attention, or None."""
-        if choice.module.VISIBILITY != "causal":
+        if choice.visibility != "causal":
             return "the decoder needs a kind that sees nothing to the right"
         return super().refuses_attention(choice)

@@ -1,0 +1,95 @@
+"""Each token sees the left of its own block, and the last tokens of every earlier block.
+
+Fixed attention of the Sparse Transformer (Child et al. 2019, arXiv:1904.10509, sec. 4.3). FA1: a
+token sees back to the start of its block of `stride` tokens. FA2: it sees the last `summary` tokens
+(the paper's c) of each earlier block. `both` is the paper's merged head, `split` its multi-head
+form (sec. 5.1): FA1 in the first half of the heads, FA2 in the others. The defaults are those of
+the paper's model of text (enwik8), which it found better than `strided` there.
+
+With FA2 alone the tokens of the first block see nothing, and attention gives zeros.
+"""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from nlpkit.attention.contract import Choice
+from nlpkit.attention.pieces import Piece
+from nlpkit.config import FrozenConfig
+
+VISIBILITY = "causal"
+KERNEL = None
+FIELDS: tuple[str, ...] = ("position",)
+OPTIONAL: tuple[str, ...] = ()
+SORT_FIRST: str | None = None
+COST = "N · (stride / 2 + summary · N / (2 · stride))"
+
+
+class Config(FrozenConfig):
+    """The blocks, how much of the earlier ones is seen, and which pattern a head sees."""
+
+    stride: int = Field(128, ge=1, description="Tokens in a block.")
+    summary: int = Field(32, ge=1, description="Last tokens of a block that later blocks see (c).")
+    pattern: Literal["fa1", "fa2", "both", "split"] = Field(
+        "both", description="The block, the summaries, both in each head, or each in half of them."
+    )
+
+    @model_validator(mode="after")
+    def _inside_block(self):
+        if self.summary > self.stride:
+            raise ValueError(
+                f"summary: {self.summary} is more than the {self.stride} tokens of a block (stride)"
+            )
+        return self
+
+
+def tensors(config, heads, head_dim):
+    """Return an empty dict: this kind learns no tensors."""
+    return {}
+
+
+def mask(config, q, k):
+    """Return True where the key is to the left in the block, or in the summary of an earlier one.
+
+    With `split`, what the two halves of the heads see together.
+    """
+    stride = config.stride
+    query_block, key_block = q["position"] // stride, k["position"] // stride
+    own = (key_block == query_block) & (k["position"] <= q["position"])
+    summaries = (key_block < query_block) & (k["position"] % stride >= stride - config.summary)
+    return {"fa1": own, "fa2": summaries}.get(config.pattern, own | summaries)
+
+
+def shares(config):
+    """Return FA1 and FA2 for the two halves of the heads if they are split."""
+    if config.pattern != "split":
+        return ()
+    halves = (config.model_copy(update={"pattern": pattern}) for pattern in ("fa1", "fa2"))
+    return tuple(Choice(kind="fixed", config=half) for half in halves)
+
+
+def pieces(config, q, k):
+    """Return the own block, and the summaries, which are the only keys that have a class."""
+    place, stride = q["position"], config.stride
+    start = place - place % stride
+    own = Piece(first=start, last=place)
+    is_summary = k["position"] % stride >= stride - config.summary
+    summaries = Piece(place * 0, start - 1, place * 0, is_summary.long() - 1)
+    return {"fa1": [own], "fa2": [summaries]}.get(config.pattern, [own, summaries])
+
+
+def pairs(config, lengths):
+    """Return the number of pairs; with `split`, the mean of the two halves."""
+    stride, summary = config.stride, config.summary
+
+    def own(length):
+        whole, rest = divmod(length, stride)
+        return whole * stride * (stride + 1) / 2 + rest * (rest + 1) / 2
+
+    def summaries(length):  # the block number n sees those of n blocks
+        whole, rest = divmod(length, stride)
+        return summary * (stride * whole * (whole - 1) / 2 + rest * whole)
+
+    fa1, fa2 = sum(map(own, lengths)), sum(map(summaries, lengths))
+    both = {"fa1": fa1, "fa2": fa2, "both": fa1 + fa2, "split": (fa1 + fa2) / 2}
+    return both[config.pattern]

@@ -1,0 +1,60 @@
+"""Each token sees the next of the `groups` parts of its sequence, and the last part sees the first.
+
+A sequence of n tokens is cut into M parts of ceil(n / M) tokens; queries of part i see keys of part
+(i + 1) mod M. From a note without a paper. There the last part is padded to the size of the others.
+Here it is shorter, and where the padding would be a whole part, M is the number of parts that hold
+tokens. So every token sees at least one other, or itself in a sequence of one token.
+"""
+
+from pydantic import Field
+
+from nlpkit.attention.pieces import Piece
+from nlpkit.config import FrozenConfig
+
+VISIBILITY = "bidirectional"
+KERNEL = None
+FIELDS: tuple[str, ...] = ("position", "length")
+OPTIONAL: tuple[str, ...] = ()
+SORT_FIRST: str | None = None
+COST = "N² / groups"
+
+
+class Config(FrozenConfig):
+    """The number of parts."""
+
+    groups: int = Field(4, ge=2, description="Parts of a sequence (M).")
+
+
+def tensors(config, heads, head_dim):
+    """Return an empty dict: this kind learns no tensors."""
+    return {}
+
+
+def _seen(config, q):
+    """Return the size of the parts of each query's sequence, and the part that the query sees."""
+    size = -(-q["length"] // config.groups)
+    parts = -(-q["length"] // size)
+    return size, (q["position"] // size + 1) % parts
+
+
+def mask(config, q, k):
+    """Return True where the key is in the part after the query's."""
+    size, seen = _seen(config, q)
+    return k["position"] // size == seen
+
+
+def pieces(config, q, k):
+    """Return one piece, the part that is seen."""
+    size, seen = _seen(config, q)
+    return [Piece(seen * size, (seen + 1) * size - 1)]
+
+
+def pairs(config, lengths):
+    """Return the number of pairs: each part's size times that of the next one."""
+
+    def count(length):
+        size = -(-length // config.groups)
+        sizes = [min(size, length - start) for start in range(0, length, size)]
+        return sum(mine * other for mine, other in zip(sizes, sizes[1:] + sizes[:1], strict=True))
+
+    return float(sum(map(count, lengths)))

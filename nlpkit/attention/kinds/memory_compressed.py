@@ -1,0 +1,122 @@
+"""Memory-compressed attention: full attention to keys and values that a convolution shortens.
+
+Liu et al. 2018, arXiv:1801.10198, sec. 4.2.4: kernel and stride are 3, so that three tokens, a
+window, become one key and one value; queries stay as they are. The convolution is learned, one for
+the keys and one for the values of each head.
+
+Both ways, the last window of a sequence may be short: the kernel then has nothing to multiply at
+its end. Causal, a token sees the windows that end at it or to its left, so the newest tokens only
+once their window is finished. Before the first window there would be no key, so each token also
+sees a start, a learned key and value: the answer of the first two tokens is the start's value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from nlpkit.attention.contract import Learned
+from nlpkit.attention.kinds import _either
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+VISIBILITY = "causal"
+KERNEL = None
+FIELDS: tuple[str, ...] = ("position",)
+OPTIONAL: tuple[str, ...] = ()
+CROSS = False
+DROPOUT = True  # its probabilities can have dropout
+COST = "N^2 / stride"
+visibility = _either.visibility
+
+
+class Config(_either.EitherConfig):
+    """The size of the windows, and which side a token sees."""
+
+    stride: int = Field(3, ge=2, description="tokens that become one key and one value")
+
+
+def tensors(config, heads, head_dim):
+    """Return the kernels, which keep the variance, and the start of the causal form."""
+    kernel = Learned((heads, config.stride, head_dim, head_dim), (config.stride * head_dim) ** -0.5)
+    start = Learned((heads, head_dim))
+    starts = {"start_key": start, "start_value": start} if _either.is_causal(config) else {}
+    return {"key_kernel": kernel, "value_kernel": kernel, **starts}
+
+
+def mask(config, q, k):
+    """Return True where the key is in a window that the query sees; the start is no token."""
+    if not _either.is_causal(config):
+        return _either.mask(config, q, k)
+    last = k["position"] - k["position"] % config.stride + config.stride - 1
+    return last <= q["position"]
+
+
+def pairs(config, lengths):
+    """Return the number of pairs of a query and a window, or the start, that it sees."""
+    if not _either.is_causal(config):
+        return float(sum(length * -(-length // config.stride) for length in lengths))
+    # A window is seen by its last token and all behind it.
+    windows = [(length, length // config.stride) for length in lengths]
+    return float(sum(n + w * (n + 1) - config.stride * w * (w + 1) // 2 for n, w in windows))
+
+
+def reference(config, q, k, v, tensors):
+    """Return (n, H, D) for one sequence, by the matrix of all scores."""
+    import torch
+
+    length, causal = len(q), _either.is_causal(config)
+    whole = length - length % config.stride
+    kept = whole if causal else length
+    keys, values = (
+        _windows(x[:kept], tensors[name], config.stride)
+        for x, name in ((k, "key_kernel"), (v, "value_kernel"))
+    )
+    if causal:
+        keys = torch.cat([tensors["start_key"][None], keys])
+        values = torch.cat([tensors["start_value"][None], values])
+    scores = torch.einsum("ihd,jhd->hij", q, keys) * q.shape[2] ** -0.5
+    if causal:
+        end = config.stride * torch.arange(len(keys), device=q.device) - 1  # of the start: -1
+        scores = scores.masked_fill(
+            end > torch.arange(length, device=q.device)[:, None], -torch.inf
+        )
+    return torch.einsum("hij,jhd->ihd", scores.softmax(2), values)
+
+
+def _windows(x: Tensor, kernel: Tensor, stride: int) -> Tensor:
+    """Return (w, H, D), the convolution of a sequence (n, H, D), whose last window may be short."""
+    import torch
+    import torch.nn.functional as F
+
+    missing = -len(x) % stride
+    cut = F.pad(x, (0, 0, 0, 0, 0, missing)).unflatten(0, (-1, stride))
+    return torch.einsum("wshd,hsde->whe", cut, kernel)
+
+
+def prepared(request):
+    """Return the windows of the pack; None for new tokens of cached sequences."""
+    from nlpkit.attention.compressed_form import Windows
+
+    if request.layout.past is not None:
+        return None
+    return Windows.of(request.layout, request.config.stride, _either.is_causal(request.config))
+
+
+def attend(request, q, k, v, tensors: Mapping[str, Tensor], state):
+    """Return (N, H, D).
+
+    `state` is the windows of each sequence, `keys` and `values` (B, T, H, D), and the tokens of the
+    window that is not finished, `new_keys` and `new_values` (B, stride, H, D).
+    """
+    from nlpkit.attention import compressed_form
+
+    learned = {name: tensor.to(q.dtype) for name, tensor in tensors.items()}
+    if state:
+        return compressed_form.continued(request, q, k, v, learned, state)
+    if state is not None:
+        compressed_form.remember(request, k, v, learned, state)
+    return compressed_form.attended(request, q, k, v, learned)

@@ -1,0 +1,60 @@
+"""The table of attention kinds of `nlpkit recipes parts`, from the kinds themselves."""
+
+import re
+
+from nlpkit import registry
+from nlpkit.attention.contract import Choice, EitherKind
+
+_TOKENS = 8192
+_HEAD = (
+    "kind",
+    "who sees whom",
+    "cost of N tokens",
+    f"pairs for each of {_TOKENS:,} tokens",
+    "sees",
+    "learned",
+    "source",
+)
+_PAPER = re.compile(r"((?:\w+ and )?[A-Z][\w-]+(?: et al\.)? \d{4})")
+_ARXIV = re.compile(r"arXiv:(\d{4}\.\d{5})")
+_SEES = {
+    "causal": "the left",
+    "prefix": "the context, and the left",
+    "bidirectional": "both sides",
+}
+
+
+def rows() -> list[dict[str, str]]:
+    """Return what the table says of each kind, by the names of its columns."""
+    return [dict(zip(_HEAD, _row(name), strict=True)) for name in registry.names("attention/kinds")]
+
+
+def table() -> str:
+    """Return the table in Markdown."""
+    cells = [_HEAD, ["---"] * len(_HEAD), *(row.values() for row in rows())]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def _row(name: str) -> tuple[str, ...]:
+    # Settings that the model decides.
+    choice = Choice.of(name).suited("causal", _TOKENS)
+    kind, config = choice.module, choice.config
+    text = " ".join((getattr(kind, "__doc__", None) or "").split())
+    paper, number = _PAPER.search(text), _ARXIV.search(text)
+    link = f"[{number[1]}](https://arxiv.org/abs/{number[1]})" if number else ""
+    source = ", ".join(filter(None, [paper[1] if paper else "", link]))
+    # Without the source, which has a column of its own.
+    about = re.sub(r" \([^()]*\d{4}[^()]*\)", "", registry.about("attention/kinds", name))
+    learned = [
+        f"`{tensor}`{', one for all layers' if one.shared else ''}"
+        for tensor, one in kind.tensors(config, 8, 64).items()
+    ]
+    sees = _SEES[choice.visibility]
+    if isinstance(kind, EitherKind):
+        sees = "the left or both sides (`causal`)"
+    per_token = kind.pairs(config, [_TOKENS]) / _TOKENS
+    cost = kind.COST.replace("^2", "²").replace(" * ", " · ")
+    return (
+        f"`{name}`", about.rstrip("."), cost, f"{per_token:,.0f}", sees,
+        "; ".join(learned) or "nothing", source or "no paper",
+    )  # fmt: skip

@@ -1,0 +1,100 @@
+"""Prefix language modelling for an encoder and a decoder (Raffel et al. 2020, arXiv:1910.10683).
+
+Section 3.3.1: a text is cut in two, the encoder reads the first part, the decoder writes the second
+one. As in the authors' code (`random_prefix_noise_mask`), the prefix of L tokens has 1 to L - 1 of
+them, all equally likely.
+
+L tokens of a piece, S tokens of a source, T of a target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pydantic import Field as Setting
+
+from nlpkit.config import FrozenConfig
+from nlpkit.objectives._abilities import Prompt
+from nlpkit.objectives._cutting import cut_stream
+from nlpkit.objectives._source_target import SourceTarget
+from nlpkit.objectives._task import shorten
+from nlpkit.objectives.contract import (
+    Field,
+    ModelSettings,
+    Spans,
+    TextObjective,
+    cut_documents,
+)
+
+if TYPE_CHECKING:
+    from nlpkit.tokenizers.contract import Extendable
+
+
+class Config(FrozenConfig):
+    """How text is cut into examples."""
+
+    max_length: int = Setting(
+        512,
+        ge=2,
+        description="longest piece of text, in tokens; a source or a target with its end token has "
+        "no more",
+    )
+    contiguous: bool = Setting(
+        False,
+        description="cut the text of all documents as one stream, with an end token after each "
+        "document; false: each example has text of one document",
+    )
+
+
+class Objective(SourceTarget, TextObjective):
+    """Examples and loss of a text's continuation from its prefix."""
+
+    name = "prefix_lm"
+    parts = ("prefix_lm",)
+    fields: Mapping[str, Field] = SourceTarget.fields
+    label_smoothing = 0.0
+    min_piece = 2  # a token of the prefix and one of the rest
+
+    def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
+        """Bind the settings.
+
+        Raises:
+            ValueError: `max_length` is more than the model has positions.
+        """
+        super().__init__(config, tokenizer, model_config)
+        self.bind(tokenizer, model_config)
+        self.max_length = self.max_new_tokens = config.max_length
+
+    def spans(self, lengths: np.ndarray) -> Spans:
+        """Return the pieces of documents of these `lengths` (D,), or of the stream of all."""
+        if self.config.contiguous:
+            return cut_stream(lengths, self.config.max_length, (self.end,))
+        return cut_documents(lengths, self.config.max_length, self.min_piece)
+
+    def length(self, pieces: np.ndarray) -> np.ndarray:
+        """Return the tokens of source and target together, made of pieces of these lengths."""
+        return np.asarray(pieces) + 2  # an end on both sides
+
+    def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return a prefix of random length as source, and the rest as target.
+
+        A piece of a single token, the last of a stream, is all target.
+        """
+        size = int(rng.integers(1, len(ids))) if len(ids) > 1 else 0
+        return self.made(ids[:size], ids[size:])
+
+    def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Return the text: the source, then what the decoder reads behind the begin token."""
+        target = example["input_ids"][1 : len(example["labels"])]
+        return [np.concatenate([example["source_ids"][:-1], target])]
+
+    def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
+        """Return the source, and slots for its continuation; what is too long loses its start.
+
+        Raises:
+            ValueError: the source is empty.
+        """
+        source, cut = shorten(ids, self.max_length - 1, "end")
+        return self.prompt(source, new_tokens, cut)

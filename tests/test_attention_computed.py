@@ -1,0 +1,324 @@
+"""Kinds that compute themselves: the fast forms against the formulas, and who influences whom.
+
+The expected numbers come from the formulas of the papers, written here or in the kinds'
+`reference`, which `test_reference_is_the_formula_of_the_paper` checks.
+"""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nlpkit import attention
+from nlpkit.attention import chunks, compressed_form, running_sums
+from nlpkit.attention.contract import Choice
+from nlpkit.attention.layout import Layout
+from nlpkit.errors import Unsupported
+from tests._attention import HEADS, PACKS, WIDTH
+
+CASES = {
+    "linear": Choice.of("linear"),
+    "linear both ways": Choice.of("linear", causal=False),
+    "cosformer": Choice.of("cosformer", max_length=300),
+    "cosformer both ways": Choice.of("cosformer", max_length=300, causal=False),
+    "aft full": Choice.of("aft", max_length=300, rank=4),
+    "aft full both ways": Choice.of("aft", max_length=300, rank=4, causal=False),
+    "aft local": Choice.of("aft", form="local", window=5, max_length=300, rank=4),
+    "aft local both ways": Choice.of(
+        "aft", form="local", window=5, max_length=300, rank=4, causal=False
+    ),
+    "aft simple": Choice.of("aft", form="simple"),
+    "aft simple both ways": Choice.of("aft", form="simple", causal=False),
+    "memory_compressed": Choice.of("memory_compressed"),
+    "memory_compressed both ways": Choice.of("memory_compressed", causal=False),
+}
+CAUSAL = [name for name in CASES if "both ways" not in name]
+
+
+def _learned(choice: Choice, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+    draw = torch.Generator().manual_seed(1)
+    wanted = choice.module.tensors(choice.config, HEADS, WIDTH)
+    return {
+        name: torch.randn(each.shape, generator=draw).to(dtype).requires_grad_()
+        for name, each in wanted.items()
+    }
+
+
+def _inputs(total: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    """Return q, k, v and a gradient."""
+    draw = torch.Generator().manual_seed(0)
+    drawn = torch.randn(4, total, HEADS, WIDTH, generator=draw).to(dtype)
+    return [*(x.clone().requires_grad_() for x in drawn[:3]), drawn[3]]
+
+
+def _prepare(choice: Choice, lengths: list[int], dtype=torch.float64, **options):
+    return attention.prepare(
+        choice, Layout.of(lengths), heads=HEADS, head_dim=WIDTH, dtype=dtype, device="cpu",
+        **{"training": True, **options},
+    )  # fmt: skip
+
+
+def _reference(choice: Choice, lengths: list[int], q, k, v, learned) -> Tensor:
+    parts = zip(*(x.split(lengths) for x in (q, k, v)), strict=True)
+    return torch.cat([choice.module.reference(choice.config, *part, learned) for part in parts])
+
+
+# --- the formulas ----------------------------------------------------------------------------
+
+
+def _tolerance(name: str, dtype: torch.dtype) -> float:
+    if dtype == torch.float64:
+        return 1e-9
+    # With ReLU features a sum of weights may be near 0, and its gradient far from exact.
+    return 4e-5 if "cosformer" in name else 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("pack", PACKS)
+@pytest.mark.parametrize("name", CASES)
+def test_fast_form_equals_reference(name: str, pack: str, dtype, monkeypatch) -> None:
+    # Small tiles and groups, so that several of them are met.
+    monkeypatch.setattr(compressed_form, "_TILE", 40)
+    monkeypatch.setattr(chunks, "_GROUP", 2 * chunks.CHUNK * HEADS * WIDTH)
+    choice, lengths = CASES[name], PACKS[pack]
+    q, k, v, grad = _inputs(sum(lengths), dtype)
+    learned = _learned(choice, dtype)
+    wanted = [q, k, v, *learned.values()]
+    out = _prepare(choice, lengths, dtype)(q, k, v, learned)
+    expected = _reference(choice, lengths, q, k, v, learned)
+    found = [out, *torch.autograd.grad(out, wanted, grad)]
+    right = [expected, *torch.autograd.grad(expected, wanted, grad)]
+    for ours, theirs in zip(found, right, strict=True):
+        largest = theirs.abs().max().clamp(min=1).item()
+        torch.testing.assert_close(ours, theirs, atol=_tolerance(name, dtype) * largest, rtol=0)
+
+
+def _weight(name: str, choice: Choice, w: Tensor | None, q, k, i: int, j: int) -> Tensor:
+    """Return the weight of key j for query i in a head, one or (D,): the formula of the paper."""
+    if name.startswith("linear"):
+        return (F.elu(q[i]) + 1) @ (F.elu(k[j]) + 1)
+    if name.startswith("cosformer"):
+        cosine = math.cos(math.pi / 2 * (i - j) / choice.config.max_length)
+        return F.relu(q[i]) @ F.relu(k[j]) * cosine
+    near = "local" not in name or abs(i - j) < choice.config.window
+    return torch.exp(k[j] + (w[i, j] if w is not None and near else 0))
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "memory" not in name])
+def test_reference_is_the_formula_of_the_paper(name: str) -> None:
+    # Katharopoulos et al. 2020, eq. 4; Qin et al. 2022, sec. 3; Zhai et al. 2021, eq. 2.
+    choice, n = CASES[name], 11
+    q, k, v, _ = _inputs(n)
+    learned = _learned(choice)
+    w = learned["query_bias"] @ learned["key_bias"].T if learned else None
+    found = choice.module.reference(choice.config, q, k, v, learned)
+    for head in range(HEADS):
+        for i in range(n):
+            seen = range(i + 1) if name in CAUSAL else range(n)
+            own, keys = q[:, head], k[:, head]
+            weights = [_weight(name, choice, w, own, keys, i, j) for j in seen]
+            # The authors of cosFormer keep the sum of weights, which may be 0, at 1e-6 or more.
+            total = sum(weights).clamp(min=1e-6)
+            right = sum(a * v[j, head] for a, j in zip(weights, seen, strict=True)) / total
+            gate = own[i].sigmoid() if name.startswith("aft") else 1
+            torch.testing.assert_close(found[i, head], gate * right)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_memory_compressed_is_a_convolution_of_torch_and_full_attention(causal: bool) -> None:
+    choice, n = Choice.of("memory_compressed", causal=causal), 11
+    q, k, v, _ = _inputs(n)
+    learned = _learned(choice)
+    kept = n // 3 * 3 if causal else n
+
+    def shortened(x: Tensor, kernel: Tensor) -> Tensor:
+        # torch: (channels, length), weight (out, in of the group, kernel); zeros fill the end.
+        filled = F.pad(x[:kept].flatten(1).T, (0, -kept % 3))
+        weight = kernel.permute(0, 3, 2, 1).flatten(0, 1)
+        return F.conv1d(filled, weight, stride=3, groups=HEADS).T.unflatten(1, (HEADS, WIDTH))
+
+    keys, values = shortened(k, learned["key_kernel"]), shortened(v, learned["value_kernel"])
+    out = _prepare(choice, [n])(q, k, v, learned)
+    for i in range(n):
+        seen = (i + 1) // 3 if causal else len(keys)
+        own_keys, own_values = keys[:seen], values[:seen]
+        if causal:  # Also the start, which is all that the first two tokens see.
+            own_keys = torch.cat([learned["start_key"][None], own_keys])
+            own_values = torch.cat([learned["start_value"][None], own_values])
+        weights = (torch.einsum("hd,jhd->jh", q[i], own_keys) / WIDTH**0.5).softmax(0)
+        torch.testing.assert_close(out[i], torch.einsum("jh,jhd->hd", weights, own_values))
+        if causal and i < 2:
+            torch.testing.assert_close(out[i], learned["start_value"])
+
+
+def test_causal_linear_attention_is_the_recurrence_that_carries_its_sums() -> None:
+    # Katharopoulos et al. 2020, eq. 18-20, in each document from zero.
+    lengths = [150, 3, 70]
+    q, k, v, _ = _inputs(sum(lengths))
+    out = _prepare(CASES["linear"], lengths)(q, k, v)
+    starts = Layout.of(lengths).starts
+    for i in range(sum(lengths)):
+        if i in starts:
+            S, Z = torch.zeros(HEADS, WIDTH, WIDTH).double(), torch.zeros(HEADS, WIDTH).double()
+        phi_q, phi_k = F.elu(q[i]) + 1, F.elu(k[i]) + 1
+        S, Z = S + torch.einsum("hd,he->hde", phi_k, v[i]), Z + phi_k
+        expected = torch.einsum("hd,hde->he", phi_q, S) / (phi_q * Z).sum(-1, keepdim=True)
+        torch.testing.assert_close(out[i], expected)
+
+
+def test_running_sums_equal_the_loop() -> None:
+    draw = torch.Generator().manual_seed(2)
+    x = torch.randn(150, 2, 5, generator=draw).double().requires_grad_()
+    decay = torch.rand(150, 5, generator=draw).double()
+    decay[[0, 40, 64, 65]] = 0  # where documents begin
+    rows = [x[0]]
+    for i in range(1, len(x)):
+        rows.append(x[i] + decay[i] * rows[-1])
+    found, expected = running_sums.running_sums(x, decay), torch.stack(rows)
+    torch.testing.assert_close(found, expected)
+    grad = torch.randn(x.shape, generator=draw).double()
+    gradients = (torch.autograd.grad(each, x, grad)[0] for each in (found, expected))
+    torch.testing.assert_close(*gradients)
+    begins = decay[:, 0] == 0
+    largest = running_sums.running_max(x[:, 0].detach(), begins)
+    last = [max(j for j in range(i + 1) if begins[j]) for i in range(len(x))]
+    right = torch.stack([x[last[i] : i + 1, 0].amax(0) for i in range(len(x))])
+    assert torch.equal(largest, right)
+
+
+# --- who influences whom ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_changed_future_token_never_changes_the_past(name: str) -> None:
+    choice, lengths = CASES[name], [90, 31]
+    learned = _learned(choice, torch.float32)
+    given = [x.detach() for x in _inputs(121, torch.float32)[:3]]
+    attend = _prepare(choice, lengths, torch.float32)
+    before = attend(*given, learned)
+    for x in given:
+        x[70:90] += 20.0
+    after = attend(*given, learned)
+    assert torch.equal(before[:70], after[:70])
+    assert torch.equal(before[90:], after[90:])
+    assert not torch.equal(before[70:90], after[70:90])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_changed_document_leaves_its_neighbours_bitwise(name: str) -> None:
+    choice, lengths = CASES[name], [80, 21, 70]
+    learned = _learned(choice, torch.float32)
+    q, k, v, grad = _inputs(171, torch.float32)
+    attend = _prepare(choice, lengths, torch.float32)
+
+    def run(shift: float) -> list[Tensor]:
+        changed = [x.detach().clone() for x in (q, k, v)]
+        for x in changed:
+            x[80:101] += shift
+            x.requires_grad_()
+        out = attend(*changed, learned)
+        return [out.detach(), *torch.autograd.grad(out, changed, grad)]
+
+    for a, b in zip(run(0.0), run(1.0), strict=True):
+        assert torch.equal(a[:80], b[:80])
+        assert torch.equal(a[101:], b[101:])
+        assert not torch.equal(a[80:101], b[80:101])
+
+
+@pytest.mark.parametrize(
+    ("name", "drawing"),
+    [
+        ("linear", ["x....", "xx...", "xxx..", "xxxx.", "....x"]),
+        ("aft simple both ways", ["xxxx.", "xxxx.", "xxxx.", "xxxx.", "....x"]),
+        ("memory_compressed", [".....", ".....", "xxx..", "xxx..", "....."]),
+    ],
+)
+def test_mask_that_is_drawn_shows_which_tokens_count(name: str, drawing: list[str]) -> None:
+    mask = attention.dense_mask(CASES[name], Layout.of([4, 1]), {})
+    assert ["".join("x" if seen else "." for seen in row) for row in mask.tolist()] == drawing
+
+
+def test_pairs_of_memory_compressed_are_those_of_queries_and_what_they_see() -> None:
+    choice = CASES["memory_compressed"]
+    by_hand = sum(1 + (i + 1) // 3 for n in (1, 2, 3, 11) for i in range(n))
+    assert choice.module.pairs(choice.config, [1, 2, 3, 11]) == by_hand
+
+
+# --- numbers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["aft full", "aft local", "aft simple", "aft simple both ways"])
+def test_aft_with_keys_far_apart_is_exact(name: str) -> None:
+    # exp(400) is no float32: without its maximum a sum would be infinite or 0.
+    choice, lengths = CASES[name], [70, 5]
+    q, k, v, _ = (x.detach() for x in _inputs(75, torch.float32))
+    learned = _learned(choice, torch.float32)
+    out = _prepare(choice, lengths, torch.float32)(q, 100 * k, v, learned)
+    expected = _reference(choice, lengths, q, 100 * k, v, learned)
+    torch.testing.assert_close(out, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bfloat16_inputs_are_summed_in_float32(name: str) -> None:
+    # A sum in bfloat16 stops at 256: 256 + 1 is 256 there. Values are 0 first, then 1.
+    choice, n = CASES[name], 300
+    q, k = torch.zeros(2, n, HEADS, WIDTH) + 0.5
+    v = (torch.arange(n) >= n // 2).float()[:, None, None].expand(n, HEADS, WIDTH)
+    learned = _learned(choice, torch.float32)
+    learned = {name: tensor.detach() / 10 for name, tensor in learned.items()}
+    out = _prepare(choice, [n], torch.bfloat16)(q.bfloat16(), k.bfloat16(), v.bfloat16(), learned)
+    assert out.dtype == torch.bfloat16
+    expected = _reference(choice, [n], q, k, v, learned)
+    torch.testing.assert_close(out.float(), expected, atol=1e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("name", ["linear", "cosformer", "cosformer both ways"])
+def test_query_without_any_weight_gets_zeros_and_finite_gradients(name: str) -> None:
+    # relu(-50) is 0, elu(-200) + 1 is 0 in float32.
+    q, k, v, grad = _inputs(20, torch.float32)
+    low = q - 200
+    out = _prepare(CASES[name], [20], torch.float32)(low, k, v)
+    assert torch.equal(out, torch.zeros_like(out))
+    assert all(x.isfinite().all() for x in torch.autograd.grad(out, [q, k, v], grad))
+
+
+def test_dropout_of_memory_compressed_follows_the_seed_and_has_the_expectation_of_none() -> None:
+    choice = CASES["memory_compressed both ways"]
+    q, k, v, _ = (x.detach() for x in _inputs(12))
+    learned = {name: tensor.detach() for name, tensor in _learned(choice).items()}
+    plain = _prepare(choice, [12])(q, k, v, learned)
+    attend = _prepare(choice, [12], dropout=0.3)
+    torch.manual_seed(3)
+    draws = torch.stack([attend(q, k, v, learned) for _ in range(2000)])
+    torch.manual_seed(3)
+    assert torch.equal(draws[0], attend(q, k, v, learned))
+    bound = 5 * draws.std(0) / math.sqrt(len(draws)) + 1e-6  # five standard errors
+    assert ((draws.mean(0) - plain).abs() <= bound).all()
+
+
+# --- refusals --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_cross_attention_is_refused(name: str) -> None:
+    with pytest.raises(Unsupported, match=r"is for attention of a sequence to itself"):
+        _prepare(CASES[name], [2], keys=Layout.of([3]))
+
+
+@pytest.mark.parametrize("name", ["linear", "cosformer", "aft full"])
+def test_dropout_is_refused_where_there_are_no_probabilities(name: str) -> None:
+    with pytest.raises(Unsupported, match="has no probabilities for dropout"):
+        _prepare(CASES[name], [2], dropout=0.1)
+
+
+@pytest.mark.parametrize("name", ["cosformer", "aft full", "aft local both ways"])
+def test_sequence_longer_than_max_length_is_refused(name: str) -> None:
+    with pytest.raises(Unsupported, match=r"a sequence of 301 tokens; .* for max_length 300"):
+        _prepare(CASES[name], [4, 301])
+
+
+def test_kind_without_the_length_that_a_family_gives_it_is_refused() -> None:
+    with pytest.raises(Unsupported, match="attention kind cosformer is made for max_length None"):
+        _prepare(Choice.of("cosformer"), [2])
