@@ -36,6 +36,17 @@ def test_stdout_is_the_checkpoint_alone(done) -> None:
     assert stdout == f"{run}/checkpoints/step-00000012\n"
 
 
+def test_checkpoint_to_resume_that_is_missing_is_named_before_any_work(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path)
+    for more in ((), ("--dry-run",)):
+        result = _tiny.command(
+            "pretrain", path, "--out", tmp_path / "run", "--resume", tmp_path / "gone", *more
+        )
+        assert result.returncode == 4
+        assert result.stderr == f"nlpkit: --resume {tmp_path}/gone: no such checkpoint\n"
+        assert not (tmp_path / "run").exists()
+
+
 def test_finished_run_says_so_without_torch(done) -> None:
     path, run, stdout = done
     before = {p: p.stat().st_mtime_ns for p in run.rglob("*") if p.name != "lock"}

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from nlpkit import recipe
 from nlpkit.data import images
 from nlpkit.data.items import Row
 from nlpkit.data.loader import HELD_OUT, Augmenting, Examples
@@ -219,8 +220,6 @@ def test_means_that_do_not_fit_are_refused(settings, said) -> None:
     ],
 )  # fmt: skip
 def test_recipe_that_does_not_fit_is_named_with_its_line(tmp_path, old, new, said) -> None:
-    from nlpkit import recipe
-
     path = _images.write(tmp_path)
     text = path.read_text().replace(old, new, 1).replace(", dropout: 0.1}", "}")
     if "gpt" in new:
@@ -230,6 +229,16 @@ def test_recipe_that_does_not_fit_is_named_with_its_line(tmp_path, old, new, sai
     path.write_text(text, encoding="utf-8")
     with pytest.raises(RecipeError, match=said):
         recipe.load(str(path))
+
+
+def test_wrong_setting_of_the_objective_asks_for_no_tokenizer(tmp_path: Path) -> None:
+    path = _images.write(tmp_path)
+    text = path.read_text().replace("image_classification}", "image_classification, head: mpl}")
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(RecipeError) as error:
+        recipe.load(str(path))
+    (problem,) = error.value.problems
+    assert problem.endswith('expected one of linear, mlp, got the text "mpl", did you mean mlp?')
 
 
 def test_image_of_another_size_is_named_with_its_number(tmp_path: Path) -> None:

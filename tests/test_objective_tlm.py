@@ -8,13 +8,14 @@ import pytest
 import torch
 from transformers import BertConfig, XLMConfig
 
+from nlpkit import recipe
 from nlpkit.checkpoints import hf_layout
 from nlpkit.data.corpus import Document
 from nlpkit.data.encode import encode
 from nlpkit.data.marks import Marked
 from nlpkit.data.pack import collate
 from nlpkit.data.records import Counts
-from nlpkit.errors import DataError
+from nlpkit.errors import DataError, RecipeError
 from nlpkit.models import bert, families, xlm
 from nlpkit.objectives import tlm
 from nlpkit.objectives.contract import IGNORE, forward
@@ -116,6 +117,11 @@ def test_language_that_the_model_does_not_have_is_refused(config, setting: str) 
     settings = tlm.Config(max_length=64, languages=[0, 2])
     with pytest.raises(ValueError, match=rf"has 0 to 1; raise model\.{setting}"):
         tlm.Objective(settings, tokenizer(), config)
+
+
+def test_model_of_one_language_is_refused_by_the_setting_that_says_so() -> None:
+    with pytest.raises(RecipeError, match=r"family xlm with num_languages 1 does not have"):
+        recipe.load("xlm_tlm", ["model.num_languages=1"])
 
 
 @pytest.mark.parametrize("family", ["bert", "xlm"])

@@ -1,6 +1,7 @@
 """Families with an encoder and a decoder: runs, adapters, evaluation, files, transformers."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,7 @@ def test_tuned_with_adapters_is_evaluated_and_opens_in_peft(run: Path, family: s
     torch.testing.assert_close(ours, logits, atol=1e-5, rtol=1e-5)
     assert opened.tokenizer.decode(ids[:-1].tolist()) == "up: a be"
     done = _tiny.command("eval", tuned, "--json")
+    assert re.search(r"held-out data: \S+/b\.en, \S+/b\.up\n", done.stderr)
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     assert figures["metrics"].keys() == {"bleu", "exact_match"}

@@ -9,6 +9,7 @@ import pytest
 
 from nlpkit.data import corpus
 from nlpkit.data.items import Row, build_items, read_rows
+from nlpkit.data.store import Callbacks
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.objectives._task import Item, Task
 from tests.conftest import REAL_DATA
@@ -94,7 +95,7 @@ def test_parallel_line_that_is_no_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.en").write_text("one\ntwo\n")
     (tmp_path / "a.de").write_bytes(b"eins\n\xff\n")
     source = [{"files": ["a.en", "a.de"], "format": "parallel"}]
-    with pytest.raises(DataError, match=r"^a.en:2: of the second file: byte 1 is not UTF-8"):
+    with pytest.raises(DataError, match=r"^a.en:2: in a.de: byte 1 is not UTF-8"):
         _rows(source)
     counts = corpus.Counts()
     assert len(_rows(source, counts=counts, on_error="skip")) == 1
@@ -261,8 +262,8 @@ def test_image_that_is_no_picture_is_named(tmp_path: Path) -> None:
     _png(tmp_path / "a/good.png", IMAGES[0])
     (tmp_path / "a/bad.png").write_text("no picture")
     (tmp_path / "a/cut.png").write_bytes((tmp_path / "a/good.png").read_bytes()[:50])
-    for name in ("bad", "cut"):
-        with pytest.raises(DataError, match=rf"^a/{name}.png:1: not a PNG file: "):
+    for name, said in (("bad", r"not a PNG file$"), ("cut", "not a PNG file: .*[Tt]runcated")):
+        with pytest.raises(DataError, match=rf"^a/{name}.png:1: {said}"):
             _rows([f"a/{name}.png"])
     deep = IMAGES[0].astype(np.uint16) * 256
     _png(tmp_path / "a/deep.png", deep)
@@ -286,6 +287,11 @@ def test_folder_of_images_without_any_is_named(tmp_path: Path) -> None:
         _rows([{"files": "empty", "format": "images"}])
     with pytest.raises(FileError, match="empty: is a directory, not a file"):
         _rows(["empty"])
+    _png(tmp_path / "digits/3/good.png", IMAGES[0])
+    said = r"^digits: is a directory, not a file; name its files: digits/\*/\*\.png$"
+    with pytest.raises(FileError, match=said):
+        _rows(["digits"])
+    assert len(_rows(["digits/*/*.png"])) == 1
 
 
 # Pixels as csv
@@ -322,9 +328,14 @@ def test_csv_reads_optdigits_as_it_is() -> None:
 def test_items_of_images_need_no_tokenizer(tmp_path: Path) -> None:
     config = corpus.Config(train=[{"files": _idx(tmp_path)}])
     inputs, _ = corpus.resolve(config, None, tmp_path)
-    items = build_items(inputs, config, Pixels(None, None, None), cache_dir=tmp_path)
+    notes: list[str] = []
+    callbacks = Callbacks(note=notes.append)
+    task = Pixels(None, None, None)
+    items = build_items(inputs, config, task, cache_dir=tmp_path, callbacks=callbacks)
     assert [item.label for item in items.items] == LABELS
     assert items.lengths.tolist() == [6] * 5
+    names = f"{tmp_path}/x-images-idx3-ubyte, {tmp_path}/x-labels-idx1-ubyte"
+    assert notes == [f"data: {names}: 5 rows, 30 tokens"]
 
 
 def test_row_asked_for_an_array_that_is_none_says_so(tmp_path: Path) -> None:

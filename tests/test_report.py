@@ -371,6 +371,25 @@ def test_same_runs_give_the_same_bytes(runs: dict[str, Path], tmp_path: Path, en
         assert all(p.get("d", "").count("L") == 11 for p in curves)  # 12 steps
 
 
+def test_png_numbers_the_steps_by_integers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure
+
+    save = Figure.savefig
+    seen: list[str] = []
+
+    def spy(figure: Figure, *args: Any, **options: Any) -> None:
+        save(figure, *args, **options)
+        shown = [axes for axes in figure.axes if axes.get_visible()]
+        seen.extend(text.get_text() for axes in shown for text in axes.get_xticklabels())
+
+    monkeypatch.setattr(Figure, "savefig", spy)
+    for steps in (2, 20):
+        run = write_run(tmp_path / f"short{steps}", steps, every=steps)
+        report.write([run], tmp_path / "r.png")
+    assert "2" in seen
+    assert [text for text in seen if not text.isdecimal()] == []
+
+
 def test_png_without_matplotlib_says_what_to_install(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,10 +1,11 @@
 """Trains one recipe, for `pretrain` and `finetune`."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nlpkit.commands._options import Common, seconds
 from nlpkit.disk import user_path
-from nlpkit.errors import UsageError
+from nlpkit.errors import FileError, UsageError
 
 if TYPE_CHECKING:
     from nlpkit.checkpoints.run_directory import RunDirectory
@@ -111,9 +112,11 @@ def _is_finished(directory: "RunDirectory", log: "Log") -> bool:
 
 
 def _check(resolved: "Resolved", common: Common) -> None:
-    """Raise an error if a tracker or the device is missing, before anything is written."""
+    """Raise an error if a checkpoint, a tracker or the device is missing, before any work."""
     from nlpkit.train.trackers import check_installed
 
+    if common.resume not in ("auto", "never") and not Path(common.resume).exists():
+        raise FileError(f"--resume {common.resume}: no such checkpoint")
     check_installed(resolved.recipe.train.trackers)
     if common.device not in ("auto", "cpu"):  # always available; the import of torch takes a second
         from nlpkit.train.machine import find_device

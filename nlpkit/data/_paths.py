@@ -58,7 +58,8 @@ def find(pattern: str, base: Path | None, within: str = "") -> list[tuple[Path, 
         if is_folder and within:
             return find(f"{glob.escape(str(literal))}/{within}", None)
         if is_folder:
-            raise FileError(f"{pattern}: is a directory, not a file; name its files: {pattern}/*")
+            files = f"{pattern}/{_files_inside(literal)}"
+            raise FileError(f"{pattern}: is a directory, not a file; name its files: {files}")
         if is_there:
             hits = [name]
         else:
@@ -75,6 +76,12 @@ def find(pattern: str, base: Path | None, within: str = "") -> list[tuple[Path, 
     if os.path.isabs(name):
         raise FileError(what)
     raise FileError(f"{what}; looked in {', '.join(map(str, folders))}")
+
+
+def _files_inside(folder: Path) -> str:
+    """Return the glob of a folder's files, such as those of images in a folder for each class."""
+    globs = filter(None, map(formats.inside, formats.readers()))
+    return next((g for g in globs if next(glob.iglob(g, root_dir=folder), None)), "*")
 
 
 def text_file(path: Path, name: str, form: str) -> TextFile:

@@ -239,7 +239,7 @@ def build_items(
             f"{number_of(counts.blank, 'blank lines')}, "
             f"{number_of(counts.held_out, 'rows')} in the other part"
         )
-    names = shown([file.name for entry in inputs for file in entry.files])
+    names = shown([each.name for entry in inputs for file in entry.files for each in file.parts])
     said = f", {counts.unknown:,} of them unknown" if counts.unknown else ""
     callbacks.note(
         f"data: {names}: {number_of(len(items), 'rows')}, {number_of(items.tokens, 'tokens')}{said}"

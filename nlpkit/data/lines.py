@@ -29,6 +29,11 @@ class TextFile:
     gzip: bool = False
     second: "TextFile | None" = None  # the file that belongs to it: translations, labels
 
+    @property
+    def parts(self) -> tuple["TextFile", ...]:
+        """The file itself, and the one that belongs to it."""
+        return (self,) if self.second is None else (self, self.second)
+
 
 def shown(names: Sequence[str]) -> str:
     """Return up to three names, and how many more there are."""

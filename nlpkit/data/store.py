@@ -186,6 +186,7 @@ def build(
     stores = cache_dir / "stores"
     path = stores / key[:32]
     names = [file.name for file in files]
+    read = shown([each.name for file in files for each in file.parts])
     if path.exists():
         try:
             store = TokenStore(path, names)
@@ -195,7 +196,7 @@ def build(
         except FileError as error:
             callbacks.note(f"data: {error}; building it again")
         else:
-            callbacks.note(f"data: {shown(names)}: {_summary(store, drop_unknown)}, from the cache")
+            callbacks.note(f"data: {read}: {_summary(store, drop_unknown)}, from the cache")
             return store
     with cache.scratch(stores) as workdir:
         built = workdir / "store"
@@ -207,7 +208,7 @@ def build(
                 raise FileError(f"{file.name}: changed while it was being read; start again")
         cache.publish(built, path, lambda: _is_sound(path))
     store = TokenStore(path, names)
-    callbacks.note(f"data: {shown(names)}: {_summary(store, drop_unknown)}, tokenised")
+    callbacks.note(f"data: {read}: {_summary(store, drop_unknown)}, tokenised")
     return store
 
 

@@ -104,9 +104,10 @@ def find_data(
     inputs, _ = corpus.resolve(config, base, cache, callbacks.should_stop)
     # A copy of stdin in the cache is called by its name.
     read = [
-        f"{file.name}, read as {file.format}" if Path(file.path).parent == cache else file.path
+        f"{each.name}, read as {each.format}" if Path(each.path).parent == cache else each.path
         for entry in inputs
         for file in entry.files
+        for each in file.parts
     ]
     log.info(f"held-out data: {shown(read)}")
     if resolved is None:

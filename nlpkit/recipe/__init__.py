@@ -102,10 +102,12 @@ class Recipe(FrozenConfig):
     @classmethod
     def _needed(cls, value: Any, info: ValidationInfo) -> Any:
         objectives = info.data.get("objective", ())
-        if info.field_name == "tokenizer" and objectives:
-            model = info.data.get("model")
-            if model is not None and fit.differ_in_text(objectives, model):
-                return value  # the objective is the mistake, which `fit.problems` names
+        if info.field_name == "tokenizer":
+            text = fit.has_vocabulary(info.data.get("model"))
+            if (text is False and value is None) or (
+                text and objectives and not fit.reads_text(objectives)
+            ):
+                return value  # the objective is the mistake, if any, and is named elsewhere
         if info.field_name == "tokenizer" and objectives and not fit.reads_text(objectives):
             if value is not None:
                 names = ", ".join(objective.name for objective in objectives)

@@ -204,10 +204,9 @@ def reads_text(objectives: Sequence[Objective]) -> bool:
     return any(made.reads_text for made in classes(objectives))
 
 
-def differ_in_text(objectives: Sequence[Objective], model: Model) -> bool:
-    """Return whether only one of objectives and model has to do with text."""
-    has_vocabulary = getattr(model.config, "has_vocabulary", None)
-    return has_vocabulary is not None and has_vocabulary != reads_text(objectives)
+def has_vocabulary(model: Model | None) -> bool | None:
+    """Return whether the model reads tokens, or None where the recipe does not say."""
+    return None if model is None else getattr(model.config, "has_vocabulary", None)
 
 
 def missing(objective: Any, config: Any) -> list[str]:

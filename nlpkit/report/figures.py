@@ -60,6 +60,7 @@ def charts_figure(charts: Sequence[Chart], labels: Sequence[str], heading: str, 
             axes.axhline(value, color=_colour(number), lw=1, ls=":", label=name)
         axes.set_title(f"{chart.title}, {chart.unit}", loc="left", fontsize=10)
         axes.set_xlabel("step")
+        axes.xaxis.set_major_locator(plt.MaxNLocator(integer=True, min_n_ticks=1))
         axes.set_yscale("log" if chart.logarithmic else "linear")
         axes.set_ylim(*span(chart)[2:])
         if chart.logarithmic:  # by default labels are formulas, which are not parsed

@@ -96,7 +96,7 @@ def _unchanged(
 
 def _single_files(source: Input) -> list[TextFile]:
     """Return the files of a source; a pair of parallel files gives two."""
-    return [each for file in source.files for each in (file, file.second) if each is not None]
+    return [each for file in source.files for each in file.parts]
 
 
 def _entry(file: TextFile, cache: Path, stop: Callable[[], None]) -> dict[str, str]:

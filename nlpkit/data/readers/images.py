@@ -27,7 +27,7 @@ def rows(
     Transparency is ignored. An image with 16 bits per pixel is a `RowError`.
     """
     try:
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise UsageError(
             f"{file.name}: pictures are read with pillow, which is not installed: "
@@ -44,6 +44,8 @@ def rows(
                 image = np.asarray(picture.convert(mode))
         # Pillow raises these errors for a damaged picture.
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            yield 1, RowError(f"not a PNG file: {error}")
+            # The message of this error is the Python object of the file.
+            cause = "" if isinstance(error, UnidentifiedImageError) else f": {error}"
+            yield 1, RowError(f"not a PNG file{cause}")
             return
     yield 1, {"image": image, "label": Path(file.path).parent.name}

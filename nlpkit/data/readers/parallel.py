@@ -36,7 +36,8 @@ def rows(
             counts.empty += 1
             continue
         try:
-            yield count, {"source": decode(source), "target": _decode_target(target)}
+            texts = decode(source), _decode_target(target, file.second.name)
+            yield count, dict(zip(FILES, texts, strict=True))
         except RowError as error:
             yield count, error
     if read[0] != read[1]:
@@ -47,8 +48,8 @@ def rows(
         )
 
 
-def _decode_target(raw: bytes) -> str:
+def _decode_target(raw: bytes, name: str) -> str:
     try:
         return decode(raw)
     except RowError as error:
-        raise RowError(f"of the second file: {error.what}") from error
+        raise RowError(f"in {name}: {error.what}") from error

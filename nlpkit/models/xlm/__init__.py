@@ -21,6 +21,7 @@ class Config(ModelConfig):
     """Sizes of an XLM; the vocabulary's comes from the tokenizer."""
 
     given_positions: ClassVar[bool] = True
+    capability_settings: ClassVar[tuple[str, ...]] = ("num_languages",)
     # Token types mean words in transformers, so texts of a task have none.
     pairs: ClassVar[bool] = False
     summary_first: ClassVar[bool] = True
