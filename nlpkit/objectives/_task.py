@@ -166,9 +166,14 @@ class Task(ABC):
         """The id of unknown tokens, or None."""
         return None if self.tokenizer is None else self.tokenizer.unk_id
 
+    def tokenizer_of(self, part: int) -> Tokenizer:
+        """Return the tokenizer of a text of a row, by its number."""
+        return self.tokenizer
+
     def unk_of(self, part: int) -> int | None:
         """Return the id of unknown tokens in a text of a row, by its number, or None."""
-        return self.unk_id
+        tokenizer = self.tokenizer_of(part)
+        return None if tokenizer is None else tokenizer.unk_id
 
     def unknown(self, item: Item) -> int:
         """Return the number of unknown tokens in an item."""

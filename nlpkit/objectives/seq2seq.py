@@ -25,7 +25,7 @@ from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
     from nlpkit.data.items import Row
-    from nlpkit.tokenizers.contract import Extendable
+    from nlpkit.tokenizers.contract import Extendable, Tokenizer
 
 
 _FIELD = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
@@ -121,10 +121,9 @@ class Objective(SourceTarget, Task):
         targets = self.tokenizer.encode_batch(texts[1::2])
         return [ids for pair in zip(sources, targets, strict=True) for ids in pair]
 
-    def unk_of(self, part: int) -> int | None:
-        """Return the id of unknown tokens in the source (0) or the target (1), or None."""
-        unk_id: int | None = (self.tokenizer if part else self.source_tokenizer).unk_id
-        return unk_id
+    def tokenizer_of(self, part: int) -> Tokenizer:
+        """Return the tokenizer of the source (0) or of the target (1)."""
+        return self.tokenizer if part else self.source_tokenizer
 
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
         """Return the source, and slots for its target; what is too long loses its end.

@@ -119,7 +119,9 @@ def prove(bench: Bench) -> Iterator[Proof]:
     """Yield the result of each proof as soon as it is done."""
     subject = bench.subject
     proofs: dict[str, Callable[[], Verdict]] = {}
-    if isinstance(subject.objective, Task):  # examples are rows: the proofs of text do not apply
+    if isinstance(subject.objective, Task):  # examples are rows
+        if subject.objective.predicts_text:
+            proofs |= _of_targets(subject)
         proofs["packed = alone"] = lambda: of_objective.sums_packed_are_alone(subject)
     elif isinstance(subject.objective, mixture.Objective):
         proofs |= _of_members(subject, subject.objective)
@@ -148,6 +150,15 @@ def _of_members(subject: Subject, mixed: mixture.Objective) -> dict[str, Callabl
     proofs["members"] = lambda: of_examples.members(subject, mixed)
     proofs["packed = alone"] = lambda: of_objective.sums_packed_are_alone(subject)
     return proofs
+
+
+def _of_targets(subject: Subject) -> dict[str, Callable[[], Verdict]]:
+    """Return the proofs of rows whose targets are tokens."""
+    return {
+        "noise floor": partial(of_objective.noise_floor, subject),
+        "no leak": partial(of_objective.no_leak, subject),
+        "no neighbour leak": partial(of_objective.no_neighbour_leak, subject),
+    }
 
 
 def _of_text(subject: Subject) -> dict[str, Callable[[], Verdict]]:

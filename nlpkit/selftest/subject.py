@@ -1,11 +1,11 @@
 """The subject of the proofs: a small model, the objective, and sources of examples.
 
 A source is the input of one example: a piece of text, with marks if the objective has `marks`, and
-its mates. Sources are real or random text. T tokens of a piece.
+its mates; or the row of a task. Sources are real or random text. T tokens of a piece.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,7 @@ from nlpkit.data.loader import CutAtMarks, Examples
 from nlpkit.data.marks import Marked, bit
 from nlpkit.data.pack import Batch, collate
 from nlpkit.objectives._provable import Provable
-from nlpkit.objectives._task import Item
+from nlpkit.objectives._task import Item, Task
 from nlpkit.objectives.contract import Objective
 
 # Few words, because the model must learn a leak before it shows: 64 words take twice as long.
@@ -37,12 +37,14 @@ class Source:
 
     @property
     def texts(self) -> list[np.ndarray]:
-        """The ids of the piece and of each mate."""
+        """The ids of the piece and of each mate, or of each part of a row."""
+        if isinstance(self.piece, Item):
+            return [*self.piece.parts]
         return [getattr(text, "ids", text) for text in (self.piece, *self.mates)]
 
     @property
     def ids(self) -> np.ndarray:
-        """The concatenated ids of the piece and its mates."""
+        """The concatenated ids of the texts."""
         return np.concatenate(self.texts)
 
     @property
@@ -51,8 +53,10 @@ class Source:
         return self.piece.size if isinstance(self.piece, Item) else len(self.piece)
 
     def replaced(self, ids: np.ndarray) -> "Source":
-        """Return the source with new `ids` of the piece and its mates, and the same marks."""
+        """Return the source with new `ids` of its texts, and the same marks."""
         cuts = np.cumsum([len(text) for text in self.texts])[:-1]
+        if isinstance(self.piece, Item):
+            return Source(replace(self.piece, parts=tuple(np.split(ids, cuts))))
         old = (self.piece, *self.mates)
         piece, *mates = (
             Marked(new, text.marks) if isinstance(text, Marked) else new
@@ -74,6 +78,8 @@ class Subject:
     seed: int
     dtype: torch.dtype  # of the recipe's computations on this machine
     check: Callable[[], None]  # raises when the proofs are to stop
+    # By the number of a text of a source.
+    alphabets: dict[int, np.ndarray] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -123,13 +129,7 @@ class Subject:
     @cached_property
     def is_text(self) -> np.ndarray:
         """Whether ids (V,) are text, not special tokens."""
-        tokenizer = self.tokenizer
-        is_text = np.asarray(tokenizer.token_characters() > 0)
-        special = (tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id, tokenizer.pad_id)
-        is_text[[i for i in (*special, getattr(tokenizer, "mask_id", None)) if i is not None]] = (
-            False
-        )
-        return is_text
+        return _is_text(self.tokenizer)
 
     def text_in(self, ids: np.ndarray) -> np.ndarray:
         """Return whether each of `ids` is text; ids outside the vocabulary are not."""
@@ -139,16 +139,34 @@ class Subject:
 
     @cached_property
     def words(self) -> np.ndarray:
-        """Up to `ALPHABET` ids of text, sorted."""
-        known = np.flatnonzero(self.is_text)
+        """Up to `ALPHABET` ids of text, sorted; of the targets, where sources have others."""
+        return self._chosen(self.is_text)
+
+    def words_of(self, text: int) -> np.ndarray:
+        """Return up to `ALPHABET` ids of text, sorted, for a text of a source, by its number."""
+        if text not in self.alphabets:
+            objective: Any = self.objective
+            rows = isinstance(objective, Task)
+            tokenizer = objective.tokenizer_of(text) if rows else self.tokenizer
+            same = tokenizer is self.tokenizer
+            self.alphabets[text] = self.words if same else self._chosen(_is_text(tokenizer))
+        return self.alphabets[text]
+
+    def _chosen(self, is_text: np.ndarray) -> np.ndarray:
+        known = np.flatnonzero(is_text)
         return np.sort(self.rng(2).choice(known, min(ALPHABET, len(known)), replace=False))
 
     def changed(self, source: Source, where: slice | int = slice(None)) -> Source:
         """Return a source with another word at each position `where` of `source.ids`."""
-        other = source.ids.copy()
-        index = np.searchsorted(self.words, other[where])
-        other[where] = self.words[(index + 1) % len(self.words)]
-        return source.replaced(other)
+        chosen = np.zeros(len(source.ids), np.bool_)
+        chosen[where] = True
+        texts, start = [], 0
+        for number, text in enumerate(source.texts):
+            here, words = chosen[start : start + len(text)], self.words_of(number)
+            index = np.searchsorted(words, text)
+            texts.append(np.where(here, words[(index + 1) % len(words)], text).astype(text.dtype))
+            start += len(text)
+        return source.replaced(np.concatenate(texts))
 
     def noise_size(self, size: int) -> int:
         """Return the size of a random piece: `size`, but at most that of the longest real piece.
@@ -164,17 +182,25 @@ class Subject:
         return isinstance(self.objective, CutAtMarks)
 
     def noise(self, size: int, rng: np.random.Generator, *words: np.ndarray) -> Source:
-        """Return a piece and mates of `size` random words each.
+        """Return a piece and mates of `size` random words each, or a row with random words.
 
         Args:
             words: of the piece and of the mates; default: `self.words` for both.
         """
+        if isinstance(self.objective, Task):
+            return self._noise_row(size, rng)
         alphabets = words or (self.words, self.words)
         piece, *mates = (
             self._marked(rng.choice(alphabets[min(number, 1)], size))
             for number in range(1 + self.objective.mates)
         )
         return Source(piece, mates)
+
+    def _noise_row(self, size: int, rng: np.random.Generator) -> Source:
+        """Return a real row with random words; no part has more than `size` of them."""
+        row = _cut(self.examples.source(int(rng.integers(len(self.examples)))), size)
+        parts = [rng.choice(self.words_of(n), len(part)) for n, part in enumerate(row.parts)]
+        return Source(replace(row, parts=tuple(part.astype(np.int32) for part in parts)))
 
     def _marked(self, ids: np.ndarray) -> Any:
         """Return random ids with artificial marks if the objective has `marks`."""
@@ -194,10 +220,25 @@ class Subject:
             yield self.example(self.noise(self.noise_size(size), rng), rng)
 
 
+def _is_text(tokenizer: Any) -> np.ndarray:
+    """Return whether ids (V,) are text, not special tokens."""
+    is_text = np.asarray(tokenizer.token_characters() > 0)
+    special = (tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id, tokenizer.pad_id)
+    is_text[[i for i in (*special, getattr(tokenizer, "mask_id", None)) if i is not None]] = False
+    return is_text
+
+
 def _cut(text: Any, longest: int | None) -> Any:
-    """Return a piece of at most `longest` tokens, around the middle of a pair of texts."""
-    if longest is None or isinstance(text, Item):  # rows of tasks are not cut
+    """Return a piece, or each part of a row, of at most `longest` tokens.
+
+    A pair of texts is cut around its middle.
+    """
+    if longest is None:
         return text
+    if isinstance(text, Item):
+        parts = tuple(part[:longest] for part in text.parts)
+        lost = sum(map(len, text.parts)) - sum(map(len, parts))
+        return replace(text, parts=parts, size=text.size - lost)
     if not isinstance(text, Marked):
         return np.array(text[:longest])
     (second,) = np.nonzero(text.has("second_side"))

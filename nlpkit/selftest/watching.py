@@ -100,10 +100,9 @@ class Watched:
         loss_weights: Tensor | None = None,
         label_smoothing: float = 0.0,
     ) -> tuple[Tensor, Tensor]:
-        """Return the model's `token_loss`."""
+        """Return the model's `token_loss`, never smoothed: losses are -log p of their targets."""
         self.inside = True
-        smoothed = {"label_smoothing": label_smoothing} if label_smoothing else {}
-        total, each = self.model.token_loss(hidden, index, targets, loss_weights, **smoothed)  # type: ignore[operator]
+        total, each = self.model.token_loss(hidden, index, targets, loss_weights)  # type: ignore[operator]
         self.inside = False
         self.note(TOKENS, Head(hidden.detach()[index], targets, each, index, "token", True))
         return total, each
