@@ -371,3 +371,17 @@ def test_capabilities_of_the_design_are_those_of_the_code() -> None:
     table = DESIGN.read_text("utf-8").partition("<!-- capabilities")[2].partition("\n\n")[0]
     assert dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.M)) == CAPABILITIES
     assert {*CAPABILITIES} <= {*dir(ModelConfig)}
+
+
+def test_table_of_places_names_what_is_there() -> None:
+    text = DESIGN.read_text("utf-8")
+    (table,) = re.findall(r"## Where is …\?\n\n(.*?)\n\n", text, re.DOTALL)
+    rows = [row.split("|")[2:4] for row in table.splitlines()[2:]]
+    assert len(rows) > 20
+    for files, names in rows:
+        patterns = [name.replace("NAME", "*") for name in re.findall(r"`(.+?)`", files)]
+        texts = [text for path, text in SOURCES.items() if any(fnmatch(path, p) for p in patterns)]
+        assert len(texts) >= len(patterns), files
+        for name in re.findall(r"`(\w+)`", names):
+            pattern = rf"^(def |class |){name}\b"
+            assert any(re.search(pattern, text, re.MULTILINE) for text in texts), (files, name)
