@@ -362,9 +362,16 @@ def test_recipes_parts_says_which_objective_trains_which_family(capsys):
     # CPM-Ant's mask and segments are its own (spec/families.md); GPT-1 is causal.
     assert {("cpm_ant", "cpm_ant"), ("clm", "gpt")} <= yes
     assert not {("cpm_ant", "gpt"), ("clm", "cpm_ant")} & yes
+    # Dong et al. 2019: BERT, whose tokens see what the objective gives.
+    marked = {(objective, family) for objective, family, cell in pairs if cell == "(yes)"}
+    assert ("unilm", "bert") in marked
+    assert "`unilm` × `bert`: `seen_range`" in lists[0]
     assert cli.run(["recipes", "parts", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     objectives = found.pop("objectives")
+    other = found.pop("with_other_attention")
+    assert other["unilm"] == {"bert": ["seen_range"]}
+    assert {(name, each) for name, families in other.items() for each in families} == marked
     kinds = found.pop("kinds")
     assert [row["kind"] for row in kinds] == [f"`{n}`" for n in registry.names("attention/kinds")]
     assert {(name, each) for name, families in objectives.items() for each in families} == yes

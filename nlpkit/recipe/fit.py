@@ -258,6 +258,25 @@ def families_for(objective: Any) -> list[str]:
     ]
 
 
+def families_with_attention(objective: Any) -> dict[str, list[str]]:
+    """Return the families that the objective trains with another kind of attention, and the kinds.
+
+    These are not in `families_for`; the other settings are the default ones.
+    """
+    found = {}
+    for name in registry.names("models"):
+        config = registry.load("models", name).Config()
+        if trains(objective, config):
+            continue
+        if kinds := [
+            kind
+            for kind in _fitting(config, [objective])
+            if trains(objective, with_attention(config, (Choice.of(kind),)))
+        ]:
+            found[name] = kinds
+    return found
+
+
 def _suited(objective: Any, config: ModelConfig) -> str:
     """Return a remark that names the families that the objective trains, or a kind of attention."""
     if families := families_for(objective):
