@@ -243,6 +243,18 @@ def test_cli_every_verb_has_help_and_takes_traceback(capsys):
             assert "--traceback" in capsys.readouterr().out
 
 
+# Not of `score`, which has sacrebleu's options, nor of a group.
+TALKING = [verb for verb in PAGES[1:] if verb[0] != "score" and verb != ["tokenizer"]]
+
+
+@pytest.mark.parametrize("verb", TALKING, ids=" ".join)
+def test_cli_every_verb_takes_quiet_and_verbose(verb, capsys):
+    assert cli.run([*verb, "--help"]) == 0
+    page = capsys.readouterr().out
+    assert re.search(r"^  .*-q\b", page, re.MULTILINE)
+    assert re.search(r"^  .*-v\b", page, re.MULTILINE)
+
+
 def test_cli_help_imports_nothing_heavy():
     program = (
         "import sys\nfrom nlpkit import cli\n"

@@ -15,7 +15,7 @@ Name = Annotated[
 ]
 
 
-@shared("json")
+@shared("json", "quiet", "verbose")
 def command(common: Common, name: Name = None) -> None:
     """List the packaged recipes, print one, or say which parts a recipe can name.
 

@@ -36,7 +36,7 @@ Text = Annotated[str | None, typer.Argument(metavar="TEXT|-", help="a text; - re
 
 
 @command.command("train", cls=Verb)
-@shared("overrides", "json", "quiet")
+@shared("overrides", "json", "quiet", "verbose")
 def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
     """Train the tokenizer of RECIPE on its data.train and print the directory it is in.
 
@@ -124,7 +124,7 @@ class _Texts:
 
 
 @command.command("show", cls=Verb)
-@shared("json")
+@shared("json", "quiet", "verbose")
 def show(directory: Directory, common: Common, text: Text = None) -> None:
     """Print the tokens of TEXT, one per line: id, tab, token.
 
