@@ -474,10 +474,19 @@ def test_tokenizer_show_gives_ids_and_tokens(kind, folder, capsys):
     ids = tokenizer.encode("春天")
     assert cli.run(["tokenizer", "show", "t", "春天"]) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    assert lines == [[str(i), tokenizer.token(i)] for i in ids]
+    assert [line[0] for line in lines] == [str(i) for i in ids]
+    if kind == "bpe":  # bytes
+        text = "".join(token for _, token in lines)
+        by_bytes = {f"<0x{byte:02X}>": bytes([byte]) for byte in "春天".encode()}
+        pieces = re.findall(r"<0x..>|.", text)
+        raw = b"".join(by_bytes.get(piece) or piece.encode() for piece in pieces)
+        assert raw.decode() == "春天"
+    else:
+        assert lines == [[str(i), tokenizer.token(i)] for i in ids]
     assert cli.run(["tokenizer", "show", "t", "春天", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["text"], found["ids"]) == ("春天", ids)
+    assert found["tokens"] == [tokenizer.token(i) for i in ids]
     assert cli.run(["tokenizer", "show", "t"]) == 0
     said = dict(line.split("\t", 1) for line in capsys.readouterr().out.splitlines())
     assert (said["kind"], said["vocab_size"]) == (kind, str(tokenizer.vocab_size))
