@@ -13,10 +13,13 @@ from pydantic import (
     model_validator,
 )
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
 from nlpkit import registry
 from nlpkit.config import FrozenConfig
 from nlpkit.errors import UsageError
+
+NAME_ALONE = "name_alone"  # type of the error where a part is given by its name, not as settings
 
 
 def part_config(folder: str, name: str) -> type[FrozenConfig]:
@@ -68,6 +71,10 @@ class Part(FrozenConfig):
     @model_validator(mode="before")
     @classmethod
     def _apart(cls, value: Any) -> Any:
+        if isinstance(value, str):  # the name alone
+            by_path = "path" in cls.model_fields and value not in registry.names(cls.FOLDER)
+            key = "path" if by_path else cls.KEY
+            raise PydanticCustomError(NAME_ALONE, "expected settings", {"key": key})
         if not isinstance(value, dict) or isinstance(value.get("config"), BaseModel):
             return value
         own = {key: value[key] for key in cls.own() if key in value}

@@ -465,7 +465,7 @@ def test_recipes_take_a_kind_from_the_command_line(name, pattern) -> None:
         ("gpt2", ["attention.kind=group"], "group is bidirectional, and clm needs causal"),
         ("bert", ["attention.kind=fixed"], "fixed is causal, and mlm needs bidirectional"),
         ("t5", ["attention.kind=group"], "the decoder needs a kind that sees nothing to the right"),
-        ("cpm_ant", ["attention.kind=strided"], "the family has only its own kind"),
+        ("cpm_ant", ["attention.kind=strided"], "settings of model; kinds that fit: cpm_ant"),
         ("gpt2", ["attention.kind=fixed", "attention.summary=129"],
          "129 is more than the 128 tokens of a block (stride)"),
         ("gpt2", ["attention.kind=strided", "attention.pattern=split", "model.num_heads=1"],

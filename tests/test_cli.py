@@ -243,6 +243,18 @@ def test_cli_every_verb_has_help_and_takes_traceback(capsys):
             assert "--traceback" in capsys.readouterr().out
 
 
+# Not of `score`, which has sacrebleu's options, nor of a group.
+TALKING = [verb for verb in PAGES[1:] if verb[0] != "score" and verb != ["tokenizer"]]
+
+
+@pytest.mark.parametrize("verb", TALKING, ids=" ".join)
+def test_cli_every_verb_takes_quiet_and_verbose(verb, capsys):
+    assert cli.run([*verb, "--help"]) == 0
+    page = capsys.readouterr().out
+    assert re.search(r"^  .*-q\b", page, re.MULTILINE)
+    assert re.search(r"^  .*-v\b", page, re.MULTILINE)
+
+
 def test_cli_help_imports_nothing_heavy():
     program = (
         "import sys\nfrom nlpkit import cli\n"
@@ -362,9 +374,16 @@ def test_recipes_parts_says_which_objective_trains_which_family(capsys):
     # CPM-Ant's mask and segments are its own (spec/families.md); GPT-1 is causal.
     assert {("cpm_ant", "cpm_ant"), ("clm", "gpt")} <= yes
     assert not {("cpm_ant", "gpt"), ("clm", "cpm_ant")} & yes
+    # Dong et al. 2019: BERT, whose tokens see what the objective gives.
+    marked = {(objective, family) for objective, family, cell in pairs if cell == "(yes)"}
+    assert ("unilm", "bert") in marked
+    assert "`unilm` × `bert`: `seen_range`" in lists[0]
     assert cli.run(["recipes", "parts", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     objectives = found.pop("objectives")
+    other = found.pop("with_other_attention")
+    assert other["unilm"] == {"bert": ["seen_range"]}
+    assert {(name, each) for name, families in other.items() for each in families} == marked
     kinds = found.pop("kinds")
     assert [row["kind"] for row in kinds] == [f"`{n}`" for n in registry.names("attention/kinds")]
     assert {(name, each) for name, families in objectives.items() for each in families} == yes
@@ -455,10 +474,19 @@ def test_tokenizer_show_gives_ids_and_tokens(kind, folder, capsys):
     ids = tokenizer.encode("春天")
     assert cli.run(["tokenizer", "show", "t", "春天"]) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    assert lines == [[str(i), tokenizer.token(i)] for i in ids]
+    assert [line[0] for line in lines] == [str(i) for i in ids]
+    if kind == "bpe":  # bytes
+        text = "".join(token for _, token in lines)
+        by_bytes = {f"<0x{byte:02X}>": bytes([byte]) for byte in "春天".encode()}
+        pieces = re.findall(r"<0x..>|.", text)
+        raw = b"".join(by_bytes.get(piece) or piece.encode() for piece in pieces)
+        assert raw.decode() == "春天"
+    else:
+        assert lines == [[str(i), tokenizer.token(i)] for i in ids]
     assert cli.run(["tokenizer", "show", "t", "春天", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["text"], found["ids"]) == ("春天", ids)
+    assert found["tokens"] == [tokenizer.token(i) for i in ids]
     assert cli.run(["tokenizer", "show", "t"]) == 0
     said = dict(line.split("\t", 1) for line in capsys.readouterr().out.splitlines())
     assert (said["kind"], said["vocab_size"]) == (kind, str(tokenizer.vocab_size))

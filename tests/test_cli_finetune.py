@@ -157,6 +157,9 @@ def test_finetune_seeds_give_mean_median_and_deviation_and_go_on(
     assert [row[0] for row in rows] == ["loss", "accuracy"]
     expected = [statistics.fmean(best), statistics.median(best), statistics.stdev(best), *best]
     assert rows[1][1:] == [f"{value:.4f}" for value in expected]
+    other = server.run(*arguments, "--set", "train.lr=0.5", "--dry-run", "-q")
+    assert other.code == 2
+    assert other.stderr.startswith(f"nlpkit: {tmp_path}/s/seed-1 was started with other settings")
     told = json.loads(done(server.run(*arguments, "--json")).stdout)
     assert told["seeds"] == [1, 2]
     assert told["figures"]["accuracy"]["values"] == best

@@ -152,6 +152,23 @@ def test_changed_recipe_is_exit_2_and_allow_change_goes_on(done, tmp_path: Path)
     )
 
 
+def test_dry_run_refuses_a_run_with_other_settings_as_training_does(done) -> None:
+    path, run, _ = done
+    before = {p: p.stat().st_mtime_ns for p in run.rglob("*")}
+    for more in (["--set", "train.lr=1e-5"], ["--resume", "never"]):
+        dry = _tiny.command("pretrain", path, "--out", run, *more, "--dry-run", "-q")
+        assert dry.returncode == 2
+        assert "was started with other settings" in dry.stderr or more[0] == "--resume"
+        assert {p: p.stat().st_mtime_ns for p in run.rglob("*")} == before
+        assert _tiny.command("pretrain", path, "--out", run, *more, "-q").returncode == 2
+        before = {p: p.stat().st_mtime_ns for p in run.rglob("*")}
+    allowed = ("--set", "train.lr=1e-5", "--allow-change", "--dry-run", "-q")
+    assert _tiny.command("pretrain", path, "--out", run, *allowed).returncode == 0
+    kept = _tiny.command("pretrain", path, "--out", run, "--dry-run")
+    assert (kept.returncode, "in order" in kept.stderr) == (0, True)
+    assert {p: p.stat().st_mtime_ns for p in run.rglob("*")} == before
+
+
 def test_dry_run_checks_and_writes_no_run(done, tmp_path: Path) -> None:
     path, _, _ = done
     result = _tiny.command("pretrain", path, "--out", tmp_path / "run", "--dry-run")

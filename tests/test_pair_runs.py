@@ -165,6 +165,11 @@ def test_rows_after_the_last_token_are_cut_in_t5_alone(run: Path, family: str) -
     [
         (("objective={name: clm}",), "clm does not give source_ids, source_lengths, which family"),
         (("attention={kind: full}",), "full does not fit the model: the decoder needs a kind"),
+        # Such as causal; relative_bias, full and group see to the right.
+        (
+            ("attention={kind: relative_bias}",),
+            "nothing to the right; kinds that fit: (?!.*(full|group|relative_bias,)).*causal, ",
+        ),
         (("objective={name: mlm}",), "mlm needs bidirectional"),
     ],
 )

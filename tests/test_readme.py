@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nlpkit import cli, recipe, registry
+from nlpkit.commands import _parts
 from tests import _processes, _server
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,14 +86,22 @@ def test_readme_command_runs(folder: Path, line: str, request: pytest.FixtureReq
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize(("text", "head"), [(README, "objective"), (CHINESE, "目标")])
+MARKED_IN_CHINESE = "(yes)：须换用模型族默认以外的注意力，`attention: {kind: …}`"
+
+
+@pytest.mark.parametrize(
+    ("text", "head", "marked"),
+    [(README, "objective", _parts.MARKED), (CHINESE, "目标", MARKED_IN_CHINESE)],
+)
 def test_table_of_objectives_and_families_is_what_the_command_prints(
-    text: str, head: str, capsys: pytest.CaptureFixture[str]
+    text: str, head: str, marked: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.run(["recipes", "parts"]) == 0
-    printed = capsys.readouterr().out.partition("\n\n")[0]
+    printed = "\n\n".join(capsys.readouterr().out.split("\n\n")[:2])
     (table,) = re.findall(r"<!-- families.*? -->\n(.*?)\n<!-- /families -->", text, re.DOTALL)
-    assert table == printed.replace("objective", head, 1)
+    assert table == printed.replace("objective", head, 1).replace(_parts.MARKED, marked)
+    # An objective that trains nothing would be of no use.
+    assert all("yes" in row for row in table.partition("\n\n")[0].splitlines()[2:])
 
 
 def test_table_of_attention_kinds_is_what_the_command_prints(

@@ -311,6 +311,16 @@ def test_override_changes_the_setting_and_its_origin(overrides, path, value):
             "model={family: cpm_ant, family: b}",
             "--set model: model.family: given twice, first in line 1",
         ),
+        (
+            "objective=clm",
+            '--set objective: expected settings (`key: value`), got the text "clm": '
+            "write {name: clm}, or objective.name=clm to keep its other settings",
+        ),
+        (
+            "tokenizer=runs/x",
+            '--set tokenizer: expected settings (`key: value`), got the text "runs/x": '
+            "write {path: runs/x}, or tokenizer.path=runs/x to keep its other settings",
+        ),
     ],
 )
 def test_override_with_a_mistake_says_which(override, said):

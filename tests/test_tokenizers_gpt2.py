@@ -12,9 +12,13 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer, GPT2TokenizerFast
 
+from nlpkit import plan
 from nlpkit.checkpoints import tokenizer_files
 from nlpkit.errors import FileError
+from nlpkit.evaluate import alignments
 from nlpkit.tokenizers import bpe, gpt1_bpe
+from nlpkit.tokenizers._shown import shown
+from nlpkit.tokenizers._source_and_target import joined
 from tests.conftest import REAL_DATA
 
 ROOT = Path(__file__).parents[1]
@@ -104,6 +108,26 @@ def test_ids_of_hand_written_files_are_by_the_merges(tmp_path, names) -> None:
     assert tokenizer.decode(found) == "he the.中"
     assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id) == (259, 259, None)
     assert tokenizer.token_characters()[[257, 258, 259]].tolist() == [2, 4, 0]
+
+
+def test_tokens_of_bytes_are_shown_as_text(tmp_path) -> None:
+    symbol = {byte: text for text, byte in bpe._BYTE_OF.items()}
+    # A whole character; a part of one after a whole one; a backslash, a newline, a space and é.
+    raw = ["我".encode(), "我".encode() + b"\xe4\xbb", b"\\n\n", " é".encode()]
+    tokens = ["".join(symbol[byte] for byte in each) for each in raw]
+    ids = bpe._BYTE_OF | {token: 256 + number for number, token in enumerate(tokens)} | {END: 260}
+    _write(tmp_path, ids, [], LAYOUTS[0])
+    tokenizer = bpe.Tokenizer.load(tmp_path)
+    expected = ["我", "我<0xE4><0xBB>", "\\n\\n", "␣é", END]
+    assert [shown(tokenizer, number) for number in range(256, 261)] == expected
+    assert [tokenizer.token(number) for number in range(256, 261)] == [*tokens, END]
+    assert tokens[0] == "æĪĳ"
+    assert [shown(tokenizer, byte) for byte in (0xE6, 0x41, 0x0A)] == ["<0xE6>", "A", "\\n"]
+    two = joined(tokenizer, tokenizer)
+    assert shown(two, 256) == "我"
+    # Tokens of batches and masks, and of figures of attention.
+    assert plan._shown(two, 257) == expected[1]
+    assert alignments._shown(two, [256, 257, 260]) == ["我", expected[1], END]
 
 
 def test_ids_of_hard_and_random_texts_equal_transformers(ours, oracle) -> None:

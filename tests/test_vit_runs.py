@@ -4,6 +4,7 @@ Oracles: transformers' pipeline, scikit-learn's confusion matrix.
 """
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ from nlpkit.runs.convert import convert
 from nlpkit.runs.opened import Opened, open_checkpoint
 from nlpkit.selftest import of_objective, of_run
 from nlpkit.selftest.bench import Bench
-from nlpkit.train.log import QUIET, Log
+from nlpkit.train.log import NORMAL, QUIET, Log
 from nlpkit.train.signals import StopFlag
 from tests import _images, _tiny
 from tests.conftest import REAL_DATA
@@ -50,6 +51,13 @@ def run(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("images")
     _tiny.pretrain(_images.write(folder), folder / "whole", "train.keep=3")
     return folder
+
+
+def test_log_calls_images_images(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _tiny.pretrain(run / "digits.yaml", run / "told", "train.steps=1", verbosity=NORMAL)
+    said = capsys.readouterr().err
+    assert re.search(r" images: \d+ rows, \d+ tokens, ", said)
+    assert " text: " not in said
 
 
 def _evaluated(opened: Opened, *files: Path) -> tuple[dict, list[dict]]:

@@ -108,7 +108,17 @@ class RunDirectory:
         return as_begun(resolved, recipe.load(str(path)))
 
     def accept(self, resolved: recipe.Resolved, allow_change: bool) -> list[str]:
+        """Return what `changed` does, and take over changes that are allowed: write the recipe."""
+        changed = self.changed(resolved, allow_change)
+        if changed and process_rank() == 0:
+            self.write_recipe(resolved)
+            self.set_status(finished=False)
+        return changed
+
+    def changed(self, resolved: recipe.Resolved, allow_change: bool) -> list[str]:
         """Return the settings that differ from the recipe with which this run was started.
+
+        Writes nothing.
 
         Raises:
             UsageError: settings that change the result differ and `allow_change` is False, or
@@ -136,9 +146,6 @@ class RunDirectory:
                 )
                 + "\ngive --out another directory, or --allow-change to continue with the new ones"
             )
-        if changed and process_rank() == 0:
-            self.write_recipe(resolved)
-            self.set_status(finished=False)
         return changed
 
     def write_recipe(self, resolved: recipe.Resolved) -> None:

@@ -1,5 +1,7 @@
 """Lists the parts for `nlpkit recipes parts`, and which objective trains which family."""
 
+from collections.abc import Iterable
+
 from nlpkit import registry
 from nlpkit.commands import _kinds
 
@@ -10,6 +12,8 @@ _LISTS = {
     "tokenizers": "tokenizers",
     "scores": "score/metrics",
 }
+
+MARKED = "(yes): with another kind of attention than the family's own, `attention: {kind: …}`"
 
 
 def trained() -> dict[str, list[str]]:
@@ -26,6 +30,21 @@ def trained() -> dict[str, list[str]]:
     }
 
 
+def with_attention() -> dict[str, dict[str, list[str]]]:
+    """Return the families that each objective trains only with another kind of attention.
+
+    The values are these kinds, by family; objectives without such a family are left out.
+    """
+    from nlpkit.recipe.fit import families_with_attention
+
+    found = {
+        name: families_with_attention(registry.load("objectives", name).Objective)
+        for name in registry.names("objectives")
+        if name != "mixture"
+    }
+    return {name: families for name, families in found.items() if families}
+
+
 def lists() -> dict[str, dict[str, str]]:
     """Return the parts of each list with the first lines of their docstrings."""
     return {
@@ -34,19 +53,40 @@ def lists() -> dict[str, dict[str, str]]:
     }
 
 
-def table(objectives: dict[str, list[str]]) -> str:
-    """Return a table of objectives and families in Markdown."""
+def table(objectives: dict[str, list[str]], other: dict[str, dict[str, list[str]]]) -> str:
+    """Return a table of objectives and families in Markdown, and what its mark means.
+
+    `objectives` are the families of each, `other` those that need another kind of attention.
+    """
     families = registry.names("models")
     rows = [["objective", *(f"`{name}`" for name in families)], ["---"] * (1 + len(families))]
     for objective, suited in objectives.items():
-        rows.append([f"`{objective}`", *("yes" if name in suited else "" for name in families)])
+        marks = dict.fromkeys(other.get(objective, ()), "(yes)") | dict.fromkeys(suited, "yes")
+        rows.append([f"`{objective}`", *(marks.get(name, "") for name in families)])
     head, line, *body = ("| " + " | ".join(cells) + " |" for cells in rows)
-    return "\n".join([head, line.replace(" ", ""), *body])
+    return "\n".join([head, line.replace(" ", ""), *body, "", _note(other)])
 
 
-def text(objectives: dict[str, list[str]]) -> str:
+def _note(other: dict[str, dict[str, list[str]]]) -> str:
+    """Return which kinds of attention the pairs with a mark need."""
+    alike: dict[tuple[str, ...], dict[str, list[str]]] = {}  # kinds -> families by objective
+    for objective, families in other.items():
+        for family, kinds in families.items():
+            alike.setdefault(tuple(kinds), {}).setdefault(objective, []).append(family)
+    parts = []
+    for kinds, pairs in alike.items():
+        families = dict.fromkeys(name for names in pairs.values() for name in names)
+        parts.append(f"{_listed(pairs)} × {_listed(families)}: {_listed(kinds)}")
+    return f"{MARKED}: {'; '.join(parts)}."
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def text(objectives: dict[str, list[str]], other: dict[str, dict[str, list[str]]]) -> str:
     """Return the table, the lists below it, and the table of attention kinds, in Markdown."""
-    blocks = [table(objectives)]
+    blocks = [table(objectives, other)]
     for title, parts in lists().items():
         rows = [f"- `{name}`: {about}" for name, about in parts.items()]
         blocks.append("\n".join([f"{title.capitalize().replace('_', ' ')}:", "", *rows]))

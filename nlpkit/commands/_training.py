@@ -26,6 +26,7 @@ def train(resolved: "Resolved", common: Common, max_time: str | None, allow_chan
     directory = RunDirectory(user_path(resolved.recipe.out))
     if common.dry_run:
         _check(resolved, common)
+        resolved = check_directory(resolved, common, allow_change)
         from nlpkit.plan import dry_run
 
         described = dry_run(resolved, directory.path, common.device, log)
@@ -86,6 +87,23 @@ def one_run(
             log=log,
             stop=stop,
         )
+
+
+def check_directory(resolved: "Resolved", common: Common, allow_change: bool) -> "Resolved":
+    """Return the recipe as a run that is in its directory goes on with it; write nothing.
+
+    Raises:
+        UsageError: training would refuse to go on with this run.
+    """
+    from nlpkit.checkpoints import files
+    from nlpkit.checkpoints.run_directory import RunDirectory
+
+    directory = RunDirectory(user_path(resolved.recipe.out))
+    resolved = directory.as_begun(resolved)
+    directory.changed(resolved, allow_change)
+    if common.resume == "never" and files.list_directories(directory.path):
+        raise UsageError(f"{directory.path} has checkpoints of a run; give --out another directory")
+    return resolved
 
 
 def _is_finished(directory: "RunDirectory", log: "Log") -> bool:

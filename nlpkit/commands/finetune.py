@@ -80,6 +80,10 @@ def command(
         _smoke_test.smoke_test(resolved, common)
         return
     if seeds is None or common.dry_run:
+        for number in range(resolved.recipe.seed, resolved.recipe.seed + (seeds or 0)):
+            more = _of_seed(resolved, number)
+            one = _loaded(common, recipe, start, lora, family, more)
+            _training.check_directory(one, common, allow_change)
         _training.train(resolved, common, max_time, allow_change)
         return
     from nlpkit.checkpoints.run_directory import process_rank
@@ -92,16 +96,21 @@ def command(
     numbers, runs = range(resolved.recipe.seed, resolved.recipe.seed + seeds), []
     with catch_signals(exit_now, None if max_time is None else seconds(max_time)) as stop:
         for number in numbers:
-            out = str(Path(resolved.recipe.out) / f"seed-{number}")
-            more = [f"seed={number}", f"out={_quoted(out)}"]
+            more = _of_seed(resolved, number)
             one = _loaded(common, recipe, start, lora, family, more)
-            log.info(f"seed {number}: {out}")
+            log.info(f"seed {number}: {one.recipe.out}")
             _training.one_run(one, common, allow_change, log, stop)
             runs.append(user_path(one.recipe.out))
     if process_rank() == 0:
         best_by = resolved.recipe.train.best_by
         result = summary(numbers, [best_evaluation(run, best_by) for run in runs])
         common.result(table(result), **result)
+
+
+def _of_seed(resolved: "Resolved", number: int) -> list[str]:
+    """Return the settings of one of the runs of `--seeds`."""
+    out = str(Path(resolved.recipe.out) / f"seed-{number}")
+    return [f"seed={number}", f"out={_quoted(out)}"]
 
 
 def _as_at_first(start: str, out: str) -> str:

@@ -15,7 +15,7 @@ Name = Annotated[
 ]
 
 
-@shared("json")
+@shared("json", "quiet", "verbose")
 def command(common: Common, name: Name = None) -> None:
     """List the packaged recipes, print one, or say which parts a recipe can name.
 
@@ -40,9 +40,13 @@ def command(common: Common, name: Name = None) -> None:
     if name == "parts":
         from nlpkit.commands import _kinds, _parts
 
-        objectives = _parts.trained()
+        objectives, other = _parts.trained(), _parts.with_attention()
         common.result(
-            _parts.text(objectives), objectives=objectives, kinds=_kinds.rows(), **_parts.lists()
+            _parts.text(objectives, other),
+            objectives=objectives,
+            with_other_attention=other,
+            kinds=_kinds.rows(),
+            **_parts.lists(),
         )
         return
     packaged = recipe.packaged()

@@ -23,7 +23,7 @@ Output = Annotated[
 ]
 
 
-@shared("json")
+@shared("json", "quiet", "verbose")
 def command(runs: Runs, common: Common, output: Output = None) -> None:
     """Write one page about one or several runs: curves, evaluations, recipe, differences, hashes.
 
@@ -31,6 +31,8 @@ def command(runs: Runs, common: Common, output: Output = None) -> None:
     setting train.trackers sends the same figures to TensorBoard and others while a run trains.
     """
     from nlpkit import report
+    from nlpkit.train.log import Log
 
+    Log(common.verbosity).detail(f"reading {', '.join(runs)}")
     path = report.write([Path(run) for run in runs], Path(output) if output is not None else None)
     common.result(str(path), report=str(path))

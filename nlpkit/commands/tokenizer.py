@@ -36,7 +36,7 @@ Text = Annotated[str | None, typer.Argument(metavar="TEXT|-", help="a text; - re
 
 
 @command.command("train", cls=Verb)
-@shared("overrides", "json", "quiet")
+@shared("overrides", "json", "quiet", "verbose")
 def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
     """Train the tokenizer of RECIPE on its data.train and print the directory it is in.
 
@@ -124,14 +124,17 @@ class _Texts:
 
 
 @command.command("show", cls=Verb)
-@shared("json")
+@shared("json", "quiet", "verbose")
 def show(directory: Directory, common: Common, text: Text = None) -> None:
     """Print the tokens of TEXT, one per line: id, tab, token.
+
+    Tokens of bytes are shown as text; --json has them as the vocabulary does.
 
     Without TEXT, print kind, size, special tokens and the first tokens of the vocabulary.
     """
     from nlpkit.checkpoints import tokenizer_files
     from nlpkit.tokenizers import _source_and_target
+    from nlpkit.tokenizers._shown import shown
 
     home = Path(directory)
     if (home / "tokenizer").is_dir() and not tokenizer_files.is_there(home):  # a run
@@ -147,7 +150,7 @@ def show(directory: Directory, common: Common, text: Text = None) -> None:
         return
     ids = tokenizer.encode(text)
     tokens = [tokenizer.token(token_id) for token_id in ids]
-    lines = [f"{token_id}\t{_visible(token)}" for token_id, token in zip(ids, tokens, strict=True)]
+    lines = [f"{token_id}\t{shown(tokenizer, token_id)}" for token_id in ids]
     if lines or common.json:
         common.result("\n".join(lines), text=text, ids=ids, tokens=tokens)
 
@@ -163,19 +166,16 @@ def _stdin() -> str:
 
 
 def _show_tokenizer(kind: str, tokenizer: Any, common: Common) -> None:
+    from nlpkit.tokenizers._shown import shown
+
     ids = {name: getattr(tokenizer, name) for name in _IDS}
     first = [tokenizer.token(token_id) for token_id in range(min(_FIRST, tokenizer.vocab_size))]
     special = [
-        f"{name}\t{'none' if token_id is None else f'{token_id} {tokenizer.token(token_id)}'}"
+        f"{name}\t{'none' if token_id is None else f'{token_id} {shown(tokenizer, token_id)}'}"
         for name, token_id in ids.items()
     ]
     lines = [f"kind\t{kind}", f"vocab_size\t{tokenizer.vocab_size}", *special]
-    lines += [f"{token_id}\t{_visible(token)}" for token_id, token in enumerate(first)]
+    lines += [f"{token_id}\t{shown(tokenizer, token_id)}" for token_id in range(len(first))]
     common.result(
         "\n".join(lines), kind=kind, vocab_size=tokenizer.vocab_size, **ids, first_tokens=first
     )
-
-
-def _visible(token: str) -> str:
-    """Return the token on one line, control characters escaped."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in token)

@@ -21,6 +21,7 @@ from nlpkit.generate.settings import Settings
 from nlpkit.models.contract import Aligned
 from nlpkit.objectives._abilities import Generative, ReadsSource
 from nlpkit.report.figures import READABLE, Alignment, alignment_figure
+from nlpkit.tokenizers._shown import shown
 from nlpkit.tokenizers._source_and_target import of_sources
 from nlpkit.tokenizers.contract import Tokenizer
 
@@ -86,10 +87,10 @@ def _weights(model: Aligned, read: np.ndarray, source: np.ndarray, layer: int | 
 
 
 def _shown(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    """Return tokens as text; parts of characters and special tokens as the vocabulary has them."""
+    """Return tokens as text; parts of characters and special tokens as `shown` has them."""
     found = []
     for token in ids:
         text = tokenizer.decode([token]).strip()
-        text = text if text and "\ufffd" not in text else tokenizer.token(token)
-        found.append(text if text.isprintable() else text.encode("unicode_escape").decode())
+        readable = text.isprintable() and text and "\ufffd" not in text
+        found.append(text if readable else shown(tokenizer, token))
     return found

@@ -201,8 +201,9 @@ class Evaluation:
         self.examples = Examples(data, objective, source.seed, HELD_OUT)
         if not len(self.examples):
             names = shown([file.name for entry in source.inputs for file in entry.files])
+            what = "text" if objective.reads_text else "data"
             raise DataError(
-                f"{names}: too little text: {data.NOUN}: {len(data):,}, tokens: {data.tokens:,}, "
+                f"{names}: too little {what}: {data.NOUN}: {len(data):,}, tokens: {data.tokens:,}, "
                 "examples: 0"
             )
         # A sequence longer than the budget is a batch of its own.

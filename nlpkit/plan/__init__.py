@@ -24,6 +24,7 @@ from nlpkit.recipe import Resolved
 from nlpkit.runs import build, checks
 from nlpkit.runs.model_part import model_part
 from nlpkit.runs.parts import Data, ModelPart
+from nlpkit.tokenizers._shown import shown
 from nlpkit.tokenizers._source_and_target import of_sources
 from nlpkit.train import machine
 from nlpkit.train.duration import batches_per_epoch, long_warmup, resolve_steps
@@ -229,8 +230,7 @@ def _tokenizer(plan: Plan) -> Any:
 
 def _shown(tokenizer: Any, token: int) -> str:
     size = tokenizer.vocab_size
-    text = tokenizer.token(int(token)) if token < size else f"[prompt {int(token) - size}]"
-    return text.encode("unicode_escape").decode() if not text.isprintable() else text
+    return shown(tokenizer, int(token)) if token < size else f"[prompt {int(token) - size}]"
 
 
 def draw_mask(plan: Plan, path: Path) -> None:

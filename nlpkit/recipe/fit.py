@@ -14,6 +14,7 @@ from nlpkit.objectives._task import Task
 from nlpkit.recipe.places import Document, Path, Problem
 from nlpkit.recipe.sections import Attention, Model, Objective
 
+KINDS = "attention/kinds"
 Misfit = tuple[Path, str]  # the setting, and why it does not fit
 
 
@@ -27,7 +28,7 @@ def problems(recipe: Any, document: Document) -> list[Problem]:
             f"Config of {recipe.model.family} must be derived from nlpkit.models.config.ModelConfig"
         )
         return [Problem.at(document.place(("model", "family")), ("model", "family"), what)]
-    found = list(of_attention(recipe.attention, config))
+    found = list(of_attention(recipe.attention, config, recipe.objective))
     if not found:
         config = with_attention(config, recipe.attention.choices)
         found = list(of_objectives(recipe.objective, recipe.model.family, config))
@@ -41,12 +42,17 @@ def with_attention(config: ModelConfig, choices: tuple[Choice, ...]) -> Any:
     return config.model_copy(update={"attention": choices}) if choices else config
 
 
-def of_attention(section: Attention, config: ModelConfig) -> Iterator[Misfit]:
+def of_attention(
+    section: Attention, config: ModelConfig, objectives: Sequence[Objective]
+) -> Iterator[Misfit]:
     """Yield the kinds that a family cannot have, and a backend that nothing takes."""
     for number, choice in enumerate(section.choices):
         if reason := config.refuses_attention(choice):
             path: Path = ("attention", "layers", number) if section.layers else ("attention",)
-            yield (*path, "kind"), f"{choice.kind} does not fit the model: {reason}"
+            fitting = _fitting(config, classes(objectives))
+            # If the kind is among them, its settings do not fit, and the reason says which.
+            others = "" if choice.kind in fitting else _named(fitting)
+            yield (*path, "kind"), f"{choice.kind} does not fit the model: {reason}{others}"
     if section.backend != "auto" and not config.kinds:
         yield ("attention", "backend"), "the model has no attention to compute; set it to auto"
     own = [c.kind for c in section.choices or config.kinds if isinstance(c.module, ComputedKind)]
@@ -152,19 +158,24 @@ def _of_kinds(name: str, objective: Any, config: ModelConfig) -> list[Misfit]:
             layer: Path = ("layers", number) if len(config.attention) > 1 else ()
             needed = ", ".join(f"{n} ({CAPABILITIES[n]})" for n in lacking if n in CAPABILITIES)
             what = f"{choice.kind} is {config.kinds[number].visibility}, and {name} needs {needed}"
-            fitting = ", ".join(_fitting(objective, config))
-            found.append((("attention", *layer, "kind"), f"{what}; kinds that fit: {fitting}"))
+            what += _named(_fitting(config, [objective]))
+            found.append((("attention", *layer, "kind"), what))
     return found
 
 
-def _fitting(objective: Any, config: ModelConfig) -> list[str]:
-    """Return the kinds of attention with which the objective trains the model."""
+def _fitting(config: ModelConfig, objectives: Sequence[Any]) -> list[str]:
+    """Return the kinds of attention with which these objectives train the model."""
+    own = {choice.kind: choice for choice in config.default_attention}
     return [
         choice.kind
-        for choice in map(Choice.of, registry.names("attention/kinds"))
+        for choice in (own.get(name) or Choice.of(name) for name in registry.names(KINDS))
         if not config.refuses_attention(choice)
-        and not missing(objective, with_attention(config, (choice,)))
+        and not any(missing(each, with_attention(config, (choice,))) for each in objectives)
     ]
+
+
+def _named(fitting: Sequence[str]) -> str:
+    return f"; kinds that fit: {', '.join(fitting)}" if fitting else ""
 
 
 def _of_mixture(
@@ -247,9 +258,28 @@ def families_for(objective: Any) -> list[str]:
     ]
 
 
+def families_with_attention(objective: Any) -> dict[str, list[str]]:
+    """Return the families that the objective trains with another kind of attention, and the kinds.
+
+    These are not in `families_for`; the other settings are the default ones.
+    """
+    found = {}
+    for name in registry.names("models"):
+        config = registry.load("models", name).Config()
+        if trains(objective, config):
+            continue
+        if kinds := [
+            kind
+            for kind in _fitting(config, [objective])
+            if trains(objective, with_attention(config, (Choice.of(kind),)))
+        ]:
+            found[name] = kinds
+    return found
+
+
 def _suited(objective: Any, config: ModelConfig) -> str:
     """Return a remark that names the families that the objective trains, or a kind of attention."""
     if families := families_for(objective):
         return f"; it trains: {', '.join(families)}"
-    fitting = _fitting(objective, config)
+    fitting = _fitting(config, [objective])
     return f"; set attention: {{kind: {fitting[0]}}}" if fitting else ""

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from nlpkit import registry
+from nlpkit.part import NAME_ALONE
 from nlpkit.recipe import yaml
 from nlpkit.recipe.places import Document, Path, Place, Problem
 
@@ -26,6 +27,7 @@ _EXPECTED = {
         ("dict_type", "mapping_type", "model_type", "model_attributes_type"),
         "settings (`key: value`)",
     ),
+    NAME_ALONE: "settings (`key: value`)",
     "string_type": "text",
     "none_required": "null",
 }
@@ -97,7 +99,10 @@ def _problem(path: Path, found: list[Any], document: Document, known: Known) -> 
     expected = [_expected(each) for each in found]
     if all(expected):
         wanted = " or ".join(dict.fromkeys(filter(None, expected)))
-        return Problem.at(place, path, _wrong_value(wanted, found, value, place))
+        what_is_wrong = _wrong_value(wanted, found, value, place)
+        if error["type"] == NAME_ALONE:
+            what_is_wrong += f": {_with_key(path, error['ctx']['key'], value, place)}"
+        return Problem.at(place, path, what_is_wrong)
     what = sentence(error)
     if error["type"] in _RULES:
         what += f", got {place.text or value}"
@@ -157,6 +162,15 @@ def _wrong_value(wanted: str, found: list[Any], value: Any, place: Place) -> str
         return what + registry.suggest(value, choices)
     advice = _advice(wanted, value, place)
     return f"{what}: {advice}" if advice else what
+
+
+def _with_key(path: Path, key: str, value: str, place: Place) -> str:
+    """Return how a section is written of which only the name was given."""
+    written = value if yaml.scalar(value) == value else quote(value)
+    how = f"write {{{key}: {written}}}"
+    if place.on_command_line and len(path) == 1:
+        how += f", or {path[0]}.{key}={written} to keep its other settings"
+    return how
 
 
 def _got(value: Any, place: Place) -> str:

@@ -31,7 +31,7 @@ def announce(run: Run, state: State) -> None:
     counts = data.train.counts
     left_out = ", ".join(number_of(n, name) for name, n in _left_out(data).items() if n)
     examples = number_of(len(data.examples), "examples")
-    log.info(f"text: {_size(data.train)}, {examples}; left out: {left_out or 'nothing'}")
+    log.info(f"{_what(run)}: {_size(data.train)}, {examples}; left out: {left_out or 'nothing'}")
     for bad in counts.first_bad:
         log.warn(f"skipped {bad}")
     if data.valid is not None:
@@ -65,6 +65,13 @@ def _trained(run: Run) -> Iterator[torch.Tensor]:
         if parameter.requires_grad:
             rows = run.part.prompt_rows
             yield parameter if rows is None else parameter[rows[0] : rows[1]]
+
+
+def _what(run: Run) -> str:
+    """Return what the training data are."""
+    if run.data.objective.reads_text:
+        return "text"
+    return "images" if run.part.config.reads_images else "data"
 
 
 def _size(corpus: Corpus | Items) -> str:

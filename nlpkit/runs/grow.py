@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from nlpkit.errors import UsageError
+from nlpkit.tokenizers._shown import shown
 from nlpkit.tokenizers.contract import Growing, Tokenizer
 
 
@@ -25,7 +26,7 @@ def grown(
     if size < old.vocab_size:
         raise UsageError(
             f"tokenizer.vocab_size: {size} is less than the {old.vocab_size} tokens of init_from; "
-            f"token {size}, {old.token(size)!r}, and all after it would be lost; "
+            f"token {size}, {shown(old, size)!r}, and all after it would be lost; "
             f"give {old.vocab_size} or more"
         )
     return old.grow(texts, **settings)
@@ -37,8 +38,8 @@ def check(old: Tokenizer, new: Tokenizer, path: str) -> None:
     for number in range(old.vocab_size):
         token = new.token(number) if number < new.vocab_size else None
         if token != old.token(number):
-            actual = f"is {token!r}" if token is not None else "is missing"
+            actual = f"is {shown(new, number)!r}" if token is not None else "is missing"
             raise UsageError(
-                f"tokenizer: token {number} {actual}, in init_from it is {old.token(number)!r} "
+                f"tokenizer: token {number} {actual}, in init_from it is {shown(old, number)!r} "
                 f"{sizes}; all old tokens must come first, in their order"
             )

@@ -76,7 +76,7 @@ def model_part(
             "remove the section"
         )
     part.config = _suited(recipe, part.config)
-    for path, problem in fit.of_attention(recipe.attention, part.config):
+    for path, problem in fit.of_attention(recipe.attention, part.config, recipe.objective):
         raise UsageError(f"{dotted(path)}: {problem}")
     part.config = fit.with_attention(part.config, recipe.attention.choices)
     if recipe.lora is not None and part.config.kinds != loaded.config.kinds:

@@ -67,6 +67,13 @@ class Tokenizer(LibraryTokenizer):
         library.train_from_iterator(_text.sound(texts), trainer)
         return cls(library.to_str())
 
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """Return the bytes of a token, or None of an added one, which is text."""
+        if token_id in self._library.get_added_tokens_decoder():
+            return None
+        symbols = self.token(token_id)
+        return bytes(map(_BYTE_OF.__getitem__, symbols)) if {*symbols} <= {*_BYTE_OF} else None
+
     def _characters(self, token: str) -> int:
         # A character is counted at its first byte; in UTF-8 these are all bytes but 10xxxxxx. A
         # symbol without a byte (in a token that was added later) is a character.

@@ -123,7 +123,10 @@ def signed_scores(
 
 
 def _figures(sums: LossSums, characters: float | None) -> dict[str, Any]:
-    """Return the figures of summed losses; `characters` is None if no text is predicted."""
+    """Return the figures of summed losses; `characters` is None if no text is predicted.
+
+    `targets` are those of the perplexity, or of the first term if there is none.
+    """
     figures: dict[str, Any] = {
         "loss": sums.mean,
         "perplexity": None,
@@ -133,6 +136,7 @@ def _figures(sums: LossSums, characters: float | None) -> dict[str, Any]:
     }
     total, number = sums.text
     if characters is not None and number:
+        figures["targets"] = int(number)  # of the terms whose perplexity this is
         figures["perplexity"] = math.exp(min(total / number, 700.0))
         figures["bits_per_character"] = total / math.log(2) / characters if characters else None
     return figures
