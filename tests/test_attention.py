@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from nlpkit import attention, registry
-from nlpkit.attention.backends import flex
 from nlpkit.attention.contract import Choice
 from nlpkit.attention.kinds import full
 from nlpkit.attention.layout import Layout
@@ -95,25 +94,6 @@ def test_attention_flex_on_cpu_forward_equals_reference(kind, pack):
     ]
     with torch.no_grad():
         expected, got = (attend(*(x.detach() for x in qkv)) for attend in run)
-    _assert_near([got], [expected], 1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_attention_flex_compiled_forward_equals_reference(kind, monkeypatch):
-    # As on CUDA: kinds and layout hold nothing that the compiler refuses.
-    for name in ("flex_attention", "create_block_mask"):
-        monkeypatch.setattr(flex, name, torch.compile(getattr(flex, name)))
-    lengths = PACKS["ragged"]
-    qkv, table, _ = inputs(sum(lengths))
-    qkv, table = [x.detach() for x in qkv], table.detach()
-    with torch.no_grad():
-        expected, got = (
-            prepare(kind, name, lengths, fields_of(lengths), table, torch.float32, training=False)(
-                *qkv
-            )
-            for name in ("reference", "flex")
-        )
     _assert_near([got], [expected], 1e-5)
 
 

@@ -111,7 +111,8 @@ def test_growth_over_the_timed_batches_counts_twice_on_a_cpu(
 @pytest.mark.slow
 @pytest.mark.skipif(platform.system() != "Linux", reason="the peak is read from /proc")
 def test_peak_of_the_plan_is_near_that_of_the_run(tmp_path: Path) -> None:
-    # 20 steps of the shipped recipe come within a tenth of the whole run's peak (docs/speed.md).
+    # The heap grows on after 20 steps of the shipped recipe: by a tenth on an AMD EPYC, by a fifth
+    # on a CPU with AMX (986 and 1,174 MB after 640); the plan is of the whole run.
     sets = [
         *("train.steps=20", "train.warmup_steps=5", "train.eval_every=20", "train.save_every=20"),
         f"out={json.dumps(str(tmp_path / 'run'))}",
@@ -126,4 +127,4 @@ def test_peak_of_the_plan_is_near_that_of_the_run(tmp_path: Path) -> None:
     nlpkit("pretrain", "cpm_ant")
     lines = (tmp_path / "run/metrics.jsonl").read_text(encoding="utf-8").splitlines()
     reached = max(json.loads(line).get("memory_bytes", 0) for line in lines)
-    assert planned == pytest.approx(reached, rel=0.2)
+    assert 0.9 * reached < planned < 1.35 * reached

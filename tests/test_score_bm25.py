@@ -266,7 +266,7 @@ def test_bm25_cranfield_measures_equal_ir_measures_on_the_same_run(
     files = CRANFIELD / "cranfield.docs.jsonl", CRANFIELD / "cranfield.queries.jsonl"
     first = call(bm25, *files, "--qrels", qrels, "--run", run, "--format", "trec")
     out, err = capsys.readouterr()
-    assert "1400 documents (2 without a word)" in err
+    assert "1,400 documents (2 without a word)" in err
     names = ["nDCG@10", "AP", "RR", "P@10", "R@100"]
     theirs = ir_measures.calc_aggregate(
         [ir_measures.parse_measure(name) for name in names],
