@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from nlpkit import cli, report
-from nlpkit.report import svg
+from nlpkit.report import figures, svg
 from tests import _tiny
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -556,3 +556,15 @@ svg.dispatchEvent(new PointerEvent('pointermove', {clientX: box.right, clientY: 
     done = browser(page, "--dump-dom")
     assert told not in done.stdout
     assert "Content Security Policy" in done.stderr
+
+
+def test_characters_without_a_font_are_told_once(tmp_path, monkeypatch, capfd) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(figures, "CJK_FONTS", ("Noto Sans CJK SC not installed",))
+    weights = np.ones((2, 2))
+    for name, tokens, told in (("zh", ["中", "文"], 1), ("en", ["a", "b"], 0)):
+        path = tmp_path / f"{name}.png"
+        figures.alignment_figure([figures.Alignment(weights, tokens, tokens)], name, path)
+        said = capfd.readouterr().err
+        assert path.stat().st_size > 0
+        assert said.count("\n") == said.count("install Noto Sans CJK SC") == told

@@ -74,9 +74,9 @@ def _note(other: dict[str, dict[str, list[str]]]) -> str:
         for family, kinds in families.items():
             alike.setdefault(tuple(kinds), {}).setdefault(objective, []).append(family)
     parts = []
-    for kinds, pairs in alike.items():
-        families = dict.fromkeys(name for names in pairs.values() for name in names)
-        parts.append(f"{_listed(pairs)} × {_listed(families)}: {_listed(kinds)}")
+    for group, pairs in alike.items():
+        trained_by = dict.fromkeys(name for names in pairs.values() for name in names)
+        parts.append(f"{_listed(pairs)} × {_listed(trained_by)}: {_listed(group)}")
     return f"{MARKED}: {'; '.join(parts)}."
 
 

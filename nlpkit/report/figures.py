@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import Unsupported
 from nlpkit.plural import number_of
 from nlpkit.report.svg import MARKERS, PALETTE, Chart, Line, span
+from nlpkit.train.log import Log
 
+_MISSING = "Glyph .* missing from"  # the beginning of matplotlib's warning
 READABLE = 48  # up to this number of tokens or classes the axes have labels
 _WITH_COUNTS = 30  # up to this number of classes the cells of a confusion table have numbers
 
@@ -28,6 +31,14 @@ class Alignment:
     target: list[str]
 
 
+# Fonts with Chinese, Japanese and Korean; the first that is installed is used.
+CJK_FONTS = (
+    "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Source Han Sans SC",
+    "WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "PingFang SC", "Hiragino Sans GB",
+    "Microsoft YaHei", "SimHei", "Arial Unicode MS",
+)  # fmt: skip
+
+
 def _pyplot() -> Any:
     try:
         import matplotlib
@@ -36,11 +47,12 @@ def _pyplot() -> Any:
     matplotlib.use("Agg")
     matplotlib.rcParams["text.parse_math"] = False  # `$` in the name of a run is not a formula
     import matplotlib.pyplot as plt
+    from matplotlib import font_manager
 
-    # The first installed font is used; tokens are often Chinese.
-    plt.rcParams["font.sans-serif"] = [
-        "Noto Sans CJK SC", "WenQuanYi Zen Hei", "PingFang SC", "SimHei", "DejaVu Sans",
-    ]  # fmt: skip
+    # Asked for only if installed: matplotlib logs a line about each that is not.
+    installed = {font.name for font in font_manager.fontManager.ttflist}
+    found = [name for name in CJK_FONTS if name in installed]
+    plt.rcParams["font.sans-serif"] = [*found, "DejaVu Sans"]
     return plt
 
 
@@ -164,10 +176,17 @@ def alignment_figure(alignments: Sequence[Alignment], title: str, path: Path) ->
 
 
 def _save(plt: Any, figure: Any, path: Path) -> None:
-    with name_path_in_errors(path), warnings.catch_warnings():
-        # Characters without a font are drawn as boxes; matplotlib would warn about each.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+    with name_path_in_errors(path), warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", message=_MISSING)
         figure.savefig(path, dpi=120, bbox_inches="tight")
+    others = [each for each in caught if not re.match(_MISSING, str(each.message))]
+    for each in others:
+        warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+    if len(others) < len(caught):  # matplotlib would warn about each character
+        Log().warn(
+            f"{path}: no installed font has all characters, and some are drawn as boxes; install "
+            f"{CJK_FONTS[0]} (Debian, Ubuntu: apt install fonts-noto-cjk) and draw again"
+        )
     plt.close(figure)
 
 
