@@ -8,6 +8,7 @@ from accelerate.state import AcceleratorState
 
 from nlpkit import recipe, selftest
 from nlpkit.objectives._combined import combined
+from nlpkit.selftest import of_examples, of_objective
 from nlpkit.selftest.bench import Bench
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.signals import StopFlag
@@ -70,3 +71,30 @@ def use(bench: Bench, *classes: type) -> None:
     ]
     made = combined(bound, [1.0] * len(bound))
     subject.objective = subject.examples.objective = made
+
+
+def check_defects(path: Path, intact: type, cut: type) -> None:
+    """Check that the proofs hold, and that two objectives that are wrong fail.
+
+    `intact` shows the target to the encoder; `cut` loses a token of the text.
+    """
+    with of_recipe(path) as bench:
+        for proof in (of_objective.no_leak, of_examples.unmasking, of_objective.packed_is_alone):
+            passed, figure = proof(bench.subject)
+            assert passed, figure
+        use(bench, intact)
+        passed, figure = of_objective.no_leak(bench.subject)
+        assert not passed
+        assert "move with their own token" in figure
+        use(bench, cut)
+        passed, figure = of_examples.unmasking(bench.subject)
+        assert not passed
+        assert "is not in its example" in figure
+
+
+def check_all(path: Path) -> None:
+    """Check that all proofs of a recipe hold, those of its text among them."""
+    with of_recipe(path) as bench:
+        found = list(selftest.prove(bench))
+    assert {"noise floor", "no leak", "unmasking", "batches"} <= {proof.name for proof in found}
+    assert [(proof.name, proof.figure) for proof in found if not proof.passed] == []

@@ -630,7 +630,6 @@ REAL = os.path.join(os.path.dirname(__file__), "../../shared/data")
 
 
 @pytest.mark.real_data
-@pytest.mark.skipif(not os.path.isdir(REAL), reason="../shared/data is not there")
 @pytest.mark.parametrize(
     ("name", "settings", "expected"),
     [

@@ -345,7 +345,7 @@ def test_eval_of_texts_refuses_in_one_line(
     assert said.replace("FOLDER", str(folder)) in err.splitlines()[-1]
 
 
-@pytest.mark.skipif(not BLIMP.is_dir(), reason="needs the shared data")
+@pytest.mark.real_data
 def test_pairs_of_blimp_are_read_as_published() -> None:
     found = read_pairs([str(BLIMP)])
     assert (len(found), len({pair.paradigm for pair in found})) == (6700, 67)

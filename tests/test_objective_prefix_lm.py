@@ -6,14 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nlpkit import selftest
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.models.t5 import Config as ModelConfig
 from nlpkit.models.t5.model import Model
 from nlpkit.models.transformer import Config as WithPositions
 from nlpkit.objectives import prefix_lm
-from nlpkit.selftest import of_examples, of_objective
 from nlpkit.tokenizers import bpe
 from tests import _provable, _tiny
 
@@ -113,23 +111,9 @@ def recipe(tmp_path_factory) -> Path:
 
 
 def test_selftest_proves_examples_and_finds_planted_defects(recipe: Path) -> None:
-    with _provable.of_recipe(recipe) as bench:
-        for proof in (of_objective.no_leak, of_examples.unmasking, of_objective.packed_is_alone):
-            passed, figure = proof(bench.subject)
-            assert passed, figure
-        _provable.use(bench, Intact)
-        passed, figure = of_objective.no_leak(bench.subject)
-        assert not passed
-        assert "move with their own token" in figure
-        _provable.use(bench, Cut)
-        passed, figure = of_examples.unmasking(bench.subject)
-        assert not passed
-        assert "is not in its example" in figure
+    _provable.check_defects(recipe, intact=Intact, cut=Cut)
 
 
 @pytest.mark.slow
 def test_selftest_proves_all(recipe: Path) -> None:
-    with _provable.of_recipe(recipe) as bench:
-        found = list(selftest.prove(bench))
-    assert {"noise floor", "no leak", "unmasking", "batches"} <= {proof.name for proof in found}
-    assert [(proof.name, proof.figure) for proof in found if not proof.passed] == []
+    _provable.check_all(recipe)

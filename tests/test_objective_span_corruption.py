@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from nlpkit import selftest
 from nlpkit.generate.beams import Answer
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
@@ -16,7 +15,6 @@ from nlpkit.models.t5.model import Model
 from nlpkit.objectives import span_corruption
 from nlpkit.objectives.contract import IGNORE
 from nlpkit.objectives.span_corruption import SENTINELS, longest_piece, segments, sizes
-from nlpkit.selftest import of_examples, of_objective
 from nlpkit.tokenizers import bpe
 from tests import _provable, _tiny
 
@@ -195,26 +193,12 @@ def recipe(tmp_path_factory) -> Path:
 
 
 def test_selftest_proves_examples_and_finds_planted_defects(recipe: Path) -> None:
-    with _provable.of_recipe(recipe) as bench:
-        for proof in (of_objective.no_leak, of_examples.unmasking, of_objective.packed_is_alone):
-            passed, figure = proof(bench.subject)
-            assert passed, figure
-        _provable.use(bench, Intact)
-        passed, figure = of_objective.no_leak(bench.subject)
-        assert not passed
-        assert "move with their own token" in figure
-        _provable.use(bench, Cut)
-        passed, figure = of_examples.unmasking(bench.subject)
-        assert not passed
-        assert "is not in its example" in figure
+    _provable.check_defects(recipe, intact=Intact, cut=Cut)
 
 
 @pytest.mark.slow
 def test_selftest_proves_all(recipe: Path) -> None:
-    with _provable.of_recipe(recipe) as bench:
-        found = list(selftest.prove(bench))
-    assert {"noise floor", "no leak", "unmasking", "batches"} <= {proof.name for proof in found}
-    assert [(proof.name, proof.figure) for proof in found if not proof.passed] == []
+    _provable.check_all(recipe)
 
 
 def test_unknown_tokens_are_no_targets_and_come_back() -> None:

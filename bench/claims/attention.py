@@ -3,9 +3,9 @@
     python bench/claims/attention.py OUT [--data ../shared/data] [--seeds 3]
 
 Every kind trains the same recipe: 4 layers x 128, 400 steps of 2,048 tokens in sequences of 256,
-one learning rate. Held-out loss, tokens a second of processor time, and peak memory of the run.
-Windows, strides and blocks are 16, the square root of the length, and block_local has 32, so that
-sparse kinds see about as many tokens.
+one learning rate. Held-out loss, tokens a second by the wall clock, and peak memory of the run.
+Strides are 16, the square root of the length, windows and blocks 32, so that sparse kinds see about
+as many tokens.
 
 Verdicts, each for the held-out loss:
 - text prefers `fixed` over `strided` (Child et al. 2019, arXiv:1904.10509, on enwik8);
