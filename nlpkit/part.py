@@ -50,6 +50,8 @@ class Part(FrozenConfig):
 
     FOLDER: ClassVar[str]
     KEY: ClassVar[str]
+    # Whether the name alone may be written in place of the settings.
+    SHORT: ClassVar[bool] = False
     if TYPE_CHECKING:
         # Each part declares it after its own settings, because fields are checked in order.
         config: Any
@@ -71,6 +73,8 @@ class Part(FrozenConfig):
     @model_validator(mode="before")
     @classmethod
     def _apart(cls, value: Any) -> Any:
+        if isinstance(value, str) and cls.SHORT:
+            value = {cls.KEY: value}
         if isinstance(value, str):  # the name alone
             by_path = "path" in cls.model_fields and value not in registry.names(cls.FOLDER)
             key = "path" if by_path else cls.KEY

@@ -24,13 +24,15 @@ from nlpkit.objectives import contract
 from nlpkit.objectives._task import Task
 from nlpkit.score import contract as score_contract
 from nlpkit.tokenizers.contract import Tokenizer as TokenizerContract
+from nlpkit.train import settings as train_settings
+from nlpkit.train.optimizers.contract import OptimizerPart
 
 ROOT = Path(nlpkit.__file__).parent
 DESIGN = ROOT.parent / "docs" / "design.md"
 HEAVY = ("torch", "transformers", "accelerate")
 # Settings that every family has; a test need not make a model of the paper's size.
 SMALL_SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 2}
-CONFIGURED = ("objectives", "models", "tokenizers", "attention/kinds")
+CONFIGURED = ("objectives", "models", "tokenizers", "attention/kinds", "train/optimizers")
 
 
 def _sources() -> dict[str, str]:
@@ -57,7 +59,7 @@ def _levels() -> dict[str, int]:
 
 LEVELS = _levels()
 # Where the registry finds parts: such a string in a source is an import by name.
-FOLDERS = ("objectives", "models", "tokenizers", "attention/kinds", "attention/backends")
+FOLDERS = (*CONFIGURED, "attention/backends")
 
 
 def _level(module: str) -> int:
@@ -311,6 +313,15 @@ def test_model_offers_its_contract(folder: str, name: str) -> None:
     parameters = list(inspect.signature(module.Model.token_loss).parameters)
     asked = inspect.signature(models_contract.LanguageModel.token_loss).parameters
     assert parameters == [*asked]
+
+
+@pytest.mark.parametrize(("folder", "name"), _parts("train/optimizers"))
+def test_optimizer_offers_its_contract(folder: str, name: str) -> None:
+    optimizer = registry.load(folder, name)
+    _assert_keeps(optimizer, OptimizerPart)
+    # A recipe's default settings of it are enough, and it reads settings that there are.
+    assert optimizer.Config() == optimizer.Config.model_validate({})
+    assert {*optimizer.READS} <= {*train_settings.Config.model_fields}
 
 
 @pytest.mark.parametrize(("folder", "name"), _parts("tokenizers"))

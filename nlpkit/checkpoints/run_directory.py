@@ -137,6 +137,12 @@ class RunDirectory:
                     "tokenizer, also with --allow-change; start another run from this one: "
                     f"--out DIR and init_from: {self.path}"
                 )
+            if key == "train.optimizer.name":  # also with --allow-change: its state is another one
+                raise UsageError(
+                    f"{key}: {_value(before, key)} then, {_value(now, key)} now; a run keeps its "
+                    "optimizer, whose state is in its checkpoints; start another run from this "
+                    f"one: --out DIR and init_from: {self.path}"
+                )
         if changed and not allow_change:
             raise UsageError(
                 f"{self.path} was started with other settings:\n"

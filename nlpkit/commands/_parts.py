@@ -10,6 +10,7 @@ _LISTS = {
     "attention_kinds": "attention/kinds",
     "attention_backends": "attention/backends",
     "tokenizers": "tokenizers",
+    "optimizers": "train/optimizers",
     "scores": "score/metrics",
 }
 

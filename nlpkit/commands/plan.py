@@ -10,6 +10,7 @@ import typer
 from nlpkit.commands._options import Common, RecipeName, shared
 from nlpkit.disk import user_path
 from nlpkit.errors import UsageError
+from nlpkit.train.optimizers.contract import line
 
 BatchOption = Annotated[
     bool, typer.Option("--batch", help="print the first batch instead, one token per line")
@@ -77,9 +78,13 @@ def _print(described: dict[str, Any], origin: dict[str, str]) -> None:
     """Print one line per figure, then one line per setting with its origin, in titled sections."""
     for section in _SECTIONS:
         if section in described:
-            figures = _flat(described[section], section)
+            figures = _flat({**described[section], "optimizer": {}}, section)
             rows = [(key, value, "") for key, value in figures if key not in origin]
-            _print_block(section, rows)
+            _print_block(section, [row for row in rows if row[0] != f"{section}.optimizer"])
+        if section == "model":
+            groups = enumerate(map(line, described["model"]["optimizer"]))
+            rows = [(f"optimizer.{number}", said, "") for number, said in groups]
+            _print_block("optimizer", rows)
     settings = dict(_flat(described["settings"]))
     _print_block("settings", [(key, settings.get(key, ""), origin[key]) for key in origin])
     sys.stdout.flush()

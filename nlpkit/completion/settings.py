@@ -10,6 +10,7 @@ from nlpkit.errors import NlpkitError
 from nlpkit.recipe import sections, yaml
 from nlpkit.recipe.overrides import apply
 from nlpkit.recipe.places import Document
+from nlpkit.train.settings import Optimizer
 
 Path = tuple[str | int, ...]
 
@@ -54,6 +55,8 @@ def _document(name: str | None) -> Document:
 
 def _values(path: Path, name: str, fields: dict[str, FieldInfo]) -> list[str]:
     """Return the named values of a setting, if it has any."""
+    if name == "optimizer" or (path[1:] == ("optimizer",) and name == Optimizer.KEY):
+        return registry.names(Optimizer.FOLDER)
     for part in (sections.Model, sections.Tokenizer, sections.Objective, sections.Attention):
         if path[:1] == (part.__name__.lower(),) and name == part.KEY:
             return registry.names(part.FOLDER)

@@ -45,7 +45,12 @@ class FamilyModel(Protocol):
 
 
 class Model(Protocol):
-    """The `nn.Module` of a family; `FORMAT.names` lists its parameters."""
+    """The `nn.Module` of a family; `FORMAT.names` lists its parameters.
+
+    It, or a module in it, may have the optional table `MATRICES`, the parameters below it that
+    multiply hidden states, with the number of matrices that lie one below the other in each:
+    `{"c_attn.weight": 3}`; 0: none. It is for what the rule of `models/matrices.py` does not see.
+    """
 
     def forward(self, lengths: Sequence[int], **inputs: Any) -> Tensor:
         """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.

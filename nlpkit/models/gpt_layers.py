@@ -37,6 +37,8 @@ SIZES = {  # our settings with transformers' names
 class Attention(nn.Module):
     """Multi-head attention."""
 
+    MATRICES = {"c_attn.weight": 3}  # noqa: RUF012
+
     def __init__(self, hidden_size: int, heads: int):
         super().__init__()
         self.heads = heads

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from nlpkit import attention
 from nlpkit.attention.layout import Layout
@@ -30,6 +31,8 @@ from nlpkit.train import machine
 from nlpkit.train.duration import batches_per_epoch, long_warmup, resolve_steps
 from nlpkit.train.log import Log
 from nlpkit.train.loop import to_device
+from nlpkit.train.optim import groups
+from nlpkit.train.optimizers.contract import Group
 from nlpkit.train.settings import ResolvedTraining
 
 
@@ -50,34 +53,43 @@ class Plan:
         return self.stream[0].batches[0]
 
     @cached_property
-    def _sizes(self) -> tuple[int, int]:
+    def _model(self) -> nn.Module:
+        """The model without its weights."""
         part = replace(self.part, start=None)
         backend = self.resolved.recipe.attention.backend
         with torch.device("meta"):
-            model = build.build_model(part, self.data.vocab_size, backend)
-        sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
-        return sum(n for n, _ in sizes), sum(n for n, trained in sizes if trained)
+            return build.build_model(part, self.data.vocab_size, backend)
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """What updates which parameters."""
+        return groups(self._model, self.settings)
 
     @property
     def parameters(self) -> int:
         """The numbers of the model, with adapters and the task's layer."""
-        return self._sizes[0]
+        return sum(p.numel() for p in self._model.parameters())
 
     @property
     def trained(self) -> int:
         """The numbers that have gradients: all, or adapters, or the table of soft prompts."""
-        return self._sizes[1]
+        return sum(p.numel() for p in self._model.parameters() if p.requires_grad)
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """What the optimizers keep, such as AdamW's two moments of each trained number."""
+        return 4 * sum(group.state for group in self.groups)
 
     @property
     def state_bytes(self) -> int:
-        """Float32 weights; of what is trained also gradients and Adam's two moments."""
-        return 4 * self.parameters + 12 * self.trained
+        """Float32 weights; of what is trained also gradients and the optimizers' state."""
+        return 4 * (self.parameters + self.trained) + self.optimizer_bytes
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Weights and moments that a checkpoint holds: with adapters, nothing of the base."""
+        """Weights and optimizers' state of a checkpoint: with adapters, nothing of the base."""
         whole = self.trained if self.part.lora is not None else self.parameters
-        return 4 * whole + 8 * self.trained
+        return 4 * whole + self.optimizer_bytes
 
 
 def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
@@ -133,6 +145,7 @@ def describe(plan: Plan) -> dict[str, Any]:
             "family": plan.part.family,
             "parameters": plan.parameters,
             "trained_parameters": plan.trained,
+            "optimizer": [group.figures() for group in plan.groups],
             "state_bytes": plan.state_bytes,
             "new_tokens": plan.part.new_tokens(vocab_size),
             "flops_per_step": settings.batches_per_step

@@ -20,7 +20,7 @@ from nlpkit.plan import Plan
 from nlpkit.runs import build
 from nlpkit.train import machine, memory
 from nlpkit.train.loop import to_device
-from nlpkit.train.optim import adamw
+from nlpkit.train.optim import optimizers
 
 FULL = 0.8  # share of the memory above which the plan warns
 _TIMED_BATCHES, _TIMED_SECONDS = 8, 20.0
@@ -32,7 +32,7 @@ class Memory:
     """What was measured of memory, in bytes; `per_token` is that of a batch."""
 
     limit: int
-    state: int  # weights, gradients, moments, and the program itself
+    state: int  # weights, gradients, the optimizer's state, and the program itself
     per_token: float | None = None
     peak: int | None = None
     fits: bool = True
@@ -49,7 +49,7 @@ class Times:
 
 
 class _Trial:
-    """A model and an optimizer as the run has them."""
+    """A model and its optimizers as the run has them."""
 
     def __init__(self, plan: Plan, precision: str):
         self.plan, self.device = plan, plan.device
@@ -58,7 +58,7 @@ class _Trial:
         backend = plan.resolved.recipe.attention.backend
         vocab_size = plan.data.vocab_size
         self.model: Any = build.build_model(plan.part, vocab_size, backend).to(plan.device)
-        self.optimizer = adamw(self.model, self.settings)
+        self.optimizers = optimizers(self.model, self.settings)
         self.bf16 = precision == "bf16"
 
     def _timed(self, work: Callable[[], Any]) -> float:
@@ -86,15 +86,21 @@ class _Trial:
         return self._timed(work)
 
     def update(self) -> float:
-        """Return the seconds of clipping and the optimizer's step."""
+        """Return the seconds of clipping and the optimizers' step."""
 
         def work() -> None:
             clip = self.settings.clip or float("inf")
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
-            self.optimizer.step()
-            self.optimizer.zero_grad()
+            for optimizer in self.optimizers:
+                optimizer.step()
+            self.zero_grad()
 
         return self._timed(work)
+
+    def zero_grad(self) -> None:
+        """Drop the gradients."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
 
     def evaluate(self, batch: Batch) -> float:
         """Return the seconds of a forward pass without gradients."""
@@ -174,7 +180,7 @@ def _measure_memory(trial: _Trial, found: Memory) -> None:
     plan, device = trial.plan, trial.device
     bins, examples = plan.stream.plan(0), plan.data.examples
     heavy = [bins[index] for index in longest(plan)]
-    # The first example allocates the moments and the buffers of the backends.
+    # The first example allocates the optimizers' state and the buffers of the backends.
     before = memory.used(device)[0]
     first = examples.batch(heavy[0][:1], 0)
     trial.train(first)
@@ -186,7 +192,7 @@ def _measure_memory(trial: _Trial, found: Memory) -> None:
     for items in [*parts, *heavy]:
         batch = examples.batch(items, 0)
         if items is heavy[0] and plan.settings.batches_per_step == 1:
-            trial.optimizer.zero_grad()
+            trial.zero_grad()
         if taken and found.state + taken[-1] * batch.tokens > found.limit:
             found.fits = False
             return
@@ -294,6 +300,6 @@ def advice(plan: Plan, found: Memory) -> str:
             f"set objective.max_length={divisors[-1]} and train.tokens_per_batch={divisors[-1]}"
         )
     return (
-        f"weights, gradients and Adam's moments take {found.state / gib:.1f} GiB and there are "
-        f"{found.limit / gib:.1f} GiB: take a smaller model or a machine with more memory"
+        f"weights, gradients and the optimizer's state take {found.state / gib:.1f} GiB and there "
+        f"are {found.limit / gib:.1f} GiB: take a smaller model or a machine with more memory"
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from nlpkit.errors import RecipeError
+from nlpkit.part import Part
 from nlpkit.recipe import sections, yaml
 from nlpkit.recipe.places import Document, Path, Place, Problem, dotted
 
@@ -45,11 +46,24 @@ def apply(document: Document, override: str, order: int) -> list[Problem]:
             if isinstance(here, dict) and here.get(step) is None:
                 here[step] = {}
                 document.places[path] = place
+            elif isinstance(here[key], str) and (own := _key_of_short_form(path)):
+                here[key] = {own: here[key]}
             here = here[key]
     here[key] = given.data
     _forget(document, path)
     document.places |= {path + inner: place for inner, place in given.places.items()}
     return [replace(each, path=dotted((*path, each.path))) for each in given.problems]
+
+
+def _key_of_short_form(path: Path) -> str | None:
+    """Return the key of a part that may be given by its name alone, such as `train.optimizer`."""
+    if len(path) != 2 or path[0] not in sections.FIXED:
+        return None
+    field = sections.fixed_config(str(path[0])).model_fields.get(str(path[1]))
+    part = field.annotation if field else None
+    if isinstance(part, type) and issubclass(part, Part) and part.SHORT:
+        return part.KEY
+    return None
 
 
 def replace_alternatives(document: Document) -> None:

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from nlpkit import registry
 from nlpkit.part import NAME_ALONE
 from nlpkit.recipe import yaml
-from nlpkit.recipe.places import Document, Path, Place, Problem
+from nlpkit.recipe.places import Document, Path, Place, Problem, dotted
 
 # The path of each mapping of a recipe -> the settings that it may have.
 Known = Mapping[Path, Mapping[str, FieldInfo]]
@@ -90,6 +90,8 @@ def _problem(path: Path, found: list[Any], document: Document, known: Known) -> 
     if error["type"] == "extra_forbidden":
         names = list(known.get(path[:-1], {}))
         near = registry.suggest(str(path[-1]), names) or f"; known: {', '.join(names)}"
+        if path[-1] in known.get(path[:-2], {}) and len(path) > 2:  # one level too deep
+            near = f", did you mean {dotted((*path[:-2], path[-1]))}?"
         return Problem.at(place, path, f"unknown setting{near}", key=True)
     if error["type"] == "missing":
         setting = known.get(path[:-1], {}).get(str(path[-1]))

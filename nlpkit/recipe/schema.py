@@ -13,6 +13,7 @@ from nlpkit.objectives._members import Member
 from nlpkit.part import Part
 from nlpkit.recipe import Recipe, sections
 from nlpkit.recipe.sections import Attention, AttentionLayer, Model, Objective, Side, Tokenizer
+from nlpkit.train.settings import Optimizer
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
@@ -20,12 +21,14 @@ Schema = dict[str, Any]
 
 def schema() -> Schema:
     """Return the schema; a section that names a part allows the settings of that part alone."""
-    sections_of_parts = (Model, Tokenizer, Side, Objective, Member, Attention, AttentionLayer)
+    sections_of_parts = (
+        *(Model, Tokenizer, Side, Objective, Member, Attention, AttentionLayer, Optimizer),
+    )
     parts = {part: _configs(part) for part in sections_of_parts}
     fixed = {section: sections.fixed_config(section) for section in sections.FIXED}
     configs: list[type[FrozenConfig]] = [*fixed.values()]
     configs += [config for chosen in parts.values() for config in chosen.values()]
-    configs += [Member]
+    configs += [Member, Optimizer]
     references, holder = models_json_schema([(each, "validation") for each in configs])
     defs: dict[str, Schema] = holder["$defs"]
 
@@ -40,6 +43,7 @@ def schema() -> Schema:
         for part, chosen in parts.items()
     }
     defs[name_of(Member)] = by_part[Member]  # what mixtures refer to
+    defs[name_of(Optimizer)] = by_part[Optimizer]  # what the section train refers to
     once = {part: {"$ref": f"#/$defs/{part.__name__}"} for part in (Objective, Side)}
     defs |= {part.__name__: by_part[part] for part in once}  # they are used more than once
     objectives = {"type": "array", "minItems": 1, "items": once[Objective]}
@@ -106,6 +110,9 @@ def _part(part: type[Part], configs: dict[str, Schema]) -> Schema:
         chosen = {"properties": {part.KEY: {"const": name}}, "required": [part.KEY]}
         rules.append({"if": chosen, "then": then})
     section: Schema = {"type": "object", "properties": own, "allOf": rules}
+    if part.SHORT:
+        section["required"] = [part.KEY]
+        return {"if": {"type": "string"}, "then": own[part.KEY], "else": section}
     if part is Attention:
         own["layers"] = {
             "description": part.model_fields["layers"].description,

@@ -223,6 +223,9 @@ def known(root: type[FrozenConfig], data: Any) -> dict[Path, dict[str, FieldInfo
     found: dict[Path, dict[str, FieldInfo]] = {}
 
     def visit(path: Path, value: Any, configs: list[type[FrozenConfig]]) -> None:
+        short = [config for config in configs if issubclass(config, Part) and config.SHORT]
+        if short and isinstance(value, str):
+            value = {short[0].KEY: value}
         if isinstance(value, list):
             for index, item in enumerate(value):
                 visit((*path, index), item, configs)

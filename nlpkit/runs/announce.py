@@ -13,6 +13,8 @@ from nlpkit.runs.run import Run
 from nlpkit.train.best_evaluation import LOSS
 from nlpkit.train.duration import long_warmup
 from nlpkit.train.held_out import HeldOut
+from nlpkit.train.optim import groups
+from nlpkit.train.optimizers.contract import line
 from nlpkit.train.state import State
 
 
@@ -53,6 +55,11 @@ def announce(run: Run, state: State) -> None:
             )
             + f", warm-up {run.settings.warmup_steps:,}"
         )
+    found = groups(run.unwrapped.model, run.settings)
+    for group in found:
+        log.info(f"optimizer: {line(group.figures())}")
+    if run.settings.optimizer.name == "muon" and not any(g.optimizer == "Muon" for g in found):
+        log.warn("train.optimizer: muon: no matrix of a layer is trained; AdamW does all")
     if note := long_warmup(run.settings):
         log.warn(note)
     if run.accelerator.num_processes > 1:

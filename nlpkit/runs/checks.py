@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from accelerate.utils import DistributedType
 
 from nlpkit import registry
 from nlpkit.attention.check import check_backend as check_choice
@@ -61,6 +62,18 @@ def check_backend(resolved: Resolved, part: ModelPart, device: torch.device) -> 
         origin = resolved.origin[setting]
         where = f"--set {setting}" if origin == COMMAND_LINE else f"{origin}: {setting}"
         raise RecipeError([f"{where}: {error}; auto chooses one that can"]) from error
+
+
+def check_optimizer(resolved: Resolved, processes: DistributedType) -> None:
+    """Raise `UsageError` if `train.optimizer` cannot work on parameters that FSDP shards."""
+    optimizer = resolved.recipe.train.optimizer
+    if processes == DistributedType.FSDP and not getattr(optimizer.module, "SHARDED", False):
+        folder = optimizer.FOLDER
+        able = [n for n in registry.names(folder) if registry.load(folder, n).SHARDED]
+        raise UsageError(
+            f"train.optimizer: {optimizer.name} needs whole parameters, and FSDP shards them; "
+            f"start the processes without FSDP, or take one of {', '.join(able)}"
+        )
 
 
 def _remedy(resolved: Resolved, part: ModelPart) -> str:

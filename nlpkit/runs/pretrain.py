@@ -34,7 +34,7 @@ from nlpkit.train.duration import resolve_steps
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, train
-from nlpkit.train.optim import adamw
+from nlpkit.train.optim import optimizers
 from nlpkit.train.processes import expect_unused
 from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import State
@@ -57,6 +57,7 @@ def pretrain(
         DivergedError: the loss is not finite.
     """
     accelerator = make_accelerator(resolved, directory, device, log)
+    checks.check_optimizer(resolved, accelerator.distributed_type)
     with stop.abortable():
         run = prepare(resolved, directory, accelerator, log, stop, named_checkpoint(resume))
     state = restore(run, resume)
@@ -91,7 +92,7 @@ def pretrain(
     job = Job(
         accelerator=accelerator,
         training=run.training,
-        optimizer=run.optimizer,
+        optimizers=run.optimizers,
         settings=settings,
         seed=resolved.recipe.seed,
         steps=stream,
@@ -224,8 +225,6 @@ def prepare(
     model = build.build_model(part, data.vocab_size, resolved.recipe.attention.backend)
     unwrapped = Training(model, data.objective)
     expect_unused(accelerator, unwrapped, data.examples.batch(np.arange(1), 0))
-    training, optimizer = accelerator.prepare(unwrapped, adamw(unwrapped, training_settings))
-    optimizer = optimizer.optimizer
-    return Run(
-        resolved, training_settings, directory, part, data, accelerator, training, optimizer, log
-    )
+    training, *prepared = accelerator.prepare(unwrapped, *optimizers(model, training_settings))
+    made = [each.optimizer for each in prepared]
+    return Run(resolved, training_settings, directory, part, data, accelerator, training, made, log)

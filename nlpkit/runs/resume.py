@@ -59,7 +59,7 @@ def restore(run: Run, resume: str) -> State:
     except (SafetensorError, OSError) as error:
         raise FileError(f"{checkpoint.path / files.OPTIMIZER_STATE}: {error}") from error
     try:
-        snapshot.restore(run.training, run.optimizer, weights, optimizer_state)
+        snapshot.restore(run.training, run.optimizers, weights, optimizer_state)
     except (KeyError, RuntimeError) as error:  # a tensor is missing, or has another shape
         raise FileError(
             f"{checkpoint.path}: does not fit the model of the recipe: {error}"
@@ -213,7 +213,7 @@ def save(run: Run, state: State, best: bool) -> None:
     if existing is None:
         weights = snapshot.weights(run.training)
         check_finite(state.step, weights)
-        optimizer_state = snapshot.optimizer_state(run.training, run.optimizer)
+        optimizer_state = snapshot.optimizer_state(run.training, run.optimizers)
         if run.accelerator.is_main_process:
             _write(run, state, weights, optimizer_state)
     elif run.accelerator.is_main_process and _training(existing.path, best_by)[1] != state:

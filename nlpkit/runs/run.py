@@ -51,7 +51,7 @@ class Run:
     data: Data
     accelerator: Accelerator
     training: nn.Module
-    optimizer: Optimizer
+    optimizers: list[Optimizer]
     log: Log
 
     @property

@@ -133,11 +133,12 @@ def _miscounted(
 def _gradient(bench: Bench, step: Step) -> Tensor:
     """Return the gradient of one step of `train.loop`, flattened."""
     training = Training(bench.subject.model, bench.subject.objective)
-    optimizer = _Gradients(training.parameters(), lr=1.0)
+    given = {"params": training.parameters(), "initial_lr": 1.0}
+    optimizer = _Gradients([given], lr=1.0)
     job = Job(
         accelerator=bench.run.accelerator,
         training=training,
-        optimizer=optimizer,
+        optimizers=[optimizer],
         settings=bench.small.recipe.train.model_copy(update={"clip": None}),
         seed=bench.subject.seed,
         steps=lambda state: iter([step]),

@@ -6,7 +6,7 @@ It depends on no family and no objective. The gradient of a step is that of (sum
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -23,7 +23,7 @@ from nlpkit.train import best_evaluation
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.losses import LossSums, reduced
 from nlpkit.train.memory import used
-from nlpkit.train.optim import lr_factor
+from nlpkit.train.optim import lr_factor, set_rates
 from nlpkit.train.settings import ResolvedTraining
 from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import State
@@ -41,7 +41,7 @@ class Job:
 
     accelerator: Accelerator
     training: nn.Module
-    optimizer: torch.optim.Optimizer
+    optimizers: Sequence[torch.optim.Optimizer]
     settings: ResolvedTraining
     seed: int
     steps: Callable[[State], Iterator[Step]]
@@ -164,7 +164,7 @@ def _take_step(job: Job, state: State, step: Step) -> dict[str, Any] | None:
         batch.progress = progress
         _backward(job, batch, num_targets, sums, last)
         if job.stop.raised and accelerator.num_processes == 1 and not last:
-            job.optimizer.zero_grad()
+            _zero_grad(job)
             return None
     norm = float(accelerator.clip_grad_norm_(job.training.parameters(), settings.clip or math.inf))
     sums.reduce(accelerator)
@@ -172,20 +172,25 @@ def _take_step(job: Job, state: State, step: Step) -> dict[str, Any] | None:
     if not (math.isfinite(loss) and math.isfinite(norm)):
         wrong = f"loss {loss}" if not math.isfinite(loss) else f"gradient norm {norm}"
         raise DivergedError(f"step {number}: {wrong} is not finite; this step was not applied")
-    lr = settings.lr * lr_factor(number, settings)
-    for group in job.optimizer.param_groups:
-        group["lr"] = lr
-    job.optimizer.step()
-    job.optimizer.zero_grad()
+    factor = lr_factor(number, settings)
+    set_rates(job.optimizers, factor)
+    for optimizer in job.optimizers:
+        optimizer.step()
+    _zero_grad(job)
     return {
         "step": number,
         "tokens": state.tokens + int(tokens),
         "targets": int(counted[0]),
         "loss": loss,
         "losses": sums.means,
-        "lr": lr,
+        "lr": settings.lr * factor,
         "grad_norm": norm,
     }
+
+
+def _zero_grad(job: Job) -> None:
+    for optimizer in job.optimizers:
+        optimizer.zero_grad()
 
 
 def _backward(

@@ -1,10 +1,13 @@
-"""The optimizer, and the learning rate as a function of the step."""
+"""The optimizers of a run, and the learning rate as a function of the step."""
 
 import math
+from collections.abc import Iterable
 
-import torch
 from torch import nn
+from torch.optim import Optimizer
 
+from nlpkit.models.matrices import layer_matrices
+from nlpkit.train.optimizers.contract import Group, Trained
 from nlpkit.train.settings import ResolvedTraining
 
 
@@ -33,23 +36,26 @@ def lr_factor(step: int, settings: ResolvedTraining) -> float:
     return low + (1 - low) * shape
 
 
-def adamw(model: nn.Module, settings: ResolvedTraining) -> torch.optim.AdamW:
-    """Return AdamW for the trainable parameters, with weight decay on matrices only.
+def groups(model: nn.Module, settings: ResolvedTraining) -> list[Group]:
+    """Return which optimizer updates which of the trained parameters of a family's model."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    matrices = {p: count for p, count in layer_matrices(model).items() if p.requires_grad}
+    chosen = settings.optimizer
+    return chosen.module.groups(chosen.config, settings, Trained(trained, matrices))
 
-    Decoupled weight decay: Loshchilov & Hutter 2019. Matrices are parameters with two or more
-    dimensions; norm scales and biases are not decayed.
+
+def optimizers(model: nn.Module, settings: ResolvedTraining) -> list[Optimizer]:
+    """Return the optimizers of `train.optimizer`; together they have each trained parameter once.
+
+    Raises:
+        Unsupported: the package of the optimizer is not installed.
     """
-    trained = [p for p in model.parameters() if p.requires_grad]
-    # Decay would change the soft prompts of other tasks.
-    decay = settings.weight_decay if settings.tune == "all" else 0.0
-    groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=settings.lr,
-        betas=(settings.beta1, settings.beta2),
-        eps=settings.adam_eps,
-        fused=True,
-    )
+    chosen = settings.optimizer
+    return chosen.module.make(chosen.config, settings, groups(model, settings))
+
+
+def set_rates(optimizers: Iterable[Optimizer], factor: float) -> None:
+    """Set the rate of each group to this share of its peak."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * factor

@@ -1,15 +1,35 @@
 """The `train:` section of a recipe. Importable without torch."""
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from nlpkit import registry
 from nlpkit.config import FrozenConfig
+from nlpkit.part import Part, name_in
+from nlpkit.train.optimizers.contract import FOLDER, OptimizerPart
 from nlpkit.train.trackers import Tracker
 
 # Settings that do not change the result; a run can be resumed with other values.
 FREE: dict[str, Any] = {"free": True}
+
+_OF_ADAM = ("beta1", "beta2", "adam_eps")  # not every optimizer uses them
+
+
+class Optimizer(Part):
+    """The optimizer with its own settings; rate, schedule and weight decay are those of `train`."""
+
+    FOLDER = "train/optimizers"
+    KEY = "name"
+    SHORT = True
+    name: Annotated[str, name_in("train/optimizers"), Field(description="optimizer")]
+    config: Any = None
+
+    @property
+    def module(self) -> OptimizerPart:
+        """The module of this name."""
+        return cast(OptimizerPart, registry.load(FOLDER, self.name))
 
 
 class Config(FrozenConfig):
@@ -39,6 +59,10 @@ class Config(FrozenConfig):
         description="token budget of one forward and backward pass (gradients are accumulated "
         "up to a step); default: tokens_per_step, at most 4096",
     )
+    optimizer: Optimizer = Field(
+        default_factory=lambda: Optimizer.model_validate({"name": "adamw"}),
+        description="what makes a step of the gradients: a name, or name and settings",
+    )
     lr: float = Field(1e-3, gt=0, description="peak learning rate")
     schedule: Literal["constant", "linear", "cosine", "noam"] = Field(
         "noam", description="shape of the learning rate after the warm-up"
@@ -51,9 +75,9 @@ class Config(FrozenConfig):
         0.0, ge=0, lt=1, description="final learning rate of linear and cosine, as a share of lr"
     )
     weight_decay: float = Field(0.01, ge=0, description="decoupled, on matrices only")
-    beta1: float = Field(0.9, ge=0, lt=1, description="Adam's first moment")
-    beta2: float = Field(0.999, ge=0, lt=1, description="Adam's second moment")
-    adam_eps: float = Field(1e-8, gt=0, description="Adam's epsilon")
+    beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's first moment")
+    beta2: float = Field(0.999, ge=0, lt=1, description="AdamW's second moment")
+    adam_eps: float = Field(1e-8, gt=0, description="AdamW's epsilon")
     clip: float | None = Field(1.0, gt=0, description="largest gradient norm; null: no clipping")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="precision of computation; auto: what is faster on this machine"
@@ -124,6 +148,14 @@ class Config(FrozenConfig):
             )
         if self.patience and not self.eval_every:
             raise ValueError("patience: needs eval_every")
+        reads = getattr(self.optimizer.module, "READS", ())
+        for name in _OF_ADAM:
+            usual = type(self).model_fields[name].default
+            if name not in reads and getattr(self, name) != usual:
+                raise ValueError(
+                    f"{name}: AdamW's, and optimizer {self.optimizer.name} does not use it; remove "
+                    f"it, or set it to {usual:g}, its default"
+                )
         return self
 
     @property

@@ -4,7 +4,7 @@ torch's distributed state dicts have the same names for a plain module, DDP and 
 of processes. All processes must call these functions together.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,6 @@ from torch.distributed.checkpoint.state_dict import (
 
 _FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 _SOME = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
-_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 _PREFIX = "model."  # of `runs.run.Training`
 
 
@@ -29,23 +28,25 @@ def weights(training: nn.Module) -> dict[str, Tensor]:
     return {name.removeprefix(_PREFIX): tensor for name, tensor in state.items()}
 
 
-def optimizer_state(training: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return Adam's moments and step counts as `exp_avg:NAME` etc., full and on the CPU."""
-    state: Any = get_optimizer_state_dict(training, optimizer, options=_FULL)
+def optimizer_state(
+    training: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
+) -> dict[str, Tensor]:
+    """Return what the optimizers keep, such as `exp_avg:NAME` of AdamW, full and on the CPU."""
+    state: Any = get_optimizer_state_dict(training, optimizers, options=_FULL)
     return {
-        f"{kind}:{name.removeprefix(_PREFIX)}": entry[kind]
+        f"{kind}:{name.removeprefix(_PREFIX)}": value
         for name, entry in state.get("state", {}).items()
-        for kind in _MOMENTS
+        for kind, value in entry.items()
     }
 
 
 def restore(
     training: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Sequence[torch.optim.Optimizer],
     weights: Mapping[str, Tensor],
     optimizer_state: Mapping[str, Tensor],
 ) -> None:
-    """Restore weights and optimizer state, bit for bit.
+    """Restore weights and the optimizers' state, bit for bit.
 
     Parameters that the loss does not use, such as a head of another task, have no optimizer state.
 
@@ -63,11 +64,11 @@ def restore(
     if lacking := trained - named.keys():
         raise KeyError(sorted(lacking)[0])
     set_model_state_dict(training, named, options=_FULL if all_trained else _SOME)
-    # The state dict of the new optimizer has the right structure; only its values are replaced.
-    state: Any = get_optimizer_state_dict(training, optimizer, options=_FULL)
+    # The state dict of new optimizers has the right structure; only its values are replaced.
+    state: Any = get_optimizer_state_dict(training, optimizers, options=_FULL)
     unused = set()
     for name, entry in state["state"].items():
-        keys = {kind: f"{kind}:{name.removeprefix(_PREFIX)}" for kind in _MOMENTS}
+        keys = {kind: f"{kind}:{name.removeprefix(_PREFIX)}" for kind in entry}
         if not optimizer_state.keys() & keys.values():
             unused.add(name)
             continue
@@ -75,7 +76,9 @@ def restore(
             entry[kind] = optimizer_state[key]
     if unused and not optimizer_state:
         raise KeyError(sorted(unused)[0])
-    set_optimizer_state_dict(training, optimizer, state, options=_FULL)
+    if state["state"]:  # SGD without momentum keeps none
+        set_optimizer_state_dict(training, optimizers, state, options=_FULL)
     for name, parameter in training.named_parameters():
         if name.removeprefix("module.") in unused:
-            optimizer.state.pop(parameter, None)
+            for optimizer in optimizers:
+                optimizer.state.pop(parameter, None)

@@ -39,6 +39,8 @@ class Memory:
 class Alignment(nn.Module):
     """Weights of the source's tokens for each state of the decoder."""
 
+    MATRICES = {"key.weight": 1, "query.weight": 1, "place.weight": 1}  # noqa: RUF012
+
     def __init__(
         self, score: str, window: str, window_size: int, source_size: int, hidden_size: int
     ):

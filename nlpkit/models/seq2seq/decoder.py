@@ -51,6 +51,8 @@ class Decoded:
 class Decoder(nn.Module):
     """A recurrent decoder, with attention if there is a score."""
 
+    MATRICES = {"combine.weight": 1}  # noqa: RUF012
+
     def __init__(self, config: Config):
         super().__init__()
         self.config, width = config, config.hidden_size

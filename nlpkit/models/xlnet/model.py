@@ -48,6 +48,8 @@ TASK_HEADS = {  # transformers' models with a task's layer
 class Layer(nn.Module):
     """norm(x + attention(x)), then norm(x + feed_forward(x)), for both streams."""
 
+    MATRICES = {"query": 1, "key": 1, "value": 1, "project": 1}  # noqa: RUF012
+
     def __init__(self, config: Config):
         super().__init__()
         width, heads = config.hidden_size, config.num_heads

@@ -1,0 +1,66 @@
+"""Adafactor (Shazeer & Stern 2018): a second moment of rows and columns; torch.optim.Adafactor.
+
+There is no first moment, and the second one takes a number for each row and each column of a
+matrix. A step is relative to the size of the parameter: `train.lr` times its root mean square.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from nlpkit.config import FrozenConfig
+from nlpkit.train.optimizers.contract import Group, Trained, by_dimension, param_groups
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from nlpkit.train.settings import ResolvedTraining
+
+READS = ()
+SHARDED = False  # its means over rows, columns and parameters would be those of a shard
+PACKAGE = None
+
+
+class Config(FrozenConfig):
+    """Settings of Adafactor."""
+
+    beta2_decay: float = Field(
+        -0.8, lt=0, description="the second moment decays by 1 - step ** beta2_decay"
+    )
+    eps1: float | None = Field(
+        None, gt=0, description="smallest second moment is its square; default: float32's epsilon"
+    )
+    eps2: float = Field(1e-3, gt=0, description="smallest size of a parameter, for its steps")
+    clip_threshold: float = Field(
+        1.0, gt=0, description="largest root mean square of an update; torch's d"
+    )
+
+
+def groups(config: Config, settings: ResolvedTraining, trained: Trained) -> list[Group]:
+    """Return matrices and tables, which are decayed, and norms and biases."""
+    return by_dimension("Adafactor", trained, settings, [*map(_state, trained.parameters)])
+
+
+def _state(parameter: nn.Parameter) -> int:
+    if parameter.ndim < 2:
+        return parameter.numel()
+    return parameter.numel() // parameter.shape[-1] + parameter.numel() // parameter.shape[-2]
+
+
+def make(config: Config, settings: ResolvedTraining, groups: Sequence[Group]) -> list[Optimizer]:
+    """Return torch's Adafactor."""
+    import torch
+
+    return [
+        torch.optim.Adafactor(
+            param_groups(groups),
+            lr=settings.lr,
+            beta2_decay=config.beta2_decay,
+            eps=(config.eps1, config.eps2),
+            d=config.clip_threshold,
+        )
+    ]

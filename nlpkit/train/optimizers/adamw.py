@@ -1,0 +1,48 @@
+"""AdamW (Loshchilov & Hutter 2019): Adam with decoupled weight decay; torch.optim.AdamW.
+
+Its settings are those of `train`: `lr`, `weight_decay`, `beta1`, `beta2` and `adam_eps`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from nlpkit.config import FrozenConfig
+from nlpkit.train.optimizers.contract import Group, Trained, by_dimension, param_groups
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from nlpkit.train.settings import ResolvedTraining
+
+READS = ("beta1", "beta2", "adam_eps")
+SHARDED = True
+PACKAGE = None
+
+
+class Config(FrozenConfig):
+    """No settings beside those of `train`."""
+
+
+def groups(config: Config, settings: ResolvedTraining, trained: Trained) -> list[Group]:
+    """Return matrices and tables, which are decayed, and norms and biases."""
+    return by_dimension("AdamW", trained, settings, [2 * p.numel() for p in trained.parameters])
+
+
+def make(config: Config, settings: ResolvedTraining, groups: Sequence[Group]) -> list[Optimizer]:
+    """Return torch's AdamW."""
+    return [adamw(settings, groups)]
+
+
+def adamw(settings: ResolvedTraining, groups: Sequence[Group]) -> Optimizer:
+    """Return torch's AdamW of these groups with the settings of `train`."""
+    import torch
+
+    return torch.optim.AdamW(
+        param_groups(groups),
+        lr=settings.lr,
+        betas=(settings.beta1, settings.beta2),
+        eps=settings.adam_eps,
+        fused=True,
+    )

@@ -1,0 +1,56 @@
+"""Stochastic gradient descent with momentum; torch.optim.SGD.
+
+`train.weight_decay` is added to the gradient (L2), as in torch: it is not decoupled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import Field, model_validator
+
+from nlpkit.config import FrozenConfig
+from nlpkit.train.optimizers.contract import Group, Trained, by_dimension, param_groups
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from nlpkit.train.settings import ResolvedTraining
+
+READS = ()
+SHARDED = True
+PACKAGE = None
+
+
+class Config(FrozenConfig):
+    """Settings of SGD."""
+
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum; 0: none, and no state")
+    nesterov: bool = Field(False, description="Nesterov's momentum")
+
+    @model_validator(mode="after")
+    def _has_momentum(self) -> Config:
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov: needs a momentum above 0")
+        return self
+
+
+def groups(config: Config, settings: ResolvedTraining, trained: Trained) -> list[Group]:
+    """Return matrices and tables, which are decayed, and norms and biases."""
+    state = [p.numel() if config.momentum else 0 for p in trained.parameters]
+    return by_dimension("SGD", trained, settings, state)
+
+
+def make(config: Config, settings: ResolvedTraining, groups: Sequence[Group]) -> list[Optimizer]:
+    """Return torch's SGD."""
+    import torch
+
+    return [
+        torch.optim.SGD(
+            param_groups(groups),
+            lr=settings.lr,
+            momentum=config.momentum,
+            nesterov=config.nesterov,
+        )
+    ]
