@@ -29,7 +29,7 @@ from nlpkit.objectives import cpm_ant as objective_file
 from nlpkit.tokenizers import cpm_ant as tokenizer_file
 from nlpkit.train.loop import to_device
 from nlpkit.train.machine import configure_allocator
-from nlpkit.train.optim import adamw
+from nlpkit.train.optim import optimizers
 
 ROOT = Path(__file__).parent.parent
 BUDGET = 4096  # tokens of a batch
@@ -45,7 +45,7 @@ class Subject:
         self.model = family.Model(config, vocab_size)
         if lora is not None:
             lora.adapt(self.model, lora, lora.targeted(lora, family, config))
-        self.optimizer = adamw(self.model, settings.train)
+        (self.optimizer,) = optimizers(self.model, settings.train)
         self.trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
 
     def step(self, batch: Batch) -> float:

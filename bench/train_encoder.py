@@ -41,7 +41,7 @@ from nlpkit.objectives.contract import forward
 from nlpkit.tokenizers import wordpiece
 from nlpkit.train.loop import to_device
 from nlpkit.train.machine import configure_allocator
-from nlpkit.train.optim import adamw
+from nlpkit.train.optim import optimizers
 from nlpkit.train.settings import Config as TrainConfig
 
 ROOT = Path(__file__).parent.parent
@@ -168,7 +168,7 @@ class _Ours:
         longest = config.max_positions
         self.objective = mlm.Objective(mlm.Config(max_length=longest), tokenizer, config)
         self.model = Model(config, tokenizer.vocab_size)
-        self.optimizer = adamw(self.model, TRAIN)
+        (self.optimizer,) = optimizers(self.model, TRAIN)
         self.rng = np.random.default_rng(0)
         # As many updates a round as Trainer makes.
         largest = max(sum(len(ids) + 2 for ids in texts_of(batches)) for batches in rounds)

@@ -34,7 +34,7 @@ from nlpkit.objectives import cpm_ant as objective_file
 from nlpkit.tokenizers import cpm_ant as tokenizer_file
 from nlpkit.train.loop import to_device
 from nlpkit.train.machine import configure_allocator
-from nlpkit.train.optim import adamw
+from nlpkit.train.optim import optimizers
 from nlpkit.train.settings import Config as TrainConfig
 
 ROOT = Path(__file__).parent.parent
@@ -132,7 +132,7 @@ class _Ours:
         configure_allocator()
         self.bf16 = bf16
         self.model = Model(model_config(arguments), vocab_size)
-        self.optimizer = adamw(self.model, TRAIN)
+        (self.optimizer,) = optimizers(self.model, TRAIN)
         self.inputs = objective_file.Objective.inputs
 
     def run(self, turns: Turns) -> None:

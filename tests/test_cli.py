@@ -388,7 +388,8 @@ def test_recipes_parts_says_which_objective_trains_which_family(capsys):
     assert [row["kind"] for row in kinds] == [f"`{n}`" for n in registry.names("attention/kinds")]
     assert {(name, each) for name, families in objectives.items() for each in families} == yes
     folders = {"attention_kinds": "attention/kinds", "attention_backends": "attention/backends",
-               "tokenizers": "tokenizers", "scores": "score/metrics"}  # fmt: skip
+               "tokenizers": "tokenizers", "optimizers": "train/optimizers",
+               "scores": "score/metrics"}  # fmt: skip
     assert {title: list(parts) for title, parts in found.items()} == {
         title: registry.names(folder) for title, folder in folders.items()
     }

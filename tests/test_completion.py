@@ -66,9 +66,8 @@ def test_completion_offers_what_recipes_can_print():
 
 
 def test_completion_offers_settings():
-    assert set(ask("nlpkit", "plan", "cpm_ant", "--set", "train.")) == keys(
-        train_settings.Config, "train"
-    )
+    own = keys(train_settings.Config, "train") - {"train.optimizer="} | {"train.optimizer."}
+    assert set(ask("nlpkit", "plan", "cpm_ant", "--set", "train.")) == own
     assert ask("nlpkit", "plan", "--set", "train.st") == ["train.steps="]
     top = ask("nlpkit", "plan", "--set", "")
     assert {"name=", "seed=", "model.", "train.", "objective."} <= set(top)
@@ -119,8 +118,21 @@ def test_completion_offers_values_that_have_names():
     layers = ("--set", "attention.layers=[{kind: full}]", "--set", "attention.layers.0.kind")
     assert ask("nlpkit", "plan", *layers, "=") == kinds
     assert ask("nlpkit", "plan", "--set", "train.deterministic", "=", "t") == ["true"]
+    for setting in ("train.optimizer", "train.optimizer.name"):
+        assert ask("nlpkit", "plan", "--set", setting, "=") == registry.names("train/optimizers")
+    assert ask("nlpkit", "plan", "--set", "train.opt") == ["train.optimizer."]
     assert ask("nlpkit", "plan", "--set", "=", "train.st") == ["train.steps="]
     assert ask("nlpkit", "plan", "--set=train.st", shell="fish")[0].startswith("--set=train.steps=")
+
+
+def test_completion_offers_the_settings_of_the_optimizer():
+    config = registry.load("train/optimizers", "muon").Config
+    expected = {f"train.optimizer.{name}=" for name in ("name", *config.model_fields)}
+    for chosen in ("train.optimizer=muon", "train.optimizer.name=muon"):
+        found = ask("nlpkit", "plan", "cpm_ant", "--set", chosen, "--set", "train.optimizer.")
+        assert {*found} == expected
+    own = ask("nlpkit", "plan", "cpm_ant", "--set", "train.optimizer.")
+    assert own == ["train.optimizer.name="]
 
 
 def test_completion_offers_scores():

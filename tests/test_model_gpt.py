@@ -21,7 +21,7 @@ from nlpkit.models.rows import resize_embeddings
 from nlpkit.objectives import clm
 from nlpkit.selftest import of_checkpoint, of_examples, of_objective, of_run
 from nlpkit.train.log import QUIET, Log
-from nlpkit.train.optim import adamw
+from nlpkit.train.optim import optimizers
 from nlpkit.train.signals import StopFlag
 from tests import _tiny
 from tests._formats import from_hf, to_hf
@@ -332,7 +332,8 @@ def test_recipe_of_the_paper_has_the_papers_sizes() -> None:
     assert (train.lr, train.warmup_steps, train.schedule) == (2.5e-4, 2000, "cosine")
     assert train.tokens_per_step == 64 * 512
     assert train.weight_decay == 0.01
-    decayed, spared = adamw(Model(SMALL, VOCAB), train).param_groups
+    (adamw,) = optimizers(Model(SMALL, VOCAB), train)
+    decayed, spared = adamw.param_groups
     assert (decayed["weight_decay"], spared["weight_decay"]) == (0.01, 0.0)
     assert all(p.ndim == 1 for p in spared["params"])  # biases and norms
     assert all(p.ndim == 2 for p in decayed["params"])

@@ -8,7 +8,7 @@ import torch
 import transformers
 from torch import nn
 
-from nlpkit.train.optim import adamw, lr_factor
+from nlpkit.train.optim import lr_factor, optimizers
 from nlpkit.train.settings import ResolvedTraining
 
 SCHEDULES = ["constant", "linear", "cosine", "noam"]
@@ -116,6 +116,12 @@ def _net() -> nn.Module:
     net = nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, 2))
     net[3].weight.requires_grad_(False)
     return net
+
+
+def adamw(net: nn.Module, settings: ResolvedTraining) -> torch.optim.Optimizer:
+    (made,) = optimizers(net, settings)
+    assert type(made) is torch.optim.AdamW
+    return made
 
 
 def test_adamw_decays_matrices_and_not_vectors() -> None:

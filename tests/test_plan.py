@@ -296,7 +296,7 @@ def test_plan_for_people_is_narrow_prints_no_key_twice_and_says_units() -> None:
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert [line[2:] for line in lines if line.startswith("#")] == [
-        *("data", "packing", "model", "estimate", "settings")
+        *("data", "packing", "model", "optimizer", "estimate", "settings")
     ]
     rows = [line for line in lines if line and not line.startswith("#")]
     keys = [line.split()[0] for line in rows]

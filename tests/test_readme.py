@@ -116,7 +116,7 @@ def test_table_of_attention_kinds_is_what_the_command_prints(
     assert all(cell for row in rows for cell in row)
 
 
-@pytest.mark.parametrize("what", ["attention/backends", "tokenizers"])
+@pytest.mark.parametrize("what", ["attention/backends", "tokenizers", "train/optimizers"])
 def test_lists_of_parts_are_the_codes(what: str) -> None:
     # What is said of one in brackets is not part of the list.
     plain = re.sub(r"` \([^)]*\)", "`", README)

@@ -65,7 +65,7 @@ def names(match):
 @pytest.mark.parametrize(("section", "written", "said"), list(mistakes()))
 def test_recipe_with_a_mistake_says_where_and_what_would_be_right(section, written, said):
     text = "\n".join((SECTIONS | {section: written}).values()) + "\n"
-    known = "models|tokenizers|objectives|attention/backends|score|sections"
+    known = "models|tokenizers|objectives|attention/backends|train/optimizers|score|sections"
     assert problems(text) == [re.sub(f"<({known})>", names, line) for line in said]
 
 
@@ -276,6 +276,9 @@ def test_recipe_takes_a_module_of_the_users(tmp_path, monkeypatch):
         (["name='2024'"], "name", "2024"),
         (["out=a=b"], "out", "a=b"),
         (["attention.backend=reference"], "attention.backend", "reference"),
+        (["train.optimizer=muon"], "train.optimizer.name", "muon"),
+        (["train.optimizer=sgd", "train.optimizer.momentum=0.5"], "train.optimizer.momentum", 0.5),
+        (["train.optimizer=sgd", "train.optimizer.momentum=0.5"], "train.optimizer.name", "sgd"),
     ],
 )
 def test_override_changes_the_setting_and_its_origin(overrides, path, value):
@@ -300,6 +303,7 @@ def test_override_changes_the_setting_and_its_origin(overrides, path, value):
         ),
         ("trian.lr=1", "--set trian.lr: trian: unknown setting, did you mean train?"),
         ("seed.x=1", "--set seed.x: seed is a single value, not a section"),
+        ("train.steps.x=1", "--set train.steps.x: train.steps is a single value, not a section"),
         ("train.lr=fast", '--set train.lr: expected a number, got the text "fast"'),
         ("train.lr='1'", '--set train.lr: expected a number, got the text "1": remove the quotes'),
         ("train.lr=", "--set train.lr: expected a number, got nothing"),
@@ -417,6 +421,8 @@ def test_origin_of_a_list_of_one_objective_is_its_line():
         ["objective=[{name: cpm_ant, weight: 0.5}]", "train.lr=1e-12"],
         ["model=null", "init_from=1e4.ckpt", "tokenizer=null", "train.clip=null"],
         ["data.train=['yes', 'null', '1e5', '- a', \"tab\\there\"]"],
+        ["train.optimizer=muon", "train.beta2=0.95"],
+        ["train.optimizer={name: sgd, momentum: 0.5}"],
     ],
 )
 def test_resolved_recipe_written_out_loads_to_an_equal_one(overrides):
@@ -473,6 +479,9 @@ def test_schema_is_valid_and_refuses_what_loading_refuses():
         ("train", {}),
         ("train", {"warmup_steps": 1}),
         ("train", {"epochs": 0}),
+        ("train", {"steps": 9, "optimizer": "muonn"}),
+        ("train", {"steps": 9, "optimizer": {"name": "muon", "beta2": 0.9}}),
+        ("train", {"steps": 9, "optimizer": {"momentum": 0.9}}),
         ("sed", 1),
     ]:
         assert not validator().is_valid(good | {section: wrong}), (section, wrong)
@@ -515,6 +524,26 @@ def test_schema_takes_members_of_the_users_own_and_what_loading_writes(tmp_path)
     found = load(str(tmp_path / "two.yaml"))
     validator().validate(found.dump())
     assert found.origin["tokenizer.source.kind"].endswith("two.yaml:6")
+
+
+def test_optimizer_is_a_name_or_settings_in_loading_and_schema():
+    short, full = (GOOD.replace("50}", f"50, optimizer: {text}}}") for text in
+                   ("muon", "{name: muon, ns_steps: 5}"))  # fmt: skip
+    assert resolve(short).recipe == resolve(full).recipe
+    assert resolve(short).origin["train.optimizer.name"] == "r.yaml:7"
+    assert resolve(short).origin["train.optimizer.ns_steps"] == "default"
+    assert resolve(GOOD).dump()["train"]["optimizer"] == {"name": "adamw"}
+    assert changed(resolve(GOOD).dump(), resolve(short).dump())[0] == "train.optimizer.name"
+    one = resolve(short, "train.optimizer.momentum=0.5")
+    assert one.dump()["train"]["optimizer"]["momentum"] == 0.5
+    assert one.origin["train.optimizer.name"] == "r.yaml:7"
+    for text in (short, full, GOOD):
+        validator().validate(yaml.read(text, "x").data)
+        validator().validate(resolve(text).dump())
+    own = {"name": "mylab.shampoo", "blocks": 3}
+    good = yaml.read(GOOD, "x").data
+    assert validator().is_valid(good | {"train": {"steps": 9, "optimizer": own}})
+    assert validator().is_valid(good | {"train": {"steps": 9, "optimizer": "mylab.shampoo"}})
 
 
 def test_schema_describes_every_setting():

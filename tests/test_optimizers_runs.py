@@ -1,0 +1,237 @@
+"""Runs with every optimizer: stopped and resumed bit for bit, several processes, plan and log."""
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate.utils import DistributedType
+from safetensors.torch import load_file
+from torch import nn
+
+from nlpkit import plan as planning
+from nlpkit import recipe, registry
+from nlpkit.checkpoints import files
+from nlpkit.checkpoints.run_directory import RunDirectory
+from nlpkit.errors import NlpkitError, UsageError
+from nlpkit.plan import probe
+from nlpkit.runs import checks
+from nlpkit.train.log import NORMAL, QUIET, Log
+from tests import _tiny, _tiny_tasks
+from tests._processes import CONTEXT, launched
+
+NAMES = [name for name in registry.names("train/optimizers") if name != "adamw"]
+MUON = "train.optimizer={name: muon, adamw_lr: 0.005}"
+SHORT = ("train.steps=8", "train.eval_every=4", "train.warmup_steps=2")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _tiny.write(tmp_path_factory.mktemp("optimizers"))
+
+
+def _installed(name: str) -> None:
+    if package := registry.load("train/optimizers", name).PACKAGE:
+        pytest.importorskip(package.replace("-", "_"))
+
+
+def _tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
+    weights = load_file(checkpoint / "model.safetensors")
+    return weights | load_file(checkpoint / files.OPTIMIZER_STATE)
+
+
+KEPT = {
+    "{name: muon}": {"momentum_buffer", "exp_avg", "exp_avg_sq", "step"},
+    "{name: sgd}": {"momentum_buffer"},
+    "{name: sgd, momentum: 0.0}": set(),
+    "{name: adafactor}": {"row_var", "col_var", "variance", "step"},
+    "{name: lion}": {"exp_avg"},
+}
+
+
+@pytest.mark.parametrize("optimizer", KEPT)
+def test_stopped_run_goes_on_bit_for_bit(tiny: Path, tmp_path: Path, optimizer: str) -> None:
+    assert {text.split()[1].strip(",}") for text in KEPT} == {*NAMES}
+    _installed(optimizer.split()[1].strip(",}"))
+    sets = (*SHORT, f"train.optimizer={optimizer}")
+    whole = _tiny.pretrain(tiny, tmp_path / "whole", *sets)
+    place = _tiny.pretrain_with_stops(tiny, tmp_path / "run", [10, 9], *sets)
+    assert _tiny.metrics(tmp_path / "run") == _tiny.metrics(tmp_path / "whole")
+    ours, theirs = _tensors(place), _tensors(whole)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert {name.partition(":")[0] for name in ours if ":" in name} == KEPT[optimizer]
+    losses = [r["held_out"]["loss"] for r in _tiny.metrics(tmp_path / "run") if "held_out" in r]
+    assert losses[1] < losses[0]
+
+
+def test_two_processes_with_two_optimizers_give_the_losses_of_one(
+    tiny: Path, tmp_path: Path
+) -> None:
+    sets = [x for each in (*SHORT, "model.dropout=0.0", MUON) for x in ("--set", each)]
+    one = _tiny.command("pretrain", tiny, "--out", tmp_path / "one", *sets)
+    assert one.returncode == 0, one.stderr
+    two = launched(2, "pretrain", tiny, "--out", tmp_path / "two", *sets)
+    assert two.returncode == 0, two.stderr
+    assert "processes: 2" in two.stderr
+    first, second = _tiny.metrics(tmp_path / "one"), _tiny.metrics(tmp_path / "two")
+    for ours, theirs in zip(first, second, strict=True):
+        ours, theirs = ours.get("held_out", ours), theirs.get("held_out", theirs)
+        assert theirs["loss"] == pytest.approx(ours["loss"], abs=1e-4)
+
+
+def test_optimizers_that_need_whole_parameters_are_refused_with_fsdp(tiny: Path) -> None:
+    for name in registry.names("train/optimizers"):
+        resolved = recipe.load(str(tiny), [f"train.optimizer={name}"])
+        checks.check_optimizer(resolved, DistributedType.MULTI_CPU)
+        if name in ("adamw", "lion", "sgd"):
+            checks.check_optimizer(resolved, DistributedType.FSDP)
+            continue
+        with pytest.raises(UsageError) as caught:
+            checks.check_optimizer(resolved, DistributedType.FSDP)
+        assert str(caught.value) == (
+            f"train.optimizer: {name} needs whole parameters, and FSDP shards them; start the "
+            "processes without FSDP, or take one of adamw, lion, sgd"
+        )
+
+
+def _sharded(rank: int, port: str, name: str, found: Any) -> None:
+    """Put into `found` how far three steps on shards are from those on whole parameters."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    from nlpkit.train.optim import optimizers
+    from nlpkit.train.settings import ResolvedTraining
+
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    settings = ResolvedTraining.model_validate(
+        {"steps": 9, "schedule": "constant", "lr": 0.02, "optimizer": name}
+    )
+    nets = []
+    for sharded in (False, True):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.ModuleList([nn.Linear(16, 6)])[0])
+        if sharded:
+            fully_shard(net, mesh=init_device_mesh("cpu", (2,)))
+        made = optimizers(net, settings)
+        for _ in range(3):
+            net(torch.ones(4, 8)).square().sum().backward()
+            for optimizer in made:
+                optimizer.step()
+                optimizer.zero_grad()
+        nets.append(net)
+    pairs = zip(nets[0].parameters(), nets[1].parameters(), strict=True)
+    found.put(max(float((p - q.full_tensor()).abs().max()) for p, q in pairs))
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["adamw", "lion", "sgd"])
+def test_a_step_on_shards_is_that_on_whole_parameters(name: str) -> None:
+    _installed(name)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    found = CONTEXT.Queue()
+    both = [CONTEXT.Process(target=_sharded, args=(rank, port, name, found)) for rank in range(2)]
+    for process in both:
+        process.start()
+    assert max(found.get(timeout=120) for _ in both) < 1e-6
+    for process in both:
+        process.join()
+
+
+def test_log_says_what_updates_what(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets = ("train.steps=1", "train.warmup_steps=1", MUON)
+    _tiny.pretrain(tiny, tmp_path / "run", *sets, verbosity=NORMAL)
+    lines = capsys.readouterr().err.splitlines()
+    said = [line.partition("optimizer: ")[2] for line in lines if "optimizer: " in line]
+    # By hand: two layers of q, k, v, out (32 x 32) and gate, up, down (32 x 48).
+    assert said[0] == "Muon: 14 matrices of layers; 17,408 weights; lr 0.01, decay 0.01"
+    assert said[1].startswith("AdamW: 4 tables, heads, other; ")
+    assert said[1].endswith("; lr 0.005, decay 0.01")
+    assert said[2].startswith("AdamW: 5 norms, biases; ")
+    assert said[2].endswith("; lr 0.005, decay 0")
+
+
+def test_prompts_alone_are_tuned_by_adamw_and_the_log_says_so(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = _tiny.pretrain(tiny, tmp_path / "base", "train.steps=1", "train.warmup_steps=1")
+    rows = _tiny_tasks.rows_of("nlg", 20, 1)
+    for name in ("train", "valid"):
+        _tiny_tasks.write_rows(tmp_path / f"NAME.{name}.jsonl", rows)
+    path = tmp_path / "nlg.yaml"
+    path.write_text(
+        _tiny_tasks.NLG.replace("FOLDER", str(tmp_path)).replace("START", str(base)), "utf-8"
+    )
+    sets = ("train.tune=prompt", "train.steps=3", MUON)
+    place = _tiny.pretrain(path, tmp_path / "run", *sets, verbosity=NORMAL)
+    said = "train.optimizer: muon: no matrix of a layer is trained; AdamW does all"
+    assert said in capsys.readouterr().err
+    before, after = (load_file(each / "model.safetensors") for each in (base, place))
+    (changed,) = [name for name in before if not torch.equal(before[name], after[name])]
+    assert changed == "cpmant.input_embedding.weight"  # prompts and tokens are one table there
+
+
+def test_a_run_keeps_its_optimizer_also_with_allow_change(tiny: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    _tiny.pretrain(tiny, run, "train.steps=4")
+    other = recipe.load(str(tiny), [MUON, "train.steps=4", f"out={json.dumps(str(run))}"])
+    with pytest.raises(UsageError, match=r'train\.optimizer\.name: "adamw" then, "muon" now'):
+        RunDirectory(run).accept(other, allow_change=False)
+    with pytest.raises(UsageError, match=r"a run keeps its optimizer, .* init_from: "):
+        RunDirectory(run).accept(other, allow_change=True)
+
+
+def test_a_changed_rate_of_the_adamw_part_counts_after_resuming(tiny: Path, tmp_path: Path) -> None:
+    with pytest.raises(NlpkitError, match="saved at step"):
+        _tiny.pretrain(tiny, tmp_path, *SHORT, MUON, stop=_tiny.StopAtStep(tmp_path, 4))
+    place = files.read_pointer(tmp_path, "latest")
+    assert place is not None
+    before = _tensors(place)
+    # A rate of (nearly) 0: the tables stay, the matrices of layers do not.
+    frozen = MUON.replace("0.005", "1.0e-30")
+    after = _tensors(_tiny.pretrain(tiny, tmp_path, *SHORT, frozen, allow_change=True))
+    same = {n for n in before if ":" not in n and torch.equal(before[n], after[n])}
+    of_adamw = {n.partition(":")[2] for n in before if n.startswith("exp_avg:")}
+    assert len(same) == len(of_adamw)
+    assert not any("project_q" in name for name in same)
+
+
+# --- plan ----------------------------------------------------------------------------------------
+
+
+def _plan(path: Path, *sets: str) -> planning.Plan:
+    resolved = recipe.load(str(path), [*sets, f"out={json.dumps(str(path.parent / 'run'))}"])
+    return planning.make(resolved, path.parent / "run", "cpu", Log(QUIET))
+
+
+def test_plan_counts_the_state_of_the_optimizer(tiny: Path) -> None:
+    plan = _plan(tiny)
+    assert plan.state_bytes == 16 * plan.parameters  # weights, gradients, two moments
+    assert plan.checkpoint_bytes == 12 * plan.parameters
+    muon = _plan(tiny, MUON)
+    assert muon.state_bytes == 16 * plan.parameters - 4 * 17408  # one moment of the matrices
+    assert _plan(tiny, "train.optimizer={name: sgd, momentum: 0.0}").optimizer_bytes == 0
+    figures = planning.describe(muon)["model"]["optimizer"]
+    assert [each["lr"] for each in figures] == [0.01, 0.005, 0.005]
+    assert sum(each["weights"] for each in figures) == muon.trained
+    found = probe.probe(muon)
+    assert found["seconds_per_update"] > 0
+    assert found["fits"]
+
+
+def test_plan_prints_a_line_for_each_group(tiny: Path) -> None:
+    result = _tiny.command("plan", tiny, "--no-probe", "-q", "--set", MUON)
+    assert result.returncode == 0, result.stderr
+    said = "optimizer.0  Muon: 14 matrices of layers; 17,408 weights; lr 0.01, decay 0.01\n"
+    assert f"# optimizer\n{said}" in result.stdout
+    assert "train.optimizer.adamw_lr" in result.stdout
