@@ -125,6 +125,58 @@ def test_three_steps_equal_plain_torch(
         torch.testing.assert_close(found[name], p.detach(), rtol=0, atol=1e-6)
 
 
+def _libraries(name: str, model: Training) -> list[torch.optim.Optimizer]:
+    """Return the library's optimizers by hand; weight decay is 0.3 for two dimensions and more."""
+    named = dict(model.named_parameters())
+    wide = [p for p in named.values() if p.ndim >= 2]
+    thin = {"params": [p for p in named.values() if p.ndim < 2], "weight_decay": 0.0}
+    groups = [{"params": wide, "weight_decay": 0.3}, thin]
+    if name == "sgd":
+        return [torch.optim.SGD(groups, lr=0.01, momentum=0.9)]
+    if name == "adafactor":
+        return [torch.optim.Adafactor(groups, lr=0.01)]
+    layers = [p for n, p in named.items() if n.startswith("model.layers.") and p.ndim == 2]
+    muon = torch.optim.Muon(layers, lr=0.01, weight_decay=0.3, adjust_lr_fn="match_rms_adamw")
+    rest = {"params": [p for p in wide if not any(p is q for q in layers)], "weight_decay": 0.3}
+    adamw = torch.optim.AdamW([rest, thin], lr=0.02, betas=(0.9, 0.999), eps=1e-8)
+    return [muon, adamw]
+
+
+@pytest.mark.parametrize("name", ["muon", "adafactor", "sgd"])
+def test_three_steps_with_other_optimizers_equal_those_of_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    seen = _watch(monkeypatch)
+    path = _tiny.write(tmp_path)
+    own = f"train.optimizer={{name: {name}{', adamw_lr: 0.02' if name == 'muon' else ''}}}"
+    sets = [each for each in _STEPS if "adam_eps" not in each]
+    _tiny.pretrain(path, tmp_path / "run", *sets, "train.clip=0.2", own)
+    model = seen.model[0].train()
+    optimizers = _libraries(name, model)
+    peaks = [[group["lr"] for group in each.param_groups] for each in optimizers]
+    losses = []
+    for step, factor in zip(seen.steps, (1, 2 / 3, 1 / 3), strict=True):
+        loss, gradient = _gradient(model, step)
+        losses.append(loss)
+        norm = math.sqrt(sum(float(g.square().sum()) for g in gradient.values()))
+        assert norm > 0.4  # so that clipping changes something
+        for key, parameter in model.named_parameters():
+            parameter.grad = gradient[key] * (0.2 / norm)
+        for optimizer, rates in zip(optimizers, peaks, strict=True):
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * factor
+            optimizer.step()
+    run = [record for record in _tiny.metrics(tmp_path / "run") if "loss" in record]
+    # Newton-Schulz is in bf16, whose rounding the order of a float32 sum can change; a step of a
+    # weight is about 2e-3.
+    close = {"rtol": 0, "atol": 1e-4 if name == "muon" else 1e-5}
+    assert [record["loss"] for record in run] == pytest.approx(losses, rel=close["atol"])
+    assert [record["lr"] for record in run] == pytest.approx([0.01, 0.02 / 3, 0.01 / 3])
+    found = _weights(files.checkpoint_path(tmp_path / "run", 3), model)
+    for key, p in model.named_parameters():
+        torch.testing.assert_close(found[key], p.detach(), **close)
+
+
 def _weights(checkpoint: Path, model: Training) -> dict[str, Tensor]:
     """Return the weights of a checkpoint by the names of `model`."""
     from nlpkit.checkpoints import hf_layout

@@ -16,7 +16,8 @@ from nlpkit import plan as planning
 from nlpkit import recipe, registry
 from nlpkit.checkpoints import files
 from nlpkit.checkpoints.run_directory import RunDirectory
-from nlpkit.errors import NlpkitError, UsageError
+from nlpkit.errors import FileError, NlpkitError, UsageError
+from nlpkit.evaluate import held_out
 from nlpkit.plan import probe
 from nlpkit.runs import checks
 from nlpkit.train.log import NORMAL, QUIET, Log
@@ -43,18 +44,20 @@ def _tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
     return weights | load_file(checkpoint / files.OPTIMIZER_STATE)
 
 
+OUTSIDE = "{name: tests.parts.rprop, grow: 1.1}"
 KEPT = {
     "{name: muon}": {"momentum_buffer", "exp_avg", "exp_avg_sq", "step"},
     "{name: sgd}": {"momentum_buffer"},
     "{name: sgd, momentum: 0.0}": set(),
     "{name: adafactor}": {"row_var", "col_var", "variance", "step"},
     "{name: lion}": {"exp_avg"},
+    OUTSIDE: {"prev", "step_size", "step"},
 }
 
 
 @pytest.mark.parametrize("optimizer", KEPT)
 def test_stopped_run_goes_on_bit_for_bit(tiny: Path, tmp_path: Path, optimizer: str) -> None:
-    assert {text.split()[1].strip(",}") for text in KEPT} == {*NAMES}
+    assert {text.split()[1].strip(",}") for text in KEPT if text != OUTSIDE} == {*NAMES}
     _installed(optimizer.split()[1].strip(",}"))
     sets = (*SHORT, f"train.optimizer={optimizer}")
     whole = _tiny.pretrain(tiny, tmp_path / "whole", *sets)
@@ -66,6 +69,18 @@ def test_stopped_run_goes_on_bit_for_bit(tiny: Path, tmp_path: Path, optimizer: 
     assert {name.partition(":")[0] for name in ours if ":" in name} == KEPT[optimizer]
     losses = [r["held_out"]["loss"] for r in _tiny.metrics(tmp_path / "run") if "held_out" in r]
     assert losses[1] < losses[0]
+
+
+def test_recipe_of_a_stranger_brings_no_optimizer(tiny: Path, tmp_path: Path) -> None:
+    for written in ("evil.steps", "{name: evil.steps, x: 3}"):
+        path = tmp_path / "recipe.yaml"
+        path.write_text(tiny.read_text("utf-8").replace("lr:", f"optimizer: {written}, lr:"))
+        with pytest.raises(FileError, match=r"recipe\.yaml: names 'evil\.steps'"):
+            held_out._recipe_of_run(path)
+    for written in ("{kind: evil.mask}", "{layers: [{kind: causal}, {kind: evil.mask}]}"):
+        path.write_text(tiny.read_text("utf-8") + f"attention: {written}\n", "utf-8")
+        with pytest.raises(FileError, match=r"recipe\.yaml: names 'evil\.mask'"):
+            held_out._recipe_of_run(path)
 
 
 def test_two_processes_with_two_optimizers_give_the_losses_of_one(

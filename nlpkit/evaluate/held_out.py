@@ -4,7 +4,7 @@ The code of `nlpkit score` computes the scores of answers and generated texts.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from nlpkit.runs.run import Training
 from nlpkit.score.named import WrongScore
 from nlpkit.train.held_out import HeldOut, signed_scores
 from nlpkit.train.log import Log
+from nlpkit.train.settings import Optimizer
 from nlpkit.train.signals import StopFlag
 
 LOSS_FIGURES = ("loss", "perplexity", "bits_per_character")
@@ -155,18 +156,30 @@ def _sources(files: Sequence[str], form: str) -> list[Any]:
 def _recipe_of_run(path: Path) -> recipe.Resolved:
     """Return the recipe of a run; the names of its parts are checked before their import."""
     data = yaml.read(yaml.decode(path.read_bytes(), str(path)), str(path)).data
-    for part in (sections.Model, sections.Objective, sections.Tokenizer):
-        section = data.get(part.__name__.lower()) if isinstance(data, dict) else None
+    for name in _part_names(data):
+        registry.check_named_by(path, name, "run nlpkit where it lies")
+    return recipe.load(str(path))
+
+
+def _part_names(data: Any) -> Iterator[str]:
+    """Yield the names of all parts in a recipe, which may be malformed."""
+    data = data if isinstance(data, dict) else {}
+    for part in (sections.Model, sections.Objective, sections.Tokenizer, sections.Attention):
+        section = data.get(part.__name__.lower())
         entries = section if isinstance(section, list) else [section]
-        if part is sections.Tokenizer and isinstance(section, dict):
+        if isinstance(section, dict):
+            layers = section.get("layers")
             entries += [section.get("source"), section.get("target")]
+            entries += layers if isinstance(layers, list) else []
         for entry in entries:
             name = entry.get(part.KEY) if isinstance(entry, dict) else None
             names = _members.names(entry) if part is sections.Objective else [name]
-            for part_name in names:
-                if isinstance(part_name, str):
-                    registry.check_named_by(path, part_name, "run nlpkit where it lies")
-    return recipe.load(str(path))
+            yield from (each for each in names if isinstance(each, str))
+    train = data.get("train")
+    optimizer = train.get("optimizer") if isinstance(train, dict) else None
+    name = optimizer.get(Optimizer.KEY) if isinstance(optimizer, dict) else optimizer
+    if isinstance(name, str):
+        yield name
 
 
 class Evaluation:
