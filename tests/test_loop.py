@@ -138,7 +138,7 @@ def _libraries(name: str, model: Training) -> list[torch.optim.Optimizer]:
     layers = [p for n, p in named.items() if n.startswith("model.layers.") and p.ndim == 2]
     muon = torch.optim.Muon(layers, lr=0.01, weight_decay=0.3, adjust_lr_fn="match_rms_adamw")
     rest = {"params": [p for p in wide if not any(p is q for q in layers)], "weight_decay": 0.3}
-    adamw = torch.optim.AdamW([rest, thin], lr=0.02, betas=(0.9, 0.999), eps=1e-8)
+    adamw = torch.optim.AdamW([rest, thin], lr=0.02, betas=(0.9, 0.999), eps=_EPS)
     return [muon, adamw]
 
 
@@ -149,7 +149,7 @@ def test_three_steps_with_other_optimizers_equal_those_of_the_library(
     seen = _watch(monkeypatch)
     path = _tiny.write(tmp_path)
     own = f"train.optimizer={{name: {name}{', adamw_lr: 0.02' if name == 'muon' else ''}}}"
-    sets = [each for each in _STEPS if "adam_eps" not in each]
+    sets = [each for each in _STEPS if name == "muon" or "adam_eps" not in each]
     _tiny.pretrain(path, tmp_path / "run", *sets, "train.clip=0.2", own)
     model = seen.model[0].train()
     optimizers = _libraries(name, model)
