@@ -168,8 +168,8 @@ def test_three_steps_with_other_optimizers_equal_those_of_the_library(
             optimizer.step()
     run = [record for record in _tiny.metrics(tmp_path / "run") if "loss" in record]
     # Newton-Schulz is in bf16, whose rounding the order of a float32 sum can change; a step of a
-    # weight is about 2e-3.
-    close = {"rtol": 0, "atol": 1e-4 if name == "muon" else 1e-5}
+    # weight is about 2e-3, and up to 1e-2.
+    close = {"rtol": 0, "atol": 5e-4 if name == "muon" else 1e-5}
     assert [record["loss"] for record in run] == pytest.approx(losses, rel=close["atol"])
     assert [record["lr"] for record in run] == pytest.approx([0.01, 0.02 / 3, 0.01 / 3])
     found = _weights(files.checkpoint_path(tmp_path / "run", 3), model)
