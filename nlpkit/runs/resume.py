@@ -31,6 +31,7 @@ from nlpkit.runs import build, vocabulary
 from nlpkit.runs.finite import check_finite, find_problem
 from nlpkit.runs.run import Run, from_first
 from nlpkit.train import snapshot
+from nlpkit.train.schedule import stable_end
 from nlpkit.train.state import State
 
 
@@ -65,6 +66,9 @@ def restore(run: Run, resume: str) -> State:
             f"{checkpoint.path}: does not fit the model of the recipe: {error}"
         ) from error
     if run.accelerator.is_main_process:
+        if not files.list_directories(run.directory.path):  # from a checkpoint of another run
+            _write_start(run)
+            run.directory.set_status(resumed_from=str(checkpoint.path))
         _set_pointers(run, checkpoint, state)
         # With --allow-change, or finished with weights that are not finite, it has steps to do.
         run.directory.set_status(finished=False, steps=run.settings.steps)
@@ -111,9 +115,10 @@ def _weights(run: Run, path: Path) -> dict[str, Tensor]:
 
 def _checkpoint_to_resume(run: Run, resume: str) -> files.Checkpoint | None:
     path = run.directory.path
-    if resume == "auto":
-        return files.newest_valid(path, run.log.warn, find_problem)
     named = named_checkpoint(resume)
+    begun = files.list_directories(path) and run.directory.status().get("resumed_from")
+    if resume == "auto" or (named and begun == str(named.resolve())):
+        return files.newest_valid(path, run.log.warn, find_problem)
     if named is not None:
         return _valid(run, named)
     if files.list_directories(path):
@@ -180,6 +185,8 @@ def _set_pointers(run: Run, checkpoint: files.Checkpoint, state: State) -> None:
         files.set_pointer(path, "latest", checkpoint.path)
         if state.best_step == checkpoint.step:
             files.set_pointer(path, "best", checkpoint.path)
+        if checkpoint.step == stable_end(run.settings):
+            files.set_pointer(path, files.STABLE, checkpoint.path)
 
 
 def _write_start(run: Run) -> None:
@@ -219,8 +226,11 @@ def save(run: Run, state: State, best: bool) -> None:
     elif run.accelerator.is_main_process and _training(existing.path, best_by)[1] != state:
         files.amend(existing.path, files.EVALUATED, _state_text(run, state))
     if run.accelerator.is_main_process:
+        saved = files.checkpoint_path(path, state.step)
         if best:
-            files.set_pointer(path, "best", files.checkpoint_path(path, state.step))
+            files.set_pointer(path, "best", saved)
+        if state.step == stable_end(run.settings):
+            files.set_pointer(path, files.STABLE, saved)
         files.prune(path, run.settings.keep)
     run.accelerator.wait_for_everyone()
 

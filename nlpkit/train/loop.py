@@ -23,7 +23,7 @@ from nlpkit.train import best_evaluation
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.losses import LossSums, reduced
 from nlpkit.train.memory import used
-from nlpkit.train.optim import lr_factor
+from nlpkit.train.schedule import lr_factor, stable_end
 from nlpkit.train.settings import ResolvedTraining
 from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import State
@@ -108,8 +108,8 @@ def _finish_step(job: Job, state: State) -> None:
             _save_and_stop(job, state)
         else:
             improved = _note_evaluation(job, state, figures)
-    ended = is_over(state, job.settings)
-    if state.step and (ended or improved or state.step % job.settings.save_every == 0):
+    due = improved or state.step == stable_end(job.settings) or is_over(state, job.settings)
+    if state.step and (due or state.step % job.settings.save_every == 0):
         job.save(state, improved)
 
 

@@ -40,15 +40,22 @@ class Config(FrozenConfig):
         "up to a step); default: tokens_per_step, at most 4096",
     )
     lr: float = Field(1e-3, gt=0, description="peak learning rate")
-    schedule: Literal["constant", "linear", "cosine", "noam"] = Field(
-        "noam", description="shape of the learning rate after the warm-up"
+    schedule: Literal["constant", "linear", "cosine", "noam", "wsd"] = Field(
+        "noam",
+        description="shape of the learning rate after the warm-up; wsd: stable, then linear decay",
     )
     warmup_steps: int = Field(0, ge=0, description="steps of linear warm-up from 0 to lr")
     warmup_ratio: float | None = Field(
         None, ge=0, lt=1, description="warm-up as a share of all steps; instead of warmup_steps"
     )
     min_lr_ratio: float = Field(
-        0.0, ge=0, lt=1, description="final learning rate of linear and cosine, as a share of lr"
+        0.0,
+        ge=0,
+        lt=1,
+        description="final learning rate of linear, cosine and wsd, as a share of lr",
+    )
+    decay_ratio: float = Field(
+        0.2, ge=0, le=1, description="decay of wsd at the end of the run, as a share of all steps"
     )
     weight_decay: float = Field(0.01, ge=0, description="decoupled, on matrices only")
     beta1: float = Field(0.9, ge=0, lt=1, description="Adam's first moment")
@@ -120,7 +127,7 @@ class Config(FrozenConfig):
         if self.schedule == "noam" and not (self.warmup_steps or self.warmup_ratio):
             raise ValueError(
                 "schedule: noam, the default, needs warmup_steps of at least 1 or warmup_ratio; "
-                "constant, linear and cosine do not"
+                "constant, linear, cosine and wsd do not"
             )
         if self.patience and not self.eval_every:
             raise ValueError("patience: needs eval_every")
@@ -146,6 +153,7 @@ class ResolvedTraining(Config):
     """Training settings with the length in steps (see `train/duration.py`)."""
 
     steps: int = Field(gt=0, description="optimizer steps in all")
+    decay_steps: int = Field(0, ge=0, description="steps of linear decay at the end of wsd")
     zero_at_last_step: bool = Field(
         False, description="linear and cosine as in older versions, whose last step had rate 0"
     )
