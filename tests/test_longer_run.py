@@ -36,15 +36,15 @@ def test_checkpoint_before_the_decay_is_kept(runs: Path) -> None:
     assert not files.find_corruption(files.checkpoint_path(runs / "short", 9))
 
 
-@pytest.mark.parametrize("reads", [0, 60])
+@pytest.mark.parametrize("stopped", [False, True])
 def test_run_from_the_stable_part_equals_the_longer_run(
-    runs: Path, tmp_path: Path, reads: int
+    runs: Path, tmp_path: Path, stopped: bool
 ) -> None:
     start = str(runs / "short/checkpoints" / files.STABLE)
     out = tmp_path / "on"
-    if reads:  # stopped on the way, and the same command again
+    if stopped:  # stopped on the way, and the same command again
+        stop = _tiny.StopAtStep(out, 12)
         with pytest.raises(NlpkitError, match="saved at step 1"):
-            stop = _tiny.StopAtStep(out, 12)
             _tiny.pretrain(runs / "tiny.yaml", out, *LONGER, resume=start, stop=stop)
     _tiny.pretrain(runs / "tiny.yaml", out, *LONGER, resume=start)
     assert _weights(out) == _weights(runs / "long")
