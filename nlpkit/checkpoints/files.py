@@ -23,6 +23,8 @@ TRAINING = "training.json"  # state of the run: step, position in the data, ...
 # Replaces TRAINING in a checkpoint whose step was evaluated after it was saved.
 EVALUATED = "training.evaluated.json"
 OPTIMIZER_STATE = "optimizer.safetensors"
+# The weights that are trained, if the model of the checkpoint is their average.
+TRAINED = "trained.safetensors"
 STABLE = "stable"  # the link to the checkpoint from before the decay of the learning rate
 
 

@@ -60,6 +60,11 @@ def restore(run: Run, resume: str) -> State:
     except (SafetensorError, OSError) as error:
         raise FileError(f"{checkpoint.path / files.OPTIMIZER_STATE}: {error}") from error
     try:
+        if (trained := checkpoint.path / files.TRAINED).is_file():
+            if run.average:  # the weights of the model are the average
+                snapshot.restore(run.training, run.optimizer, weights, optimizer_state)
+                run.average.restore()
+            weights = load_file(trained)
         snapshot.restore(run.training, run.optimizer, weights, optimizer_state)
     except (KeyError, RuntimeError) as error:  # a tensor is missing, or has another shape
         raise FileError(
@@ -218,11 +223,17 @@ def save(run: Run, state: State, best: bool) -> None:
     path, best_by = run.directory.path, run.settings.best_by
     existing = {c.step: c for c in files.list_checkpoints(path)}.get(state.step)
     if existing is None:
-        weights = snapshot.weights(run.training)
-        check_finite(state.step, weights)
-        optimizer_state = snapshot.optimizer_state(run.training, run.optimizer)
-        if run.accelerator.is_main_process:
-            _write(run, state, weights, optimizer_state)
+        others = {files.OPTIMIZER_STATE: snapshot.optimizer_state(run.training, run.optimizer)}
+        if run.average and run.average.mean:
+            trained = snapshot.weights(run.training)
+            check_finite(state.step, trained)
+            # Copies: on a CPU, the tensors are those of the model, which now take the average.
+            others[files.TRAINED] = {name: each.clone() for name, each in trained.items()}
+        with run.averaged():
+            weights = snapshot.weights(run.training)
+            check_finite(state.step, weights)
+            if run.accelerator.is_main_process:
+                _write(run, state, weights, others)
     elif run.accelerator.is_main_process and _training(existing.path, best_by)[1] != state:
         files.amend(existing.path, files.EVALUATED, _state_text(run, state))
     if run.accelerator.is_main_process:
@@ -252,13 +263,16 @@ def _keep_tokenizer(run: Run) -> None:
 
 
 def _write(
-    run: Run, state: State, weights: dict[str, Tensor], optimizer_state: dict[str, Tensor]
+    run: Run, state: State, weights: dict[str, Tensor], others: dict[str, dict[str, Tensor]]
 ) -> None:
+    """Write a checkpoint of a model with these weights; `others` are tensors by file."""
+
     def write(directory: Path) -> None:
         _write_model(run, directory, weights, state.step / run.settings.steps)
         if run.data.tokenizer is not None:
             tokenizer_files.save(run.data.tokenizer, directory, token_types=run.part.config.pairs)
-        hf_layout.save_tensors(directory / files.OPTIMIZER_STATE, optimizer_state)
+        for name, tensors in others.items():
+            hf_layout.save_tensors(directory / name, tensors)
         (directory / files.TRAINING).write_text(_state_text(run, state), encoding="utf-8")
 
     _keep_tokenizer(run)

@@ -138,6 +138,7 @@ def _gradient(bench: Bench, step: Step) -> Tensor:
         accelerator=bench.run.accelerator,
         training=training,
         optimizer=optimizer,
+        average=None,
         settings=bench.small.recipe.train.model_copy(update={"clip": None}),
         seed=bench.subject.seed,
         steps=lambda state: iter([step]),

@@ -20,6 +20,7 @@ from nlpkit.data.loader import Step
 from nlpkit.data.pack import Batch
 from nlpkit.errors import DataError, DivergedError, OutOfMemory
 from nlpkit.train import best_evaluation
+from nlpkit.train.average import Average
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.losses import LossSums, reduced
 from nlpkit.train.memory import used
@@ -42,6 +43,7 @@ class Job:
     accelerator: Accelerator
     training: nn.Module
     optimizer: torch.optim.Optimizer
+    average: Average | None
     settings: ResolvedTraining
     seed: int
     steps: Callable[[State], Iterator[Step]]
@@ -177,6 +179,8 @@ def _take_step(job: Job, state: State, step: Step) -> dict[str, Any] | None:
         group["lr"] = lr
     job.optimizer.step()
     job.optimizer.zero_grad()
+    if job.average:
+        job.average.update(number)
     return {
         "step": number,
         "tokens": state.tokens + int(tokens),

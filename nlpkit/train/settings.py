@@ -12,6 +12,26 @@ from nlpkit.train.trackers import Tracker
 FREE: dict[str, Any] = {"free": True}
 
 
+class AverageConfig(FrozenConfig):
+    """The average of the weights that is judged and saved in place of the weights."""
+
+    name: Literal["ema", "last"] = Field(
+        description="ema: exponential moving average; last: mean of the last checkpoints"
+    )
+    decay: float = Field(
+        0.999, gt=0, lt=1, description="ema: the old average's share in the new one"
+    )
+    checkpoints: int = Field(5, gt=0, description="last: the number of averaged checkpoints")
+    every: int = Field(
+        10, gt=0, description="last: steps between them; the last one is that of the last step"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, settings: Any) -> Any:
+        return {"name": settings} if isinstance(settings, str) else settings
+
+
 class Config(FrozenConfig):
     """Length, learning rate, precision and checkpoints of training."""
 
@@ -62,6 +82,10 @@ class Config(FrozenConfig):
     beta2: float = Field(0.999, ge=0, lt=1, description="Adam's second moment")
     adam_eps: float = Field(1e-8, gt=0, description="Adam's epsilon")
     clip: float | None = Field(1.0, gt=0, description="largest gradient norm; null: no clipping")
+    average: AverageConfig | None = Field(
+        None,
+        description="average of the weights that is judged and saved as the model: ema, or last",
+    )
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="precision of computation; auto: what is faster on this machine"
     )
