@@ -139,7 +139,7 @@ def _gradient(bench: Bench, step: Step) -> Tensor:
         training=training,
         optimizer=optimizer,
         average=None,
-        settings=bench.small.recipe.train.model_copy(update={"clip": None}),
+        settings=bench.run.settings.model_copy(update={"clip": None}),
         seed=bench.subject.seed,
         steps=lambda state: iter([step]),
         evaluate=None,
