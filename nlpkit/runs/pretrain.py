@@ -226,6 +226,8 @@ def prepare(
     training_settings = resolve_steps(settings, Stream(data.examples, **packing))
     torch.manual_seed(resolved.recipe.seed)
     model = build.build_model(part, data.vocab_size, resolved.recipe.attention.backend)
+    if settings.z_loss:  # the objective predicts tokens: `checks.check_training`
+        model.z_loss = settings.z_loss
     unwrapped = Training(model, data.objective)
     expect_unused(accelerator, unwrapped, data.examples.batch(np.arange(1), 0))
     training, optimizer = accelerator.prepare(unwrapped, adamw(unwrapped, training_settings))

@@ -82,6 +82,12 @@ class Config(FrozenConfig):
     beta2: float = Field(0.999, ge=0, lt=1, description="Adam's second moment")
     adam_eps: float = Field(1e-8, gt=0, description="Adam's epsilon")
     clip: float | None = Field(1.0, gt=0, description="largest gradient norm; null: no clipping")
+    z_loss: float = Field(
+        0.0,
+        ge=0,
+        description="weight of the squared logarithm of the softmax's normalizer in the loss of "
+        "each token; PaLM: 1e-4",
+    )
     average: AverageConfig | None = Field(
         None,
         description="average of the weights that is judged and saved as the model: ema, or last",
