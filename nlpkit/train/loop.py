@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -24,6 +24,7 @@ from nlpkit.train.average import Average
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.losses import LossSums, reduced
 from nlpkit.train.memory import used
+from nlpkit.train.overfitting import Overfitting
 from nlpkit.train.schedule import lr_factor, stable_end
 from nlpkit.train.settings import ResolvedTraining
 from nlpkit.train.signals import StopFlag
@@ -52,6 +53,7 @@ class Job:
     log: Log
     metrics: Metrics | None
     stop: StopFlag
+    overfitting: Overfitting = field(default_factory=Overfitting)
 
 
 def train(job: Job, state: State) -> State:
@@ -83,6 +85,7 @@ def train(job: Job, state: State) -> State:
                 speed.add(record["tokens"] - state.tokens)
                 state.step, state.tokens = record["step"], record["tokens"]
                 state.position = step.after
+                job.overfitting.add(record["loss"])
                 _report(job, state, record, speed)
                 _finish_step(job, state)
                 speed.start()  # after evaluating and saving, which are not measured
@@ -241,6 +244,8 @@ def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
     if figures["bits_per_character"] is not None:
         news += f"  bits/character {figures['bits_per_character']:.3f}"
     job.log.info(f"held-out at step {state.step}: {news}{'  best' if improved else ''}")
+    if warning := job.overfitting.warning(state.step, figures["loss"]):
+        job.log.warn(warning)
     if is_over(state, job.settings) and state.step < job.settings.steps:
         job.log.info(
             f"no improvement in {job.settings.patience} evaluations: "
