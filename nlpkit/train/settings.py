@@ -101,7 +101,9 @@ class Config(FrozenConfig):
     decay_ratio: float = Field(
         0.2, ge=0, le=1, description="decay of wsd at the end of the run, as a share of all steps"
     )
-    weight_decay: float = Field(0.01, ge=0, description="decoupled, on matrices only")
+    weight_decay: float = Field(
+        0.01, ge=0, description="on matrices and tables only; decoupled, but for sgd"
+    )
     beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's first moment")
     beta2: float = Field(0.999, ge=0, lt=1, description="AdamW's second moment")
     adam_eps: float = Field(1e-8, gt=0, description="AdamW's epsilon")
