@@ -6,6 +6,7 @@ compiled on CUDA. On CPU it runs uncompiled, slowly, and only forward; this serv
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -15,6 +16,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from nlpkit.attention.contract import Request
+
+_MAX_GRAPHS = 64  # of a function; torch's own limit is 8
 
 
 def refuses(request: Request) -> str | None:
@@ -30,7 +33,24 @@ def refuses(request: Request) -> str | None:
 
 @cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    # Each kind has graphs of its own, for training, for evaluation, for packs of one block and of
+    # more. Beyond the limit torch computes all pairs uncompiled, with one warning.
+    limits = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, _MAX_GRAPHS)
     return torch.compile(function)
+
+
+def _warn_of_random_order() -> None:
+    """Say what torch does not: torch's kernel adds up the gradient of a bias by atomic additions.
+
+    `zeros_and_scatter_lowering` in torch/_inductor/kernel/flex/common.py, torch 2.13.
+    """
+    if torch.are_deterministic_algorithms_enabled():
+        warnings.warn(
+            "FlexAttention sums the gradient of a learned bias in random order, so two runs differ "
+            "in their last bits; attention.backend: reference is deterministic, and slow",
+            stacklevel=3,
+        )
 
 
 def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
@@ -38,9 +58,14 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     on_gpu = request.device.type == "cuda"
     run: Any = _compiled(flex_attention) if on_gpu else flex_attention
     table = request.table
+    if on_gpu and request.training and table is not None:
+        _warn_of_random_order()
+    # Computed here, because torch does not compile a cached property: the mask of all pairs would
+    # be made tensor by tensor.
+    query_ids, key_ids = request.layout.document_ids, request.keys.document_ids
 
     def visible(_batch: Tensor, _head: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return request.visible(q, k)
+        return request.mask(q, k) & (query_ids[q] == key_ids[k])
 
     def biased(score: Tensor, _batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
         assert table is not None
