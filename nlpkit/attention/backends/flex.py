@@ -6,6 +6,7 @@ compiled on CUDA. On CPU it runs uncompiled, slowly, and only forward; this serv
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -25,10 +26,18 @@ def refuses(request: Request) -> str | None:
     if request.dropout:
         return "dropout on the probabilities"
     if request.device.type == "cuda":
-        return "head width below 16" if request.head_dim < 16 else None
+        if request.head_dim < 16:
+            return "head width below 16"
+        if torch.cuda.get_device_capability(request.device) < (7, 0):
+            return "needs a Volta GPU or newer"  # as Triton does
+        return None if _has_triton() else "Triton is not installed (pip install triton)"
     if request.device.type != "cpu":
         return f"made for CUDA, not for {request.device.type}"
     return "no backward pass on CPU" if request.training else None
+
+
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 @cache
