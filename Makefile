@@ -44,7 +44,7 @@ bench: install
 	OMP_NUM_THREADS=1 $(BIN)/python bench/score_bm25.py
 
 # Every backend of attention and a training step of each family on a GPU; exit code 2 without one.
-# `make bench-gpu CONSTRAINTS=` installs torch with CUDA first.
+# `make clean bench-gpu CONSTRAINTS=` installs torch with CUDA first.
 bench-gpu: install
 	$(BIN)/python bench/gpu.py
 
