@@ -74,6 +74,7 @@ def pretrain(
     *sets: str,
     stop: StopFlag | None = None,
     allow_change: bool = False,
+    resume: str = "auto",
     verbosity: int = QUIET,
     device: str = "cpu",
 ) -> Path:
@@ -91,7 +92,7 @@ def pretrain(
             resolved,
             directory,
             device=device,
-            resume="auto",
+            resume=resume,
             log=Log(verbosity),
             stop=stop or StopFlag(),
         )
