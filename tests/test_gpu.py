@@ -6,6 +6,7 @@ without one: `test_attention_selection.py`, `test_attention_fake_gpu.py`,
 """
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -50,15 +51,14 @@ def _compiled_kinds() -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def _own_graphs(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, _compiled_kinds: list[str]
-) -> None:
+def _own_graphs(request: pytest.FixtureRequest, _compiled_kinds: list[str]) -> Iterator[None]:
     """Begin each kind without compiled graphs; too many of one kind are an error."""
-    monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", True)
     kind = getattr(request.node, "callspec", SimpleNamespace(params={})).params.get("kind", "")
     if [kind] != _compiled_kinds[-1:]:
         torch._dynamo.reset()
         _compiled_kinds.append(kind)
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        yield
 
 
 def _results(kind: str, backend: str, lengths: list[int], dtype: torch.dtype):
