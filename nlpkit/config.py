@@ -17,7 +17,7 @@ class FrozenConfig(BaseModel):
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=()
     )
 
-    # Pairs of settings that exclude each other: with `--set`, one takes the place of the other.
-    ALTERNATIVES: ClassVar[tuple[tuple[str, str], ...]] = ()
+    # Settings that exclude each other: with `--set`, one takes the place of the others.
+    ALTERNATIVES: ClassVar[tuple[tuple[str, ...], ...]] = ()
     # Values of settings in runs and checkpoints that are older than the setting.
     EARLIER: ClassVar[Mapping[str, Any]] = {}

@@ -158,7 +158,8 @@ class RunDirectory:
     def _longer(self, changed: list[str]) -> str:
         """Return how to make a run longer that has a checkpoint from before its decay."""
         stable = files.directory(self.path) / files.STABLE
-        if changed not in (["train.steps"], ["train.epochs"]) or not stable.exists():
+        lengths = (["train.steps"], ["train.epochs"], ["train.budget"])
+        if changed not in lengths or not stable.exists():
             return ""
         return f"; from before its decay: --resume {stable} --out another directory"
 

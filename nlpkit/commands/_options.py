@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nlpkit.durations import seconds
 from nlpkit.errors import UsageError
 
 if TYPE_CHECKING:
     from nlpkit.recipe import Resolved
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def _device(name: str) -> str:
@@ -28,22 +27,12 @@ def _device(name: str) -> str:
     return name
 
 
-def seconds(duration: str) -> float:
-    """Return the seconds in `90s`, `50m`, `1h30m` or `2d`; a number without a unit is seconds."""
-    parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", duration)
-    total = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    if re.fullmatch(r"\d+", duration):
-        total = float(duration)
-    elif "".join(number + unit for number, unit in parts) != duration:
-        total = 0.0
-    if not 0 < total < float("inf"):
-        raise typer.BadParameter(f"{duration!r} is not a time such as 90s, 50m or 1h30m")
-    return total
-
-
 def _time(duration: str | None) -> str | None:
     if duration is not None:
-        seconds(duration)
+        try:
+            seconds(duration)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
     return duration
 
 
@@ -54,6 +43,15 @@ Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="KEY=VALUE", help="change a setting, such as train.lr=1e-4; repeatable"
+    ),
+]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        metavar="TIME",
+        callback=_time,
+        help="train for TIME (30m, 8h) in place of the recipe's length, as --set train.budget=TIME",
     ),
 ]
 Out = Annotated[str | None, typer.Option("--out", metavar="DIR", help="directory of the result")]
@@ -109,6 +107,7 @@ AllowChange = Annotated[
 # Name in `Common` -> type and default of the parameter.
 _OPTIONS: dict[str, tuple[Any, Any]] = {
     "overrides": (Set, None),
+    "budget": (Budget, None),
     "out": (Out, None),
     "device": (Device, "auto"),
     "resume": (Resume, "auto"),
@@ -124,6 +123,7 @@ class Common:
     """The shared options of one call; an option that the verb does not have has its default."""
 
     overrides: list[str] | None = None
+    budget: str | None = None
     out: str | None = None
     device: str = "auto"
     resume: str = "auto"
@@ -137,11 +137,16 @@ class Common:
         """Return 0 for `-q`, 2 for `-v`, else 1, as in `train.log`."""
         return 1 + int(self.verbose) - int(self.quiet)
 
+    def changes(self) -> list[str]:
+        """Return the changes of `--set` and `--budget`."""
+        of_budget = [] if self.budget is None else [f"train.budget={self.budget}"]
+        return [*(self.overrides or ()), *of_budget]
+
     def load(self, recipe: str) -> "Resolved":
-        """Return the recipe with the changes of `--set` and `--out`."""
+        """Return the recipe with the changes of `--set`, `--budget` and `--out`."""
         from nlpkit.recipe import load
 
-        overrides = list(self.overrides or ())
+        overrides = self.changes()
         if self.out is not None:
             overrides.append(f"out={json.dumps(self.out)}")
         return load(recipe, overrides)

@@ -89,6 +89,8 @@ def _small(
     values = {
         "steps": _STEPS,
         "epochs": None,
+        "budget": None,
+        "replay": None,
         "warmup_steps": 1,
         "warmup_ratio": None,
         "tokens_per_step": budget,

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nlpkit.commands._options import Common, seconds
+from nlpkit.commands._options import Common
 from nlpkit.disk import user_path
+from nlpkit.durations import seconds
 from nlpkit.errors import FileError, UsageError
 
 if TYPE_CHECKING:

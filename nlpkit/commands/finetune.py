@@ -14,10 +14,10 @@ from nlpkit.commands._options import (
     Family,
     MaxTime,
     SmokeTest,
-    seconds,
     shared,
 )
 from nlpkit.disk import user_path
+from nlpkit.durations import seconds
 from nlpkit.errors import FileError, UsageError
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _loaded(
     """Return the recipe with the changes of the options; check that `init_from` exists."""
     from nlpkit import recipe as recipes
 
-    sets = list(common.overrides or ())
+    sets = common.changes()
     if start is not None:
         sets.append(f"init_from={_quoted(start)}")
     if lora:

@@ -27,7 +27,7 @@ NoProbe = Annotated[
 _SECTIONS = ("data", "packing", "model", "estimate")
 
 
-@shared("overrides", "device", "json", "quiet", "verbose")
+@shared("overrides", "budget", "device", "json", "quiet", "verbose")
 def command(
     recipe: RecipeName,
     common: Common,

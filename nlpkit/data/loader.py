@@ -41,6 +41,14 @@ class Step:
     after: Position
 
 
+@dataclass(frozen=True)
+class Made:
+    """The examples of the batches of a `Step`, not yet packed."""
+
+    batches: list[list[dict[str, np.ndarray]]]
+    after: Position
+
+
 class ExampleMaker(Protocol):
     """What is needed of an objective; `objectives/contract.py` describes it."""
 
@@ -173,7 +181,10 @@ class Examples:
 
     def batch(self, items: np.ndarray, epoch: int, progress: float = 0.0) -> Batch:
         """Return the pack of these items as they are when this share of the run is done."""
-        made = [self.make(item, epoch) for item in items]
+        return self.packed([self.make(item, epoch) for item in items], progress)
+
+    def packed(self, made: list[dict[str, np.ndarray]], progress: float) -> Batch:
+        """Return the pack of these examples as they are when this share of the run is done."""
         if isinstance(self.objective, Scheduled):
             made = [self.objective.at_progress(example, progress) for example in made]
         batch = collate(made, self.objective.fields)
@@ -211,7 +222,8 @@ class Stream:
     """Map-style data set of optimizer steps counted from `start`.
 
     `first_step` steps of the run were done before `start`, and it has `total_steps` in all (None:
-    unknown, so that examples are those of its begin).
+    unknown, so that examples are those of its begin). If the share of the run that is done is only
+    known when a step begins, `progress` returns it.
     """
 
     def __init__(
@@ -223,10 +235,11 @@ class Stream:
         start: Position | None = None,
         first_step: int = 0,
         total_steps: int | None = None,
+        progress: Callable[[], float] | None = None,
         rank: int = 0,
         world_size: int = 1,
     ):
-        self.first_step, self.total_steps = first_step, total_steps
+        self.first_step, self.total_steps, self.progress = first_step, total_steps, progress
         self.examples, self.budget, self.batches_per_step = examples, budget, batches_per_step
         self.rank, self.world_size = rank, world_size
         self.start = start = start or Position()
@@ -269,13 +282,25 @@ class Stream:
 
     def __getitem__(self, step: int) -> Step:
         """Return this process's share of the `step`-th step after the start."""
-        progress = (self.first_step + step) / self.total_steps if self.total_steps else 0.0
+        made = self.made(step)
+        if self.progress:
+            return self.finished(made, self.progress())
+        done = (self.first_step + step) / self.total_steps if self.total_steps else 0.0
+        return self.finished(made, done)
+
+    def made(self, step: int) -> "Made":
+        """Return the examples of `step`, not yet as they are when some share of the run is done."""
         first = step * self.batches_per_step
         batches = []
         for number in range(first + self.rank, first + self.batches_per_step, self.world_size):
             epoch, index = self.locate(number)
-            batches.append(self.examples.batch(self.plan(epoch)[index], epoch, progress))
-        return Step(batches, self.locate(first + self.batches_per_step))
+            items = self.plan(epoch)[index]
+            batches.append([self.examples.make(item, epoch) for item in items])
+        return Made(batches, self.locate(first + self.batches_per_step))
+
+    def finished(self, made: "Made", progress: float) -> Step:
+        """Return the step of these examples when this share of the run is done."""
+        return Step([self.examples.packed(each, progress) for each in made.batches], made.after)
 
 
 @dataclass(frozen=True)
@@ -284,8 +309,10 @@ class _Preparation:
 
     stream: Stream
 
-    def run(self, piece: int, should_stop: Callable[[], None]) -> Step:
-        return self.stream[piece]
+    def run(self, piece: int, should_stop: Callable[[], None]) -> Step | Made:
+        # Where examples follow a clock, they are finished when their step begins.
+        waits = self.stream.progress and isinstance(self.stream.examples.objective, Scheduled)
+        return self.stream.made(piece) if waits else self.stream[piece]
 
 
 def steps(stream: Stream, count: int, workers: int) -> Iterator[Step]:
@@ -308,7 +335,11 @@ def steps(stream: Stream, count: int, workers: int) -> Iterator[Step]:
     )
     with closing(prepared):
         for _, step in prepared:
-            yield step
+            if isinstance(step, Made):
+                assert stream.progress is not None
+                yield stream.finished(step, stream.progress())
+            else:
+                yield step
 
 
 def held_out_batches(examples: Examples, budget: int) -> tuple[Bins, Callable[[int], Batch]]:

@@ -120,6 +120,7 @@ def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
 def describe(plan: Plan) -> dict[str, Any]:
     """Return what the run would be, without anything that differs from one time to the next."""
     data, settings, stream = plan.data, plan.settings, plan.stream
+    steps = settings.known_steps  # None with a budget: `probe` estimates what it buys
     bins = stream.plan(0)
     filled = packing_efficiency(bins, data.examples.sizes, settings.batch_budget)
     of_epoch = np.concatenate([bins.items, bins.leftover]) % len(data.examples)
@@ -139,10 +140,10 @@ def describe(plan: Plan) -> dict[str, Any]:
             "tokens_per_batch": settings.batch_budget,
             "batches_per_step": settings.batches_per_step,
             "tokens_per_epoch": epoch_tokens,
-            "steps": settings.steps,
-            "warmup_steps": settings.warmup_steps,
+            "steps": steps,
+            "warmup_steps": settings.warmup_steps if steps else None,
             "steps_per_epoch": round(steps_per_epoch, 2),
-            "epochs": round(settings.steps / steps_per_epoch, 2),
+            "epochs": round(steps / steps_per_epoch, 2) if steps else None,
             "fill": round(filled, 4),
             "share_of_tokens_with_loss": round(_target_share(plan), 4),
         },
@@ -280,11 +281,11 @@ def dry_run(resolved: Resolved, run_path: Path, device: str, log: Log) -> dict[s
     """Check everything and build the first batch; return the plan's description."""
     plan = make(resolved, run_path, device, log)
     description = describe(plan)
-    batch = plan.first
+    batch, steps, section = plan.first, plan.settings.known_steps, resolved.recipe.train
     log.info(
         "recipe, data and objective are in order: the first batch has "
         f"{number_of(len(batch.lengths), 'sequences')}, {number_of(batch.tokens, 'tokens')}, "
         f"{number_of(batch.targets, 'targets')}; "
-        f"{number_of(plan.settings.steps, 'steps')} in all"
+        f"{number_of(steps, 'steps') if steps else f'a budget of {section.budget}'} in all"
     )
     return description

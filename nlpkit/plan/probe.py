@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -227,27 +227,58 @@ def _time_figures(plan: Plan, times: Times) -> dict[str, Any]:
         *("seconds_per_batch", "seconds_per_update", "seconds_per_step", "tokens_per_second"),
         *("training_seconds", "evaluation_seconds", "saving_seconds", "total_seconds"),
     )
-    evaluations, saves = _occasions(plan)
-    counted = {"evaluations": evaluations, "checkpoints": saves}
+    settings, steps = plan.settings, plan.settings.known_steps
+    counts = ("evaluations", "checkpoints")
+    bought = () if steps else ("steps", "tokens")
     if not times.batches:
-        return dict.fromkeys(names) | counted
-    settings = plan.settings
+        known = dict(zip(counts, _occasions(plan, steps), strict=True)) if steps else {}
+        return dict.fromkeys((*names, *counts, *bought)) | known
     batch = float(np.mean(times.batches))
-    step = batch * settings.batches_per_step + times.update
     held_out = int(plan.data.held_out.sizes.sum()) if plan.data.held_out is not None else 0
-    whole = (
-        step * settings.steps,
-        times.held_out_token * held_out * evaluations,
-        _saving_seconds(Path(plan.resolved.recipe.out), plan.checkpoint_bytes) * saves,
+    cost = Cost(
+        batch * settings.batches_per_step + times.update,
+        times.held_out_token * held_out,
+        _saving_seconds(Path(plan.resolved.recipe.out), plan.checkpoint_bytes),
     )
+    if settings.budget_seconds is not None:
+        steps = bought_steps(plan, cost, settings.budget_seconds)
+    assert steps is not None
+    occasions = _occasions(plan, steps)
+    whole = cost.of(steps, *occasions)
     tokens = float(np.mean(times.tokens)) * settings.batches_per_step
-    figures = (batch, times.update, step, tokens / step, *whole, sum(whole))
-    return dict(zip(names, figures, strict=True)) | counted
+    figures = (batch, times.update, cost.step, tokens / cost.step, *whole, sum(whole))
+    estimate = dict(zip((*names, *counts), (*figures, *occasions), strict=True))
+    return estimate | dict(zip(bought, (steps, round(steps * tokens)), strict=False))
 
 
-def _occasions(plan: Plan) -> tuple[int, int]:
+class Cost(NamedTuple):
+    """Seconds of a step, an evaluation and a checkpoint."""
+
+    step: float
+    evaluation: float
+    saving: float
+
+    def of(self, *numbers: int) -> tuple[float, float, float]:
+        """Return the seconds of so many steps, evaluations and checkpoints."""
+        step, evaluation, saving = (n * each for n, each in zip(numbers, self, strict=True))
+        return step, evaluation, saving
+
+
+def bought_steps(plan: Plan, cost: Cost, seconds: float) -> int:
+    """Return the number of steps, at least 1, that end in this time with all that is due."""
+    fewest, most = 1, max(1, int(seconds / cost.step))
+    while fewest < most:
+        middle = (fewest + most + 1) // 2
+        if sum(cost.of(middle, *_occasions(plan, middle))) <= seconds:
+            fewest = middle
+        else:
+            most = middle - 1
+    return fewest
+
+
+def _occasions(plan: Plan, last: int) -> tuple[int, int]:
     """Return the number of evaluations, and of checkpoints if every evaluation is the best."""
-    settings, last = plan.settings, plan.settings.steps
+    settings = plan.settings
     evaluated = set()
     if plan.data.held_out is not None:
         evaluated = {*range(settings.eval_every or last, last, settings.eval_every or last), last}

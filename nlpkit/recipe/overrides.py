@@ -72,12 +72,13 @@ def replace_alternatives(document: Document) -> None:
         settings = document.data.get(section)
         if not isinstance(settings, dict):
             continue
-        for pair in sections.fixed_config(section).ALTERNATIVES:
-            given = [name for name in pair if settings.get(name) is not None]
+        for names in sections.fixed_config(section).ALTERNATIVES:
+            given = [name for name in names if settings.get(name) is not None]
             in_file = [n for n in given if not document.place((section, n)).on_command_line]
-            if len(given) == 2 and len(in_file) == 1:
-                del settings[in_file[0]]
-                _forget(document, (section, in_file[0]))
+            if 0 < len(in_file) < len(given):
+                for name in in_file:
+                    del settings[name]
+                    _forget(document, (section, name))
 
 
 def _forget(document: Document, path: Path) -> None:

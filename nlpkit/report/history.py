@@ -36,7 +36,8 @@ class History:
     `columns`: each of COLUMNS, (S,) for the S recorded steps; `parts`: the loss of each part of the
     objective, (S,), NaN for a step without targets; `evaluations`: step -> held-out figures;
     `settings`: dotted key -> value as JSON; `weights`: step of a checkpoint -> SHA-256 of its
-    weights; `half_lines`: incomplete lines at the end of metrics.jsonl (0 or 1).
+    weights; `half_lines`: incomplete lines at the end of metrics.jsonl (0 or 1); `spent`: seconds
+    that are used of a budget of time.
     """
 
     label: str
@@ -48,6 +49,7 @@ class History:
     evaluations: dict[int, dict[str, Any]]
     weights: dict[int, str]
     half_lines: int
+    spent: float = 0.0
 
     @property
     def last_step(self) -> int:
@@ -131,6 +133,7 @@ def read(path: Path, label: str) -> History:
     if not isinstance(status, dict):
         raise FileError(f"{path / 'run.json'}: not a JSON object")
     where = path / METRICS
+    used = [record.get("spent") for record in records]
     steps = [record for record in records if "held_out" not in record]
     names = sorted({name for record in steps for name in _losses(record)})
     return History(
@@ -146,6 +149,7 @@ def read(path: Path, label: str) -> History:
         evaluations=_evaluations(where, records),
         weights=_weights(path),
         half_lines=half_lines,
+        spent=max((float(x) for x in used if isinstance(x, int | float)), default=0.0),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from nlpkit import __version__
+from nlpkit.durations import written
 from nlpkit.plural import all_of, number_of
 from nlpkit.report import svg
 from nlpkit.report.history import ORDER, RESULT, History, first_difference
@@ -96,7 +97,7 @@ def _facts(histories: Sequence[History]) -> str:
 
 def _facts_of(history: History) -> dict[str, str]:
     columns, status = history.columns, dict(history.status)
-    finished = status.pop("finished", None)
+    finished, budget = status.pop("finished", None), status.pop("budget_seconds", None)
     # Recipes with a length in epochs have null; older runs have `steps` only in the recipe.
     planned = status.pop("steps", None) or history.settings.get("train.steps", "?")
     for shown_elsewhere in ("step", "data", "finite"):
@@ -107,6 +108,9 @@ def _facts_of(history: History) -> dict[str, str]:
         "state": "finished" if finished else "not finished",
         "steps": f"{history.last_step:,} of {planned} planned",
     }
+    if isinstance(budget, int | float):
+        used = f"{written(history.spent)} of " if history.spent else ""
+        facts |= {"steps": f"{history.last_step:,}", "budget": f"{used}{written(budget)}"}
     if len(columns["step"]):
         speed, memory = columns["tokens_per_second"], columns["memory_bytes"]
         facts["tokens"] = f"{columns['tokens'][-1]:,.0f}"

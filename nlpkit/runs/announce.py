@@ -8,10 +8,12 @@ import torch
 from nlpkit.checkpoints import files
 from nlpkit.data.items import Items
 from nlpkit.data.store import Corpus
+from nlpkit.durations import written
 from nlpkit.plural import number_of
 from nlpkit.runs.parts import Data
 from nlpkit.runs.run import Run
 from nlpkit.train.best_evaluation import LOSS
+from nlpkit.train.budget import Clock
 from nlpkit.train.duration import long_warmup
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.optim import groups
@@ -47,7 +49,14 @@ def announce(run: Run, state: State) -> None:
             cut = ", ".join(number_of(n, kind) for kind, n in corpus.cut.items())
             log.warn(f"too long in the {name} data: {cut}")
     section = run.resolved.recipe.train
-    if section.epochs or section.warmup_ratio:
+    if section.budget:
+        ratio = section.warmup_ratio or 0
+        log.info(
+            f"training: {written(run.settings.budget_seconds or 0)}"
+            + (f", warm-up {ratio:.3g} of it" if ratio else "")
+            + (f"; {written(state.times.elapsed)} of it are used" if state.step else "")
+        )
+    elif section.epochs or section.warmup_ratio:
         log.info(
             f"training: {number_of(run.settings.steps, 'steps')}"
             + (
@@ -101,12 +110,16 @@ def _left_out(data: Data) -> dict[str, int]:
     } | {name.replace("_", " "): number for name, number in spans.dropped.items()}
 
 
-def conclude(run: Run, state: State, held_out: HeldOut | None) -> None:
-    """Log the number of steps and the best evaluation."""
-    run.log.info(f"finished {number_of(state.step, 'steps')}, {number_of(state.tokens, 'tokens')}")
-    if stable_end(run.settings):
+def conclude(run: Run, state: State, held_out: HeldOut | None, clock: Clock | None) -> None:
+    """Log the number of steps, the time of a budget, and the best evaluation."""
+    used = f" in {written(clock.elapsed())} of a budget of {written(clock.budget)}" if clock else ""
+    run.log.info(
+        f"finished {number_of(state.step, 'steps')}, {number_of(state.tokens, 'tokens')}{used}"
+    )
+    if state.times.stable_step if clock else stable_end(run.settings):
+        length = "train.budget" if clock else "train.steps"
         run.log.info(
-            "to train for longer, go on from the end of the stable part: train.steps=MORE, "
+            f"to train for longer, go on from the end of the stable part: {length}=MORE, "
             f"--resume {files.directory(run.directory.path) / files.STABLE} --out ANOTHER_DIRECTORY"
         )
     if held_out is None or run.data.valid is None:

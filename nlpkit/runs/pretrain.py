@@ -7,6 +7,7 @@ trainer -> checkpoint. READ FIRST.
 import json
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import value_at
 from nlpkit.runs import build, checks, data_files
 from nlpkit.runs.announce import announce, conclude
+from nlpkit.runs.budget import start_clock
 from nlpkit.runs.model_part import model_part
 from nlpkit.runs.parts import token_characters
 from nlpkit.runs.resume import named_checkpoint, restore, save
@@ -78,17 +80,20 @@ def pretrain(
             return held_out.evaluate(run.training, accelerator, stop, log.evaluating, progress)
 
     def stream(state: State) -> Iterator[Step]:
+        known = settings.known_steps
         source = Stream(
             run.data.examples,
             budget=budget,
             batches_per_step=settings.batches_per_step,
             start=state.position,
             first_step=state.step,
-            total_steps=settings.steps,
+            total_steps=known,
+            progress=None if known else lambda: state.progress(settings),
             rank=accelerator.process_index,
             world_size=accelerator.num_processes,
         )
-        for index, step in enumerate(steps(source, settings.steps - state.step, settings.workers)):
+        count = sys.maxsize if known is None else known - state.step
+        for index, step in enumerate(steps(source, count, settings.workers)):
             # The backend is chosen in the first step. A family may have no attention.
             if index == 1 and (choice := getattr(run.unwrapped.model, "attention_choice", "")):
                 log.info(f"attention: {choice}")
@@ -96,6 +101,7 @@ def pretrain(
 
     is_main = accelerator.is_main_process
     trackers = _trackers(run, state) if is_main else None
+    clock = start_clock(run, state)
     job = Job(
         accelerator=accelerator,
         training=run.training,
@@ -109,7 +115,10 @@ def pretrain(
         log=log,
         metrics=_metrics(directory, state, trackers) if trackers else None,
         stop=stop,
+        clock=clock,
     )
+    if is_main and directory.status().get("budget_seconds") != settings.budget_seconds:
+        directory.set_status(budget_seconds=settings.budget_seconds)
     try:
         state = train(job, state)
     except DivergedError as error:
@@ -124,7 +133,7 @@ def pretrain(
     assert checkpoint is not None
     if is_main:
         directory.set_status(finished=True, finite=True, step=state.step)  # checked by `save`
-    conclude(run, state, held_out)
+    conclude(run, state, held_out, clock)
     return checkpoint
 
 

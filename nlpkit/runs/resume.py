@@ -31,7 +31,6 @@ from nlpkit.runs import build, vocabulary
 from nlpkit.runs.finite import check_finite, find_problem
 from nlpkit.runs.run import Run, from_first
 from nlpkit.train import snapshot
-from nlpkit.train.schedule import stable_end
 from nlpkit.train.state import State
 
 
@@ -77,7 +76,7 @@ def restore(run: Run, resume: str) -> State:
             run.directory.set_status(resumed_from=str(checkpoint.path))
         _set_pointers(run, checkpoint, state)
         # With --allow-change, or finished with weights that are not finite, it has steps to do.
-        run.directory.set_status(finished=False, steps=run.settings.steps)
+        run.directory.set_status(finished=False, steps=run.settings.known_steps)
     run.log.info(f"resuming from {checkpoint.path} (step {state.step})")
     before, now = run.directory.status().get("threads"), torch.get_num_threads()
     if before not in (None, now):
@@ -187,7 +186,7 @@ def _numbers(state: State) -> list[Any]:
     best = values.pop("best_value")
     # A score may be negative, and None means that there is no best value yet.
     values["best_value"] = abs(best) if isinstance(best, (int, float)) else best or 0
-    return [*values.pop("position"), *values.values()]
+    return [*values.pop("position"), *values.pop("times", {}).values(), *values.values()]
 
 
 def _is_number(value: object) -> bool:
@@ -201,7 +200,7 @@ def _set_pointers(run: Run, checkpoint: files.Checkpoint, state: State) -> None:
         files.set_pointer(path, "latest", checkpoint.path)
         if state.best_step == checkpoint.step:
             files.set_pointer(path, "best", checkpoint.path)
-        if checkpoint.step == stable_end(run.settings):
+        if state.is_stable_end(run.settings):
             files.set_pointer(path, files.STABLE, checkpoint.path)
 
 
@@ -210,7 +209,7 @@ def _write_start(run: Run) -> None:
     run.directory.write_recipe(run.resolved)
     run.directory.set_status(
         finished=False,
-        steps=run.settings.steps,
+        steps=run.settings.known_steps,
         nlpkit=__version__,
         torch=torch.__version__,
         python=platform.python_version(),
@@ -251,7 +250,7 @@ def save(run: Run, state: State, best: bool) -> None:
         saved = files.checkpoint_path(path, state.step)
         if best:
             files.set_pointer(path, "best", saved)
-        if state.step == stable_end(run.settings):
+        if state.is_stable_end(run.settings):
             files.set_pointer(path, files.STABLE, saved)
         files.prune(path, run.settings.keep)
     run.accelerator.wait_for_everyone()
@@ -279,7 +278,7 @@ def _write(
     """Write a checkpoint of a model with these weights; `others` are tensors by file."""
 
     def write(directory: Path) -> None:
-        _write_model(run, directory, weights, state.step / run.settings.steps)
+        _write_model(run, directory, weights, state.progress(run.settings))
         if run.data.tokenizer is not None:
             tokenizer_files.save(run.data.tokenizer, directory, token_types=run.part.config.pairs)
         for name, tensors in others.items():

@@ -231,6 +231,8 @@ def _short(resolved: Resolved, warmup: int, precision: str, longest: int) -> Res
         "train",
         steps=STEPS,
         epochs=None,
+        budget=None,
+        replay=None,
         tokens_per_batch=budget,
         tokens_per_step=2 * budget,
         warmup_steps=min(warmup, STEPS // 2),

@@ -8,7 +8,10 @@ import math
 from fractions import Fraction
 
 from nlpkit.data.loader import Stream
+from nlpkit.durations import seconds
 from nlpkit.train.settings import Config, ResolvedTraining
+
+GRID = 1_000_000  # parts of the schedule of a run with a budget of time
 
 
 def batches_per_epoch(stream: Stream) -> Fraction:
@@ -28,11 +31,11 @@ def batches_per_epoch(stream: Stream) -> Fraction:
 def resolve_steps(settings: Config, stream: Stream) -> ResolvedTraining:
     """Return the settings with `steps`, `warmup_steps` and `decay_steps`.
 
-    `epochs` and `warmup_ratio` are None then.
+    `epochs` and `warmup_ratio` are None then. With a budget, steps are parts of the GRID.
 
     The batches of `stream` are planned only if the length is given in epochs.
     """
-    steps = settings.steps
+    steps = settings.steps if settings.budget is None else GRID
     if steps is None:
         epochs = _exact(settings.epochs or 0)
         steps = math.ceil(epochs * batches_per_epoch(stream) / settings.batches_per_step)
@@ -44,6 +47,8 @@ def resolve_steps(settings: Config, stream: Stream) -> ResolvedTraining:
         "decay_steps": math.ceil(_exact(decay) * steps),
         "epochs": None,
         "warmup_ratio": None,
+        "budget": None,
+        "budget_seconds": seconds(settings.budget) if settings.budget else None,
     }
     return ResolvedTraining.model_validate(settings.model_dump() | filled)
 

@@ -25,7 +25,7 @@ QUIET, NORMAL, VERBOSE = 0, 1, 2
 LINE_SECONDS = 10.0  # between progress lines
 
 # Keys of metrics.jsonl whose values differ between two runs of the same recipe.
-TIME_KEYS = ("seconds", "tokens_per_second", "memory_bytes")
+TIME_KEYS = ("seconds", "tokens_per_second", "memory_bytes", "spent")
 
 
 class _ErrorTolerantStream(io.TextIOBase):
@@ -86,32 +86,48 @@ class Log:
         self.console.print(stamp + text, style=style, markup=False)
 
     @contextmanager
-    def live(self, total: int, done: int) -> Iterator[None]:
-        """Show progress from step `done` to `total` while open."""
+    def live(self, total: int | None, done: int, progress: float = 0.0) -> Iterator[None]:
+        """Show progress from step `done` to `total` while open.
+
+        In a run with a budget, `total` is None, and the bar shows `progress`, the share done.
+        """
         if not self.console.is_terminal or self.verbosity < NORMAL:
             yield
             return
         self._progress = Progress(
-            TextColumn("step {task.completed}/{task.total}"),
+            TextColumn("step {task.fields[at]}"),
             BarColumn(bar_width=None),
             TextColumn("{task.fields[news]}"),
             console=self.console,
         )
         with self._progress:
-            self._task = self._progress.add_task("", total=total, completed=done, news="")
+            share = done / total if total else progress
+            at = _of_total(done, total)
+            self._task = self._progress.add_task("", total=1.0, at=at, news="")
+            self._progress.update(self._task, completed=share)
             yield
         self._progress = None
 
-    def step(self, step: int, total: int, loss: float, speed: float, left: float) -> None:
+    def step(
+        self,
+        step: int,
+        total: int | None,
+        progress: float,
+        loss: float,
+        speed: float,
+        left: float,
+    ) -> None:
         """Show every step on a terminal, otherwise one step every `LINE_SECONDS`."""
+        at = _of_total(step, total)
         news = f"loss {loss:.4f}  {speed:,.0f} tokens/s  {_duration(left)} left"
         if self._progress is not None:
-            self._progress.update(self._task, completed=step, news=news)
+            self._progress.update(self._task, completed=progress, at=at, news=news)
         elif not self.console.is_terminal:
             now = time.monotonic()
-            if self._last_line == 0 or now - self._last_line >= LINE_SECONDS or step == total:
+            if self._last_line == 0 or now - self._last_line >= LINE_SECONDS or progress == 1:
                 self._last_line = now
-                self.info(f"step {step}/{total}  {news}")
+                share = "" if total else f" ({progress:.0%} of the budget)"
+                self.info(f"step {at}{share}  {news}")
 
     def evaluating(self, done: int, total: int) -> None:
         """Show on a terminal how many batches of an evaluation are done."""
@@ -124,6 +140,10 @@ class Log:
         if now - self._last_line >= LINE_SECONDS:
             self._last_line = now
             self.info(f"scored {done:,} of {total:,} {what}")
+
+
+def _of_total(step: int, total: int | None) -> str:
+    return f"{step}/{total}" if total else str(step)
 
 
 def _duration(seconds: float) -> str:

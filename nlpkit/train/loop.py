@@ -19,14 +19,15 @@ from torch import Tensor, nn
 from nlpkit.data.loader import Step
 from nlpkit.data.pack import Batch
 from nlpkit.errors import DataError, DivergedError, OutOfMemory
-from nlpkit.train import best_evaluation
+from nlpkit.train import best_evaluation, budget
 from nlpkit.train.average import Average
+from nlpkit.train.budget import Clock, Tick
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.losses import LossSums, reduced
 from nlpkit.train.memory import used
 from nlpkit.train.optim import set_rates
 from nlpkit.train.overfitting import Overfitting
-from nlpkit.train.schedule import lr_factor, stable_end
+from nlpkit.train.schedule import lr_factor, position, stable_end
 from nlpkit.train.settings import ResolvedTraining
 from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import State
@@ -39,7 +40,8 @@ class Job:
     """The parts of one training run.
 
     `training(batch)` returns a `Loss`. `evaluate(progress)` returns the held-out figures, or None
-    if it was stopped. `save(state, is_best)` writes a checkpoint of the last step.
+    if it was stopped. `save(state, is_best)` writes a checkpoint of the last step. A run with a
+    budget of time has a `clock`.
     """
 
     accelerator: Accelerator
@@ -54,11 +56,12 @@ class Job:
     log: Log
     metrics: Metrics | None
     stop: StopFlag
+    clock: Clock | None = None
     overfitting: Overfitting = field(default_factory=Overfitting)
 
 
 def train(job: Job, state: State) -> State:
-    """Train for `settings.steps` or until early stopping; return the last state.
+    """Train for `settings.steps`, the budget, or until early stopping; return the last state.
 
     Raises:
         Stopped, TryAgain: a signal was received, or the time limit is reached; the last complete
@@ -70,7 +73,7 @@ def train(job: Job, state: State) -> State:
     settings = job.settings
     speed = _Speed()
     with (
-        job.log.live(settings.steps, state.step),
+        job.log.live(settings.known_steps, state.step, state.progress(settings)),
         # Closed here, because waiting workers would prevent the end of the process.
         closing(_prepared(job, state)) as steps,
     ):
@@ -87,9 +90,15 @@ def train(job: Job, state: State) -> State:
                 state.step, state.tokens = record["step"], record["tokens"]
                 state.position = step.after
                 job.overfitting.add(record["loss"])
+                if job.clock:
+                    state.times.progress = record["progress"]
+                    state.times.near_end = record.get("near_end", 0.0)
+                    job.clock.end_step(state)
                 _report(job, state, record, speed)
                 _finish_step(job, state)
                 speed.start()  # after evaluating and saving, which are not measured
+                if job.clock:
+                    job.clock.begin_step()
     return state
 
 
@@ -100,7 +109,7 @@ def _prepared(job: Job, state: State) -> Generator[Step, None, None]:
     except OutOfMemory as error:
         if not state.step or job.accelerator.num_processes > 1:  # all processes must save together
             raise
-        job.save(state, False)
+        _save(job, state, False)
         raise OutOfMemory(f"{error}; {_saved_at(state)}") from error
 
 
@@ -108,22 +117,41 @@ def _finish_step(job: Job, state: State) -> None:
     """Evaluate and save if they are due after this step."""
     improved = False
     if _evaluation_is_due(job, state):
-        progress = state.step / job.settings.steps
-        figures = job.evaluate(progress) if job.evaluate else None
+        begin = budget.now()
+        figures = job.evaluate(state.progress(job.settings)) if job.evaluate else None
         if figures is None:
             _save_and_stop(job, state)
         else:
+            if job.clock:
+                state.times.evaluation = budget.now() - begin
             improved = _note_evaluation(job, state, figures)
-    due = improved or state.step == stable_end(job.settings) or is_over(state, job.settings)
-    if state.step and (due or state.step % job.settings.save_every == 0):
-        job.save(state, improved)
+    due = improved or state.is_stable_end(job.settings) or is_over(state, job.settings)
+    if state.step and (due or _checkpoint_is_due(job, state)):
+        _save(job, state, improved)
+
+
+def _save(job: Job, state: State, improved: bool) -> None:
+    """Save a checkpoint; with a budget, the time that this takes is measured and in its state."""
+    begin, clock = budget.now(), job.clock
+    if clock:
+        state.times.elapsed = clock.elapsed() + state.times.saving
+    job.save(state, improved)
+    if clock and clock.saved_step != state.step:  # else only the state was written again
+        state.times.saving = max(1e-9, budget.now() - begin)  # 0 stands for not measured
+        clock.saved_step = state.step
+
+
+def _checkpoint_is_due(job: Job, state: State) -> bool:
+    if job.clock and not state.times.saving and state.times.progress >= budget.KNOWN_BY:
+        return job.clock.saved_step != state.step
+    return state.step % job.settings.save_every == 0 and not state.times.near_end
 
 
 def _save_and_stop(job: Job, state: State) -> NoReturn:
     """Save the last complete step and end the program."""
     if not state.step:
         raise job.stop.ending("nothing was trained yet")
-    job.save(state, False)
+    _save(job, state, False)
     raise job.stop.ending(_saved_at(state))
 
 
@@ -134,36 +162,46 @@ def _saved_at(state: State) -> str:
 def is_over(state: State, settings: ResolvedTraining) -> bool:
     """Return whether all steps are done, or the run stops early."""
     out_of_patience = settings.patience and state.evaluations_without_gain >= settings.patience
-    return state.step >= settings.steps or bool(out_of_patience)
+    return state.progress(settings) >= 1 or bool(out_of_patience)
 
 
 def _evaluation_is_due(job: Job, state: State) -> bool:
     if job.evaluate is None or state.evaluated_step == state.step:
         return False
-    every = job.settings.eval_every
-    return state.step == job.settings.steps or bool(every and state.step % every == 0)
+    every, progress = job.settings.eval_every, state.progress(job.settings)
+    if progress >= 1 or (job.clock and not state.evaluated_step and progress >= budget.KNOWN_BY):
+        return True
+    return bool(every and state.step % every == 0 and not state.times.near_end)
 
 
 def _take_step(job: Job, state: State, step: Step) -> dict[str, Any] | None:
     """Compute and apply one step; return its record, or None if a signal came before the update."""
     accelerator, settings, number = job.accelerator, job.settings, state.step + 1
     terms = list(step.batches[0].num_targets)
-    *counted, tokens, stopping = reduced(
+    ticked = Tick(0.0, 0.0)
+    if job.clock and accelerator.is_main_process:  # the clock of rank 0 decides
+        ticked = job.clock.tick(state)
+    *counted, tokens, stopping, elapsed, done, near_end = reduced(
         accelerator,
         [
             *(sum(batch.num_targets[name] for batch in step.batches) for name in terms),
             sum(batch.tokens for batch in step.batches),
             job.stop.raised,
+            *ticked,
         ],
     )
     if stopping:
         return None
+    now: float = number
+    if job.clock:
+        now = position(state.times.progress, done, settings)
+        _keep_stable(job, state, now)
     num_targets = dict(zip(terms, counted, strict=True))
     if not any(counted):
         raise DataError(f"step {number}: no token in the whole step is a target; check the data")
     _seed_dropout(job.seed, number, accelerator.process_index)
     job.training.train()
-    progress = state.step / settings.steps
+    progress = state.progress(settings)
     sums = LossSums()
     for index, batch in enumerate(step.batches):
         last = index == len(step.batches) - 1
@@ -178,14 +216,14 @@ def _take_step(job: Job, state: State, step: Step) -> dict[str, Any] | None:
     if not (math.isfinite(loss) and math.isfinite(norm)):
         wrong = f"loss {loss}" if not math.isfinite(loss) else f"gradient norm {norm}"
         raise DivergedError(f"step {number}: {wrong} is not finite; this step was not applied")
-    factor = lr_factor(number, settings)
+    factor = lr_factor(now, settings)
     set_rates(job.optimizers, factor)
     for optimizer in job.optimizers:
         optimizer.step()
     _zero_grad(job)
     if job.average:
         job.average.update(number)
-    return {
+    record = {
         "step": number,
         "tokens": state.tokens + int(tokens),
         "targets": int(counted[0]),
@@ -194,6 +232,18 @@ def _take_step(job: Job, state: State, step: Step) -> dict[str, Any] | None:
         "lr": settings.lr * factor,
         "grad_norm": norm,
     }
+    if job.clock:
+        record |= {"elapsed": elapsed, "progress": done}
+        record |= {"near_end": near_end} if near_end else {}
+    return record
+
+
+def _keep_stable(job: Job, state: State, now: float) -> None:
+    """Save the step before the decay of the learning rate, which begins with the next one."""
+    end = stable_end(job.settings)
+    if end is not None and now > end and state.step and not state.times.stable_step:
+        state.times.stable_step = state.step
+        _save(job, state, False)
 
 
 def _zero_grad(job: Job) -> None:
@@ -240,7 +290,8 @@ def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
         state.best_value, state.best_step = value, state.step
         state.evaluations_without_gain = 0
     if job.metrics:
-        job.metrics.write({"step": state.step, "tokens": state.tokens, "held_out": figures})
+        record = {"step": state.step, "tokens": state.tokens, "held_out": figures}
+        job.metrics.write(record | _spent(job))
     parts = "  ".join(f"{name} {value:.4f}" for name, value in figures["losses"].items())
     news = f"loss {figures['loss']:.4f} ({parts})"
     if figures["perplexity"] is not None:
@@ -252,7 +303,7 @@ def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
     job.log.info(f"held-out at step {state.step}: {news}{'  best' if improved else ''}")
     if warning := job.overfitting.warning(state.step, figures["loss"]):
         job.log.warn(warning)
-    if is_over(state, job.settings) and state.step < job.settings.steps:
+    if is_over(state, job.settings) and state.progress(job.settings) < 1:
         job.log.info(
             f"no improvement in {job.settings.patience} evaluations: "
             f"stopping early at step {state.step}"
@@ -284,10 +335,11 @@ class _Speed:
 
 
 def _report(job: Job, state: State, record: dict[str, Any], speed: _Speed) -> None:
-    settings = job.settings
-    if job.metrics and (state.step % settings.log_every == 0 or state.step == settings.steps):
+    settings, progress = job.settings, state.progress(job.settings)
+    if job.metrics and (state.step % settings.log_every == 0 or progress == 1):
         job.metrics.write(
             record
+            | _spent(job)
             | {
                 "seconds": round(speed.seconds, 4),
                 "tokens_per_second": round(speed.rate, 1),
@@ -295,7 +347,14 @@ def _report(job: Job, state: State, record: dict[str, Any], speed: _Speed) -> No
             }
         )
     left = (settings.steps - state.step) * settings.tokens_per_step / max(speed.rate, 1e-9)
-    job.log.step(state.step, settings.steps, record["loss"], speed.rate, left)
+    left = job.clock.left if job.clock else left
+    total = settings.known_steps
+    job.log.step(state.step, total, progress, record["loss"], speed.rate, left)
+
+
+def _spent(job: Job) -> dict[str, float]:
+    """Return what a record says of the budget: the time that is used of it now."""
+    return {"spent": job.clock.elapsed()} if job.clock else {}
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:

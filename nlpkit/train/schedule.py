@@ -5,7 +5,16 @@ import math
 from nlpkit.train.settings import ResolvedTraining
 
 
-def lr_factor(step: int, settings: ResolvedTraining) -> float:
+def position(before: float, after: float, settings: ResolvedTraining) -> float:
+    """Return the step of the schedule that is the middle of a step of a run with a budget.
+
+    `before` and `after` are the shares of the run that are done without it and with it. `before` is
+    larger only in the first step with a longer budget.
+    """
+    return max(1.0, (min(before, after) + after) / 2 * settings.steps)
+
+
+def lr_factor(step: float, settings: ResolvedTraining) -> float:
     """Return the learning rate of step 1, 2, … `settings.steps`, relative to the peak.
 
     `noam` is Vaswani et al. 2017, eq. 3, scaled to 1 at its peak, the end of the warm-up. `wsd`

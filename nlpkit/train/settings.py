@@ -7,6 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from nlpkit import registry
 from nlpkit.config import FrozenConfig
+from nlpkit.durations import seconds
 from nlpkit.part import Part, name_in
 from nlpkit.train.optimizers.contract import FOLDER, OptimizerPart
 from nlpkit.train.trackers import Tracker
@@ -56,11 +57,18 @@ class Config(FrozenConfig):
     """Length, learning rate, precision and checkpoints of training."""
 
     model_config = ConfigDict(
-        json_schema_extra={"anyOf": [{"required": ["steps"]}, {"required": ["epochs"]}]}
+        json_schema_extra={
+            "anyOf": [{"required": [length]} for length in ("steps", "epochs", "budget")]
+        }
     )
-    ALTERNATIVES: ClassVar = (("steps", "epochs"), ("warmup_steps", "warmup_ratio"))
+    ALTERNATIVES: ClassVar = (("steps", "epochs", "budget"), ("warmup_steps", "warmup_ratio"))
 
-    # Defined before `steps`, because the check of `steps` reads it.
+    # These two are defined before `steps`, because the check of `steps` reads them.
+    budget: str | None = Field(
+        None,
+        description="time of the training loop, with evaluations and checkpoints, such as 30m or "
+        "8h; instead of steps",
+    )
     epochs: float | None = Field(
         None,
         gt=0,
@@ -70,7 +78,7 @@ class Config(FrozenConfig):
         None,
         gt=0,
         validate_default=True,
-        description="optimizer steps in all; or give epochs",
+        description="optimizer steps in all; or give epochs, or a budget of time",
     )
     tokens_per_step: int = Field(16384, gt=0, description="token budget of an optimizer step")
     tokens_per_batch: int | None = Field(
@@ -152,6 +160,11 @@ class Config(FrozenConfig):
         "wandb; their packages must be installed",
         json_schema_extra=FREE,
     )
+    replay: str | None = Field(
+        None,
+        description="metrics.jsonl of a run with a budget, whose times are taken in place of the "
+        "clock: the same steps again, bit for bit",
+    )
     deterministic: bool = Field(
         True, description="use deterministic algorithms only: same bits in every run"
     )
@@ -159,9 +172,19 @@ class Config(FrozenConfig):
     @field_validator("steps", mode="before")
     @classmethod
     def _steps_or_epochs(cls, steps: Any, info: ValidationInfo) -> Any:
-        if steps is None and info.data.get("epochs", "not checked") is None:
+        others = [info.data.get(name, "not checked") for name in ("epochs", "budget")]
+        if steps is None and others == [None, None]:
             raise PydanticCustomError("missing", "missing")
         return steps
+
+    @field_validator("budget", mode="before")
+    @classmethod
+    def _time(cls, budget: Any) -> Any:
+        if isinstance(budget, int) and not isinstance(budget, bool):
+            budget = f"{budget}s"
+        if isinstance(budget, str):
+            seconds(budget)
+        return budget
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
@@ -170,6 +193,7 @@ class Config(FrozenConfig):
                 f"epochs: {self.epochs:g} and train.steps: {self.steps} exclude each other; "
                 "set one of them to null"
             )
+        _check_budget(self)
         if self.warmup_ratio and self.warmup_steps:
             raise ValueError(
                 f"warmup_ratio: {self.warmup_ratio:g} and train.warmup_steps: {self.warmup_steps} "
@@ -213,11 +237,50 @@ class Config(FrozenConfig):
         return self.tokens_per_step // self.batch_budget
 
 
+def _check_budget(settings: Config) -> None:
+    """Raise `ValueError` if a setting does not go with `budget`, or needs one."""
+    if settings.budget is None:
+        if settings.replay is not None and not isinstance(settings, ResolvedTraining):
+            raise ValueError("replay: needs train.budget: the times of a run with one are replayed")
+        return
+    for name in ("steps", "epochs"):
+        if (value := getattr(settings, name)) is not None:
+            raise ValueError(
+                f"budget: {settings.budget} and train.{name}: {value:.15g} exclude each other; set "
+                "one of them to null"
+            )
+    if settings.warmup_steps:
+        raise ValueError(
+            f"warmup_steps: {settings.warmup_steps}, but the number of steps is not known before "
+            "with train.budget; give a share instead, such as train.warmup_ratio: 0.05"
+        )
+    if settings.average and settings.average.name == "last":
+        raise ValueError(
+            "average: last counts steps from the end, which is not known before with "
+            "train.budget; take ema"
+        )
+    if settings.log_every > 1:
+        raise ValueError(
+            f"log_every: {settings.log_every}, but with train.budget each step is logged, so that "
+            "it can be replayed; set it to 1"
+        )
+
+
 class ResolvedTraining(Config):
-    """Training settings with the length in steps (see `train/duration.py`)."""
+    """Training settings with the length in steps (see `train/duration.py`).
+
+    With a budget, `steps` is GRID: the schedule is a function of the share of the run that is done,
+    on this grid.
+    """
 
     steps: int = Field(gt=0, description="optimizer steps in all")
+    budget_seconds: float | None = Field(None, gt=0, description="`budget`, which is None then")
     decay_steps: int = Field(0, ge=0, description="steps of linear decay at the end of wsd")
     zero_at_last_step: bool = Field(
         False, description="linear and cosine as in older versions, whose last step had rate 0"
     )
+
+    @property
+    def known_steps(self) -> int | None:
+        """The number of steps, or None with a budget of time."""
+        return self.steps if self.budget_seconds is None else None
