@@ -1,6 +1,7 @@
 """Measures what a run would cost: a few of its batches, also the longest, and the disk."""
 
 import hashlib
+import math
 import os
 import tempfile
 import time
@@ -19,6 +20,7 @@ from nlpkit.objectives.contract import Loss, forward
 from nlpkit.plan import Plan
 from nlpkit.runs import build
 from nlpkit.train import machine, memory
+from nlpkit.train.budget import KNOWN_BY
 from nlpkit.train.loop import to_device
 from nlpkit.train.optim import optimizers
 
@@ -231,7 +233,7 @@ def _time_figures(plan: Plan, times: Times) -> dict[str, Any]:
     counts = ("evaluations", "checkpoints")
     bought = () if steps else ("steps", "tokens")
     if not times.batches:
-        known = dict(zip(counts, _occasions(plan, steps), strict=True)) if steps else {}
+        known = dict(zip(counts, _occasions(plan), strict=True)) if steps else {}
         return dict.fromkeys((*names, *counts, *bought)) | known
     batch = float(np.mean(times.batches))
     held_out = int(plan.data.held_out.sizes.sum()) if plan.data.held_out is not None else 0
@@ -276,13 +278,23 @@ def bought_steps(plan: Plan, cost: Cost, seconds: float) -> int:
     return fewest
 
 
-def _occasions(plan: Plan, last: int) -> tuple[int, int]:
-    """Return the number of evaluations, and of checkpoints if every evaluation is the best."""
+def _occasions(plan: Plan, steps: int | None = None) -> tuple[int, int]:
+    """Return the number of evaluations, and of checkpoints if every evaluation is the best.
+
+    `steps` is the number of steps if the recipe has a budget of time.
+    """
     settings = plan.settings
+    last = steps or settings.steps
     evaluated = set()
     if plan.data.held_out is not None:
         evaluated = {*range(settings.eval_every or last, last, settings.eval_every or last), last}
     saved = {*range(settings.save_every, last, settings.save_every), last}
+    if settings.budget_seconds is not None:
+        known_by = math.ceil(KNOWN_BY * last)
+        if evaluated and min(evaluated) > known_by:
+            evaluated.add(known_by)
+        if min(evaluated | saved) > known_by:
+            saved.add(known_by)
     return len(evaluated), len(evaluated | saved)
 
 

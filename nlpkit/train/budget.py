@@ -56,7 +56,10 @@ class Clock:
 
     def elapsed(self) -> float:
         """Return the seconds of the budget that are used now."""
-        return max(self._least, self._used + now() - self._started)
+        return self._at(now())
+
+    def _at(self, moment: float) -> float:
+        return max(self._least, self._used + moment - self._started)
 
     @property
     def left(self) -> float:
@@ -64,12 +67,12 @@ class Clock:
         return max(0.0, self.budget - self.elapsed())
 
     def tick(self, state: State) -> Tick:
-        """Return what holds for the step after `state`."""
+        """Return what holds for the step after `state`, which began with the last `begin_step`."""
         step, times = state.step + 1, state.times
         if step in self._recorded:
             self._least = max(self._least, self._recorded[step].elapsed)
             return self._recorded[step]
-        elapsed = self.elapsed()
+        elapsed = self._at(self._step_started)
         end = times.saving + (times.evaluation if self.evaluates else 0.0)
         after_next = elapsed + 2 * times.step + end
         if after_next > self.budget:
@@ -85,7 +88,7 @@ class Clock:
         return state.times.saving if step % self.settings.save_every == 0 else 0.0
 
     def begin_step(self) -> None:
-        """Begin to measure a step."""
+        """Note that a step begins, with making its batches."""
         self._step_started = now()
 
     def end_step(self, state: State) -> None:

@@ -79,8 +79,9 @@ def train(job: Job, state: State) -> State:
     ):
         # If the run was stopped during an evaluation, this evaluation comes first.
         _finish_step(job, state)
+        _begin_step(job, speed)
         for step in steps:
-            if is_over(state, settings):
+            if is_over(state, settings):  # when it was resumed
                 break
             record = _take_step(job, state, step)
             if record is None:
@@ -96,10 +97,17 @@ def train(job: Job, state: State) -> State:
                     job.clock.end_step(state)
                 _report(job, state, record, speed)
                 _finish_step(job, state)
-                speed.start()  # after evaluating and saving, which are not measured
-                if job.clock:
-                    job.clock.begin_step()
+                if is_over(state, settings):  # before another step is made
+                    break
+                _begin_step(job, speed)
     return state
+
+
+def _begin_step(job: Job, speed: "_Speed") -> None:
+    """Begin to measure a step, after evaluating and saving, which are not part of it."""
+    speed.start()
+    if job.clock:
+        job.clock.begin_step()
 
 
 def _prepared(job: Job, state: State) -> Generator[Step, None, None]:
@@ -137,7 +145,7 @@ def _save(job: Job, state: State, improved: bool) -> None:
         state.times.elapsed = clock.elapsed() + state.times.saving
     job.save(state, improved)
     if clock and clock.saved_step != state.step:  # else only the state was written again
-        state.times.saving = max(1e-9, budget.now() - begin)  # 0 stands for not measured
+        state.times.saving = budget.now() - begin
         clock.saved_step = state.step
 
 
