@@ -79,7 +79,7 @@ def test_warmup_ratio_is_steps_rounded_up(ratio: float | None, steps: int, warmu
     assert (resolved.steps, resolved.warmup_steps, resolved.warmup_ratio) == (steps, warmup, None)
     assert resolved.model_dump() == given.model_dump() | {
         "warmup_steps": warmup, "warmup_ratio": None, "zero_at_last_step": False,
-            "decay_steps": 0,
+            "decay_steps": 0, "budget_seconds": None,
     }  # fmt: skip
 
 

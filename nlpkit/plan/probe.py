@@ -227,14 +227,13 @@ def _time_figures(plan: Plan, times: Times) -> dict[str, Any]:
     """Return the seconds of the whole run; None if nothing was timed."""
     names = (
         *("seconds_per_batch", "seconds_per_update", "seconds_per_step", "tokens_per_second"),
-        *("training_seconds", "evaluation_seconds", "saving_seconds", "total_seconds"),
+        *("training_seconds", "evaluation_seconds", "saving_seconds", "total_seconds", "tokens"),
     )
     settings, steps = plan.settings, plan.settings.known_steps
-    counts = ("evaluations", "checkpoints")
-    bought = () if steps else ("steps", "tokens")
+    counts = ("steps", "evaluations", "checkpoints")
     if not times.batches:
-        known = dict(zip(counts, _occasions(plan), strict=True)) if steps else {}
-        return dict.fromkeys((*names, *counts, *bought)) | known
+        known = dict(zip(counts, (steps, *_occasions(plan)), strict=True)) if steps else {}
+        return dict.fromkeys((*names, *counts)) | known
     batch = float(np.mean(times.batches))
     held_out = int(plan.data.held_out.sizes.sum()) if plan.data.held_out is not None else 0
     cost = Cost(
@@ -245,12 +244,11 @@ def _time_figures(plan: Plan, times: Times) -> dict[str, Any]:
     if settings.budget_seconds is not None:
         steps = bought_steps(plan, cost, settings.budget_seconds)
     assert steps is not None
-    occasions = _occasions(plan, steps)
-    whole = cost.of(steps, *occasions)
+    occasions = (steps, *_occasions(plan, steps))
+    whole = cost.of(*occasions)
     tokens = float(np.mean(times.tokens)) * settings.batches_per_step
     figures = (batch, times.update, cost.step, tokens / cost.step, *whole, sum(whole))
-    estimate = dict(zip((*names, *counts), (*figures, *occasions), strict=True))
-    return estimate | dict(zip(bought, (steps, round(steps * tokens)), strict=False))
+    return dict(zip((*names, *counts), (*figures, round(steps * tokens), *occasions), strict=True))
 
 
 class Cost(NamedTuple):
