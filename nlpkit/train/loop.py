@@ -5,7 +5,6 @@ It depends on no family and no objective. The gradient of a step is that of (sum
 """
 
 import math
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -19,14 +18,14 @@ from torch import Tensor, nn
 from nlpkit.data.loader import Step
 from nlpkit.data.pack import Batch
 from nlpkit.errors import DataError, DivergedError, OutOfMemory
-from nlpkit.train import best_evaluation, budget
+from nlpkit.train import budget
 from nlpkit.train.average import Average
 from nlpkit.train.budget import Clock, Tick
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.losses import LossSums, reduced
-from nlpkit.train.memory import used
 from nlpkit.train.optim import set_rates
 from nlpkit.train.overfitting import Overfitting
+from nlpkit.train.reports import Speed, note_evaluation, report
 from nlpkit.train.schedule import lr_factor, position, stable_end
 from nlpkit.train.settings import ResolvedTraining
 from nlpkit.train.signals import StopFlag
@@ -71,7 +70,7 @@ def train(job: Job, state: State) -> State:
             saved.
     """
     settings = job.settings
-    speed = _Speed()
+    speed = Speed()
     with (
         job.log.live(settings.known_steps, state.step, state.progress(settings)),
         # Closed here, because waiting workers would prevent the end of the process.
@@ -81,7 +80,7 @@ def train(job: Job, state: State) -> State:
         _finish_step(job, state)
         _begin_step(job, speed)
         for step in steps:
-            if is_over(state, settings):  # when it was resumed
+            if state.is_over(settings):  # when it was resumed
                 break
             record = _take_step(job, state, step)
             if record is None:
@@ -95,15 +94,15 @@ def train(job: Job, state: State) -> State:
                     state.times.progress = record["progress"]
                     state.times.near_end = record.get("near_end", 0.0)
                     job.clock.end_step(state)
-                _report(job, state, record, speed)
+                report(job, state, record, speed)
                 _finish_step(job, state)
-                if is_over(state, settings):  # before another step is made
+                if state.is_over(settings):  # before another step is made
                     break
                 _begin_step(job, speed)
     return state
 
 
-def _begin_step(job: Job, speed: "_Speed") -> None:
+def _begin_step(job: Job, speed: Speed) -> None:
     """Begin to measure a step, after evaluating and saving, which are not part of it."""
     speed.start()
     if job.clock:
@@ -132,8 +131,8 @@ def _finish_step(job: Job, state: State) -> None:
         else:
             if job.clock:
                 state.times.evaluation = budget.now() - begin
-            improved = _note_evaluation(job, state, figures)
-    due = improved or state.is_stable_end(job.settings) or is_over(state, job.settings)
+            improved = note_evaluation(job, state, figures)
+    due = improved or state.is_stable_end(job.settings) or state.is_over(job.settings)
     if state.step and (due or _checkpoint_is_due(job, state)):
         _save(job, state, improved)
 
@@ -165,12 +164,6 @@ def _save_and_stop(job: Job, state: State) -> NoReturn:
 
 def _saved_at(state: State) -> str:
     return f"saved at step {state.step}; the same command resumes the run"
-
-
-def is_over(state: State, settings: ResolvedTraining) -> bool:
-    """Return whether all steps are done, or the run stops early."""
-    out_of_patience = settings.patience and state.evaluations_without_gain >= settings.patience
-    return state.progress(settings) >= 1 or bool(out_of_patience)
 
 
 def _evaluation_is_due(job: Job, state: State) -> bool:
@@ -281,88 +274,6 @@ def _backward(
     else:
         with accelerator.no_sync(job.training):
             run()
-
-
-def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
-    """Log the held-out figures and update the best value; return whether it has improved.
-
-    Raises:
-        DivergedError: the held-out loss is not finite.
-    """
-    state.evaluated_step = state.step
-    best_by = job.settings.best_by
-    value = best_evaluation.value(figures, best_by)
-    improved = best_evaluation.is_better(value, state.best_value, best_by)
-    state.evaluations_without_gain += 1
-    if improved:
-        state.best_value, state.best_step = value, state.step
-        state.evaluations_without_gain = 0
-    if job.metrics:
-        record = {"step": state.step, "tokens": state.tokens, "held_out": figures}
-        job.metrics.write(record | _spent(job))
-    parts = "  ".join(f"{name} {value:.4f}" for name, value in figures["losses"].items())
-    news = f"loss {figures['loss']:.4f} ({parts})"
-    if figures["perplexity"] is not None:
-        news += f"  perplexity {figures['perplexity']:.2f}"
-    for name, value in figures.get("metrics", {}).items():
-        news += f"  {name} {'undefined' if value is None else format(value, '.4f')}"
-    if figures["bits_per_character"] is not None:
-        news += f"  bits/character {figures['bits_per_character']:.3f}"
-    job.log.info(f"held-out at step {state.step}: {news}{'  best' if improved else ''}")
-    if warning := job.overfitting.warning(state.step, figures["loss"]):
-        job.log.warn(warning)
-    if is_over(state, job.settings) and state.progress(job.settings) < 1:
-        job.log.info(
-            f"no improvement in {job.settings.patience} evaluations: "
-            f"stopping early at step {state.step}"
-        )
-    if not math.isfinite(figures["loss"]):
-        raise DivergedError(
-            f"step {state.step}: held-out loss {figures['loss']} is not finite; it is not saved"
-        )
-    return improved
-
-
-class _Speed:
-    """Tokens per second, smoothed over the last steps."""
-
-    def __init__(self) -> None:
-        self.start()
-        self.seconds = 0.0
-        self.rate = 0.0
-
-    def start(self) -> None:
-        """Start to measure a step."""
-        self.started = time.perf_counter()
-
-    def add(self, step_tokens: int) -> None:
-        """Add a step of `step_tokens` tokens that ends now."""
-        self.seconds = time.perf_counter() - self.started
-        current = step_tokens / self.seconds
-        self.rate = current if not self.rate else 0.9 * self.rate + 0.1 * current
-
-
-def _report(job: Job, state: State, record: dict[str, Any], speed: _Speed) -> None:
-    settings, progress = job.settings, state.progress(job.settings)
-    if job.metrics and (state.step % settings.log_every == 0 or progress == 1):
-        job.metrics.write(
-            record
-            | _spent(job)
-            | {
-                "seconds": round(speed.seconds, 4),
-                "tokens_per_second": round(speed.rate, 1),
-                "memory_bytes": used(job.accelerator.device)[1],
-            }
-        )
-    left = (settings.steps - state.step) * settings.tokens_per_step / max(speed.rate, 1e-9)
-    left = job.clock.left if job.clock else left
-    total = settings.known_steps
-    job.log.step(state.step, total, progress, record["loss"], speed.rate, left)
-
-
-def _spent(job: Job) -> dict[str, float]:
-    """Return what a record says of the budget: the time that is used of it now."""
-    return {"spent": job.clock.elapsed()} if job.clock else {}
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:

@@ -58,6 +58,11 @@ class State:
             return self.times.progress
         return self.step / settings.steps
 
+    def is_over(self, settings: ResolvedTraining) -> bool:
+        """Return whether the run is at its end, or stops early."""
+        out_of_patience = settings.patience and self.evaluations_without_gain >= settings.patience
+        return self.progress(settings) >= 1 or bool(out_of_patience)
+
     def is_stable_end(self, settings: ResolvedTraining) -> bool:
         """Return whether this is the last step before the decay of the learning rate."""
         if settings.budget_seconds is None:
