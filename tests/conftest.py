@@ -1,8 +1,11 @@
 """What all tests share."""
 
+import contextlib
+import importlib
 import itertools
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +16,9 @@ import pytest
 os.environ["OMP_NUM_THREADS"] = "1"
 # Unbuffered streams would hide what goes wrong when they are flushed at exit.
 os.environ.pop("PYTHONUNBUFFERED", None)
+# Without bytecode every worker, and every process of a test, would compile all modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 import torch
 
@@ -49,6 +55,23 @@ def _caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def _own_cache(_caches: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep tokenised test data out of the user's cache."""
     monkeypatch.setenv("NLPKIT_CACHE", str(next(_caches)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Import this worker's share of the test files first.
+
+    Every worker collects every file. Rewriting their asserts is half of that on a fresh checkout;
+    so each writes the bytecode of some, and reads that of the others.
+    """
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or session.config.getoption("file_or_dir"):
+        return
+    number, count = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+    for file in sorted(Path(__file__).parent.glob("test_*.py"))[number::count]:
+        # What fails will fail again where pytest reports it.
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(f"{__package__}.{file.stem}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
