@@ -18,12 +18,17 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.pop("PYTHONUNBUFFERED", None)
 # Without bytecode every worker, and every process of a test, would compile all modules anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
 
 import torch
 
+from tests import _forks
+
 # A shell's background jobs are started deaf to ^C, and so would be every process of a test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+sys.dont_write_bytecode = False
+# One server of processes for all workers.
+_forks.share()
 
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
