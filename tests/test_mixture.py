@@ -309,7 +309,7 @@ def test_recipe_of_a_mixture_is_written_out_fits_the_schema_and_knows_origins(
         common | {"weight": 1.0, "max_length": 32},
         common | {"weight": 2.0, "alias": "b", "max_length": 512},
     ]
-    jsonschema.validate(found.dump(), schema())
+    jsonschema.Draft202012Validator(schema()).validate(found.dump())
     again = recipe.parse(found.to_yaml().encode(), "again", tmp_path)
     assert again.recipe == found.recipe
     assert found.origin["objective.of.0.max_length"].endswith("tiny.yaml:5")

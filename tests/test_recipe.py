@@ -257,7 +257,7 @@ def test_recipe_takes_a_module_of_the_users(tmp_path, monkeypatch):
     text = GOOD.replace("{family: cpm_ant}", "{family: mylab.rwkv, depth: 3}")
     found = resolve(text)
     assert found.recipe.model.config.depth == 3
-    assert jsonschema.Draft202012Validator(schema()).is_valid(found.dump())
+    assert validator().is_valid(found.dump())
     assert problems(text.replace("depth", "deph")) == [
         "3:29: model.deph: unknown setting, did you mean depth?"
     ]
@@ -334,7 +334,7 @@ def test_dropout_of_a_checkpoint_is_set_without_its_family():
     assert found.dump()["model"] == {"dropout": 0.2}
     assert found.origin["model.dropout"] == "command line"
     assert resolve(found.to_yaml()).recipe == found.recipe
-    jsonschema.validate(found.dump(), schema())
+    validator().validate(found.dump())
     assert problems(given, "model.hidden_size=8") == [
         "--set model.hidden_size: with init_from the family and sizes are the checkpoint's; "
         "only dropout rates can be set"
@@ -361,7 +361,7 @@ def test_override_with_epochs_takes_the_place_of_steps():
     again = resolve(found.to_yaml())
     assert again.recipe == found.recipe
     assert changed(found.dump(), again.dump()) == []
-    jsonschema.validate(found.dump(), schema())
+    validator().validate(found.dump())
     fewer = resolve(GOOD, "train.steps=null", "train.epochs=2").dump()
     assert changed(found.dump(), fewer) == ["train.epochs"]
 
