@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import time
-from functools import cache
 from pathlib import Path
 
 import jsonschema
@@ -19,8 +18,8 @@ from nlpkit import recipe, registry
 from nlpkit.data import corpus
 from nlpkit.errors import FileError, NlpkitError, RecipeError, UsageError
 from nlpkit.recipe import Recipe, changed, load, packaged, parse, yaml
-from nlpkit.recipe.schema import schema
 from nlpkit.recipe.yaml import MAX_DEPTH
+from tests._schema import validator
 
 SECTIONS = {
     "name": "name: x",
@@ -443,12 +442,6 @@ def test_changed_names_what_differs_and_leaves_free_settings_out():
     assert changed(before, free) == []
 
 
-@cache
-def validator() -> jsonschema.Draft202012Validator:
-    """Return the validator of all recipes; making the schema takes a second."""
-    return jsonschema.Draft202012Validator(schema())
-
-
 @pytest.mark.parametrize("name", packaged())
 def test_packaged_recipe_loads_and_fits_the_schema(name):
     found = load(name)
@@ -528,7 +521,8 @@ def test_schema_describes_every_setting():
                 yield from settings_of(inner)
 
     # Bare `{const: ...}` is the condition of an if.
-    bare = [n for n, s in settings_of(schema()) if "description" not in s and "const" not in s]
+    found = settings_of(validator().schema)
+    bare = [n for n, s in found if "description" not in s and "const" not in s]
     assert bare == []
 
 
