@@ -74,6 +74,7 @@ def pretrain(
     *sets: str,
     stop: StopFlag | None = None,
     allow_change: bool = False,
+    resume: str = "auto",
     verbosity: int = QUIET,
 ) -> Path:
     """Run the recipe in this process; return the final checkpoint."""
@@ -90,7 +91,7 @@ def pretrain(
             resolved,
             directory,
             device="cpu",
-            resume="auto",
+            resume=resume,
             log=Log(verbosity),
             stop=stop or StopFlag(),
         )

@@ -70,14 +70,19 @@ class Plan:
 
     @property
     def state_bytes(self) -> int:
-        """Float32 weights; of what is trained also gradients and Adam's two moments."""
-        return 4 * self.parameters + 12 * self.trained
+        """Float32 weights; of what is trained also gradients, Adam's two moments, the average."""
+        return 4 * self.parameters + 12 * self.trained + self.average_bytes
+
+    @property
+    def average_bytes(self) -> int:
+        """Float32 weights of `train.average`."""
+        return 4 * self.trained if self.settings.average else 0
 
     @property
     def checkpoint_bytes(self) -> int:
         """Weights and moments that a checkpoint holds: with adapters, nothing of the base."""
         whole = self.trained if self.part.lora is not None else self.parameters
-        return 4 * whole + 8 * self.trained
+        return 4 * whole + 8 * self.trained + self.average_bytes
 
 
 def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
