@@ -16,6 +16,7 @@ from nlpkit.report import history, page
 from nlpkit.runs import seeds
 from nlpkit.train import best_evaluation, loop
 from nlpkit.train.log import QUIET, Log, Metrics
+from nlpkit.train.overfitting import Overfitting
 from tests import _tiny, _tiny_tasks
 
 _NAN = float("nan")
@@ -52,7 +53,10 @@ def _run(path: Path, best_by: str, draw: random.Random) -> loop.State:
     (path / "recipe.yaml").write_text(f"name: x\ntrain: {{steps: 30, best_by: {best_by}}}\n")
     settings = SimpleNamespace(best_by=best_by, patience=None, steps=30)
     job: Any = SimpleNamespace(
-        settings=settings, log=Log(QUIET), metrics=Metrics(path / "metrics.jsonl", 0, 0)
+        settings=settings,
+        log=Log(QUIET),
+        metrics=Metrics(path / "metrics.jsonl", 0, 0),
+        overfitting=Overfitting(),
     )
     state = loop.State()
     for step in range(1, 31):
