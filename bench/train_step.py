@@ -182,34 +182,42 @@ class _Plain:
                 self._step(examples[start : start + self.batch])
 
     def _step(self, examples: list[dict[str, np.ndarray]]) -> None:
-        longest = max(len(example["input_ids"]) for example in examples)
-
-        def padded(name: str, value: int) -> torch.Tensor:
-            rows = [
-                np.pad(e[name], (0, longest - len(e[name])), constant_values=value)
-                for e in examples
-            ]
-            return torch.from_numpy(np.stack(rows))
-
-        ids, segment, context = padded("input_ids", 0), padded("segment", 0), padded("context", 0)
-        labels = padded("labels", -100)
-        sizes = torch.tensor([len(example["input_ids"]) for example in examples])
-        real = torch.arange(longest)[None] < sizes[:, None]
-        place = torch.arange(longest)
-        mask = context[:, None, :] | (~context[:, :, None] & (place[None, :] <= place[:, None]))
-        mask = mask & real[:, None, :]
-        body = self.model.cpmant
-        position = place.repeat(len(examples), 1)
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
-            bias = body.position_bias(position, position, segment, segment)
-            hidden = body.input_embedding(ids) + body.segment_embedding(segment)
-            hidden, _, _ = body.encoder(hidden, mask, bias)
-            logits = self.model.lm_head(hidden)
-        loss = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100)
+        loss = plain_loss(self.model, examples, self.bf16)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
+
+
+def plain_loss(
+    model: CpmAntForCausalLM, examples: list[dict[str, np.ndarray]], bf16: bool, device: str = "cpu"
+) -> torch.Tensor:
+    """Return the mean loss of the targets of a padded batch, with all its logits."""
+    ids, segment, context, labels = (
+        padded(examples, name, value, device)
+        for name, value in (("input_ids", 0), ("segment", 0), ("context", 0), ("labels", -100))
+    )
+    place = torch.arange(ids.shape[1], device=device)
+    real = place < torch.tensor([[len(e["input_ids"])] for e in examples], device=device)
+    mask = context[:, None, :] | (~context[:, :, None] & (place[None, :] <= place[:, None]))
+    mask = mask & real[:, None, :]
+    body = model.cpmant
+    position = place.repeat(len(examples), 1)
+    with torch.autocast(device, torch.bfloat16, enabled=bf16):
+        bias = body.position_bias(position, position, segment, segment)
+        hidden = body.input_embedding(ids) + body.segment_embedding(segment)
+        hidden, _, _ = body.encoder(hidden, mask, bias)
+        logits = model.lm_head(hidden)
+    return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100)
+
+
+def padded(
+    examples: list[dict[str, np.ndarray]], name: str, value: int, device: str
+) -> torch.Tensor:
+    """Return a field of the examples as (B, T), `value` where an example has ended."""
+    longest = max(len(example["input_ids"]) for example in examples)
+    rows = [np.pad(e[name], (0, longest - len(e[name])), constant_values=value) for e in examples]
+    return torch.from_numpy(np.stack(rows)).to(device)
 
 
 def _print(

@@ -74,7 +74,9 @@ def pretrain(
     *sets: str,
     stop: StopFlag | None = None,
     allow_change: bool = False,
+    resume: str = "auto",
     verbosity: int = QUIET,
+    device: str = "cpu",
 ) -> Path:
     """Run the recipe in this process; return the final checkpoint."""
     from accelerate.state import AcceleratorState
@@ -89,21 +91,23 @@ def pretrain(
         return pretrain.pretrain(
             resolved,
             directory,
-            device="cpu",
-            resume="auto",
+            device=device,
+            resume=resume,
             log=Log(verbosity),
             stop=stop or StopFlag(),
         )
 
 
-def pretrain_with_stops(path: Path, out: Path, reads: list[int], *sets: str) -> Path:
+def pretrain_with_stops(
+    path: Path, out: Path, reads: list[int], *sets: str, device: str = "cpu"
+) -> Path:
     """Run the recipe, stopped after so many looks at the flag, again and again, then to its end."""
     for count in reads:
         try:
-            pretrain(path, out, *sets, stop=StopAfter(count))
+            pretrain(path, out, *sets, stop=StopAfter(count), device=device)
         except NlpkitError:
             continue
-    return pretrain(path, out, *sets)
+    return pretrain(path, out, *sets, device=device)
 
 
 def reseal(checkpoint: Path, name: str, text: str) -> None:

@@ -10,8 +10,6 @@ from nlpkit import attention, registry
 from nlpkit.attention.contract import Choice
 from nlpkit.attention.kinds import full
 from nlpkit.attention.layout import Layout
-from nlpkit.errors import Unsupported
-from tests import _attention
 from tests._attention import (
     HEADS,
     KINDS,
@@ -95,24 +93,6 @@ def test_attention_flex_on_cpu_forward_equals_reference(kind, pack):
     with torch.no_grad():
         expected, got = (attend(*(x.detach() for x in qkv)) for attend in run)
     _assert_near([got], [expected], 1e-5)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("pack", ["ragged", "equal", "many", "long"])
-@pytest.mark.parametrize(
-    ("kind", "backend"),
-    [(k, b) for k in KINDS for b in ("flash", "varlen", "flex", "sdpa")],
-)
-def test_attention_on_gpu_equals_reference(kind, backend, pack, monkeypatch):
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
-    monkeypatch.setattr(_attention, "WIDTH", 32)
-    dtype = torch.bfloat16
-    try:
-        got = _results(kind, backend, PACKS[pack], dtype, device="cuda")
-    except Unsupported as error:
-        pytest.skip(str(error))
-    _assert_near(got, _results(kind, "reference", PACKS[pack], dtype, device="cuda"), 3e-2)
 
 
 # --- the formula itself ----------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Backends for a GPU, as far as a machine without one can show them.
 
 Fake tensors say they are on `cuda` and have shapes and types, but no values; a torch without CUDA
-can neither index them nor take their gradients, so these calls are the ones of fused kernels.
+can neither index them nor take their gradients, so these calls are the ones of fused kernels
+(flex: `test_attention_flex_fake_gpu.py`, in a process with a device that computes nothing).
 FlexAttention is compiled here for the CPU, where torch compiles its forward pass.
 """
 

@@ -5,11 +5,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from pydantic import BaseModel
 
 from nlpkit import cli, completion, registry
+from nlpkit.config import FrozenConfig
 from nlpkit.recipe import packaged, sections
 from nlpkit.train import settings as train_settings
 from tests._scores import make_folder
@@ -35,7 +37,13 @@ def process(*words, shell="bash"):
 
 
 def keys(config: type[BaseModel], before: str) -> set[str]:
-    return {f"{before}.{name}=" for name in config.model_fields}
+    """The settings of a part; a section within it ends in a dot."""
+    found = set()
+    for name, field in config.model_fields.items():
+        inside = [each for each in get_args(field.annotation) if isinstance(each, type)]
+        section = any(issubclass(each, FrozenConfig) for each in inside)
+        found.add(f"{before}.{name}" + ("." if section else "="))
+    return found
 
 
 def test_completion_offers_verbs():
@@ -90,7 +98,7 @@ def test_completion_offers_the_settings_of_the_recipes_own_parts(tmp_path, monke
     assert set(ask("nlpkit", "plan", "r.yaml", *other)) == of("similarity")
     found = set(ask("nlpkit", "plan", "r.yaml", "-q", "--set", "model."))
     # A model's attention is that of the section attention.
-    own = keys(registry.load("models", "gpt").Config, "model") - {"model.attention="}
+    own = keys(registry.load("models", "gpt").Config, "model") - {"model.attention."}
     assert found == own | {"model.family="}
 
 

@@ -197,3 +197,37 @@ def test_convert_prints_the_directory_or_one_object(tmp_path: Path) -> None:
     assert result.returncode == 2
     result = _tiny.command("convert", tmp_path / "base", tmp_path / "x", "--precision", "int8")
     assert result.returncode == 2
+
+
+@all_families
+def test_average_is_the_mean_of_the_weights(family: str, tmp_path: Path) -> None:
+    for number in range(3):
+        torch.manual_seed(number)
+        _adapters.base(family, tmp_path / str(number))
+    states = [load_file(tmp_path / str(n) / hf_layout.WEIGHTS) for n in range(3)]
+    result = _tiny.command("convert", "--average", *(tmp_path / n for n in "012"), tmp_path / "out")
+    assert result.returncode == 0, result.stderr
+    mean = load_file(tmp_path / "out" / hf_layout.WEIGHTS)
+    assert mean.keys() == states[0].keys()
+    differ = 0
+    for name, tensor in mean.items():
+        each = torch.stack([state[name] for state in states]).double()
+        torch.testing.assert_close(tensor.double(), each.mean(0), atol=1e-7, rtol=1e-6)
+        differ += not torch.equal(each[0], each[1])
+    assert differ >= 5  # the three models are not the same one
+    AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+
+
+def test_average_of_different_models_is_refused(tmp_path: Path) -> None:
+    for family in ("gpt", "gpt2"):
+        _adapters.base(family, tmp_path / family)
+    with pytest.raises(FileError, match=r"gpt2: not the model of .*gpt: .* differs"):
+        convert(tmp_path / "gpt", tmp_path / "out", average=[tmp_path / "gpt2"])
+    assert not (tmp_path / "out").exists()
+    for sets, needed in (
+        (["--average", tmp_path / "gpt", tmp_path / "x"], "at least two checkpoints"),
+        ([tmp_path / "gpt", tmp_path / "gpt", tmp_path / "x"], "--average"),
+    ):
+        result = _tiny.command("convert", *sets)
+        assert result.returncode == 2
+        assert needed in result.stderr

@@ -19,7 +19,7 @@ from nlpkit.errors import UsageError
 from nlpkit.report import history, page
 from nlpkit.train.duration import batches_per_epoch, long_warmup, resolve_steps
 from nlpkit.train.log import QUIET, Log
-from nlpkit.train.optim import lr_factor
+from nlpkit.train.schedule import lr_factor
 from nlpkit.train.settings import Config
 from tests import _tiny, _tiny_tasks
 
@@ -79,6 +79,7 @@ def test_warmup_ratio_is_steps_rounded_up(ratio: float | None, steps: int, warmu
     assert (resolved.steps, resolved.warmup_steps, resolved.warmup_ratio) == (steps, warmup, None)
     assert resolved.model_dump() == given.model_dump() | {
         "warmup_steps": warmup, "warmup_ratio": None, "zero_at_last_step": False,
+            "decay_steps": 0,
     }  # fmt: skip
 
 

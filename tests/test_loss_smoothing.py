@@ -52,6 +52,26 @@ def test_loss_with_bias_and_smoothing_equals_torch(
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("e", [0.0, 0.1])
+def test_z_loss_equals_its_formula_and_is_not_in_each_loss(e: float, weighted: bool) -> None:
+    hidden, weight, bias = inputs = _inputs(torch.float64)
+    targets = torch.randint(0, V, (M,))
+    weights = torch.rand(M) if weighted else None
+    z = 0.03
+    loss_sum, token_losses = linear_cross_entropy(
+        hidden, weight, targets, weights, bias=bias, label_smoothing=e, z_loss=z
+    )
+    expected_sum, expected = _oracle(hidden, weight, bias, targets, e, weights)
+    squares = F.linear(hidden, weight, bias).logsumexp(1) ** 2
+    expected_sum = expected_sum + z * (squares if weights is None else squares * weights).sum()
+    torch.testing.assert_close(loss_sum, expected_sum, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(token_losses, expected, rtol=1e-9, atol=1e-9)
+    found = torch.autograd.grad(loss_sum, inputs)
+    for ours, theirs in zip(found, torch.autograd.grad(expected_sum, inputs), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("e", [0.0, 0.1])
 def test_loss_gradients_are_those_of_finite_differences(e: float, weighted: bool) -> None:
     targets = torch.randint(0, 13, (7,))
     weights = torch.rand(7, dtype=torch.float64) if weighted else None

@@ -8,10 +8,11 @@ import torch
 import transformers
 from torch import nn
 
-from nlpkit.train.optim import lr_factor, optimizers
+from nlpkit.train.optim import optimizers
+from nlpkit.train.schedule import lr_factor, stable_end
 from nlpkit.train.settings import ResolvedTraining
 
-SCHEDULES = ["constant", "linear", "cosine", "noam"]
+SCHEDULES = ["constant", "linear", "cosine", "noam", "wsd"]
 
 
 def _config(**settings) -> ResolvedTraining:
@@ -27,7 +28,7 @@ def test_lr_factor_rises_linearly_to_one_at_the_end_of_the_warmup(schedule: str)
     assert factors[18] == 19 / 20
     assert factors[19] == 1.0 == max(factors)
     falling = factors[19:]
-    if schedule == "constant":
+    if schedule in ("constant", "wsd"):  # without steps of decay
         assert set(falling) == {1.0}
     else:
         assert all(a > b for a, b in itertools.pairwise(falling))
@@ -68,6 +69,27 @@ def test_lr_factor_ends_at_the_smallest_ratio(schedule: str) -> None:
     # It would be reached one step after the last: 1 / 80 of the way before, and less by cosine.
     assert 0.1 < lr_factor(99, config) <= 0.1 + 0.9 / 80 + 1e-12
     assert lr_factor(60, config) == pytest.approx(0.55)  # 0.1 + 0.9 / 2
+
+
+def test_lr_factor_of_wsd_is_level_and_falls_in_a_straight_line_at_the_end() -> None:
+    config = _config(schedule="wsd", decay_steps=19, min_lr_ratio=0.2)
+    factors = [lr_factor(step, config) for step in range(1, 101)]
+    assert factors[18:81] == [19 / 20, *[1.0] * 62]  # step 19 of the warm-up, steps 20 to 81
+    # 0.2 would be reached at step 101, in 20 equal parts of 0.8 / 20.
+    assert factors[81:] == pytest.approx([1 - 0.04 * k for k in range(1, 20)], abs=1e-12)
+    assert stable_end(config) == 81
+
+
+def test_wsd_without_a_stable_part_rises_and_falls_without_a_jump() -> None:
+    config = _config(schedule="wsd", warmup_steps=60, decay_steps=70, steps=100)
+    factors = [lr_factor(step, config) for step in range(1, 101)]
+    assert factors == [min(k / 60, 1 - max(0, k - 30) / 71) for k in range(1, 101)]
+    assert 0 < factors[-1] < factors[45]
+
+
+@pytest.mark.parametrize("decay", [0, 100])
+def test_runs_of_one_part_have_no_stable_end(decay: int) -> None:
+    assert stable_end(_config(schedule="wsd", decay_steps=decay)) is None
 
 
 @pytest.mark.parametrize("d_model", [512, 4096])

@@ -71,6 +71,26 @@ def test_stopped_run_goes_on_bit_for_bit(tiny: Path, tmp_path: Path, optimizer: 
     assert losses[1] < losses[0]
 
 
+def test_two_optimizers_in_bf16_with_an_average_resume_bit_for_bit(
+    tiny: Path, tmp_path: Path
+) -> None:
+    sets = (*SHORT, MUON, "train.average=ema", "train.precision=bf16", "train.schedule=wsd")
+    whole = _tiny.pretrain(tiny, tmp_path / "whole", *sets)
+    place = _tiny.pretrain_with_stops(tiny, tmp_path / "run", [12], *sets)
+    for name in ("model.safetensors", files.OPTIMIZER_STATE, files.TRAINED):
+        assert (place / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_checkpoint_of_another_optimizer_is_not_resumed(tiny: Path, tmp_path: Path) -> None:
+    place = _tiny.pretrain(tiny, tmp_path / "run", "train.steps=4")
+    with pytest.raises(UsageError) as caught:
+        _tiny.pretrain(tiny, tmp_path / "other", MUON, resume=str(place))
+    assert str(caught.value) == (
+        f"{place.resolve()}: has the state of adamw, and train.optimizer is muon; start another "
+        f"run with init_from: {place.resolve()}"
+    )
+
+
 def test_recipe_of_a_stranger_brings_no_optimizer(tiny: Path, tmp_path: Path) -> None:
     for written in ("evil.steps", "{name: evil.steps, x: 3}"):
         path = tmp_path / "recipe.yaml"

@@ -90,6 +90,19 @@ def test_head_smooths_labels_while_it_trains_alone() -> None:
         torch.testing.assert_close(loss_sum, expected, atol=1e-4, rtol=1e-5)
 
 
+def test_head_adds_the_z_loss_while_it_trains_alone() -> None:
+    head, hidden = _Head(C), torch.randn(N, C)
+    head.z_loss = 0.1
+    targets = torch.randint(0, V, (N,))
+    logits = head.logits(hidden)
+    for mode, z in ((True, 0.1), (False, 0.0)):
+        head.train(mode)
+        loss_sum, _ = head.token_loss(hidden, torch.arange(N), targets)
+        expected = F.cross_entropy(logits, targets, reduction="sum")
+        expected = expected + z * logits.logsumexp(1).square().sum()
+        torch.testing.assert_close(loss_sum, expected, atol=1e-4, rtol=1e-5)
+
+
 def test_plain_head_is_the_table_alone() -> None:
     head, hidden = _Plain(), torch.randn(N, C)
     assert list(head.state_dict()) == ["token_embedding"]

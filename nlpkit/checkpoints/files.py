@@ -23,6 +23,9 @@ TRAINING = "training.json"  # state of the run: step, position in the data, ...
 # Replaces TRAINING in a checkpoint whose step was evaluated after it was saved.
 EVALUATED = "training.evaluated.json"
 OPTIMIZER_STATE = "optimizer.safetensors"
+# The weights that are trained, if the model of the checkpoint is their average.
+TRAINED = "trained.safetensors"
+STABLE = "stable"  # the link to the checkpoint from before the decay of the learning rate
 
 
 @dataclass(frozen=True)
@@ -33,13 +36,14 @@ class Checkpoint:
     step: int
 
 
-def _directory(run: Path) -> Path:
+def directory(run: Path) -> Path:
+    """Return the directory of the checkpoints of a run."""
     return run / "checkpoints"
 
 
 def checkpoint_path(run: Path, step: int) -> Path:
     """Return the path of the checkpoint of `step`, whether it exists or not."""
-    return _directory(run) / f"step-{step:08d}"
+    return directory(run) / f"step-{step:08d}"
 
 
 def list_checkpoints(run: Path) -> list[Checkpoint]:
@@ -49,7 +53,7 @@ def list_checkpoints(run: Path) -> list[Checkpoint]:
 
 def list_directories(run: Path) -> list[Checkpoint]:
     """Return all directories named like checkpoints, complete or not, newest step first."""
-    paths = [p for p in _directory(run).glob("step-*") if p.name[5:].isdecimal()]
+    paths = [p for p in directory(run).glob("step-*") if p.name[5:].isdecimal()]
     return sorted((Checkpoint(p, int(p.name[5:])) for p in paths), key=lambda c: -c.step)
 
 
@@ -112,7 +116,7 @@ def newest_valid(
         problems.append((checkpoint.path, problem))
     if checkpoints:
         raise FileError(
-            f"{_directory(run)}: {all_of(len(checkpoints), 'checkpoints are damaged')}: "
+            f"{directory(run)}: {all_of(len(checkpoints), 'checkpoints are damaged')}: "
             + "; ".join(f"{path.name}: {cause}" for path, cause in problems)
             + "; restore one, or start a new run with another --out"
         )
@@ -178,10 +182,10 @@ def training_file(path: Path) -> Path:
 
 
 def prune(run: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints and the best one."""
-    best = read_pointer(run, "best")
+    """Remove all but the newest `keep` checkpoints and those of the links `best` and `stable`."""
+    linked = {path.name for name in ("best", STABLE) if (path := read_pointer(run, name))}
     for checkpoint in list_checkpoints(run)[keep:]:
-        if checkpoint.path.name == (best.name if best else None):
+        if checkpoint.path.name in linked:
             continue
         if checkpoint.path.is_symlink():  # the user moved the checkpoint: only the link is removed
             with name_path_in_errors(checkpoint.path):
@@ -195,13 +199,13 @@ def prune(run: Path, keep: int) -> None:
 
 def remove_drafts(run: Path) -> None:
     """Remove the files of a killed `save` or `prune`. The caller must hold the lock of the run."""
-    for path in _directory(run).glob(".step-*"):
+    for path in directory(run).glob(".step-*"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def set_pointer(run: Path, name: str, target: Path) -> None:
     """Set the link `checkpoints/NAME` to `target`, in one rename."""
-    link, draft = _directory(run) / name, _directory(run) / f".{name}"
+    link, draft = directory(run) / name, directory(run) / f".{name}"
     with name_path_in_errors(link):
         draft.unlink(missing_ok=True)
         draft.symlink_to(target.name)
@@ -211,7 +215,7 @@ def set_pointer(run: Path, name: str, target: Path) -> None:
 
 def read_pointer(run: Path, name: str) -> Path | None:
     """Return the target of the link `checkpoints/NAME`, or None."""
-    link = _directory(run) / name
+    link = directory(run) / name
     return link.resolve() if link.is_dir() else None
 
 

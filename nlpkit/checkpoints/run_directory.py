@@ -151,8 +151,16 @@ class RunDirectory:
                     for key in changed
                 )
                 + "\ngive --out another directory, or --allow-change to continue with the new ones"
+                + self._longer(changed)
             )
         return changed
+
+    def _longer(self, changed: list[str]) -> str:
+        """Return how to make a run longer that has a checkpoint from before its decay."""
+        stable = files.directory(self.path) / files.STABLE
+        if changed not in (["train.steps"], ["train.epochs"]) or not stable.exists():
+            return ""
+        return f"; from before its decay: --resume {stable} --out another directory"
 
     def write_recipe(self, resolved: recipe.Resolved) -> None:
         """Write `recipe.yaml` with all settings, including defaults."""

@@ -7,14 +7,20 @@ import typer
 
 from nlpkit.commands._options import Common, Family, shared
 from nlpkit.disk import user_path
+from nlpkit.errors import UsageError
 
-Source = Annotated[
-    str,
+Sources = Annotated[
+    list[str],
     typer.Argument(
-        metavar="CKPT", help="a checkpoint, a run, adapters of peft, or CPM-Live's cpm-ant-10b.pt"
+        metavar="CKPT…",
+        help="a checkpoint, a run, adapters of peft, or CPM-Live's cpm-ant-10b.pt; "
+        "with --average, several",
     ),
 ]
 Out = Annotated[str, typer.Argument(metavar="OUT", help="a directory that is new or empty")]
+Average = Annotated[
+    bool, typer.Option("--average", help="write the mean of the weights of several checkpoints")
+]
 Precision = Annotated[
     Literal["fp32", "bf16", "fp16"] | None,
     typer.Option(metavar="NAME", help="fp32, bf16 or fp16; default: as the weights are stored"),
@@ -31,9 +37,10 @@ Vocabulary = Annotated[
 
 @shared("json", "quiet", "verbose")
 def command(
-    checkpoint: Source,
+    checkpoints: Sources,
     out: Out,
     common: Common,
+    average: Average = False,
     precision: Precision = None,
     config: Settings = None,
     vocab: Vocabulary = None,
@@ -41,17 +48,23 @@ def command(
 ) -> None:
     """Write a checkpoint for transformers, with adapters merged, in any precision.
 
+    With --average, the weights of OUT are the mean of those of several checkpoints of a model.
     OUT holds config.json, model.safetensors, the tokenizer and nlpkit.json. Every command of nlpkit
     opens it, and `from_pretrained` if transformers has the model. An error leaves no partial OUT.
     Prints OUT.
     """
+    if average and len(checkpoints) < 2:
+        raise UsageError("--average: give at least two checkpoints and OUT")
+    if len(checkpoints) > 1 and not average:
+        raise UsageError("several checkpoints: --average writes the mean of their weights")
     from nlpkit.runs.convert import convert
     from nlpkit.train.log import Log
 
     log = Log(common.verbosity)
     made = convert(
-        user_path(checkpoint),
+        user_path(checkpoints[0]),
         user_path(out),
+        average=[user_path(each) for each in checkpoints[1:]],
         precision=precision,
         config=_path(config),
         vocabulary=_path(vocab),

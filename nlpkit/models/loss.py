@@ -29,10 +29,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
         targets: Tensor,
         loss_weights: Tensor | None,
         label_smoothing: float,
+        z_loss: float,
         with_grad: bool,
     ) -> tuple[Tensor, Tensor]:
         wide = _wide(hidden)
-        token_losses = torch.empty(len(targets), dtype=wide, device=hidden.device)
+        token_losses, normalizers = torch.empty(2, len(targets), dtype=wide, device=hidden.device)
         of_hidden, of_weight, of_bias = (with_grad and n for n in ctx.needs_input_grad[:3])
         hidden_grad = torch.empty_like(hidden) if of_hidden else None
         weight_grad = torch.zeros_like(weight, dtype=_wide(weight)) if of_weight else None
@@ -45,10 +46,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 logits += bias
             chosen = targets[rows, None]
             normalizer = logits.logsumexp(1, keepdim=True)
+            normalizers[rows] = normalizer.squeeze(1)
             token_losses[rows] = _losses(logits, normalizer, chosen, label_smoothing).squeeze(1)
             if not (of_hidden or of_weight or of_bias):
                 continue
-            grad = _logits_grad(logits, normalizer, chosen, label_smoothing)
+            grad = _logits_grad(logits, normalizer, chosen, label_smoothing, z_loss)
             if loss_weights is not None:
                 grad *= loss_weights[rows, None]
             if bias_grad is not None:
@@ -64,7 +66,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             bias_grad = bias_grad.to(bias.dtype)
         ctx.save_for_backward(hidden_grad, weight_grad, bias_grad)
         ctx.mark_non_differentiable(token_losses)
-        weighted = token_losses if loss_weights is None else token_losses * loss_weights
+        summed = token_losses + z_loss * normalizers.square() if z_loss else token_losses
+        weighted = summed if loss_weights is None else summed * loss_weights
         return weighted.sum(dtype=torch.float64).to(wide), token_losses
 
     @staticmethod
@@ -77,7 +80,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             else (g.to(torch.promote_types(g.dtype, scale.dtype)) * scale).to(g.dtype)
             for g in ctx.saved_tensors
         )
-        return *scaled, None, None, None, None
+        return *scaled, None, None, None, None, None
 
 
 def _losses(logits: Tensor, normalizer: Tensor, chosen: Tensor, smoothing: float) -> Tensor:
@@ -89,9 +92,16 @@ def _losses(logits: Tensor, normalizer: Tensor, chosen: Tensor, smoothing: float
     return normalizer - log_likelihood
 
 
-def _logits_grad(logits: Tensor, normalizer: Tensor, chosen: Tensor, smoothing: float) -> Tensor:
-    """Return p - (1 - e) * one_hot - e / V (M', V); overwrites the logits."""
+def _logits_grad(
+    logits: Tensor, normalizer: Tensor, chosen: Tensor, smoothing: float, z_loss: float
+) -> Tensor:
+    """Return (1 + 2 * z * normalizer) * p - (1 - e) * one_hot - e / V (M', V).
+
+    It overwrites the logits.
+    """
     grad = logits.sub_(normalizer).exp_()
+    if z_loss:
+        grad *= 1 + 2 * z_loss * normalizer
     grad.scatter_add_(1, chosen, torch.full_like(normalizer, smoothing - 1))
     if smoothing:
         grad -= smoothing / logits.shape[1]
@@ -106,6 +116,7 @@ def linear_cross_entropy(
     *,
     bias: Tensor | None = None,
     label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Return the summed cross entropy of `hidden @ weight.T + bias`, and the losses (M,), detached.
 
@@ -118,8 +129,11 @@ def linear_cross_entropy(
         label_smoothing: e in [0, 1]; the target's share is 1 - e, and e is spread evenly over the
             vocabulary (Szegedy et al. 2016, sec. 7; Vaswani et al. 2017, sec. 5.4), as in
             `torch.nn.functional.cross_entropy`.
+        z_loss: z; the sum also has z * (log of the normalizer)^2 of each target, which keeps logits
+            near 0 (Chowdhery et al. 2022, PaLM, sec. 5). The losses (M,) do not.
     """
     # Inside `forward`, gradients are always off, and `needs_input_grad` ignores `no_grad`.
     return _LinearCrossEntropy.apply(
-        hidden, weight, bias, targets, loss_weights, label_smoothing, torch.is_grad_enabled()
+        *(hidden, weight, bias, targets, loss_weights, label_smoothing, z_loss),
+        torch.is_grad_enabled(),
     )

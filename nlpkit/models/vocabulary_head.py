@@ -15,6 +15,7 @@ class TiedHead(nn.Module):
     """`token_loss` and `logits` of a model whose output table is by default `token_embedding`."""
 
     token_embedding: Tensor  # (V, E)
+    z_loss = 0.0  # `train.z_loss`
 
     def output_table(self) -> Tensor:
         """Return the table of the output, (V, E): that of the input, unless they are not tied."""
@@ -42,7 +43,8 @@ class TiedHead(nn.Module):
         """Return the summed cross entropy of `targets` (M,), and the losses (M,), detached.
 
         `index` (M,) are the targets' rows of `hidden` (N, C); `loss_weights` (M,) are the weights
-        in the sum. Labels are smoothed only in training mode, not for held-out perplexity.
+        in the sum. Labels are smoothed, and `z_loss` added, only in training mode, not for held-out
+        perplexity.
         """
         return linear_cross_entropy(
             self.output_states(hidden[index]),
@@ -51,6 +53,7 @@ class TiedHead(nn.Module):
             loss_weights,
             bias=self.output_bias(),
             label_smoothing=label_smoothing if self.training else 0.0,
+            z_loss=self.z_loss if self.training else 0.0,
         )
 
     def logits(self, hidden: Tensor) -> Tensor:

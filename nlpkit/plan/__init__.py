@@ -82,14 +82,19 @@ class Plan:
 
     @property
     def state_bytes(self) -> int:
-        """Float32 weights; of what is trained also gradients and the optimizers' state."""
-        return 4 * (self.parameters + self.trained) + self.optimizer_bytes
+        """Float32 weights; of what is trained also gradients, optimizers' state and the average."""
+        return 4 * (self.parameters + self.trained) + self.optimizer_bytes + self.average_bytes
+
+    @property
+    def average_bytes(self) -> int:
+        """Float32 weights of `train.average`."""
+        return 4 * self.trained if self.settings.average else 0
 
     @property
     def checkpoint_bytes(self) -> int:
         """Weights and optimizers' state of a checkpoint: with adapters, nothing of the base."""
         whole = self.trained if self.part.lora is not None else self.parameters
-        return 4 * whole + self.optimizer_bytes
+        return 4 * whole + self.optimizer_bytes + self.average_bytes
 
 
 def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:

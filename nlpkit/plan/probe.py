@@ -137,6 +137,7 @@ def probe(plan: Plan) -> dict[str, Any]:
                 longest_peak = memory.used(plan.device)[1]
                 _measure_time(trial, times)
                 found.peak = _peak_of_run(longest_peak, memory.used(plan.device)[1], plan.device)
+                found.peak += plan.average_bytes
                 found.fits = found.peak <= found.limit
         except (RuntimeError, MemoryError) as error:
             if not memory.is_shortage(error):
@@ -186,7 +187,7 @@ def _measure_memory(trial: _Trial, found: Memory) -> None:
     trial.train(first)
     found.per_token = (memory.used(device)[1] - before) / first.tokens
     trial.update()
-    found.state = memory.used(device)[0] + 4 * plan.trained
+    found.state = memory.used(device)[0] + 4 * plan.trained + plan.average_bytes
     parts = [heavy[0][: len(heavy[0]) // n] for n in (16, 4) if len(heavy[0]) >= n]
     taken: list[float] = []
     for items in [*parts, *heavy]:

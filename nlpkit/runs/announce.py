@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from nlpkit.checkpoints import files
 from nlpkit.data.items import Items
 from nlpkit.data.store import Corpus
 from nlpkit.plural import number_of
@@ -15,6 +16,7 @@ from nlpkit.train.duration import long_warmup
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.optim import groups
 from nlpkit.train.optimizers.contract import line
+from nlpkit.train.schedule import stable_end
 from nlpkit.train.state import State
 
 
@@ -102,6 +104,11 @@ def _left_out(data: Data) -> dict[str, int]:
 def conclude(run: Run, state: State, held_out: HeldOut | None) -> None:
     """Log the number of steps and the best evaluation."""
     run.log.info(f"finished {number_of(state.step, 'steps')}, {number_of(state.tokens, 'tokens')}")
+    if stable_end(run.settings):
+        run.log.info(
+            "to train for longer, go on from the end of the stable part: train.steps=MORE, "
+            f"--resume {files.directory(run.directory.path) / files.STABLE} --out ANOTHER_DIRECTORY"
+        )
     if held_out is None or run.data.valid is None:
         return
     best_by = run.resolved.recipe.train.best_by

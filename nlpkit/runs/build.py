@@ -90,7 +90,7 @@ def _train_prompt_only(model: Any, start: int, stop: int) -> None:
         parameter.requires_grad_(parameter is model.prompt_embedding)
     mask = torch.zeros(len(model.prompt_embedding), 1)
     mask[start:stop] = 1.0
-    # Without decay, Adam does not change rows whose gradient is always 0.
+    # Without decay, no optimizer changes rows whose gradient is always 0.
     model.prompt_embedding.register_hook(lambda gradient: gradient * mask.to(gradient.device))
 
 

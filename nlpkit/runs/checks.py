@@ -101,6 +101,8 @@ def check_training(resolved: Resolved, objective: Any) -> tuple[int, int] | None
     settings, name = resolved.recipe.train, resolved.recipe.objective[0].name
     predicts = isinstance(objective, Task) and type(objective).predict is not Task.predict
     figures = ("loss", *(objective.metrics if predicts else ()))  # other scores need generated text
+    if settings.z_loss and not objective.predicts_text:
+        raise UsageError(f"train.z_loss: objective {name} predicts no tokens; remove the setting")
     if settings.best_by not in figures:
         raise UsageError(
             f"train.best_by: objective {name} has no {settings.best_by} during training; it has "

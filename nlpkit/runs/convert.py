@@ -2,8 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ class _Weights:
     path: Path
     settings: dict[str, Any]
     tensors: dict[str, Tensor]
+    heads: dict[str, Tensor]  # of layers that an objective owns
     precision: torch.dtype  # of the stored tensors
 
 
@@ -49,12 +50,14 @@ def convert(
     config: Path | None = None,
     vocabulary: Path | None = None,
     family: str | None = None,
+    average: Sequence[Path] = (),
     info: Callable[[str], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Write the checkpoint `source` to `out`, atomically; return facts about the result.
 
     Args:
+        average: other checkpoints of the same model; the weights of `out` are the mean of all.
         precision: fp32, bf16 or fp16; None: as stored (fp32 for an original release).
         config: settings of an original release, if they are not in the same directory.
         vocabulary: file or directory of the tokenizer, if it is not with the weights.
@@ -67,6 +70,8 @@ def convert(
     _check_free(out)
     requested = PRECISIONS[precision] if precision is not None else None
     old = _read(source, requested, config, family, info)
+    if average:
+        old = _mean([old, *(_read(each, requested, config, family, info) for each in average)])
     family, _ = family_of(old.settings, old.path, family)
     loaded = hf_layout.converted(family, old.path, old.settings, old.tensors)
     for line in loaded.warnings("not written"):
@@ -99,11 +104,10 @@ def convert(
         folders[folder] = settings, cast
     notes = {**any_layout.read_notes(old.path), "nlpkit": __version__}
     notes.pop("base", None)
-    heads = objective_heads.read(old.path)
 
     def write(directory: Path) -> None:
         hf_layout.write_folders(directory, folders)
-        objective_heads.write(directory, {n: _cast(n, t, dtype) for n, t in heads.items()})
+        objective_heads.write(directory, {n: _cast(n, t, dtype) for n, t in old.heads.items()})
         if tokenizer is not None:
             tokenizer_files.save(tokenizer, directory, token_types=loaded.config.pairs)
         hf_layout.write_notes(directory, notes)
@@ -145,7 +149,7 @@ def _read(
     if release is not None:
         dtype = requested or torch.float32
         info(f"{release.weights}: original release, settings from {release.settings}")
-        return _Weights(source, *release.read(dtype), dtype)
+        return _Weights(source, *release.read(dtype), {}, dtype)
     if config is not None:
         raise UsageError(
             f"--config: {source} is not an original release, and has its own config.json"
@@ -159,7 +163,57 @@ def _read(
     # Merged weights stay in float32 until the end, so that they are rounded only once.
     kinds = {tensor.dtype for tensor in tensors.values() if tensor.dtype in PRECISIONS.values()}
     stored = min(kinds, key=lambda kind: kind.itemsize, default=torch.float32)
-    return _Weights(path, settings, tensors, stored)
+    return _Weights(path, settings, tensors, objective_heads.read(path), stored)
+
+
+def _mean(all_weights: Sequence[_Weights]) -> _Weights:
+    """Return the mean of the weights of several checkpoints, with the rest of the first one.
+
+    Raises:
+        FileError: they are not checkpoints of the same model.
+    """
+    first = all_weights[0]
+    tokenizers = [_fingerprint(each.path) for each in all_weights]
+    for each, tokenizer in zip(all_weights[1:], tokenizers[1:], strict=True):
+        if key := _difference(first.settings, each.settings):
+            raise FileError(f"{each.path}: not the model of {first.path}: {key} differs")
+        if tokenizer != tokenizers[0]:
+            raise FileError(f"{each.path}: its tokenizer is not that of {first.path}")
+        for mine, theirs in ((first.tensors, each.tensors), (first.heads, each.heads)):
+            shapes = [{name: t.shape for name, t in found.items()} for found in (mine, theirs)]
+            if key := _difference(*shapes):
+                raise FileError(f"{each.path}: not the model of {first.path}: {key} differs")
+    return replace(
+        first,
+        tensors=_means([each.tensors for each in all_weights]),
+        heads=_means([each.heads for each in all_weights]),
+    )
+
+
+def _means(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the mean of each tensor in float32; integers are those of the first state."""
+    means = {}
+    for name, first in states[0].items():
+        means[name] = first
+        if first.is_floating_point():
+            total = sum((state[name].double() for state in states), torch.zeros(1).double())
+            means[name] = (total / len(states)).float().reshape(first.shape)
+    return means
+
+
+def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """Return the first key with different values, or None."""
+    keys = sorted(one.keys() | other.keys())
+    return next((key for key in keys if one.get(key) != other.get(key)), None)
+
+
+def _fingerprint(path: Path) -> str | None:
+    """Return the fingerprint of the tokenizer of a checkpoint, or None if it has none."""
+    home = any_layout.tokenizer_home(path)
+    try:
+        return tokenizer_files.load(home)[1].fingerprint()
+    except FileError:
+        return None
 
 
 def _tokenizer(

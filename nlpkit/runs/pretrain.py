@@ -9,6 +9,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from nlpkit.runs.parts import token_characters
 from nlpkit.runs.resume import named_checkpoint, restore, save
 from nlpkit.runs.run import Run, Training, from_first
 from nlpkit.train import machine
+from nlpkit.train.average import Average
 from nlpkit.train.duration import resolve_steps
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
@@ -70,6 +72,11 @@ def pretrain(
     if run.data.held_out is not None:
         held_out = HeldOut(run.data.held_out, budget, token_characters(run.data.tokenizer))
 
+    def evaluate(progress: float) -> dict[str, Any] | None:
+        assert held_out is not None
+        with run.averaged():
+            return held_out.evaluate(run.training, accelerator, stop, log.evaluating, progress)
+
     def stream(state: State) -> Iterator[Step]:
         source = Stream(
             run.data.examples,
@@ -93,14 +100,11 @@ def pretrain(
         accelerator=accelerator,
         training=run.training,
         optimizers=run.optimizers,
+        average=run.average,
         settings=settings,
         seed=resolved.recipe.seed,
         steps=stream,
-        evaluate=(
-            (lambda p: held_out.evaluate(run.training, accelerator, stop, log.evaluating, p))
-            if held_out
-            else None
-        ),
+        evaluate=evaluate if held_out else None,
         save=lambda state, best: save(run, state, best),
         log=log,
         metrics=_metrics(directory, state, trackers) if trackers else None,
@@ -223,8 +227,15 @@ def prepare(
     training_settings = resolve_steps(settings, Stream(data.examples, **packing))
     torch.manual_seed(resolved.recipe.seed)
     model = build.build_model(part, data.vocab_size, resolved.recipe.attention.backend)
+    if settings.z_loss:  # the objective predicts tokens: `checks.check_training`
+        model.z_loss = settings.z_loss
     unwrapped = Training(model, data.objective)
     expect_unused(accelerator, unwrapped, data.examples.batch(np.arange(1), 0))
     training, *prepared = accelerator.prepare(unwrapped, *optimizers(model, training_settings))
-    made = [each.optimizer for each in prepared]
-    return Run(resolved, training_settings, directory, part, data, accelerator, training, made, log)
+    average = None
+    if (section := training_settings.average) is not None:
+        average = Average(training, section, training_settings.steps)
+    return Run(
+        *(resolved, training_settings, directory, part, data, accelerator),
+        *(training, [each.optimizer for each in prepared], average, log),
+    )

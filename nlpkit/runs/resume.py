@@ -31,6 +31,7 @@ from nlpkit.runs import build, vocabulary
 from nlpkit.runs.finite import check_finite, find_problem
 from nlpkit.runs.run import Run, from_first
 from nlpkit.train import snapshot
+from nlpkit.train.schedule import stable_end
 from nlpkit.train.state import State
 
 
@@ -51,6 +52,7 @@ def restore(run: Run, resume: str) -> State:
     # Checkpoints of older versions do not have this setting.
     zero_at_last_step = saved.get("zero_at_last_step", True)
     run.settings = run.settings.model_copy(update={"zero_at_last_step": zero_at_last_step})
+    _check_optimizer(run, checkpoint.path, saved.get("optimizer", "adamw"))
     if saved["data"] != run.data.fingerprint:
         raise UsageError(_changed_data(run, checkpoint.path))
     weights = {**_weights(run, checkpoint.path), **objective_heads.read(checkpoint.path)}
@@ -59,12 +61,20 @@ def restore(run: Run, resume: str) -> State:
     except (SafetensorError, OSError) as error:
         raise FileError(f"{checkpoint.path / files.OPTIMIZER_STATE}: {error}") from error
     try:
+        if (trained := checkpoint.path / files.TRAINED).is_file():
+            if run.average:  # the weights of the model are the average
+                snapshot.restore(run.training, run.optimizers, weights, optimizer_state)
+                run.average.restore()
+            weights = load_file(trained)
         snapshot.restore(run.training, run.optimizers, weights, optimizer_state)
     except (KeyError, RuntimeError) as error:  # a tensor is missing, or has another shape
         raise FileError(
             f"{checkpoint.path}: does not fit the model of the recipe: {error}"
         ) from error
     if run.accelerator.is_main_process:
+        if not files.list_directories(run.directory.path):  # from a checkpoint of another run
+            _write_start(run)
+            run.directory.set_status(resumed_from=str(checkpoint.path))
         _set_pointers(run, checkpoint, state)
         # With --allow-change, or finished with weights that are not finite, it has steps to do.
         run.directory.set_status(finished=False, steps=run.settings.steps)
@@ -77,6 +87,16 @@ def restore(run: Run, resume: str) -> State:
             "to rounding, not bit for bit"
         )
     return state
+
+
+def _check_optimizer(run: Run, checkpoint: Path, then: str) -> None:
+    """Raise `UsageError` if the state of a checkpoint is that of another optimizer."""
+    now = run.settings.optimizer.name
+    if then != now:
+        raise UsageError(
+            f"{checkpoint}: has the state of {then}, and train.optimizer is {now}; start another "
+            f"run with init_from: {checkpoint}"
+        )
 
 
 def _changed_data(run: Run, checkpoint: Path) -> str:
@@ -111,9 +131,10 @@ def _weights(run: Run, path: Path) -> dict[str, Tensor]:
 
 def _checkpoint_to_resume(run: Run, resume: str) -> files.Checkpoint | None:
     path = run.directory.path
-    if resume == "auto":
-        return files.newest_valid(path, run.log.warn, find_problem)
     named = named_checkpoint(resume)
+    begun = files.list_directories(path) and run.directory.status().get("resumed_from")
+    if resume == "auto" or (named and begun == str(named.resolve())):
+        return files.newest_valid(path, run.log.warn, find_problem)
     if named is not None:
         return _valid(run, named)
     if files.list_directories(path):
@@ -180,6 +201,8 @@ def _set_pointers(run: Run, checkpoint: files.Checkpoint, state: State) -> None:
         files.set_pointer(path, "latest", checkpoint.path)
         if state.best_step == checkpoint.step:
             files.set_pointer(path, "best", checkpoint.path)
+        if checkpoint.step == stable_end(run.settings):
+            files.set_pointer(path, files.STABLE, checkpoint.path)
 
 
 def _write_start(run: Run) -> None:
@@ -211,16 +234,25 @@ def save(run: Run, state: State, best: bool) -> None:
     path, best_by = run.directory.path, run.settings.best_by
     existing = {c.step: c for c in files.list_checkpoints(path)}.get(state.step)
     if existing is None:
-        weights = snapshot.weights(run.training)
-        check_finite(state.step, weights)
-        optimizer_state = snapshot.optimizer_state(run.training, run.optimizers)
-        if run.accelerator.is_main_process:
-            _write(run, state, weights, optimizer_state)
+        others = {files.OPTIMIZER_STATE: snapshot.optimizer_state(run.training, run.optimizers)}
+        if run.average and run.average.mean:
+            trained = snapshot.weights(run.training)
+            check_finite(state.step, trained)
+            # Copies: on a CPU, the tensors are those of the model, which now take the average.
+            others[files.TRAINED] = {name: each.clone() for name, each in trained.items()}
+        with run.averaged():
+            weights = snapshot.weights(run.training)
+            check_finite(state.step, weights)
+            if run.accelerator.is_main_process:
+                _write(run, state, weights, others)
     elif run.accelerator.is_main_process and _training(existing.path, best_by)[1] != state:
         files.amend(existing.path, files.EVALUATED, _state_text(run, state))
     if run.accelerator.is_main_process:
+        saved = files.checkpoint_path(path, state.step)
         if best:
-            files.set_pointer(path, "best", files.checkpoint_path(path, state.step))
+            files.set_pointer(path, "best", saved)
+        if state.step == stable_end(run.settings):
+            files.set_pointer(path, files.STABLE, saved)
         files.prune(path, run.settings.keep)
     run.accelerator.wait_for_everyone()
 
@@ -242,13 +274,16 @@ def _keep_tokenizer(run: Run) -> None:
 
 
 def _write(
-    run: Run, state: State, weights: dict[str, Tensor], optimizer_state: dict[str, Tensor]
+    run: Run, state: State, weights: dict[str, Tensor], others: dict[str, dict[str, Tensor]]
 ) -> None:
+    """Write a checkpoint of a model with these weights; `others` are tensors by file."""
+
     def write(directory: Path) -> None:
         _write_model(run, directory, weights, state.step / run.settings.steps)
         if run.data.tokenizer is not None:
             tokenizer_files.save(run.data.tokenizer, directory, token_types=run.part.config.pairs)
-        hf_layout.save_tensors(directory / files.OPTIMIZER_STATE, optimizer_state)
+        for name, tensors in others.items():
+            hf_layout.save_tensors(directory / name, tensors)
         (directory / files.TRAINING).write_text(_state_text(run, state), encoding="utf-8")
 
     _keep_tokenizer(run)
@@ -308,6 +343,7 @@ def _state_text(run: Run, state: State) -> str:
     content = {
         "state": state.to_json(),
         "best_by": run.settings.best_by,
+        "optimizer": run.settings.optimizer.name,
         "zero_at_last_step": run.settings.zero_at_last_step,
         "data": run.data.fingerprint,
         "nlpkit": __version__,

@@ -1,6 +1,7 @@
 """The parts of a run that is ready to train."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from nlpkit.objectives._task import Task
 from nlpkit.objectives.contract import Objective, forward
 from nlpkit.recipe import Resolved
 from nlpkit.runs.parts import Data, ModelPart
+from nlpkit.train.average import Average
 from nlpkit.train.log import Log
 from nlpkit.train.settings import ResolvedTraining
 
@@ -52,12 +54,17 @@ class Run:
     accelerator: Accelerator
     training: nn.Module
     optimizers: list[Optimizer]
+    average: Average | None
     log: Log
 
     @property
     def unwrapped(self) -> Training:
         """The training module without the wrappers of accelerate."""
         return self.accelerator.unwrap_model(self.training)
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Return a context in which the model has the average of its weights, if there is one."""
+        return self.average.applied() if self.average else nullcontext()
 
 
 def from_first(processes: PartialState, compute: Callable[[], T]) -> T:

@@ -1,6 +1,6 @@
-"""The length of a run: converts `epochs` and `warmup_ratio` to numbers of steps.
+"""The length of a run: converts `epochs`, `warmup_ratio` and `decay_ratio` to numbers of steps.
 
-Both are rounded up, as in `transformers`, but in exact arithmetic: 7 % of 100 steps are 7. The
+All are rounded up, as in `transformers`, but in exact arithmetic: 7 % of 100 steps are 7. The
 recipe keeps the original settings; loop, learning rate and plan only use steps.
 """
 
@@ -26,7 +26,9 @@ def batches_per_epoch(stream: Stream) -> Fraction:
 
 
 def resolve_steps(settings: Config, stream: Stream) -> ResolvedTraining:
-    """Return the settings with `steps` and `warmup_steps`; `epochs` and `warmup_ratio` are None.
+    """Return the settings with `steps`, `warmup_steps` and `decay_steps`.
+
+    `epochs` and `warmup_ratio` are None then.
 
     The batches of `stream` are planned only if the length is given in epochs.
     """
@@ -35,7 +37,14 @@ def resolve_steps(settings: Config, stream: Stream) -> ResolvedTraining:
         epochs = _exact(settings.epochs or 0)
         steps = math.ceil(epochs * batches_per_epoch(stream) / settings.batches_per_step)
     warmup = settings.warmup_steps or math.ceil(_exact(settings.warmup_ratio or 0) * steps)
-    filled = {"steps": steps, "warmup_steps": warmup, "epochs": None, "warmup_ratio": None}
+    decay = settings.decay_ratio if settings.schedule == "wsd" else 0
+    filled = {
+        "steps": steps,
+        "warmup_steps": warmup,
+        "decay_steps": math.ceil(_exact(decay) * steps),
+        "epochs": None,
+        "warmup_ratio": None,
+    }
     return ResolvedTraining.model_validate(settings.model_dump() | filled)
 
 

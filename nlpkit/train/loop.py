@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -20,10 +20,13 @@ from nlpkit.data.loader import Step
 from nlpkit.data.pack import Batch
 from nlpkit.errors import DataError, DivergedError, OutOfMemory
 from nlpkit.train import best_evaluation
+from nlpkit.train.average import Average
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.losses import LossSums, reduced
 from nlpkit.train.memory import used
-from nlpkit.train.optim import lr_factor, set_rates
+from nlpkit.train.optim import set_rates
+from nlpkit.train.overfitting import Overfitting
+from nlpkit.train.schedule import lr_factor, stable_end
 from nlpkit.train.settings import ResolvedTraining
 from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import State
@@ -42,6 +45,7 @@ class Job:
     accelerator: Accelerator
     training: nn.Module
     optimizers: Sequence[torch.optim.Optimizer]
+    average: Average | None
     settings: ResolvedTraining
     seed: int
     steps: Callable[[State], Iterator[Step]]
@@ -50,6 +54,7 @@ class Job:
     log: Log
     metrics: Metrics | None
     stop: StopFlag
+    overfitting: Overfitting = field(default_factory=Overfitting)
 
 
 def train(job: Job, state: State) -> State:
@@ -81,6 +86,7 @@ def train(job: Job, state: State) -> State:
                 speed.add(record["tokens"] - state.tokens)
                 state.step, state.tokens = record["step"], record["tokens"]
                 state.position = step.after
+                job.overfitting.add(record["loss"])
                 _report(job, state, record, speed)
                 _finish_step(job, state)
                 speed.start()  # after evaluating and saving, which are not measured
@@ -108,8 +114,8 @@ def _finish_step(job: Job, state: State) -> None:
             _save_and_stop(job, state)
         else:
             improved = _note_evaluation(job, state, figures)
-    ended = is_over(state, job.settings)
-    if state.step and (ended or improved or state.step % job.settings.save_every == 0):
+    due = improved or state.step == stable_end(job.settings) or is_over(state, job.settings)
+    if state.step and (due or state.step % job.settings.save_every == 0):
         job.save(state, improved)
 
 
@@ -177,6 +183,8 @@ def _take_step(job: Job, state: State, step: Step) -> dict[str, Any] | None:
     for optimizer in job.optimizers:
         optimizer.step()
     _zero_grad(job)
+    if job.average:
+        job.average.update(number)
     return {
         "step": number,
         "tokens": state.tokens + int(tokens),
@@ -242,6 +250,8 @@ def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
     if figures["bits_per_character"] is not None:
         news += f"  bits/character {figures['bits_per_character']:.3f}"
     job.log.info(f"held-out at step {state.step}: {news}{'  best' if improved else ''}")
+    if warning := job.overfitting.warning(state.step, figures["loss"]):
+        job.log.warn(warning)
     if is_over(state, job.settings) and state.step < job.settings.steps:
         job.log.info(
             f"no improvement in {job.settings.patience} evaluations: "

@@ -32,6 +32,26 @@ class Optimizer(Part):
         return cast(OptimizerPart, registry.load(FOLDER, self.name))
 
 
+class AverageConfig(FrozenConfig):
+    """The average of the weights that is judged and saved in place of the weights."""
+
+    name: Literal["ema", "last"] = Field(
+        description="ema: exponential moving average; last: mean of the last checkpoints"
+    )
+    decay: float = Field(
+        0.999, gt=0, lt=1, description="ema: the old average's share in the new one"
+    )
+    checkpoints: int = Field(5, gt=0, description="last: the number of averaged checkpoints")
+    every: int = Field(
+        10, gt=0, description="last: steps between them; the last one is that of the last step"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, settings: Any) -> Any:
+        return {"name": settings} if isinstance(settings, str) else settings
+
+
 class Config(FrozenConfig):
     """Length, learning rate, precision and checkpoints of training."""
 
@@ -64,21 +84,40 @@ class Config(FrozenConfig):
         description="what makes a step of the gradients: a name, or name and settings",
     )
     lr: float = Field(1e-3, gt=0, description="peak learning rate")
-    schedule: Literal["constant", "linear", "cosine", "noam"] = Field(
-        "noam", description="shape of the learning rate after the warm-up"
+    schedule: Literal["constant", "linear", "cosine", "noam", "wsd"] = Field(
+        "noam",
+        description="shape of the learning rate after the warm-up; wsd: stable, then linear decay",
     )
     warmup_steps: int = Field(0, ge=0, description="steps of linear warm-up from 0 to lr")
     warmup_ratio: float | None = Field(
         None, ge=0, lt=1, description="warm-up as a share of all steps; instead of warmup_steps"
     )
     min_lr_ratio: float = Field(
-        0.0, ge=0, lt=1, description="final learning rate of linear and cosine, as a share of lr"
+        0.0,
+        ge=0,
+        lt=1,
+        description="final learning rate of linear, cosine and wsd, as a share of lr",
     )
-    weight_decay: float = Field(0.01, ge=0, description="decoupled, on matrices only")
+    decay_ratio: float = Field(
+        0.2, ge=0, le=1, description="decay of wsd at the end of the run, as a share of all steps"
+    )
+    weight_decay: float = Field(
+        0.01, ge=0, description="on matrices and tables only; decoupled, but for sgd"
+    )
     beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's first moment")
     beta2: float = Field(0.999, ge=0, lt=1, description="AdamW's second moment")
     adam_eps: float = Field(1e-8, gt=0, description="AdamW's epsilon")
     clip: float | None = Field(1.0, gt=0, description="largest gradient norm; null: no clipping")
+    z_loss: float = Field(
+        0.0,
+        ge=0,
+        description="weight of the squared logarithm of the softmax's normalizer in the loss of "
+        "each token; PaLM: 1e-4",
+    )
+    average: AverageConfig | None = Field(
+        None,
+        description="average of the weights that is judged and saved as the model: ema, or last",
+    )
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="precision of computation; auto: what is faster on this machine"
     )
@@ -144,7 +183,7 @@ class Config(FrozenConfig):
         if self.schedule == "noam" and not (self.warmup_steps or self.warmup_ratio):
             raise ValueError(
                 "schedule: noam, the default, needs warmup_steps of at least 1 or warmup_ratio; "
-                "constant, linear and cosine do not"
+                "constant, linear, cosine and wsd do not"
             )
         if self.patience and not self.eval_every:
             raise ValueError("patience: needs eval_every")
@@ -178,6 +217,7 @@ class ResolvedTraining(Config):
     """Training settings with the length in steps (see `train/duration.py`)."""
 
     steps: int = Field(gt=0, description="optimizer steps in all")
+    decay_steps: int = Field(0, ge=0, description="steps of linear decay at the end of wsd")
     zero_at_last_step: bool = Field(
         False, description="linear and cosine as in older versions, whose last step had rate 0"
     )

@@ -6,6 +6,8 @@ compiled on CUDA. On CPU it runs uncompiled, slowly, and only forward; this serv
 
 from __future__ import annotations
 
+import importlib.util
+import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -16,21 +18,48 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from nlpkit.attention.contract import Request
 
+_MAX_GRAPHS = 64  # of a function; torch's own limit is 8
+
 
 def refuses(request: Request) -> str | None:
     """Return why FlexAttention does not support this request, or None."""
     if request.dropout:
         return "dropout on the probabilities"
     if request.device.type == "cuda":
-        return "head width below 16" if request.head_dim < 16 else None
+        if request.head_dim < 16:
+            return "head width below 16"
+        if torch.cuda.get_device_capability(request.device) < (7, 0):
+            return "needs a Volta GPU or newer"  # as Triton does
+        return None if _has_triton() else "Triton is not installed (pip install triton)"
     if request.device.type != "cpu":
         return f"made for CUDA, not for {request.device.type}"
     return "no backward pass on CPU" if request.training else None
 
 
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
 @cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    # Each kind has graphs of its own, for training, for evaluation, for packs of one block and of
+    # more. Beyond the limit torch computes all pairs uncompiled, with one warning.
+    limits = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, _MAX_GRAPHS)
     return torch.compile(function)
+
+
+def _warn_of_random_order() -> None:
+    """Say what torch does not: torch's kernel adds up the gradient of a bias by atomic additions.
+
+    `zeros_and_scatter_lowering` in torch/_inductor/kernel/flex/common.py, torch 2.13.
+    """
+    if torch.are_deterministic_algorithms_enabled():
+        warnings.warn(
+            "FlexAttention sums the gradient of a learned bias in random order, so two runs differ "
+            "in their last bits; attention.backend: reference is deterministic, and slow",
+            stacklevel=3,
+        )
 
 
 def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
@@ -38,9 +67,14 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     on_gpu = request.device.type == "cuda"
     run: Any = _compiled(flex_attention) if on_gpu else flex_attention
     table = request.table
+    if on_gpu and request.training and table is not None:
+        _warn_of_random_order()
+    # Computed here, because torch does not compile a cached property: the mask of all pairs would
+    # be made tensor by tensor.
+    query_ids, key_ids = request.layout.document_ids, request.keys.document_ids
 
     def visible(_batch: Tensor, _head: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return request.visible(q, k)
+        return request.mask(q, k) & (query_ids[q] == key_ids[k])
 
     def biased(score: Tensor, _batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
         assert table is not None

@@ -1,0 +1,118 @@
+"""Averages of the weights: by torch's own, and through saving, stopping and judging."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from nlpkit.checkpoints import files
+from nlpkit.data.store import Callbacks
+from nlpkit.evaluate import held_out
+from nlpkit.generate.settings import Settings
+from nlpkit.runs.opened import open_checkpoint
+from nlpkit.train.average import Average
+from nlpkit.train.log import QUIET, Log
+from nlpkit.train.settings import AverageConfig
+from nlpkit.train.signals import StopFlag
+from tests import _tiny
+
+EMA = ("train.average={name: ema, decay: 0.8}", "train.patience=null")
+LAST = ("train.average={name: last, checkpoints: 3, every: 2}",)
+
+
+def _steps(number: int) -> tuple[nn.Module, list[Tensor]]:
+    """A layer, and its weights after each step."""
+    draw = torch.Generator().manual_seed(5)
+    return nn.Linear(3, 2), [torch.randn(2, 3, generator=draw) for _ in range(number)]
+
+
+def _set(layer: nn.Module, weight: Tensor) -> None:
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+
+
+def test_ema_is_that_of_torch_once_its_warm_up_is_over() -> None:
+    layer, steps = _steps(40)
+    average = Average(layer, AverageConfig(name="ema", decay=0.5), steps=40)
+    expected = steps[0]
+    theirs: AveragedModel | None = None
+    for number, weight in enumerate(steps, 1):
+        _set(layer, weight)
+        average.update(number)
+        # min(0.5, (1 + n) / (10 + n)) is 0.5 from n = 8 on.
+        share = 1 - min(0.5, (1 + number) / (10 + number))
+        expected = expected + share * (weight - expected)
+        if theirs is not None:
+            theirs.update_parameters(layer)
+        elif number == 8:
+            _set(layer, expected)
+            theirs = AveragedModel(layer, multi_avg_fn=get_ema_multi_avg_fn(0.5))
+            theirs.update_parameters(layer)
+            _set(layer, weight)
+        torch.testing.assert_close(average.mean[0], expected)
+    assert theirs is not None
+    torch.testing.assert_close(average.mean[0], theirs.module.weight.detach())
+
+
+def test_last_is_the_mean_of_the_last_checkpoints() -> None:
+    layer, steps = _steps(12)
+    average = Average(layer, AverageConfig(name="last", checkpoints=3, every=2), steps=12)
+    for number, weight in enumerate(steps, 1):
+        _set(layer, weight)
+        average.update(number)
+        with average.applied():
+            counted = [steps[n - 1] for n in (8, 10, 12) if n <= number] or [weight]
+            torch.testing.assert_close(layer.weight.detach(), torch.stack(counted).mean(0))
+        assert torch.equal(layer.weight.detach(), weight)
+
+
+def test_short_form_and_wrong_names() -> None:
+    assert AverageConfig.model_validate("ema") == AverageConfig(name="ema", decay=0.999)
+    with pytest.raises(ValidationError):
+        AverageConfig.model_validate("mean")
+
+
+@pytest.fixture(scope="module", params=[EMA, LAST], ids=["ema", "last"])
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("average")
+    path = _tiny.write(folder)
+    _tiny.pretrain(path, folder / "run", *request.param)
+    (folder / "sets.json").write_text(json.dumps(request.param))
+    return folder
+
+
+def test_stopped_run_goes_on_bit_for_bit(whole: Path, tmp_path: Path) -> None:
+    sets = json.loads((whole / "sets.json").read_text())
+    _tiny.pretrain_with_stops(whole / "tiny.yaml", tmp_path / "run", [30, 45], *sets)
+    assert _tiny.metrics(tmp_path / "run") == _tiny.metrics(whole / "run")
+    for name in ("model.safetensors", files.TRAINED, files.OPTIMIZER_STATE):
+        a, b = (each / "run/checkpoints/latest" / name for each in (whole, tmp_path))
+        assert a.read_bytes() == b.read_bytes()
+
+
+def test_training_is_that_without_an_average_and_the_saved_model_is_not(whole: Path) -> None:
+    plain = whole / "plain"
+    _tiny.pretrain(whole / "tiny.yaml", plain)
+    saved, without = (
+        load_file(each / "checkpoints/latest/model.safetensors") for each in (whole / "run", plain)
+    )
+    assert any(not torch.equal(saved[name], without[name]) for name in saved)
+    averaged, alone = (
+        [each for each in _tiny.metrics(run) if "loss" in each] for run in (whole / "run", plain)
+    )
+    assert averaged == alone
+
+
+def test_held_out_loss_is_that_of_the_saved_model(whole: Path) -> None:
+    opened = open_checkpoint(whole / "run/checkpoints/latest", device="cpu", precision="fp32")
+    source = held_out.find_data(opened, (), None, Log(QUIET), Callbacks())
+    found, _ = held_out.Evaluation(opened, source, 256, Callbacks()).figures(
+        None, Settings(), Log(QUIET), StopFlag(), batch=4
+    )
+    logged = [m["held_out"] for m in _tiny.metrics(whole / "run") if "held_out" in m][-1]
+    assert found["loss"] == pytest.approx(logged["loss"], abs=1e-6)
