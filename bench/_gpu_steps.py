@@ -29,7 +29,7 @@ from transformers import (
 )
 
 from nlpkit.models import families
-from nlpkit.train.optim import adamw
+from nlpkit.train.optim import optimizers
 from nlpkit.train.settings import Config as TrainConfig
 
 FAMILIES = ("gpt", "gpt2", "bert", "cpm_ant")
@@ -131,7 +131,7 @@ def _ours(
     }  # fmt: skip
     sizes |= {name: value for name, value in more.items() if name in known.model_fields}
     model = families.load_model(family).Model(known(**sizes), VOCABULARY).to(device).train()
-    optimizer = adamw(model, TRAIN)
+    (optimizer,) = optimizers(model, TRAIN)
 
     def step(number: int) -> None:
         batch = batches[number]
