@@ -212,7 +212,7 @@ def test_prompts_alone_are_tuned_by_adamw_and_the_log_says_so(
     )
     sets = ("train.tune=prompt", "train.steps=3", MUON)
     place = _tiny.pretrain(path, tmp_path / "run", *sets, verbosity=NORMAL)
-    said = "train.optimizer: muon: no matrix of a layer is trained; AdamW does all"
+    said = "train.optimizer: nothing is trained that muon is for; AdamW does all"
     assert said in capsys.readouterr().err
     before, after = (load_file(each / "model.safetensors") for each in (base, place))
     (changed,) = [name for name in before if not torch.equal(before[name], after[name])]
