@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_CONSTRAINTS := $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
-.PHONY: install pretrain test test-all check bench bench-gpu clean
+.PHONY: install pretrain test test-all check bench speedrun bench-gpu clean
 
 install: $(VENV)/.installed
 
@@ -42,6 +42,10 @@ bench: install
 	$(BIN)/python bench/attention.py
 	OMP_NUM_THREADS=1 $(BIN)/python bench/score_bleu.py
 	OMP_NUM_THREADS=1 $(BIN)/python bench/score_bm25.py
+
+# The records of docs/speedrun.md: seconds of training to a fixed held-out loss.
+speedrun: install
+	$(BIN)/python bench/speedrun.py
 
 # Every backend of attention and a training step of each family on a GPU; exit code 2 without one.
 # `make clean bench-gpu CONSTRAINTS=` installs torch with CUDA first.

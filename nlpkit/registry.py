@@ -16,12 +16,14 @@ from nlpkit.errors import FileError, UsageError
 
 # Not pathlib, nor difflib before a name is wrong: `nlpkit score` starts in the time they take.
 _ROOT = os.path.dirname(__file__)
+# The modules of parts that were found: a step of training asks for the same ones many times.
+_FOUND: set[str] = set()
 
 
 def names(folder: str) -> list[str]:
     """Return the known names in `folder` (such as `objectives` or `attention/kinds`), sorted."""
     entries = [name for name in os.listdir(os.path.join(_ROOT, folder)) if name[0] not in "_."]
-    folders = [name for name in entries if _is_package(folder, name)]
+    folders = [name for name in entries if "." not in name and _is_package(folder, name)]
     files = [name[:-3] for name in entries if name.endswith(".py") and name != "contract.py"]
     return sorted(folders or files)
 
@@ -50,10 +52,13 @@ def load(folder: str, name: str) -> ModuleType:
     """Import the part called `name`; raise `UsageError` with the nearest known name."""
     if "." in name:
         return _import_dotted(name)
-    known = names(folder)
-    if name not in known:
-        raise UsageError(f"no {name!r}{suggest(name, known)}; known: {', '.join(known)}")
-    return importlib.import_module(f"nlpkit.{folder.replace('/', '.')}.{name}")
+    module = f"nlpkit.{folder.replace('/', '.')}.{name}"
+    if module not in _FOUND:
+        known = names(folder)
+        if name not in known:
+            raise UsageError(f"no {name!r}{suggest(name, known)}; known: {', '.join(known)}")
+        _FOUND.add(module)
+    return importlib.import_module(module)
 
 
 def _import_dotted(name: str) -> ModuleType:

@@ -1,5 +1,6 @@
-"""Imports what a process of the command line needs; see `_processes`."""
+"""Imports what a process of the command line needs; see `_forks`."""
 
+import contextlib
 import os
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
@@ -14,6 +15,11 @@ import nlpkit.runs.pretrain
 import nlpkit.selftest
 from nlpkit import recipe, verbs
 from tests import _tiny
+
+with contextlib.suppress(ImportError):  # optional
+    import matplotlib.pyplot
+
+    assert matplotlib.pyplot
 
 # So that a child imports nothing.
 assert AutoTokenizer

@@ -4,36 +4,23 @@ What a test says of imports, of the interpreter's options or of a closed stream 
 interpreter of its own (`subprocess`); every other test takes these.
 """
 
-import fcntl
-import multiprocessing
+import contextlib
+import json
 import os
+import pickle
+import select
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests._imported"])
+from tests import _forks
 
-
-@dataclass
-class _Order:
-    """What a child gets."""
-
-    arguments: list[str]
-    folder: str
-    environment: dict[str, str]
-    streams: tuple[str, str, str]
-    around: Callable[[], Any] | None
-    script: bool
+_FLAGS = {"in": os.O_RDONLY} | dict.fromkeys(("out", "err"), os.O_WRONLY | os.O_APPEND)
 
 
 class Process:
@@ -54,46 +41,60 @@ class Process:
         script: bool = False,
     ):
         self._folder = tempfile.TemporaryDirectory(prefix="streams-")
-        streams = tuple(f"{self._folder.name}/{name}" for name in ("in", "out", "err"))
-        for path in streams:
-            Path(path).write_text(stdin if path is streams[0] else "", encoding="utf-8")
-        order = _Order(
-            [str(argument) for argument in arguments],
-            str(cwd or Path.cwd()),
-            dict(os.environ) | {"OMP_NUM_THREADS": "1"} | dict(env or {}),
-            streams,  # type: ignore[arg-type]
-            around,
-            script,
-        )
-        self._streams = streams
-        self._process = CONTEXT.Process(target=_child, args=(order,))
-        self._process.start()
+        self._streams = [f"{self._folder.name}/{name}" for name in _FLAGS]
+        for path in self._streams:
+            Path(path).write_text(stdin if path is self._streams[0] else "", encoding="utf-8")
+        order = {
+            "arguments": [str(argument) for argument in arguments],
+            "folder": str(cwd or Path.cwd()),
+            "environment": dict(os.environ) | {"OMP_NUM_THREADS": "1"} | dict(env or {}),
+            "umask": _umask(),
+            "script": script,
+            "around": pickle.dumps(around).hex() if around else "",
+        }
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.connect(_forks.address())
+        streams = [os.open(*each) for each in zip(self._streams, _FLAGS.values(), strict=True)]
+        socket.send_fds(self._server, [b"."], streams)
+        for stream in streams:
+            os.close(stream)
+        self._server.sendall(json.dumps(order).encode() + b"\n")
+        self._told = b""  # two lines: the number of the process, its exit code
+        self._listen(lines=1)
+        self.pid = int(self._told.split()[0])
 
-    @property
-    def pid(self) -> int:
-        assert self._process.pid is not None
-        return self._process.pid
+    def _listen(self, lines: int, timeout: float | None = None) -> bool:
+        """Return whether so many lines have come from the server in time."""
+        while self._told.count(b"\n") < lines:
+            if not select.select([self._server], [], [], timeout)[0]:
+                return False
+            told = self._server.recv(64)
+            assert told, "the server of the processes has ended"
+            self._told += told
+            if self._told.count(b"\n") == 2:
+                self._server.close()
+        return True
 
     @property
     def returncode(self) -> int | None:
         """The exit code, negative for the signal that killed it; None while it runs."""
-        return self._process.exitcode
+        return int(self._told.split()[1]) if self._listen(lines=2, timeout=0) else None
 
     def poll(self) -> int | None:
-        return self._process.exitcode
+        return self.returncode
 
     def send_signal(self, number: int) -> None:
-        if self._process.exitcode is None:
-            os.kill(self.pid, number)
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):  # it ends just now
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
     def wait(self, timeout: float = 300) -> int:
-        if not wait([self._process.sentinel], timeout):
+        if not self._listen(lines=2, timeout=timeout):
             self.kill()
             raise subprocess.TimeoutExpired("nlpkit", timeout)
-        self._process.join()
         assert self.returncode is not None
         return self.returncode
 
@@ -108,6 +109,13 @@ class Process:
 
     def stderr_so_far(self) -> str:
         return Path(self._streams[2]).read_text(encoding="utf-8", errors="replace")
+
+
+def _umask() -> int:
+    """Return the mask of new files' rights, which can only be read by setting it."""
+    mask = os.umask(0o77)
+    os.umask(mask)
+    return mask
 
 
 def command(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -147,65 +155,3 @@ def wait_until(true: Callable[[], bool], process: Process | None = None, limit: 
             raise AssertionError(f"the process has ended: {process.stderr_so_far()}")
         assert time.monotonic() < deadline, "it did not come"
         time.sleep(0.005)
-
-
-def _child(order: _Order) -> None:
-    """Be the command line of an order."""
-    flags = (os.O_RDONLY, *[os.O_WRONLY | os.O_APPEND] * 2)
-    streams = [os.open(path, flag) for path, flag in zip(order.streams, flags, strict=True)]
-    be_command_line(
-        order.arguments,
-        order.folder,
-        order.environment,
-        streams,
-        around=order.around,
-        script=order.script,
-    )
-
-
-def be_command_line(
-    arguments: list[str],
-    folder: str,
-    environment: dict[str, str],
-    streams: list[int],
-    umask: int | None = None,
-    *,
-    around: Callable[[], Any] | None = None,
-    script: bool = False,
-) -> None:
-    """Be the command line, in a process that was forked for it; `streams` are open files."""
-    from contextlib import nullcontext
-
-    from nlpkit import cli
-
-    os.setpgid(0, 0)
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(environment)
-    tempfile.tempdir = None  # TMPDIR counts anew
-    own = [] if script else [""]
-    extra = environment.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:] = list(dict.fromkeys([*own, *filter(None, extra), *filter(None, sys.path)]))
-    copies = [fcntl.fcntl(stream, fcntl.F_DUPFD, 3) for stream in streams]
-    for stream in streams:
-        os.close(stream)  # a reader waits for the last copy to be closed
-    for number, copy in enumerate(copies):
-        os.dup2(copy, number)
-        os.close(copy)
-    if umask is not None:
-        os.umask(umask)
-    # As an interpreter that starts makes them: multiprocessing has closed stdin, and the others
-    # know whether the old files can seek.
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
-    sys.argv = ["nlpkit", *arguments]
-    code: Any = 99
-    try:
-        with around() if around else nullcontext():
-            cli.main()
-    except SystemExit as ended:
-        code = ended.code or 0
-    finally:
-        sys.stdout.flush()
-        os._exit(code)

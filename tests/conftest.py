@@ -1,8 +1,11 @@
 """What all tests share."""
 
+import contextlib
+import importlib
 import itertools
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,26 +16,37 @@ import pytest
 os.environ["OMP_NUM_THREADS"] = "1"
 # Unbuffered streams would hide what goes wrong when they are flushed at exit.
 os.environ.pop("PYTHONUNBUFFERED", None)
+# Without bytecode every worker, and every process of a test, would compile all modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import torch
+
+from tests import _forks
 
 # A shell's background jobs are started deaf to ^C, and so would be every process of a test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+sys.dont_write_bytecode = False
+# One server of processes for all workers.
+_forks.share()
+
+GPU = torch.cuda.is_available()
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
-    torch.manual_seed(0)
+    # Without a GPU torch writes down the stack, 60 calls deep, for each that might come later.
+    (torch.manual_seed if GPU else torch.default_generator.manual_seed)(0)
 
 
 # The files that take longest, which begin first: the workers are to end together.
 LONGEST = (
-    *("faults_save", "selftest", "selftest_provable", "faults_surroundings", "cli_finetune"),
-    *("readme", "faults_kill", "store", "train", "cli_pretrain", "attention", "cli_generate"),
+    *("faults_surroundings", "selftest", "cli_finetune", "store", "train", "faults_save"),
+    *("selftest_provable", "memory", "attention", "training_fake_gpu", "attention_flex_fake_gpu"),
+    *("bench_gpu", "optimizers_runs", "readme", "faults_kill", "cli_pretrain", "cli_generate"),
     *("cli_eval", "generate", "report", "score_bleu", "score_bleu_fuzz", "faults_native"),
-    *("objective_cpm_ant", "plan", "memory", "faults_signals", "best_evaluation", "bert_page"),
+    *("objective_cpm_ant", "plan", "faults_signals", "best_evaluation", "bert_page"),
     *("faults_evaluation", "mixture", "lora", "recipe", "dotted", "tokenizers_training"),
     *("completion", "tokenizers", "selftest_mixture", "cli", "eval_metrics", "checkpoint_names"),
 )
@@ -51,11 +65,28 @@ def _own_cache(_caches: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("NLPKIT_CACHE", str(next(_caches)))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Import this worker's share of the test files first.
+
+    Every worker collects every file. Rewriting their asserts is half of that on a fresh checkout;
+    so each writes the bytecode of some, and reads that of the others.
+    """
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or session.config.getoption("file_or_dir"):
+        return
+    number, count = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+    for file in sorted(Path(__file__).parent.glob("test_*.py"))[number::count]:
+        # What fails will fail again where pytest reports it.
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(f"{__package__}.{file.stem}")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rank = {f"test_{name}.py": number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
     for item in items:
         if item.get_closest_marker("real_data") and not REAL_DATA.is_dir():
             item.add_marker(pytest.mark.skip(reason=f"the real data sets are not in {REAL_DATA}"))
-        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        if item.get_closest_marker("gpu") and not GPU:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))

@@ -163,7 +163,6 @@ def test_attention_flex_and_cpu_flash_refuse_with_the_reason():
     assert flex.refuses(_request(device=cpu)) == "no backward pass on CPU"
     assert flex.refuses(_request(device=cpu, training=False)) is None
     assert flex.refuses(_request(head_dim=8)) == "head width below 16"
-    assert flex.refuses(_request("cpm_ant")) is None
     assert cpu_flash.refuses(_request()) == "made for CPUs"
     assert cpu_flash.refuses(_request(device=cpu, dropout=0.1)) == "dropout on the probabilities"
 

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from nlpkit import recipe
 from nlpkit.checkpoints import files
 from nlpkit.data.store import Callbacks
 from nlpkit.evaluate import held_out
@@ -20,6 +21,7 @@ from nlpkit.train.log import QUIET, Log
 from nlpkit.train.settings import AverageConfig
 from nlpkit.train.signals import StopFlag
 from tests import _tiny
+from tests._schema import validator
 
 EMA = ("train.average={name: ema, decay: 0.8}", "train.patience=null")
 LAST = ("train.average={name: last, checkpoints: 3, every: 2}",)
@@ -75,6 +77,19 @@ def test_short_form_and_wrong_names() -> None:
     assert AverageConfig.model_validate("ema") == AverageConfig(name="ema", decay=0.999)
     with pytest.raises(ValidationError):
         AverageConfig.model_validate("mean")
+
+
+@pytest.mark.parametrize(
+    ("average", "is_right"),
+    [
+        ("ema", True), ({"name": "last", "every": 3}, True), (None, True),
+        ("mean", False), ({"decay": 0.9}, False), ({"name": "ema", "dcay": 0.9}, False),
+    ],
+)  # fmt: skip
+def test_schema_of_recipes_has_both_forms(average: object, is_right: bool) -> None:
+    data = recipe.load("gpt1").dump()
+    data["train"]["average"] = average
+    assert validator().is_valid(data) is is_right
 
 
 @pytest.fixture(scope="module", params=[EMA, LAST], ids=["ema", "last"])

@@ -14,8 +14,10 @@ from nlpkit.checkpoints import files
 from nlpkit.errors import NlpkitError
 from nlpkit.report import history, page
 from nlpkit.runs import seeds
-from nlpkit.train import best_evaluation, loop
+from nlpkit.train import best_evaluation, reports
 from nlpkit.train.log import QUIET, Log, Metrics
+from nlpkit.train.overfitting import Overfitting
+from nlpkit.train.state import State
 from tests import _tiny, _tiny_tasks
 
 _NAN = float("nan")
@@ -46,21 +48,25 @@ def test_score_that_no_evaluation_has_is_undefined() -> None:
     assert best_evaluation.best_step({1: {"loss": 1.0}, 2: {"loss": 2.0}}, "mcc") is None
 
 
-def _run(path: Path, best_by: str, draw: random.Random) -> loop.State:
+def _run(path: Path, best_by: str, draw: random.Random) -> State:
     """Write a run of 30 evaluations, noted as the loop does; return its last state."""
     path.mkdir()
     (path / "recipe.yaml").write_text(f"name: x\ntrain: {{steps: 30, best_by: {best_by}}}\n")
-    settings = SimpleNamespace(best_by=best_by, patience=None, steps=30)
+    settings = SimpleNamespace(best_by=best_by, patience=None, steps=30, budget_seconds=None)
     job: Any = SimpleNamespace(
-        settings=settings, log=Log(QUIET), metrics=Metrics(path / "metrics.jsonl", 0, 0)
+        settings=settings,
+        log=Log(QUIET),
+        metrics=Metrics(path / "metrics.jsonl", 0, 0),
+        overfitting=Overfitting(),
+        clock=None,
     )
-    state = loop.State()
+    state = State()
     for step in range(1, 31):
         state.step = step
         scores = {"accuracy": draw.choice([None, draw.randint(-8, 8) / 8])}
         figures = {"loss": draw.randint(8, 24) / 8, "losses": {}, "perplexity": None,
                    "bits_per_character": None, "metrics": scores}  # fmt: skip
-        loop._note_evaluation(job, state, figures)
+        reports.note_evaluation(job, state, figures)
     job.metrics.close()
     return state
 
@@ -127,7 +133,7 @@ def test_checkpoint_of_an_older_nlpkit_goes_on_exactly(tmp_path: Path, best_by: 
     assert checkpoint is not None
     value = _as_before(checkpoint, best_by)
     state = json.loads(files.training_file(checkpoint).read_text("utf-8"))["state"]
-    assert loop.State.from_json(state, best_by).best_value == value > 0
+    assert State.from_json(state, best_by).best_value == value > 0
     found = _tiny.pretrain(path, cut, *sets)
     assert found.name == last.name
     assert _tiny.metrics(cut) == _tiny.metrics(whole)

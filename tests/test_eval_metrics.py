@@ -7,15 +7,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import jsonschema
 import pytest
 from sklearn.metrics import matthews_corrcoef
 
 from nlpkit.recipe import changed
-from nlpkit.recipe.schema import schema
 from nlpkit.runs import seeds
 from tests import _tiny, _tiny_tasks
 from tests._faults import Ended, Server, done
+from tests._schema import validator
 from tests.test_recipe import GOOD, resolve
 
 _MCC = ("--set", "eval.metrics=[mcc, accuracy]", "--set", "train.best_by=mcc",
@@ -53,7 +52,7 @@ def test_eval_metrics_are_written_out_as_names_whatever_the_list_looks_like() ->
     assert block.origin["eval.metrics.1"] == "r.yaml:10"
     again = resolve(flow.to_yaml())
     assert changed(flow.dump(), again.dump()) == changed(flow.dump(), block.dump()) == []
-    jsonschema.validate(flow.dump(), schema())
+    validator().validate(flow.dump())
 
 
 @pytest.mark.parametrize("section", ["", "eval:\n", "eval: {}\n", "eval: {metrics: null}\n"])
@@ -63,7 +62,7 @@ def test_eval_metrics_are_the_tasks_own_by_default(section: str) -> None:
     assert found.dump()["eval"]["metrics"] is None
     if "null" not in section:
         assert found.origin["eval.metrics"] == "default"
-    jsonschema.validate(found.dump(), schema())
+    validator().validate(found.dump())
 
 
 def test_eval_metrics_changed_are_named() -> None:

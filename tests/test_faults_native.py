@@ -54,7 +54,7 @@ def test_end_of_the_time_while_the_library_learns_is_exit_75(
     server, recipe: Path, tmp_path: Path
 ) -> None:
     ended = server.run(
-        *("pretrain", recipe, "--out", tmp_path, "--max-time", "4s"), learning=([], 0.0)
+        *("pretrain", recipe, "--out", tmp_path, "--max-time", "2s"), learning=([], 0.0)
     )
     assert ended.code == 75, ended.stderr
     assert _said(ended) == ["nlpkit: the time limit is reached; nothing was trained yet"]

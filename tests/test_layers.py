@@ -297,6 +297,8 @@ def test_model_offers_its_contract(folder: str, name: str) -> None:
     config = family.Config(**sizes)
     model = hf_format.outline(module.Model, config, 7)
     state = model.state_dict()
+    drawn = module.Model(config, 7, "auto").state_dict()
+    assert {n: t.shape for n, t in state.items()} == {n: t.shape for n, t in drawn.items()}
     hf_layout.layout(name, config, state)
     assert {*module.FORMAT.sizes} <= {*family.Config.model_fields}
     # An untied output table is only in models with other settings.

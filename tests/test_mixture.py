@@ -8,7 +8,6 @@ import json
 import shutil
 from pathlib import Path
 
-import jsonschema
 import numpy as np
 import pytest
 import torch
@@ -23,10 +22,10 @@ from nlpkit.objectives import mixture
 from nlpkit.objectives._abilities import Filling
 from nlpkit.objectives.contract import forward
 from nlpkit.recipe.earlier import as_begun
-from nlpkit.recipe.schema import schema
 from nlpkit.runs.opened import Opened, open_checkpoint
 from nlpkit.train.loop import to_device
 from tests import _processes, _tiny
+from tests._schema import validator
 
 UNILM = "tests.parts.unilm_mlm"
 SHARES = {"both": 1 / 3, "left": 1 / 6, "right": 1 / 6, "source": 1 / 3}
@@ -309,7 +308,7 @@ def test_recipe_of_a_mixture_is_written_out_fits_the_schema_and_knows_origins(
         common | {"weight": 1.0, "max_length": 32},
         common | {"weight": 2.0, "alias": "b", "max_length": 512},
     ]
-    jsonschema.validate(found.dump(), schema())
+    validator().validate(found.dump())
     again = recipe.parse(found.to_yaml().encode(), "again", tmp_path)
     assert again.recipe == found.recipe
     assert found.origin["objective.of.0.max_length"].endswith("tiny.yaml:5")

@@ -292,7 +292,10 @@ def test_plan_json_is_sorted_and_has_the_documented_keys(tiny: Path) -> None:
 
 
 def test_plan_for_people_is_narrow_prints_no_key_twice_and_says_units() -> None:
-    result = _tiny.command("plan", "cpm_ant", "-q")
+    # The packaged recipe, with a model that is soon tried.
+    sizes = ("hidden_size=32", "num_layers=1", "num_heads=4", "intermediate_size=32")
+    sets = [word for size in sizes for word in ("--set", f"model.{size}")]
+    result = _tiny.command("plan", "cpm_ant", "-q", *sets)
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert [line[2:] for line in lines if line.startswith("#")] == [

@@ -1,6 +1,8 @@
 """What the README says is so: its commands run, its tables are the code's."""
 
+import contextlib
 import gzip
+import io
 import os
 import re
 import shlex
@@ -86,6 +88,14 @@ def test_readme_command_runs(folder: Path, line: str, request: pytest.FixtureReq
     assert "Traceback" not in result.stderr
 
 
+@pytest.fixture(scope="module")
+def parts() -> str:
+    """What `nlpkit recipes parts` prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert cli.run(["recipes", "parts"]) == 0
+    return printed.getvalue()
+
+
 MARKED_IN_CHINESE = "(yes)：须换用模型族默认以外的注意力，`attention: {kind: …}`"
 
 
@@ -94,21 +104,17 @@ MARKED_IN_CHINESE = "(yes)：须换用模型族默认以外的注意力，`atten
     [(README, "objective", _parts.MARKED), (CHINESE, "目标", MARKED_IN_CHINESE)],
 )
 def test_table_of_objectives_and_families_is_what_the_command_prints(
-    text: str, head: str, marked: str, capsys: pytest.CaptureFixture[str]
+    text: str, head: str, marked: str, parts: str
 ) -> None:
-    assert cli.run(["recipes", "parts"]) == 0
-    printed = "\n\n".join(capsys.readouterr().out.split("\n\n")[:2])
+    printed = "\n\n".join(parts.split("\n\n")[:2])
     (table,) = re.findall(r"<!-- families.*? -->\n(.*?)\n<!-- /families -->", text, re.DOTALL)
     assert table == printed.replace("objective", head, 1).replace(_parts.MARKED, marked)
     # An objective that trains nothing would be of no use.
     assert all("yes" in row for row in table.partition("\n\n")[0].splitlines()[2:])
 
 
-def test_table_of_attention_kinds_is_what_the_command_prints(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert cli.run(["recipes", "parts"]) == 0
-    printed = capsys.readouterr().out.partition("Attention, kind by kind:\n\n")[2]
+def test_table_of_attention_kinds_is_what_the_command_prints(parts: str) -> None:
+    printed = parts.partition("Attention, kind by kind:\n\n")[2]
     text = (ROOT / "docs/attention.md").read_text(encoding="utf-8")
     (table,) = re.findall(r"<!-- kinds.*? -->\n(.*?)\n<!-- /kinds -->", text, re.DOTALL)
     assert table == printed.rstrip("\n")

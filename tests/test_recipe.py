@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import time
-from functools import cache
 from pathlib import Path
 
 import jsonschema
@@ -19,8 +18,8 @@ from nlpkit import recipe, registry
 from nlpkit.data import corpus
 from nlpkit.errors import FileError, NlpkitError, RecipeError, UsageError
 from nlpkit.recipe import Recipe, changed, load, packaged, parse, yaml
-from nlpkit.recipe.schema import schema
 from nlpkit.recipe.yaml import MAX_DEPTH
+from tests._schema import validator
 
 SECTIONS = {
     "name": "name: x",
@@ -257,7 +256,7 @@ def test_recipe_takes_a_module_of_the_users(tmp_path, monkeypatch):
     text = GOOD.replace("{family: cpm_ant}", "{family: mylab.rwkv, depth: 3}")
     found = resolve(text)
     assert found.recipe.model.config.depth == 3
-    assert jsonschema.Draft202012Validator(schema()).is_valid(found.dump())
+    assert validator().is_valid(found.dump())
     assert problems(text.replace("depth", "deph")) == [
         "3:29: model.deph: unknown setting, did you mean depth?"
     ]
@@ -338,7 +337,7 @@ def test_dropout_of_a_checkpoint_is_set_without_its_family():
     assert found.dump()["model"] == {"dropout": 0.2}
     assert found.origin["model.dropout"] == "command line"
     assert resolve(found.to_yaml()).recipe == found.recipe
-    jsonschema.validate(found.dump(), schema())
+    validator().validate(found.dump())
     assert problems(given, "model.hidden_size=8") == [
         "--set model.hidden_size: with init_from the family and sizes are the checkpoint's; "
         "only dropout rates can be set"
@@ -365,7 +364,7 @@ def test_override_with_epochs_takes_the_place_of_steps():
     again = resolve(found.to_yaml())
     assert again.recipe == found.recipe
     assert changed(found.dump(), again.dump()) == []
-    jsonschema.validate(found.dump(), schema())
+    validator().validate(found.dump())
     fewer = resolve(GOOD, "train.steps=null", "train.epochs=2").dump()
     assert changed(found.dump(), fewer) == ["train.epochs"]
 
@@ -447,12 +446,6 @@ def test_changed_names_what_differs_and_leaves_free_settings_out():
     ]
     free = resolve(GOOD, "train.save_every=7", "train.keep=9", "name=y", "out=z").dump()
     assert changed(before, free) == []
-
-
-@cache
-def validator() -> jsonschema.Draft202012Validator:
-    """Return the validator of all recipes; making the schema takes a second."""
-    return jsonschema.Draft202012Validator(schema())
 
 
 @pytest.mark.parametrize("name", packaged())
@@ -557,7 +550,8 @@ def test_schema_describes_every_setting():
                 yield from settings_of(inner)
 
     # Bare `{const: ...}` is the condition of an if.
-    bare = [n for n, s in settings_of(schema()) if "description" not in s and "const" not in s]
+    found = settings_of(validator().schema)
+    bare = [n for n, s in found if "description" not in s and "const" not in s]
     assert bare == []
 
 

@@ -44,7 +44,7 @@ from nlpkit.runs.opened import Opened, open_checkpoint
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.loop import to_device
 
-STEPS = 250
+STEPS = 500
 NEAR = 0.55
 LABELS = {"nsp": "next_sentence_label", "sop": "sentence_order_label"}
 TITLE = re.compile(r" = [^=].* = ")  # sections have more signs
@@ -135,6 +135,7 @@ def main() -> None:
         for name in LABELS:
             objective = [{"name": each, "max_length": 128} for each in (name, "mlm")]
             sets = [*SIZES, "model.num_layers=4", text, f"train.steps={STEPS}"]
+            sets += ["train.optimizer=muon", "train.lr=2e-3"]
             sets += ["data.valid_fraction=0.15", f"objective={json.dumps(objective)}"]
             runs[name] = claim.pretrained(name, "bert", seed, sets)
         figures = claim.kept(claim.out / f"pairs-{seed}", lambda runs=runs: ask(runs))

@@ -39,12 +39,12 @@ name: claim
 data: {{train: [DATA/en_lm/wikitext2.valid.txt, DATA/parallel/multi30k.train.de,
   DATA/parallel/multi30k.train.en], valid_fraction: 0.05, format: text}}
 objective: {{name: span_corruption, max_length: 128, contiguous: true}}
-train: {{steps: 400, tokens_per_step: 2048, lr: 5.0e-3, schedule: linear, warmup_ratio: 0.1,
-  weight_decay: 0.0, save_every: 1000}}
+train: {{steps: 400, tokens_per_step: 2048, optimizer: muon, lr: 5.0e-3, schedule: linear,
+  warmup_ratio: 0.1, weight_decay: 0.0, save_every: 1000}}
 """
 TRAIN = """\
-train: {steps: STEPS, tokens_per_step: 2048, lr: 1.0e-3, schedule: linear, warmup_ratio: 0.1,
-  weight_decay: 0.0, save_every: 1000}
+train: {steps: STEPS, tokens_per_step: 2048, optimizer: muon, lr: 1.0e-3, schedule: linear,
+  warmup_ratio: 0.1, weight_decay: 0.0, save_every: 1000}
 """
 
 

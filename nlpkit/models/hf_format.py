@@ -9,11 +9,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cache
 from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from nlpkit.config import FrozenConfig
 
@@ -131,8 +133,26 @@ def in_memory(form: HfFormat, theirs: str) -> str:
 
 def outline(model: Callable[..., nn.Module], config: FrozenConfig, vocab_size: int) -> nn.Module:
     """Return a family's `Model` on the meta device, for its names and shapes."""
-    with torch.device("meta"):
+    with torch.device("meta"), _Undrawn():
         return model(config, vocab_size, "auto")
+
+
+class _Undrawn(TorchFunctionMode):
+    """Draws no initial values: the meta device has none, and takes long to say so."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _DRAWING:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+_DRAWING = {
+    *(Tensor.normal_, Tensor.uniform_),
+    *(nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_),
+}
 
 
 def linear_names(
@@ -163,14 +183,20 @@ def names_of(form: HfFormat, ours: str) -> list[Name]:
 def _theirs(rows: Mapping[str, str], ours: str) -> str | None:
     """Return the name by the longest matching row, or None."""
     for row in sorted(rows, key=len, reverse=True):
-        pattern = _NUMBER.sub(r"(\\d+)", re.escape(row).replace(r"\{", "{").replace(r"\}", "}"))
-        if hit := re.fullmatch(rf"{pattern}(\..+)?", ours):
+        if hit := _pattern(row).fullmatch(ours):
             *numbers, suffix = hit.groups()
             theirs = rows[row]
             for number in numbers:
                 theirs = type(theirs)(_NUMBER.sub(number, theirs, count=1))
             return type(theirs)(theirs + (suffix or ""))
     return None
+
+
+@cache
+def _pattern(row: str) -> re.Pattern[str]:
+    """Return the pattern of our names that a row of a table of names stands for."""
+    pattern = _NUMBER.sub(r"(\\d+)", re.escape(row).replace(r"\{", "{").replace(r"\}", "}"))
+    return re.compile(rf"{pattern}(\..+)?")
 
 
 def written(form: HfFormat, config: FrozenConfig, state: State) -> dict[str, dict[str, Tensor]]:

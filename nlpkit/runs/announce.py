@@ -69,8 +69,13 @@ def announce(run: Run, state: State) -> None:
     found = groups(run.unwrapped.model, run.settings)
     for group in found:
         log.info(f"optimizer: {line(group.figures())}")
-    if run.settings.optimizer.name == "muon" and not any(g.optimizer == "Muon" for g in found):
-        log.warn("train.optimizer: muon: no matrix of a layer is trained; AdamW does all")
+    chosen = run.settings.optimizer
+    wanted = getattr(chosen.module, "NAME", None)
+    if wanted and all(group.optimizer != wanted for group in found):
+        others = ", ".join(dict.fromkeys(group.optimizer for group in found))
+        log.warn(
+            f"train.optimizer: nothing is trained that {chosen.name} is for; {others} does all"
+        )
     if note := long_warmup(run.settings):
         log.warn(note)
     if run.accelerator.num_processes > 1:

@@ -1,7 +1,7 @@
 """Connects the parts: recipe -> corpus -> tokenizer -> objective -> packer -> model -> loss ->
 trainer -> checkpoint. READ FIRST.
 
-`build` makes the parts, `resume` restores a stopped run, `train/loop` trains.
+`build` makes the parts, `resume` restores a stopped run, `train/loop` trains, `save` saves.
 """
 
 import json
@@ -30,8 +30,9 @@ from nlpkit.runs.announce import announce, conclude
 from nlpkit.runs.budget import start_clock
 from nlpkit.runs.model_part import model_part
 from nlpkit.runs.parts import token_characters
-from nlpkit.runs.resume import named_checkpoint, restore, save
+from nlpkit.runs.resume import named_checkpoint, restore
 from nlpkit.runs.run import Run, Training, from_first
+from nlpkit.runs.save import save
 from nlpkit.train import machine
 from nlpkit.train.average import Average
 from nlpkit.train.duration import resolve_steps

@@ -1,10 +1,7 @@
-"""Saves the state of a run as a checkpoint, and resumes a run from a checkpoint."""
+"""Resumes a run from a checkpoint."""
 
-import json
 import platform
-import shutil
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import PartialState
@@ -19,16 +16,12 @@ from nlpkit.checkpoints import (
     hf_layout,
     objective_heads,
     peft_layout,
-    preprocessor,
     tokenizer_files,
 )
-from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import FileError, UsageError
-from nlpkit.models.hf_format import table_names
-from nlpkit.objectives._preprocessed import Preprocessed
 from nlpkit.plural import number_of
-from nlpkit.runs import build, vocabulary
-from nlpkit.runs.finite import check_finite, find_problem
+from nlpkit.runs import state_file, vocabulary
+from nlpkit.runs.finite import find_problem
 from nlpkit.runs.run import Run, from_first
 from nlpkit.train import snapshot
 from nlpkit.train.state import State
@@ -47,7 +40,7 @@ def restore(run: Run, resume: str) -> State:
             _write_start(run)
         run.accelerator.wait_for_everyone()
         return State()
-    saved, state = _training(checkpoint.path, run.settings.best_by)
+    saved, state = state_file.read(checkpoint.path, run.settings.best_by)
     # Checkpoints of older versions do not have this setting.
     zero_at_last_step = saved.get("zero_at_last_step", True)
     run.settings = run.settings.model_copy(update={"zero_at_last_step": zero_at_last_step})
@@ -152,7 +145,7 @@ def _valid(run: Run, path: Path) -> files.Checkpoint:
     problem = find_problem(path)
     if problem:
         raise FileError(f"{path}: not a valid checkpoint: {problem}")
-    step = _training(path, run.settings.best_by)[1].step
+    step = state_file.read(path, run.settings.best_by)[1].step
     newer = [c for c in files.list_directories(run.directory.path) if c.step > step]
     if newer:
         raise UsageError(
@@ -160,37 +153,6 @@ def _valid(run: Run, path: Path) -> files.Checkpoint:
             "give --out another directory to start from this one"
         )
     return files.Checkpoint(path.resolve(), step)
-
-
-def _training(path: Path, best_by: str) -> tuple[dict[str, Any], State]:
-    """Return `training.json` of a checkpoint and the state in it.
-
-    If `best_by` has changed after it was saved, the state has no best value.
-    """
-    file = path / files.TRAINING
-    try:
-        file = files.training_file(path)
-        saved = json.loads(file.read_text(encoding="utf-8"))
-        state = State.from_json(saved["state"], best_by)
-        if not isinstance(saved["data"], str) or not all(map(_is_number, _numbers(state))):
-            raise TypeError("a value is of the wrong type")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise FileError(f"{file}: not the state of a run: {error}") from error
-    if saved.get("best_by", best_by) != best_by:  # --allow-change
-        state.best_value, state.best_step, state.evaluations_without_gain = None, 0, 0
-    return saved, state
-
-
-def _numbers(state: State) -> list[Any]:
-    values = state.to_json()
-    best = values.pop("best_value")
-    # A score may be negative, and None means that there is no best value yet.
-    values["best_value"] = abs(best) if isinstance(best, (int, float)) else best or 0
-    return [*values.pop("position"), *values.pop("times", {}).values(), *values.values()]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
 
 
 def _set_pointers(run: Run, checkpoint: files.Checkpoint, state: State) -> None:
@@ -220,131 +182,3 @@ def _write_start(run: Run) -> None:
         data=run.data.fingerprint,
         held_out_unigram_entropy=run.data.held_out_entropy(),
     )
-
-
-def save(run: Run, state: State, best: bool) -> None:
-    """Save the checkpoint of `state.step`; with `best`, set the link `best` to this checkpoint.
-
-    A checkpoint that exists was saved before the evaluation of its step; it gets the new state.
-
-    Raises:
-        DivergedError: a weight is not finite; nothing is saved.
-    """
-    path, best_by = run.directory.path, run.settings.best_by
-    existing = {c.step: c for c in files.list_checkpoints(path)}.get(state.step)
-    if existing is None:
-        others = {files.OPTIMIZER_STATE: snapshot.optimizer_state(run.training, run.optimizers)}
-        if run.average and run.average.mean:
-            trained = snapshot.weights(run.training)
-            check_finite(state.step, trained)
-            # Copies: on a CPU, the tensors are those of the model, which now take the average.
-            others[files.TRAINED] = {name: each.clone() for name, each in trained.items()}
-        with run.averaged():
-            weights = snapshot.weights(run.training)
-            check_finite(state.step, weights)
-            if run.accelerator.is_main_process:
-                _write(run, state, weights, others)
-    elif run.accelerator.is_main_process and _training(existing.path, best_by)[1] != state:
-        files.amend(existing.path, files.EVALUATED, _state_text(run, state))
-    if run.accelerator.is_main_process:
-        saved = files.checkpoint_path(path, state.step)
-        if best:
-            files.set_pointer(path, "best", saved)
-        if state.is_stable_end(run.settings):
-            files.set_pointer(path, files.STABLE, saved)
-        files.prune(path, run.settings.keep)
-    run.accelerator.wait_for_everyone()
-
-
-def _keep_tokenizer(run: Run) -> None:
-    """Save the tokenizer in the run directory, atomically, if the directory has no tokenizer.
-
-    This is done together with the first checkpoint: after a failed start, the settings may change,
-    and the old tokenizer must not be used.
-    """
-    path = run.directory.path / vocabulary.TOKENIZER
-    if path.is_dir() or run.data.tokenizer is None:
-        return
-    draft = path.with_name(f".{path.name}")
-    with name_path_in_errors(path):
-        shutil.rmtree(draft, ignore_errors=True)
-        tokenizer_files.save(run.data.tokenizer, draft)
-        draft.rename(path)
-
-
-def _write(
-    run: Run, state: State, weights: dict[str, Tensor], others: dict[str, dict[str, Tensor]]
-) -> None:
-    """Write a checkpoint of a model with these weights; `others` are tensors by file."""
-
-    def write(directory: Path) -> None:
-        _write_model(run, directory, weights, state.progress(run.settings))
-        if run.data.tokenizer is not None:
-            tokenizer_files.save(run.data.tokenizer, directory, token_types=run.part.config.pairs)
-        for name, tensors in others.items():
-            hf_layout.save_tensors(directory / name, tensors)
-        (directory / files.TRAINING).write_text(_state_text(run, state), encoding="utf-8")
-
-    _keep_tokenizer(run)
-    path = files.save(run.directory.path, state.step, write)
-    run.log.detail(f"saved {path}")
-
-
-def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress: float) -> None:
-    """Write the model, or only its adapters, and `nlpkit.json`.
-
-    `progress` is the completed share of the run, for losses that depend on it.
-    """
-    part, objective, tokenizer = run.part, run.data.objective, run.data.tokenizer
-    weights, own = objective_heads.split(weights)
-    objective_heads.write(directory, own)
-    pad_id = None if tokenizer is None else tokenizer.pad_id
-    ends = (None, None) if tokenizer is None else (tokenizer.bos_id, tokenizer.eos_id)
-    notes: dict[str, Any] = {
-        "nlpkit": __version__,
-        "objective": build.objective_notes(run.resolved, objective),
-        "progress": progress,
-    }
-    plain = {key: value for key, value in weights.items() if ".lora_" not in key}
-    labels = getattr(objective.config, "labels", None)
-    folders = hf_layout.layout(
-        *(part.family, part.config, plain, labels, pad_id, ends, part.head),
-        target_ids=tokenizer_files.target_ids(tokenizer, part.config.target_tokens),
-    )
-    settings, tensors = folders[""]
-    if part.lora is None:
-        hf_layout.write_folders(directory, folders)
-    else:
-        assert part.source is not None  # checked by the recipe
-        embeddings = [name for name in part.vocabulary if name in weights]
-        names = table_names(part.module().FORMAT, embeddings).values()
-        grown = part.new_tokens(run.data.vocab_size)
-        tables = {name: tensors[name] for name in names} if grown else {}
-        hf_layout.write_settings(directory, settings)
-        peft_layout.write(
-            directory,
-            part.family,
-            part.config,
-            part.lora,
-            part.targets,
-            weights,
-            tables,
-            part.source,
-            part.head_kind,
-        )
-        notes["base"] = part.base_hash
-    hf_layout.write_notes(directory, notes)
-    if isinstance(objective, Preprocessed):
-        preprocessor.write(directory, objective.preprocessor())
-
-
-def _state_text(run: Run, state: State) -> str:
-    content = {
-        "state": state.to_json(),
-        "best_by": run.settings.best_by,
-        "optimizer": run.settings.optimizer.name,
-        "zero_at_last_step": run.settings.zero_at_last_step,
-        "data": run.data.fingerprint,
-        "nlpkit": __version__,
-    }
-    return json.dumps(content, indent=1) + "\n"

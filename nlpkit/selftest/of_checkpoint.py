@@ -19,7 +19,7 @@ from nlpkit.data.pack import Batch
 from nlpkit.errors import Stopped, TryAgain
 from nlpkit.models.hf_format import FOLDERS
 from nlpkit.runs import build, pretrain
-from nlpkit.runs.resume import save
+from nlpkit.runs.save import save
 from nlpkit.selftest.bench import STEPS, Bench, check
 from nlpkit.selftest.of_objective import Verdict
 from nlpkit.selftest.subject import Subject

@@ -2,8 +2,16 @@
 
 from typing import Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from nlpkit import registry
 from nlpkit.config import FrozenConfig
@@ -51,6 +59,13 @@ class AverageConfig(FrozenConfig):
     @classmethod
     def _named(cls, settings: Any) -> Any:
         return {"name": settings} if isinstance(settings, str) else settings
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        section = handler(core)
+        return {"if": {"type": "string"}, "then": section["properties"]["name"], "else": section}
 
 
 class Config(FrozenConfig):

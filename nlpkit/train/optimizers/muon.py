@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 READS = ("beta1", "beta2", "adam_eps")  # of the AdamW part
 SHARDED = False  # a shard of a matrix has another inverse square root than the whole
 PACKAGE = None
-NAME = "Muon"
+NAME = "Muon"  # of its groups; a run without one is warned
 
 
 class Config(FrozenConfig):

@@ -1,0 +1,13 @@
+"""The schema of recipes, made once for all tests of a process."""
+
+from functools import cache
+
+import jsonschema
+
+from nlpkit.recipe.schema import schema
+
+
+@cache
+def validator() -> jsonschema.Draft202012Validator:
+    """Return the validator of all recipes; `test_recipe.py` checks that its schema is one."""
+    return jsonschema.Draft202012Validator(schema())
