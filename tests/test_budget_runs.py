@@ -227,7 +227,12 @@ def test_budget_option_takes_the_place_of_steps(path: Path, tmp_path: Path) -> N
     wrong = _tiny.command("pretrain", path, "--budget", "long", *sets)
     assert wrong.returncode == 2
     assert "is not a time such as 90s" in wrong.stderr
-    ended = _tiny.command("pretrain", path, "--budget", "30m", "--smoke-test", *sets[:2])
+
+
+@pytest.mark.slow
+def test_smoke_test_of_a_run_with_a_budget(path: Path) -> None:
+    sets = ("--set", "train.warmup_ratio=0.1")
+    ended = _tiny.command("pretrain", path, "--budget", "30m", "--smoke-test", *sets)
     assert ended.returncode == 0, ended.stderr
 
 
