@@ -73,10 +73,25 @@ def test_last_is_the_mean_of_the_last_checkpoints() -> None:
         assert torch.equal(layer.weight.detach(), weight)
 
 
+@pytest.mark.parametrize(("steps", "counted"), [(5, [1, 3, 5]), (4, [2, 4]), (2, [2]), (1, [1])])
+def test_last_of_a_short_run_is_the_mean_of_what_there_is(steps: int, counted: list[int]) -> None:
+    layer, weights = _steps(steps)
+    average = Average(layer, AverageConfig(name="last", checkpoints=5, every=2), steps=steps)
+    for number, weight in enumerate(weights, 1):
+        _set(layer, weight)
+        average.update(number)
+    expected = torch.stack([weights[number - 1] for number in counted]).mean(0)
+    torch.testing.assert_close(average.mean[0], expected)
+
+
 def test_short_form_and_wrong_names() -> None:
     assert AverageConfig.model_validate("ema") == AverageConfig(name="ema", decay=0.999)
     with pytest.raises(ValidationError):
         AverageConfig.model_validate("mean")
+    with pytest.raises(ValidationError, match="checkpoints: not of the average ema"):
+        AverageConfig(name="ema", checkpoints=3)
+    with pytest.raises(ValidationError, match="decay: not of the average last"):
+        AverageConfig(name="last", decay=0.9)
 
 
 @pytest.mark.parametrize(

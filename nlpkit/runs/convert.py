@@ -196,8 +196,7 @@ def _means(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     for name, first in states[0].items():
         means[name] = first
         if first.is_floating_point():
-            total = sum((state[name].double() for state in states), torch.zeros(1).double())
-            means[name] = (total / len(states)).float().reshape(first.shape)
+            means[name] = torch.stack([state[name] for state in states]).double().mean(0).float()
     return means
 
 

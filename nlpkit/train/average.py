@@ -39,9 +39,11 @@ class Average:
         if settings.name == "ema":
             return 1 - min(settings.decay, (1 + step) / (10 + step))
         left, offset = divmod(self.steps - step, settings.every)
-        if offset or left >= settings.checkpoints:
+        # A short run has fewer checkpoints.
+        number = min(settings.checkpoints, 1 + (self.steps - 1) // settings.every)
+        if offset or left >= number:
             return None
-        return 1 / (settings.checkpoints - left)
+        return 1 / (number - left)
 
     @contextmanager
     @torch.no_grad()

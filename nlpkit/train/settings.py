@@ -60,6 +60,13 @@ class AverageConfig(FrozenConfig):
     def _named(cls, settings: Any) -> Any:
         return {"name": settings} if isinstance(settings, str) else settings
 
+    @model_validator(mode="after")
+    def _own(self) -> "AverageConfig":
+        for name in ("checkpoints", "every") if self.name == "ema" else ("decay",):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name}: not of the average {self.name}; remove it")
+        return self
+
     @classmethod
     def __get_pydantic_json_schema__(
         cls, core: CoreSchema, handler: GetJsonSchemaHandler
@@ -224,6 +231,9 @@ class Config(FrozenConfig):
                 "schedule: noam, the default, needs warmup_steps of at least 1 or warmup_ratio; "
                 "constant, linear, cosine and wsd do not"
             )
+        usual_decay = type(self).model_fields["decay_ratio"].default
+        if self.schedule != "wsd" and self.decay_ratio != usual_decay:
+            raise ValueError(f"decay_ratio: of schedule wsd, not of {self.schedule}; remove it")
         if self.patience and not self.eval_every:
             raise ValueError("patience: needs eval_every")
         reads = getattr(self.optimizer.module, "READS", ())
