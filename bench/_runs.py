@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import re
+import resource
 import statistics
 import subprocess
 import sys
@@ -56,19 +57,26 @@ class Task:
 class Runs:
     """Runs `nlpkit` below a folder, on the data of another, and keeps figures."""
 
-    def __init__(self, out: Path, data: Path):
-        self.out, self.data = out, data
+    def __init__(self, out: Path, data: Path, threads: int = 1):
+        self.out, self.data, self.threads = out, data, threads
         out.mkdir(parents=True, exist_ok=True)
 
     def nlpkit(self, *arguments: str, log: str) -> str:
         """Return the stdout of a command; its stderr goes to the file `log`."""
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads)}
         command = [sys.executable, "-m", "nlpkit", *arguments]
         with open(self.out / f"{log}.log", "a", encoding="utf-8") as file:
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=file, env=environment)
         if done.returncode:
             raise SystemExit(f"{' '.join(command)}: exit {done.returncode}; see {file.name}")
         return done.stdout.decode()
+
+    def timed(self, *arguments: str, log: str) -> tuple[str, float]:
+        """Return the stdout of `nlpkit`, and the CPU seconds of its process; no other may run."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        stdout = self.nlpkit(*arguments, log=log)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return stdout, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     def kept(self, place: Path, make: Callable[[], Any]) -> Any:
         """Return the figures that lie in `place`; if there are none, make them and keep them."""
@@ -114,10 +122,10 @@ def plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower().replace("λ = ", "l")).strip("-")
 
 
-def mean_and_deviation(values: Sequence[float | None]) -> str:
+def mean_and_deviation(values: Sequence[float | None], digits: int = 3) -> str:
     """Return mean and sample standard deviation as text."""
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return "undefined"
-    deviation = f" ± {statistics.stdev(known):.3f}" if len(known) > 1 else ""
-    return f"{statistics.fmean(known):.3f}{deviation}"
+    deviation = f" ± {statistics.stdev(known):.{digits}f}" if len(known) > 1 else ""
+    return f"{statistics.fmean(known):.{digits}f}{deviation}"

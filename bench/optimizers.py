@@ -9,9 +9,7 @@ tokenizing, evaluating and saving. The same command resumes where it was stopped
 """
 
 import json
-import os
 import statistics
-import subprocess
 import sys
 from argparse import ArgumentParser, Namespace, RawTextHelpFormatter
 from dataclasses import dataclass
@@ -58,8 +56,8 @@ class Bench(Runs):
 
         def make() -> dict[str, Any]:
             options = as_options(settings)
-            command = ["pretrain", name, *options, "--out", str(path), "--quiet"]
-            seconds = self._seconds(command, f"{place.replace('/', '-')}")
+            command = ("pretrain", name, *options, "--out", str(path), "--quiet")
+            _, seconds = self.timed(*command, log=place.replace("/", "-"))
             lines = (path / METRICS).read_text(encoding="utf-8").splitlines()
             records = [json.loads(line) for line in lines]
             losses = {r["step"]: r["held_out"]["loss"] for r in records if "held_out" in r}
@@ -68,22 +66,6 @@ class Bench(Runs):
         found = self.kept(path, make)
         losses = {int(step): loss for step, loss in found["losses"].items()}
         return Run(losses, found["seconds"])
-
-    def _seconds(self, arguments: list[str], log: str) -> float:
-        """Run a command of nlpkit with one thread; return its processor time."""
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        with open(self.out / f"{log}.log", "a", encoding="utf-8") as file:
-            started = subprocess.Popen(
-                [sys.executable, "-m", "nlpkit", *arguments],
-                stdout=subprocess.DEVNULL,
-                stderr=file,
-                env=environment,
-            )
-            _, status, used = os.wait4(started.pid, 0)
-        started.returncode = os.waitstatus_to_exitcode(status)
-        if started.returncode:
-            raise SystemExit(f"{' '.join(arguments)}: exit {started.returncode}; see {file.name}")
-        return used.ru_utime + used.ru_stime
 
     def swept(self, name: str, optimizer: str, seeds: int, eval_every: int) -> dict[str, list[Run]]:
         """Return the runs of each rate: one, and those of all seeds for the best one."""

@@ -7,16 +7,14 @@ here. Prints a row for each recipe. The same command with --out resumes where it
 """
 
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from argparse import ArgumentParser, RawTextHelpFormatter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from _runs import Runs, mean_and_deviation
 from _turns import machine
 
 from nlpkit import recipe
@@ -76,15 +74,12 @@ def track_of(path: Path) -> Track:
     return track
 
 
-def trained(path: Path, track: Track, seed: int, out: Path, threads: int) -> Result:
+def trained(path: Path, track: Track, seed: int, runs: Runs) -> Result:
     """Train, unless that is done, and return the result."""
-    run = out / f"{path.stem}-{seed}"
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    command = [sys.executable, "-m", "nlpkit", "pretrain", str(path.resolve())]
-    command += ["--set", f"seed={seed}", "--out", str(run), "--quiet"]
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, env=environment, cwd=ROOT)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}: exit {done.returncode}")
+    name = f"{path.stem}-{seed}"
+    run = runs.out / name
+    options = ("--set", f"seed={seed}", "--out", str(run), "--quiet")
+    runs.nlpkit("pretrain", str(path), *options, log=name)
     return result((run / METRICS).read_text(encoding="utf-8").splitlines(), track.target)
 
 
@@ -110,15 +105,10 @@ def row(path: Path, track: Track, results: Sequence[Result]) -> str:
     if len(seconds) < len(results):
         cells += [f"not reached by {len(results) - len(seconds)} of {len(results)}", "", ""]
     else:
-        cells.append(_mean(seconds, 1))
+        cells.append(mean_and_deviation(seconds, 1))
         cells.append(", ".join(str(each.steps) for each in results))
         cells.append(f"{statistics.fmean(each.tokens or 0 for each in results):,.0f}")
-    return f"| {' | '.join([*cells, _mean(ends, 3)])} |"
-
-
-def _mean(values: Sequence[float], digits: int) -> str:
-    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.{digits}f}{spread}"
+    return f"| {' | '.join([*cells, mean_and_deviation(ends)])} |"
 
 
 def main() -> None:
@@ -138,9 +128,10 @@ def main() -> None:
     print("|---|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         out = (options.out or Path(folder)).resolve()
+        runs = Runs(out, ROOT, options.threads)
         for path, track in tracks.items():
             seeds = range(1, options.seeds + 1)
-            found = [trained(path, track, seed, out, options.threads) for seed in seeds]
+            found = [trained(path, track, seed, runs) for seed in seeds]
             print(row(path, track, found), flush=True)
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +125,9 @@ def metrics(out: Path) -> list[dict[str, Any]]:
     lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
     return [{k: v for k, v in record.items() if k not in TIME_KEYS} for record in records]
+
+
+def figures_of_both(one: Path, two: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield the figures of each step and evaluation of two runs; they must have the same number."""
+    for ours, theirs in zip(metrics(one), metrics(two), strict=True):
+        yield ours.get("held_out", ours), theirs.get("held_out", theirs)

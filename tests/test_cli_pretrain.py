@@ -291,10 +291,7 @@ def _is_run_of_two(result: subprocess.CompletedProcess[str], run: Path, one: Pat
     assert result.returncode == 0, result.stderr
     assert result.stdout == f"{run}/checkpoints/step-00000012\n"
     assert "processes: 2" in result.stderr
-    first, second = _tiny.metrics(one), _tiny.metrics(run)
-    assert len(first) == len(second)
-    for ours, theirs in zip(first, second, strict=True):
-        ours, theirs = ours.get("held_out", ours), theirs.get("held_out", theirs)
+    for ours, theirs in _tiny.figures_of_both(one, run):
         assert theirs["loss"] == pytest.approx(ours["loss"], abs=1e-4)
         assert theirs["targets"] == ours["targets"]
 

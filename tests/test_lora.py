@@ -538,9 +538,7 @@ def test_lora_two_processes_give_the_losses_of_one(start, tmp_path: Path) -> Non
     two = _processes.launched(2, "finetune", path, "--out", tmp_path / "two")
     assert two.returncode == 0, two.stderr
     assert "processes: 2" in two.stderr
-    first, second = _tiny.metrics(tmp_path / "one"), _tiny.metrics(tmp_path / "two")
-    for ours, theirs in zip(first, second, strict=True):
-        ours, theirs = ours.get("held_out", ours), theirs.get("held_out", theirs)
+    for ours, theirs in _tiny.figures_of_both(tmp_path / "one", tmp_path / "two"):
         assert theirs["loss"] == pytest.approx(ours["loss"], abs=1e-4)
         assert theirs["targets"] == ours["targets"]
     ours, theirs = (

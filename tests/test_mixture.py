@@ -222,8 +222,7 @@ def test_two_processes_have_the_losses_of_one(tmp_path: Path) -> None:
     verb = ("pretrain", path, "--out", tmp_path / "two", *(f"--set={s}" for s in sets))
     done = _processes.launched(2, *verb, "--device", "cpu")
     assert done.returncode == 0, done.stderr
-    for ours, theirs in zip(*map(_tiny.metrics, (tmp_path / "one", tmp_path / "two")), strict=True):
-        ours, theirs = ours.get("held_out", ours), theirs.get("held_out", theirs)
+    for ours, theirs in _tiny.figures_of_both(tmp_path / "one", tmp_path / "two"):
         assert theirs["losses"] == pytest.approx(ours["losses"], abs=1e-4)
         assert theirs["loss"] == pytest.approx(ours["loss"], abs=1e-4)
 

@@ -114,9 +114,7 @@ def test_two_processes_with_two_optimizers_give_the_losses_of_one(
     two = launched(2, "pretrain", tiny, "--out", tmp_path / "two", *sets)
     assert two.returncode == 0, two.stderr
     assert "processes: 2" in two.stderr
-    first, second = _tiny.metrics(tmp_path / "one"), _tiny.metrics(tmp_path / "two")
-    for ours, theirs in zip(first, second, strict=True):
-        ours, theirs = ours.get("held_out", ours), theirs.get("held_out", theirs)
+    for ours, theirs in _tiny.figures_of_both(tmp_path / "one", tmp_path / "two"):
         assert theirs["loss"] == pytest.approx(ours["loss"], abs=1e-4)
 
 

@@ -7,7 +7,6 @@ Else: inconclusive. With 3 seeds each there are 20 ways, so a verdict needs ever
 """
 
 import json
-import resource
 import statistics
 import sys
 from argparse import Namespace
@@ -77,11 +76,8 @@ class Claim(Runs):
         self.seeds = list(range(1, options.seeds + 1))
 
     def timed(self, *arguments: str, log: str) -> tuple[str, float]:
-        """Return the stdout of `nlpkit`, and the CPU seconds of its process."""
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        stdout = self.nlpkit(*arguments, "--device", "cpu", log=log)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return stdout, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        """Return the stdout of `nlpkit` on the CPU, and the CPU seconds of its process."""
+        return super().timed(*arguments, "--device", "cpu", log=log)
 
     def trained(self, verb: str, recipe: str, place: Path, more: Sequence[str]) -> dict[str, Any]:
         """Return the figures of a run's last evaluation, and its CPU seconds."""
