@@ -121,7 +121,7 @@ def main() -> None:
     options = made.parse_args()
     paths = options.recipes or sorted((HERE / "speedrun").glob("*.yaml"))
     tracks = {path: track_of(path) for path in paths}
-    print(f"{machine(options.threads)}; {options.seeds} seeds, {options.threads} threads")
+    print(f"{machine(options.threads)}; seeds 1 to {options.seeds}")
     for track in TRACKS:
         print(f"{track.name}: at most {track.target} bits a character")
     print("\n| text | recipe | seconds | steps | tokens | bits a character at the end |")

@@ -20,6 +20,7 @@ from nlpkit.objectives.contract import Loss, forward
 from nlpkit.plan import Plan
 from nlpkit.runs import build
 from nlpkit.train import machine, memory
+from nlpkit.train.average import Average
 from nlpkit.train.budget import KNOWN_BY
 from nlpkit.train.loop import to_device
 from nlpkit.train.optim import optimizers
@@ -61,6 +62,11 @@ class _Trial:
         vocab_size = plan.data.vocab_size
         self.model: Any = build.build_model(plan.part, vocab_size, backend).to(plan.device)
         self.optimizers = optimizers(self.model, self.settings)
+        self.average = (
+            Average(self.model, self.settings.average, 1) if self.settings.average else None
+        )
+        if self.average:
+            self.average.restore()  # takes its memory
         self.bf16 = precision == "bf16"
 
     def _timed(self, work: Callable[[], Any]) -> float:
@@ -139,7 +145,6 @@ def probe(plan: Plan) -> dict[str, Any]:
                 longest_peak = memory.used(plan.device)[1]
                 _measure_time(trial, times)
                 found.peak = _peak_of_run(longest_peak, memory.used(plan.device)[1], plan.device)
-                found.peak += plan.average_bytes
                 found.fits = found.peak <= found.limit
         except (RuntimeError, MemoryError) as error:
             if not memory.is_shortage(error):
@@ -189,7 +194,7 @@ def _measure_memory(trial: _Trial, found: Memory) -> None:
     trial.train(first)
     found.per_token = (memory.used(device)[1] - before) / first.tokens
     trial.update()
-    found.state = memory.used(device)[0] + 4 * plan.trained + plan.average_bytes
+    found.state = memory.used(device)[0] + 4 * plan.trained
     parts = [heavy[0][: len(heavy[0]) // n] for n in (16, 4) if len(heavy[0]) >= n]
     taken: list[float] = []
     for items in [*parts, *heavy]:
