@@ -85,7 +85,7 @@ class Bench(Runs):
         ends = {FIRST: run(RATES[FIRST], 1).end}
         while True:
             best = min(ends, key=lambda place: ends[place])
-            beside = [p for p in (best + 1, best - 1) if 0 <= p < len(RATES) and p not in ends]
+            beside = [p for p in (best - 1, best + 1) if 0 <= p < len(RATES) and p not in ends]
             if not beside:
                 break
             ends[beside[0]] = run(RATES[beside[0]], 1).end
