@@ -126,6 +126,12 @@ class Task(ABC):
         return (config.label,) if hasattr(config, "label") else ()
 
     @classmethod
+    def check_columns(cls, config: Any, row: Any) -> None:
+        """Raise `RowError` if a row lacks a column that `config` names; values are not checked."""
+        for column in cls.named_columns(config):
+            row.find(column)
+
+    @classmethod
     def complete(cls, config: Any, rows: Iterable[Any]) -> Any:
         """Return `config` with the settings that come from the training rows."""
         return config
