@@ -129,7 +129,7 @@ def json_object(line: str, example: str, strict: bool = True) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         hint = ""
         if line.strip() in ("{", "[", "[{"):
-            hint = "; one object a line is needed: jq -c . (or jq -c '.[]' for an array)"
+            hint = "; one object a line is needed; data.format: json reads one value"
         what = error.msg.removesuffix(" at").removesuffix(" starting")
         raise RowError(f"broken JSON at column {error.colno}: {what}{hint}") from error
     except RecursionError as error:
@@ -137,7 +137,7 @@ def json_object(line: str, example: str, strict: bool = True) -> dict[str, Any]:
     except ValueError as error:
         raise RowError(f"broken JSON: {error}") from error
     if not isinstance(row, dict):
-        hint = " (jq -c '.[]' makes that)" if isinstance(row, list) else ""
+        hint = "; data.format: json reads an array of rows" if isinstance(row, list) else ""
         raise RowError(f'{kind_of(row)}, not an object like {{"{example}": "..."}}{hint}')
     return row
 

@@ -8,6 +8,7 @@ row: its number from 0, its text, or a list of names, `[A, B, C, D]`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -20,6 +21,8 @@ from nlpkit.objectives._task import RowError, kind_of
 from nlpkit.registry import suggest
 
 _SHOWN = 10
+_LONGEST = 40  # characters of a value in a message
+_NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 
 
 def _key(value: object) -> str:
@@ -80,15 +83,17 @@ OptionAs = Annotated[
 ]
 
 
+def _short(key: str) -> str:
+    return repr(key if len(key) <= _LONGEST else f"{key[:_LONGEST]}…")
+
+
 def choice_names(choices: dict[str, str | None] | list[str]) -> list[str]:
     """Return what there is to choose from, in the recipe's order, each once."""
     texts = choices if isinstance(choices, list) else choices.values()
     return list(dict.fromkeys(text for text in texts if text is not None))
 
 
-def chosen(
-    row: Row, column: str, choices: dict[str, str | None] | list[str], setting: str = "choices"
-) -> str:
+def chosen(row: Row, column: str, choices: dict[str, str | None] | list[str]) -> str:
     """Return what the value in a column stands for.
 
     Raises:
@@ -103,20 +108,20 @@ def chosen(
         if key not in choices:
             known = ", ".join(list(choices)[:_SHOWN])
             raise RowError(
-                f'"{column}" is {key!r}, which objective.{setting} does not have'
+                f'"{column}" is {_short(key)}, which objective.choices does not have'
                 f"{suggest(key, choices)}; it has: {known} (a value of null leaves rows out)"
             )
         if (text := choices[key]) is None:
             raise LeftOut(f'"{column}" is {key!r}')
         return text
-    if key.isdecimal() and int(key) < len(choices):
+    if _NUMBER.fullmatch(key) and int(key) < len(choices):
         return choices[int(key)]
     if key in choices:
         return key
     known = ", ".join(choices[:_SHOWN])
     raise RowError(
-        f'"{column}" is {key!r}; objective.{setting} has the numbers 0 to {len(choices) - 1} and '
-        f"their texts {known}{suggest(key, choices)}"
+        f'"{column}" is {_short(key)}, not an integer from 0 to {len(choices) - 1} nor a text of '
+        f"objective.choices: {known}{suggest(key, choices)}"
     )
 
 
@@ -138,7 +143,7 @@ def named_option(row: Row, column: str, by: str | list[str], options: Sequence[s
         return known.index(key)
     what = "none of the options" if key not in known else "the text of several options:"
     shown = ", ".join(known[:_SHOWN])
-    raise RowError(f'"{column}" is {key!r}, {what} {shown}{suggest(key, known)}')
+    raise RowError(f'"{column}" is {_short(key)}, {what} {shown}{suggest(key, known)}')
 
 
 def hint(value: object, options: Sequence[str], setting: str) -> str:
