@@ -435,7 +435,10 @@ def test_jsonl_takes_the_key_and_keeps_newlines(tmp_path, here):
         ("{", "broken JSON at column 2: Expecting property name enclosed in double quotes; one ob"),
         ("plain text", "broken JSON at column 1: Expecting value"),
         ("[" * 100_000, "broken JSON"),
-        ('["a"]', 'an array, not an object like {"text": "..."} (jq -c \'.[]\' makes that)'),
+        (
+            '["a"]',
+            'an array, not an object like {"text": "..."}; data.format: json reads an array',
+        ),
         ('"a"', 'a string, not an object like {"text": "..."}'),
         ("3", "a number (3), not an object"),
         ("null", "null, not an object"),

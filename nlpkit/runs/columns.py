@@ -42,16 +42,17 @@ def check(resolved: Resolved) -> None:
 def _check_rows(file: TextFile, config: corpus.Config, task: type[Task], settings: Any) -> None:
     columns = task.named_columns(settings)
     rows = read_rows([corpus.Input((file,), 1.0)], config, columns, Counts())
-    mistakes: list[str] = []
+    mistakes: list[tuple[str, str]] = []
     for row in islice(rows, 1 if config.on_error == "stop" else _ROWS):
         try:
             task.check_columns(settings, row)
         except RowError as error:
-            mistakes.append(f"{row.file}:{row.line}: {error.what}")
+            mistakes.append((error.what, f"{row.file}:{row.line}: {error.what}"))
         else:
             return
     if mistakes:
-        raise DataError(mistakes[0])
+        whats = [what for what, _ in mistakes]
+        raise DataError(max(mistakes, key=lambda each: whats.count(each[0]))[1])
 
 
 def _check_text(file: TextFile, config: corpus.Config) -> None:
