@@ -1,10 +1,12 @@
 """Rows as they come: templates, paths, labels with a map, nested JSON, published files."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from nlpkit import recipe, registry
@@ -138,6 +140,20 @@ def test_published_file_trains_and_is_evaluated_by_recipe_alone(
     assert set(figures["metrics"]) == {"accuracy"}
     plan = _tiny.command("plan", str(ocnli), "--no-probe", "--json")
     assert json.loads(plan.stdout)["data"]["train"]["left_out"] == 1
+
+
+def test_recipes_of_the_page_are_in_order_and_read_the_published_columns() -> None:
+    """Each objective in docs/data.md loads; of those shown with a file, the columns are there."""
+    text = (Path(__file__).parents[1] / "docs/data.md").read_text(encoding="utf-8")
+    shown = [yaml.safe_load(each) for each in re.findall(r"`(\{name: .+?\})`(?= |,|;|$)", text)]
+    assert len(shown) > 20
+    known = [published.objective for published in PUBLISHED.values()]
+    same = 0
+    for settings in shown:
+        plain = {name: value for name, value in settings.items() if name != "name"}
+        registry.load("objectives", settings["name"]).Config(**plain)
+        same += settings in known
+    assert same >= 15
 
 
 # Mistakes

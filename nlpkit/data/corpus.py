@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from nlpkit.config import FrozenConfig
@@ -29,6 +29,11 @@ from nlpkit.errors import DataError, UsageError
 from nlpkit.plural import all_of, number_of
 
 Part = Literal["all", "train", "valid"]
+
+
+def _as_text(value: object) -> object:
+    """Return a path that is a number alone, such as 1, as text."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 class Config(FrozenConfig):
@@ -50,7 +55,9 @@ class Config(FrozenConfig):
             "('{title}: {body}')"
         ),
     ] = "text"
-    rows: Name | None = Field(
+    rows: Annotated[
+        Name | None, BeforeValidator(_as_text, json_schema_input_type=Name | int | None)
+    ] = Field(
         None,
         description="path to the lists whose entries are the rows of a task, in nested values: "
         "data.paragraphs.qas; lists that belong together: questions+options+answers",

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, PlainValidator
 
 from nlpkit.data.records import RowError, kind_of, no_such, wrong_character
+from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
 
 _FIELD = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
@@ -38,6 +39,12 @@ def problem(text: str) -> str | None:
     if not all(field.partition(":")[0] for field in fields(text)):
         return "{} names no column; {COLUMN} is a value of the row"
     return None
+
+
+def check_option(option: str, text: str | None) -> None:
+    """Raise `UsageError` for an option of the command line that is no column and no template."""
+    if text is not None and (what := problem(text) if text else "is empty"):
+        raise UsageError(f"{option}: {what}")
 
 
 def _checked(text: str) -> str:
