@@ -156,6 +156,16 @@ def test_recipes_of_the_page_are_in_order_and_read_the_published_columns() -> No
     assert same >= 15
 
 
+def test_vocabulary_is_trained_on_nested_rows(tmp_path: Path) -> None:
+    """Also the lines of a dialogue and the options, which are lists of texts."""
+    path = write(tmp_path, "c3")
+    (row, *_) = _rows(path, format="json", rows="1")
+    assert Task.vocabulary_texts(None, row) == [
+        *("女：你去哪儿？", "男：去学校。", "1-1", "男的去哪儿？", "家", "学校", "3", "学校"),
+    ]
+    assert Task.vocabulary_texts(None, Row({"a": "x", "b": [{"c": "y"}], "d": 1}, "f", 1)) == ["x"]
+
+
 # Mistakes
 
 

@@ -332,6 +332,17 @@ def test_data_set_that_save_to_disk_wrote_is_read_by_split() -> None:
         _read({"hf": "ds"})
 
 
+def test_data_sets_in_one_directory_are_not_mixed() -> None:
+    for name in ("cola", "sst2"):
+        _write(f"glue/{name}/train-00000-of-00001.jsonl", JSONL)
+    said = r"^glue: no split 'train'; nor any other; .*; name a directory in it: cola, sst2$"
+    with pytest.raises(FileError, match=said):
+        _read({"hf": "glue"})
+    _write("ocnli/train.json", JSONL)
+    _write("ocnli/train.3k.json", JSONL)
+    assert _notes({"hf": "ocnli"}) == ["ocnli, split train: 1 file taken (train.json)"]
+
+
 def test_parquet_of_a_hub_copy_is_read_by_its_names() -> None:
     _save("parquet", MANY[:2], "ds/data/train-00000-of-00002.parquet")
     _save("parquet", MANY[2:], "ds/data/train-00001-of-00002.parquet")

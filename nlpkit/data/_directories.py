@@ -3,9 +3,8 @@
 Names are found in the order of their paths. Nothing is downloaded, and no script is run.
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterable
-from fnmatch import fnmatch
 from pathlib import Path
 
 from nlpkit.data import _paths, formats
@@ -16,9 +15,8 @@ from nlpkit.plural import number_of
 
 Named = tuple[Path, str]  # where a file is, and what messages call it
 _DICT, _STATE = "dataset_dict.json", "state.json"  # written by `save_to_disk` of datasets
-_ENDINGS = (".parquet", ".arrow", ".jsonl", ".json", ".csv", ".tsv", ".txt")
-# Where the libraries put the files of a split, below the directory.
-_LAYOUTS = ("{0}.*", "{0}-*", "{0}/*", "data/{0}.*", "data/{0}-*", "data/{0}/*", "*/{0}-*")
+_ENDING = r"\.(parquet|arrow|jsonl|json|csv|tsv|txt)(\.gz)?"
+_KNOWN = ("train", "validation", "valid", "dev", "test")  # names of splits, for messages
 
 
 def all_of(pattern: str, base: Path | None, form: str) -> tuple[list[Named], str]:
@@ -81,12 +79,13 @@ def of_data_set(pattern: str, split: str, base: Path | None) -> tuple[list[Named
         if split not in splits:
             raise FileError(_no_split(pattern, split, splits))
         folder, name = folder / split, f"{name}/{split}"
-    if (folder / _STATE).is_file():
-        files = _saved(folder, pattern, split)
-    else:
-        files = sorted({path for layout in _LAYOUTS for path in _matching(folder, layout, split)})
+    is_saved = (folder / _STATE).is_file()
+    files = _saved(folder, pattern, split) if is_saved else _named(folder, split)
     if not files:
-        raise FileError(_no_split(pattern, split, _splits(folder)) + remark)
+        there = [each for each in _KNOWN if _named(folder, each)]
+        inner = sorted({path.parent.name for path in folder.glob(f"*/{split}[-.]*")} - {"data"})
+        hint = f"; name a directory in it: {shown(inner)}" if inner else ""
+        raise FileError(_no_split(pattern, split, there) + hint + remark)
     found = [(path, f"{name}/{path.relative_to(folder).as_posix()}") for path in files]
     shorts = shown([path.relative_to(folder).as_posix() for path in files])
     many = number_of(len(files), "files")
@@ -135,17 +134,18 @@ def _saved(folder: Path, pattern: str, split: str) -> list[Path]:
     return files
 
 
-def _matching(folder: Path, layout: str, split: str) -> Iterable[Path]:
-    below, _, pattern = layout.format(split).rpartition("/")
-    for path in folder.glob(f"{below}/*" if below else "*"):
-        if fnmatch(path.name, pattern) and path.name.removesuffix(".gz").endswith(_ENDINGS):
-            yield path
+def _named(folder: Path, split: str) -> list[Path]:
+    """Return the files of a split by their names, which are those of the libraries.
 
-
-def _splits(folder: Path) -> list[str]:
-    """Return the splits that the names of files and directories tell."""
-    known = ("train", "validation", "valid", "dev", "test")
-    return [each for each in known if any(any(_matching(folder, one, each)) for one in _LAYOUTS)]
+    `train.csv` and the shards `train-00000-of-00002.parquet`, also in `data/`; all of `train/`.
+    """
+    whole = re.compile(rf"{re.escape(split)}(-[0-9]{{3,}}[^.]*)?{_ENDING}")
+    found = []
+    for place in (folder, folder / "data"):
+        found += [path for path in place.glob("*") if whole.fullmatch(path.name)]
+        inner = (place / split).glob("*")
+        found += [path for path in inner if re.search(f"{_ENDING}$", path.name)]
+    return sorted(path for path in found if path.is_file())
 
 
 def _no_split(pattern: str, split: str, splits: list[str]) -> str:

@@ -139,7 +139,11 @@ class Task(ABC):
     @classmethod
     def vocabulary_texts(cls, config: Any, row: Any) -> list[str]:
         """Return the texts of a row that train a tokenizer, where files hold rows alone."""
-        return [value for value in row.values.values() if isinstance(value, str)]
+        found = []
+        for value in row.values.values():
+            texts = value if isinstance(value, list) else [value]
+            found += texts if all(isinstance(text, str) for text in texts) else []
+        return found
 
     def predict(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch

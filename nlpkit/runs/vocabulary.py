@@ -239,7 +239,8 @@ def _texts(
     config, (first, *_) = resolved.recipe.data, resolved.recipe.objective
     objective = registry.load("objectives", first.name).Objective
     found = {file.format for entry in inputs for file in entry.files}
-    if issubclass(objective, Task) and not found & {*formats.DOCUMENT_FORMATS}:
+    are_rows = config.rows is not None or not found & {*formats.DOCUMENT_FORMATS}
+    if issubclass(objective, Task) and are_rows:
         columns = objective.named_columns(first.config)
         for row in read_rows(inputs, config, columns, counts, which, callbacks):
             counts.documents += 1
