@@ -328,7 +328,7 @@ def test_wrong_rows_are_named_by_file_and_line(
     _refused(run("nlu", f"data.train=[{tmp_path}/empty.jsonl]"), 3, "empty.jsonl: empty file")
     named = _refused(run("nlg", "objective.target=targt"), 3, 'no "targt", did you mean target?')
     assert f"{folder}/nlg.train.jsonl:1: " in named
-    _refused(run("classes", f"data.train=[{table}]"), 3, f'{table}:2: no "label"; it has: ')
+    _refused(run("classes", f"data.train=[{table}]"), 3, f'{table}:2: no "text"; it has: ')
     numbered = ("objective.text='1'", "objective.label='2'")
     found = run("classes", f"data.train=[{table}]", "data.valid=[]", *numbered)
     assert found.code == 0, found.stderr

@@ -28,6 +28,9 @@ def train(resolved: "Resolved", common: Common, max_time: str | None, allow_chan
     if common.dry_run:
         _check(resolved, common)
         resolved = check_directory(resolved, common, allow_change)
+        from nlpkit.runs import columns
+
+        columns.check(resolved)
         from nlpkit.plan import dry_run
 
         described = dry_run(resolved, directory.path, common.device, log)
@@ -54,7 +57,7 @@ def one_run(
     """Train the recipe, or resume its run; a finished run is only reported."""
     from nlpkit.checkpoints import files
     from nlpkit.checkpoints.run_directory import RunDirectory, process_rank
-    from nlpkit.data import corpus
+    from nlpkit.runs import columns
 
     _check(resolved, common)
     directory = RunDirectory(user_path(resolved.recipe.out))
@@ -77,7 +80,7 @@ def one_run(
             )
             if changed:
                 log.info(f"changed since the start of the run: {', '.join(changed)}")
-        corpus.check_files(resolved.recipe.data, resolved.base)  # before torch is loaded
+        columns.check(resolved)  # before torch is loaded
         from nlpkit.runs.pretrain import pretrain
 
         pretrain(
