@@ -92,7 +92,7 @@ def test_chain_of_three_files_gives_each_value_the_file_and_line_that_says_it():
         ("model: {family: cpm_ant, num_heads: 2}", "model", {"hidden_size": 32, "num_heads": 2}),
         ("train: {optimizer: {momentum: 0.5}}", "train.optimizer",
          {"name": "muon", "momentum": 0.5}),
-        # Another part: nothing of the base's is left. 30,522 is BERT's size, the default of wordpiece.
+        # Another part: nothing of the base's is left; 30,522 is BERT's size, the default.
         ("tokenizer: {kind: wordpiece}", "tokenizer", {"vocab_size": 30522}),
         ("tokenizer: {path: there}", "tokenizer", {"path": "there"}),
         ("train: {optimizer: adamw}", "train.optimizer", {"name": "adamw"}),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from nlpkit.commands._options import Common
 from nlpkit.disk import user_path
 from nlpkit.durations import seconds
-from nlpkit.errors import FileError, UsageError
+from nlpkit.errors import DivergedError, FileError, UsageError
 
 if TYPE_CHECKING:
     from nlpkit.checkpoints.run_directory import RunDirectory
@@ -80,14 +80,28 @@ def one_run(
         corpus.check_files(resolved.recipe.data, resolved.base)  # before torch is loaded
         from nlpkit.runs.pretrain import pretrain
 
-        pretrain(
-            resolved,
-            directory,
-            device=common.device,
-            resume=common.resume,
-            log=log,
-            stop=stop,
-        )
+        _note_diverged(directory, False)
+        try:
+            pretrain(
+                resolved,
+                directory,
+                device=common.device,
+                resume=common.resume,
+                log=log,
+                stop=stop,
+            )
+        except DivergedError:
+            _note_diverged(directory, True)
+            raise
+
+
+def _note_diverged(directory: "RunDirectory", diverged: bool) -> None:
+    """Note in `run.json` whether the last training of a run has diverged, for its report."""
+    from nlpkit.checkpoints.run_directory import process_rank
+
+    status = directory.status()
+    if process_rank() == 0 and bool(status.get("diverged")) != diverged:
+        directory.set_status(diverged=diverged)
 
 
 def check_directory(resolved: "Resolved", common: Common, allow_change: bool) -> "Resolved":
