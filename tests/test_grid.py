@@ -311,6 +311,22 @@ def test_run_that_is_in_use_is_passed_over(made, recipe):
     assert "1 of 2 runs failed: lr-0.07/seed-1 (in use)" in stderr
 
 
+def test_launched_processes_train_the_runs_together(recipe, tmp_path):
+    arguments = ("pretrain", recipe, "--seeds", "2", "--out", tmp_path / "g", *SMALL)
+    done = _processes.launched(2, *arguments)
+    assert done.returncode == 0, done.stderr
+    for seed in (1, 2):
+        status = json.loads((tmp_path / f"g/seed-{seed}/run.json").read_text("utf-8"))
+        assert (status["finished"], status["processes"]) == (True, 2)
+
+
+def test_completion_after_grid_offers_settings():
+    from nlpkit.completion.offers import offers
+
+    found = [offer.text for offer in offers(["pretrain", "cpm_ant", "--grid"], "train.l")]
+    assert "train.lr=" in found
+
+
 @pytest.mark.parametrize(("codes", "code"), [([75, 5, 7], 5), ([75], 75), ([137, 5], 137)])
 def test_exit_code_of_failed_runs_is_that_of_the_first_real_failure(codes, code):
     assert RunsFailed("x", codes).exit_code == code

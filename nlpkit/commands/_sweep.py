@@ -1,69 +1,26 @@
 """`--grid` and `--seeds`: trains a recipe with several settings, one run after the other."""
 
-import json
 import os
 import shlex
 import signal
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nlpkit.commands import _training
 from nlpkit.commands._forked import Forks
+from nlpkit.commands._grid_runs import GridRun, Sweep, axes_of, runs_of
 from nlpkit.commands._options import Common
-from nlpkit.disk import user_path
 from nlpkit.durations import seconds
-from nlpkit.errors import (
-    DataError,
-    NlpkitError,
-    RecipeError,
-    RunsFailed,
-    Stopped,
-    TryAgain,
-    UsageError,
-)  # fmt: skip
+from nlpkit.errors import DataError, NlpkitError, RunsFailed, Stopped, TryAgain, UsageError
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
-    from nlpkit.recipe import Resolved
-    from nlpkit.runs.grid import Axis, Point
+    from nlpkit.runs.grid import Axis
     from nlpkit.train.log import Log
 
 _KILLED = 128 + 9
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """What the options of `pretrain` or `finetune` ask for.
-
-    `words` are the verb, the recipe and the options of the verb alone; `load` returns the recipe
-    with further settings, as `--set` takes them.
-    """
-
-    words: Sequence[str]
-    load: Callable[[Sequence[str]], "Resolved"]
-    common: Common
-    grid: Sequence[str]
-    seeds: int | None = None
-    max_time: str | None = None
-    allow_change: bool = False
-    print_only: bool = False
-    smoke_test: bool = False
-
-
-@dataclass(frozen=True)
-class _Run:
-    """A run of the grid, with its checked recipe."""
-
-    point: "Point"
-    resolved: "Resolved"
-    arguments: list[str]
-
-    @property
-    def path(self) -> Path:
-        return user_path(self.resolved.recipe.out)
 
 
 def sweep(asked: Sweep) -> None:
@@ -78,17 +35,17 @@ def sweep(asked: Sweep) -> None:
 
     common, log = asked.common, Log(asked.common.verbosity)
     _check_options(asked)
-    axes = _axes(asked)
-    runs = _runs(asked, axes)
+    axes = axes_of(asked)
+    runs = runs_of(asked, axes)
     if asked.print_only:
         lines = [shlex.join(["nlpkit", *run.arguments]) for run in runs]
         common.result("\n".join(lines), commands=lines)
         return
     root = _root(runs[0])
-    _check_folder(root, axes, runs)
     for run in runs:
         _training.check_directory(run.resolved, common, asked.allow_change)
-        _check_files(run)
+        _check_surroundings(run)
+    _check_folder(root, axes, runs)
     if common.dry_run:
         log.info(f"{number_of(len(runs), 'runs')} in {root}; the first one:")
         _training.train(runs[0].resolved, common, asked.max_time, asked.allow_change)
@@ -111,79 +68,13 @@ def _check_options(asked: Sweep) -> None:
         raise UsageError("--smoke-test excludes --grid; try one of its runs: see --print")
     if asked.common.resume not in ("auto", "never"):
         raise UsageError("--resume PATH: of one run; --grid and --seeds take auto or never")
-    if asked.print_only and asked.common.dry_run:
-        raise UsageError("--print excludes --dry-run")
 
 
-def _axes(asked: Sweep) -> list["Axis"]:
-    """Return the settings of the grid, the seed last."""
-    from nlpkit.runs import grid
-
-    axes = grid.parse(asked.grid)
-    keys = {axis.key for axis in axes}
-    for override in asked.common.overrides or ():
-        if (key := override.partition("=")[0].strip()) in keys:
-            raise UsageError(f"--set {key}: excludes --grid {key}")
-    if asked.seeds is not None:
-        if grid.SEED in keys:
-            raise UsageError("--seeds excludes --grid seed")
-        first = asked.load([f"{axis.key}={axis.values[0]}" for axis in axes]).recipe.seed
-        axes += grid.parse([f"{grid.SEED}={first}..{first + asked.seeds - 1}"])
-    return sorted(axes, key=lambda axis: axis.key == grid.SEED)
-
-
-def _runs(asked: Sweep, axes: Sequence["Axis"]) -> list[_Run]:
-    """Return the runs with their recipes; raise `RecipeError` with each mistake once."""
-    from nlpkit.runs import grid
-
-    mistakes: dict[str, None] = {}
-    runs, root = [], None
-    for point in grid.points(axes):
-        try:
-            if root is None:
-                root = asked.load(point.sets).recipe.out
-            out = str(Path(root) / point.name)
-            resolved = asked.load([*point.sets, f"out={json.dumps(out)}"])
-        except RecipeError as error:
-            mistakes |= dict.fromkeys(_of_grid(problem, axes) for problem in error.problems)
-            continue
-        runs.append(_Run(point, resolved, _arguments(asked, point, out)))
-    if mistakes:
-        raise RecipeError(list(mistakes))
-    return runs
-
-
-def _of_grid(problem: str, axes: Sequence["Axis"]) -> str:
-    """Return a problem of a recipe, with `--grid` where its value comes from the grid."""
-    for axis in axes:
-        if problem.startswith(f"--set {axis.key}: "):
-            return f"--grid {problem.removeprefix('--set ')}"
-    return problem
-
-
-def _arguments(asked: Sweep, point: "Point", out: str) -> list[str]:
-    """Return the command line of one run."""
-    common = asked.common
-    words = list(asked.words)
-    if common.budget is not None:
-        words += ["--budget", common.budget]
-    for option, value in (("--device", common.device), ("--resume", common.resume)):
-        if value != "auto":
-            words += [option, value]
-    if asked.max_time is not None and asked.print_only:
-        words += ["--max-time", asked.max_time]
-    flags = {"--allow-change": asked.allow_change, "-q": common.quiet, "-v": common.verbose}
-    words += [flag for flag, given in flags.items() if given]
-    for override in [*(common.overrides or ()), *point.sets]:
-        words += ["--set", override]
-    return [*words, "--out", out]
-
-
-def _root(run: _Run) -> Path:
+def _root(run: GridRun) -> Path:
     return run.path.parents[run.point.name.count("/")]
 
 
-def _check_folder(root: Path, axes: Sequence["Axis"], runs: Sequence[_Run]) -> None:
+def _check_folder(root: Path, axes: Sequence["Axis"], runs: Sequence[GridRun]) -> None:
     """Raise `UsageError` if the folder is a run, or holds runs of another grid."""
     from nlpkit.checkpoints.run_directory import RECIPE, runs_inside
     from nlpkit.recipe import changed, load
@@ -212,17 +103,18 @@ def _check_folder(root: Path, axes: Sequence["Axis"], runs: Sequence[_Run]) -> N
             )
 
 
-def _check_files(run: _Run) -> None:
-    """Raise an error if the data are missing, or can be read by one run only."""
+def _check_surroundings(run: GridRun) -> None:
+    """Raise an error if a package or data are missing, or data can be read by one run only."""
     from nlpkit.data import corpus
 
+    _training.check_installed(run.resolved)
     data = run.resolved.recipe.data
     if any("-" in source.files for source in (*data.train, *data.valid)):
         raise UsageError("data: -: stdin can be read by one run only; write it into a file")
     corpus.check_files(data, run.resolved.base)
 
 
-def _train_here(asked: Sweep, runs: Sequence[_Run], log: "Log") -> None:
+def _train_here(asked: Sweep, runs: Sequence[GridRun], log: "Log") -> None:
     """Train in this process, which was launched together with others; the first error ends it."""
     from nlpkit.cli import exit_now
     from nlpkit.train.signals import catch_signals
@@ -234,7 +126,7 @@ def _train_here(asked: Sweep, runs: Sequence[_Run], log: "Log") -> None:
             _training.one_run(run.resolved, asked.common, asked.allow_change, log, stop)
 
 
-def _train_all(asked: Sweep, runs: Sequence[_Run], log: "Log") -> dict[str, int]:
+def _train_all(asked: Sweep, runs: Sequence[GridRun], log: "Log") -> dict[str, int]:
     """Train each run in a process of its own; return the exit codes of those that failed."""
     from nlpkit.checkpoints.run_directory import RunDirectory
 
@@ -266,7 +158,7 @@ def _train_all(asked: Sweep, runs: Sequence[_Run], log: "Log") -> dict[str, int]
     return failed
 
 
-def _is_as_begun(run: _Run) -> bool:
+def _is_as_begun(run: GridRun) -> bool:
     """Return whether a finished run has these settings; else it has to go on (--allow-change)."""
     from nlpkit.checkpoints.run_directory import RunDirectory
 
@@ -292,7 +184,7 @@ def _said_of(failed: dict[str, int], count: int) -> str:
     )
 
 
-def _print_result(common: Common, axes: Sequence["Axis"], root: Path, runs: list[_Run]) -> None:
+def _print_result(common: Common, axes: Sequence["Axis"], root: Path, runs: list[GridRun]) -> None:
     """Print the figures of finished runs: of seeds their mean, median and deviation."""
     from nlpkit import report as reports
     from nlpkit.report import sweep as report

@@ -146,14 +146,19 @@ def _is_finished(directory: "RunDirectory", log: "Log") -> bool:
 
 def _check(resolved: "Resolved", common: Common) -> None:
     """Raise an error if a checkpoint, a tracker or the device is missing, before any work."""
-    from nlpkit.train import trackers
-    from nlpkit.train.optimizers import contract as optimizers
-
     if common.resume not in ("auto", "never") and not Path(common.resume).exists():
         raise FileError(f"--resume {common.resume}: no such checkpoint")
-    trackers.check_installed(resolved.recipe.train.trackers)
-    optimizers.check_installed(resolved.recipe.train.optimizer.name)
+    check_installed(resolved)
     if common.device not in ("auto", "cpu"):  # always available; the import of torch takes a second
         from nlpkit.train.machine import find_device
 
         find_device(common.device)
+
+
+def check_installed(resolved: "Resolved") -> None:
+    """Raise an error if a package is missing that a tracker or the optimizer needs."""
+    from nlpkit.train import trackers
+    from nlpkit.train.optimizers import contract as optimizers
+
+    trackers.check_installed(resolved.recipe.train.trackers)
+    optimizers.check_installed(resolved.recipe.train.optimizer.name)

@@ -76,7 +76,8 @@ def command(
     stop the others. The same command again does what is left. `nlpkit report DIR` is their table.
     """
     if grid or print_runs or (seeds is not None and not smoke_test):
-        from nlpkit.commands._sweep import Sweep, sweep
+        from nlpkit.commands._grid_runs import Sweep
+        from nlpkit.commands._sweep import sweep
 
         options = {"--from": start, "--family": family}
         words = [word for name, value in options.items() if value for word in (name, value)]

@@ -60,11 +60,13 @@ def command(runs: Runs, common: Common, output: Output = None, sort: Sort = None
     histories = report.read(paths, may_be_empty=bool(folders))
     table = sweep.table(histories, sort)
     with_steps = [history for history in histories if history.last_step]
-    page = report.write(paths, Path(output) if output is not None else None, with_steps)
-    values: dict[str, Any] = {"report": str(page)}
+    page = None
+    if with_steps:
+        page = str(report.write(paths, Path(output) if output is not None else None, with_steps))
+    values: dict[str, Any] = {"report": page}
     compared = _compared(paths, folders, table, log)
     if folders:
-        log.info(f"page: {page}")
+        log.info(f"page: {page}" if page else "no page: no run has made a step")
         values |= sweep.as_json(table)
     if compared:
         values["differences"] = compared
@@ -72,7 +74,7 @@ def command(runs: Runs, common: Common, output: Output = None, sort: Sort = None
     if not folders:
         for line in lines:
             log.info(line)
-        common.result(str(page), **values)
+        common.result(page or "", **values)
         return
     common.result(
         "\n\n".join([sweep.text(table), *(["\n".join(lines)] if lines else [])]), **values
