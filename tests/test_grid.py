@@ -121,6 +121,9 @@ def test_mistakes_in_any_combination_are_said_once_before_anything_is_written(
         "--grid train.lr: must be greater than 0, got -1",
         '--grid train.lr: expected a number, got the text "x"',
     ]
+    assert refused("--seeds", "2", "--grid", "train.lrr=1,2") == [
+        "--grid train.lrr: unknown setting, did you mean lr?"
+    ]
     assert refused("--grid", "train.lr=1,2", "--set", "sed=1") == [
         "--set sed: unknown setting, did you mean seed?"
     ]

@@ -59,7 +59,10 @@ def axes_of(asked: Sweep) -> list["Axis"]:
     if asked.seeds is not None:
         if grid.SEED in keys:
             raise UsageError("--seeds excludes --grid seed")
-        first = asked.load([f"{axis.key}={axis.values[0]}" for axis in axes]).recipe.seed
+        try:
+            first = asked.load([f"{axis.key}={axis.values[0]}" for axis in axes]).recipe.seed
+        except RecipeError:  # `runs_of` says all that is wrong
+            first = 1
         axes += grid.parse([f"{grid.SEED}={first}..{first + asked.seeds - 1}"])
     return sorted(axes, key=lambda axis: axis.key == grid.SEED)
 
