@@ -146,8 +146,8 @@ def _train_all(asked: Sweep, runs: Sequence[GridRun], log: "Log") -> dict[str, i
                 if left < 1:
                     raise TryAgain(_where(number - 1, len(runs), "the time limit is reached"))
                 arguments = [*arguments, "--max-time", f"{int(left)}s"]
-            if forks.signal is None:
-                code = forks.run(arguments)
+            # A signal may have come before this run.
+            code = forks.run(arguments) if forks.signal is None else 128 + forks.signal
             if forks.signal is not None and (code or number < len(runs)):
                 name = f"stopped by {signal.Signals(forks.signal).name}"
                 raise Stopped(_where(number - 1, len(runs), name), forks.signal)
