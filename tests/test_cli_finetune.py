@@ -172,8 +172,13 @@ def test_finetune_seeds_give_mean_median_and_deviation_and_go_on(
         assert evaluated["figures"][name]["std"] == pytest.approx(row["std"], rel=1e-3, abs=1e-6)
     table = done(server.run("eval", tmp_path / "s")).stdout.splitlines()
     assert table[0].split("\t") == head
-    page = Path(done(server.run("report", tmp_path / "s")).stdout.strip())
-    assert page == tmp_path / "s/report.html"
+    reported = done(server.run("report", tmp_path / "s"))
+    page = tmp_path / "s/report.html"
+    assert f"page: {page}" in reported.stderr
+    rows = [line.split() for line in reported.stdout.partition("\n\n")[0].splitlines()]
+    at = rows[0].index("held_out.accuracy")
+    shown = {row[0]: row[at] for row in rows[1:]}
+    assert shown == {f"seed-{n}": f"{value:.4f}" for n, value in enumerate(best, 1)}
     assert {"seed-1", "seed-2"} <= set(re.findall(r"seed-\d", page.read_text("utf-8")))
     written = server.run("eval", tmp_path / "s", "--predictions", tmp_path / "p")
     _refused(written, 2, f"--predictions: {tmp_path}/s holds runs of --seeds; name one of them")
