@@ -145,9 +145,10 @@ def layout(
             settings["model_type"] = f"{OWN_TYPE}{settings['model_type']}"
             settings["architectures"] = []
         folders[folder] = settings, tensors[folder]
-    if form.bos_and_eos:
-        ends = zip(("bos_token_id", "eos_token_id"), bos_and_eos, strict=True)
-        folders[""][0].update(ends)
+    ends = zip(("bos_token_id", "eos_token_id"), bos_and_eos, strict=True)
+    for name, found in (*ends, ("pad_token_id", pad_id)):
+        if found is not None or (form.bos_and_eos and name != "pad_token_id"):
+            folders[""][0].setdefault(name, found)
     if form.has_padding:
         folders[""][0]["pad_token_id"] = -1 if pad_id is None else pad_id
     if config.encodes_source and None not in target_ids:
@@ -166,8 +167,6 @@ def layout(
         settings["label2id"] = {name: i for i, name in enumerate(names)}
         if head.architecture:
             settings["architectures"] = [head.architecture]
-        if pad_id is not None:
-            settings.setdefault("pad_token_id", pad_id)
     return folders
 
 

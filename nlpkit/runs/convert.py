@@ -13,6 +13,7 @@ from torch import Tensor
 from nlpkit import __version__
 from nlpkit.checkpoints import (
     any_layout,
+    generation_settings,
     hf_layout,
     objective_heads,
     preprocessor,
@@ -24,7 +25,9 @@ from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.rows import vocabulary_size, without_padding
-from nlpkit.runs.opened import find_checkpoint, verify
+from nlpkit.objectives.contract import Objective
+from nlpkit.runs.opened import find_checkpoint, objective_of, verify
+from nlpkit.runs.parts import ModelPart
 from nlpkit.tokenizers._source_and_target import check_sources
 from nlpkit.tokenizers.contract import Tokenizer
 
@@ -78,7 +81,9 @@ def convert(
         warn(line)
     tokenizer = _tokenizer(old.path, loaded, family, vocabulary)
     pad_id = tokenizer.pad_id if tokenizer is not None else None
-    ends = (tokenizer.bos_id, tokenizer.eos_id) if tokenizer is not None else (None, None)
+    notes = {**any_layout.read_notes(old.path), "nlpkit": __version__}
+    objective = _objective(old.path, notes, tokenizer, ModelPart(family, loaded.config, None), warn)
+    ends = generation_settings.begin_and_end(objective, tokenizer)
     folders = hf_layout.layout(
         *(family, loaded.config, loaded.state),
         pad_id=pad_id,
@@ -102,14 +107,18 @@ def convert(
         }
         cast = {name: _cast(name, tensor, dtype) for name, tensor in tensors.items()}
         folders[folder] = settings, cast
-    notes = {**any_layout.read_notes(old.path), "nlpkit": __version__}
     notes.pop("base", None)
+    generation = generation_settings.read(old.path) or generation_settings.of_objective(
+        objective, tokenizer, folders[""][0]
+    )
 
     def write(directory: Path) -> None:
         hf_layout.write_folders(directory, folders)
         objective_heads.write(directory, {n: _cast(n, t, dtype) for n, t in old.heads.items()})
         if tokenizer is not None:
-            tokenizer_files.save(tokenizer, directory, token_types=loaded.config.pairs)
+            use = tokenizer_files.use_of(objective, loaded.config)
+            tokenizer_files.save(tokenizer, directory, use)
+        generation_settings.write(directory, generation)
         hf_layout.write_notes(directory, notes)
         if inputs := preprocessor.read(old.path):
             preprocessor.write(directory, inputs)
@@ -129,6 +138,22 @@ def _with_attention(family: str, config: ModelConfig) -> str:
     """Return the name of a family, and its kinds of attention if they are not its own."""
     kinds = ", ".join(dict.fromkeys(choice.kind for choice in config.attention))
     return f"{family} with attention {kinds}" if kinds else family
+
+
+def _objective(
+    path: Path,
+    notes: Mapping[str, Any],
+    tokenizer: Tokenizer | None,
+    part: ModelPart,
+    warn: Callable[[str], None],
+) -> Objective | None:
+    """Return the objective of a checkpoint, or None, with a warning, if it cannot be made."""
+    try:
+        found: Objective = objective_of(path, notes, tokenizer, part)
+        return found
+    except FileError as error:
+        warn(f"{error}: transformers is not told how texts are read")
+        return None
 
 
 def _check_free(out: Path) -> None:

@@ -104,7 +104,7 @@ def open_checkpoint(
             f"{tokenizer.vocab_size}"
         )
     check_sources(directory, part.config, tokenizer)
-    objective = _objective(directory, notes, tokenizer, part)
+    objective = objective_of(directory, notes, tokenizer, part)
     machine.configure_allocator()
     dtype = _precision(precision, _stored(state, part.vocabulary), target)
     model = _model(part, state, loaded.head, backend)
@@ -166,7 +166,7 @@ def _check_finite(directory: Path, state: Mapping[str, torch.Tensor]) -> None:
         )
 
 
-def _objective(
+def objective_of(
     directory: Path,
     notes: Mapping[str, Any],
     tokenizer: Tokenizer | None,

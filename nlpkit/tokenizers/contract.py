@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from nlpkit.config import FrozenConfig
+
+
+class Template(NamedTuple):
+    """Tokens and texts (`$A`, `$B`) of a sequence, each with its token type: `[CLS]:0 $A:0`."""
+
+    single: str
+    pair: str
+
+    def without_types(self) -> Template:
+        """Return the template for a model that has no token types."""
+        return Template(*(re.sub(r":\d+(?= |$)", ":0", text) for text in self))
+
+    @property
+    def tokens(self) -> set[str]:
+        """The special tokens."""
+        parts = f"{self.single} {self.pair}".split()
+        return {part.rpartition(":")[0] for part in parts} - {"$A", "$B"}
 
 
 class TokenizerFile(Protocol):
