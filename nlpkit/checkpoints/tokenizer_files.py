@@ -12,7 +12,7 @@ from nlpkit.objectives._abilities import Generative, ReadsSource, Templated
 from nlpkit.objectives.contract import Objective
 from nlpkit.tokenizers import _source_and_target
 from nlpkit.tokenizers._source_and_target import SourceAndTarget
-from nlpkit.tokenizers._template import with_template
+from nlpkit.tokenizers._template import with_template, with_words
 from nlpkit.tokenizers.contract import Extendable, Template, Tokenizer
 
 SETTINGS = "tokenizer_config.json"
@@ -95,6 +95,9 @@ def _write_use(tokenizer: Tokenizer, directory: Path, use: Use) -> None:
     file = directory / "tokenizer.json"
     if use.template is not None and file.is_file():
         text = with_template(file.read_text(encoding="utf-8"), use.template)
+        if isinstance(tokenizer, Extendable):
+            words = use.template.words
+            text = with_words(text, (w for w in words if tokenizer.special_id(w) is not None))
         file.write_text(text, encoding="utf-8")
 
 

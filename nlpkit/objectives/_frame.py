@@ -84,7 +84,8 @@ def _template(model_config: ModelSettings) -> Template:
     last = f"{summary}:2" if summary else ""
     single = [first, "$A:0", f"{end}:0", last]
     pair = [first, "$A:0", *between, "$B:1", f"{end}:1", last]
-    found = Template(*(" ".join(filter(None, parts)) for parts in (single, pair)))
+    one, two = (" ".join(filter(None, parts)) for parts in (single, pair))
+    found = Template(one, two, (model_config.mask_token,))
     return found if model_config.pairs else found.without_types()
 
 

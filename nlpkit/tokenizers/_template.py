@@ -6,7 +6,7 @@ depend on it where special tokens are not asked for.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tokenizers import Tokenizer as Library
@@ -31,6 +31,27 @@ def with_template(content: str, template: Template) -> str:
     kept = [each for each in _processors(found["post_processor"]) if each["type"] == "ByteLevel"]
     made = json.loads(wanted.to_str())["post_processor"]
     found["post_processor"] = {"type": "Sequence", "processors": [*kept, made]} if kept else made
+    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+
+
+def with_words(content: str, tokens: Iterable[str]) -> str:
+    """Return a `tokenizer.json` in which these tokens stand for words, with the space before them.
+
+    `two [MASK] apples` then has the tokens of the two words around it. Where a space is no token,
+    the file is unchanged.
+    """
+    library = Library.from_str(content)
+    changed = {
+        token
+        for token in tokens
+        if library.encode(f"a {token}", add_special_tokens=False).ids
+        != library.encode(f"a{token}", add_special_tokens=False).ids
+    }
+    if not changed:
+        return content
+    found = json.loads(content)
+    for each in found["added_tokens"]:
+        each["lstrip"] = each["lstrip"] or each["content"] in changed
     return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -17,10 +17,12 @@ class Template(NamedTuple):
 
     single: str
     pair: str
+    words: tuple[str, ...] = ()  # special tokens that stand within a text for words
 
     def without_types(self) -> Template:
         """Return the template for a model that has no token types."""
-        return Template(*(re.sub(r":\d+(?= |$)", ":0", text) for text in self))
+        single, pair = (re.sub(r":\d+(?= |$)", ":0", each) for each in self[:2])
+        return Template(single, pair, self.words)
 
     @property
     def tokens(self) -> set[str]:
