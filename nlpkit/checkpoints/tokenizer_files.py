@@ -40,6 +40,7 @@ class Use:
     template: Template | None = None  # None: as the tokenizer's files have it
     max_length: int | None = None  # tokens of the longest sequence
     cut_start: bool = False  # whether a text that is too long loses its start
+    pad_start: bool = False  # whether the last token must be no padding
     end: int | None = None  # the id of what ends a generated text
 
 
@@ -50,11 +51,13 @@ def use_of(objective: Objective | None, model_config: ModelConfig) -> Use:
     if objective is not None:
         longest = getattr(objective.config, "max_length", longest)
     ends = objective.eos_token_ids if isinstance(objective, Generative) else ()
+    goes_on = isinstance(objective, Generative) and not isinstance(objective, ReadsSource)
     return Use(
         token_types=model_config.pairs,
         template=objective.template if isinstance(objective, Templated) else None,
         max_length=longest,
-        cut_start=isinstance(objective, Generative) and not isinstance(objective, ReadsSource),
+        cut_start=goes_on,
+        pad_start=goes_on or bool(model_config.summary_token),
         end=ends[0] if len(ends) == 1 else None,
     )
 
@@ -86,6 +89,8 @@ def _write_use(tokenizer: Tokenizer, directory: Path, use: Use) -> None:
         content["model_max_length"] = use.max_length
     if use.cut_start:
         content["truncation_side"] = "left"
+    if use.pad_start:
+        content["padding_side"] = "left"
     if isinstance(tokenizer, Extendable):
         if use.end is not None:
             content["eos_token"] = tokenizer.token(use.end)
