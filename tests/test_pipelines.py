@@ -1,4 +1,4 @@
-"""Checkpoints in `transformers`' own pipelines, with nothing of nlpkit: as `eval` and `generate`."""
+"""Checkpoints in the pipelines of `transformers` answer as `nlpkit eval` and `generate` do."""
 
 import csv
 import json
