@@ -43,8 +43,7 @@ def write(runs: Sequence[Path], out: Path | None = None) -> Path:
     ending = out.suffix.lower()
     if ending not in ENDINGS:
         raise UsageError(f"{out}: a report ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
-    runs = [path for run in runs for path in ([path for _, path in seed_runs(run)] or [run])]
-    histories = [read_history(run, label) for run, label in zip(runs, _labels(runs), strict=True)]
+    histories = read_histories(runs)
     charts = make_charts(histories)
     labels = [history.label for history in histories]
     if ending == ".html":
@@ -56,6 +55,12 @@ def write(runs: Sequence[Path], out: Path | None = None) -> Path:
 
         charts_figure(charts, labels, page.heading(histories), out)
     return out
+
+
+def read_histories(runs: Sequence[Path]) -> list[History]:
+    """Return the histories of the run directories, of each run of a directory of seeds."""
+    runs = [path for run in runs for path in ([path for _, path in seed_runs(run)] or [run])]
+    return [read_history(run, label) for run, label in zip(runs, _labels(runs), strict=True)]
 
 
 def _labels(runs: Sequence[Path]) -> list[str]:
