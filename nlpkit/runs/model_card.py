@@ -6,6 +6,7 @@ and the manifest of a checkpoint does not name it.
 """
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -173,8 +174,8 @@ def write(directory: Path, content: str) -> None:
 def upload(directory: Path, name: str) -> str:
     """Return the command that uploads a directory to the Hub, without what nobody else needs."""
     left_out = [each for each in PRIVATE if any(directory.glob(each))]
-    excluded = "".join(f" --exclude '{each}'" for each in left_out)
-    return f"hf upload USER/{name} {directory} .{excluded}"
+    excluded = [part for each in left_out for part in ("--exclude", each)]
+    return shlex.join(["hf", "upload", f"USER/{name}", str(directory), ".", *excluded])
 
 
 def write_for_run(run: Path, parameters: int, objective: object) -> str | None:
