@@ -19,7 +19,7 @@ from nlpkit.disk import name_path_in_errors, read_json
 from nlpkit.objectives._abilities import Generative
 from nlpkit.plural import number_of
 from nlpkit.runs import data_files
-from nlpkit.runs.usage import lines, pipeline_tag
+from nlpkit.runs.usage import has_class, lines, pipeline_tag
 
 CARD = "README.md"
 _NOT_STATED = """\
@@ -101,9 +101,10 @@ def text(
     named = notes.get("objective") or {}
     names = [each["name"] for each in (named if isinstance(named, list) else [named]) if each]
     base = peft_layout.read_settings(directory)
+    theirs = has_class(settings, isinstance(objective, Generative))
     what = f"Adapters (LoRA) of {base['base_model_name_or_path']}, a" if base else "A"
     parts = [
-        _head(settings, family, is_adapters=base is not None),
+        _head(settings, family, "peft" if base else "transformers" if theirs else ""),
         f"# {history.name}\n",
         f"{what} model of family `{family}` with {parameters:,} parameters, "
         + (f"trained for `{', '.join(names)}` " if names else "")
@@ -129,16 +130,12 @@ def text(
     return "\n".join(parts)
 
 
-def _head(settings: Mapping[str, Any], family: str, *, is_adapters: bool) -> str:
+def _head(settings: Mapping[str, Any], family: str, library: str) -> str:
     """Return what the Hub reads."""
-    architectures = settings["architectures"]
-    tag = pipeline_tag(architectures[0]) if architectures else None
     rows = ["# license: apache-2.0   (fill in: the licence of the model)"]
-    if is_adapters:
-        rows.append("library_name: peft")
-    elif architectures:
-        rows.append("library_name: transformers")
-    if tag and not is_adapters:
+    if library:
+        rows.append(f"library_name: {library}")
+    if library == "transformers" and (tag := pipeline_tag(settings)):
         rows.append(f"pipeline_tag: {tag}")
     rows.append(f"tags: [nlpkit, {family}]")
     return "---\n" + "\n".join(rows) + "\n---\n"
@@ -148,15 +145,16 @@ def _use(
     settings: Mapping[str, Any], names: Sequence[str], objective: object, is_adapters: bool
 ) -> list[str]:
     """Return the section that says how the model is opened."""
-    python = lines(settings, names[0] if names else "")
+    generates = isinstance(objective, Generative)
     if is_adapters:
         theirs = "`nlpkit convert . DIRECTORY` merges the adapters, for transformers, too.\n"
-    elif python is None:
-        theirs = f"transformers has no such model ({settings['model_type']}).\n"
-    else:
+    elif has_class(settings, generates):
+        python = lines(settings, names[0] if names else "")
         theirs = f"With transformers, in this directory:\n\n```python\n{python}```\n"
+    else:
+        theirs = "transformers has no model of this family for this task.\n"
     shell = ["nlpkit eval . --data FILE"]
-    if isinstance(objective, Generative):
+    if generates:
         shell.insert(0, 'echo "Once upon a time" | nlpkit generate .')
     shell.append("nlpkit finetune RECIPE --from .")
     ours = "With nlpkit:\n\n```sh\n" + "\n".join(shell) + "\n```\n"

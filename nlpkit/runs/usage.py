@@ -68,18 +68,27 @@ print(model(**tokenizer("A text.", return_tensors="pt")).last_hidden_state.shape
 """
 
 
-def pipeline_tag(architecture: str) -> str | None:
+def has_class(settings: Mapping[str, Any], generates: bool) -> bool:
+    """Return whether transformers has the model of the objective.
+
+    A task for which it has none keeps the class of the family, which generates.
+    """
+    return bool(settings["architectures"]) and (
+        generates or pipeline_tag(settings) != "text-generation"
+    )
+
+
+def pipeline_tag(settings: Mapping[str, Any]) -> str | None:
     """Return the name of the task on the Hub, or None."""
-    ends = (end for end in _PIPELINES if architecture.endswith(end))
-    return _PIPELINES[max(ends, key=len)] if any(map(architecture.endswith, _PIPELINES)) else None
+    architecture: str = (settings["architectures"] or [""])[0]
+    ends = [end for end in _PIPELINES if architecture.endswith(end)]
+    return _PIPELINES[max(ends, key=len)] if ends else None
 
 
-def lines(settings: Mapping[str, Any], objective: str) -> str | None:
-    """Return the lines for a model with this `config.json`; None if transformers has no class."""
-    if not settings["architectures"]:
-        return None
+def lines(settings: Mapping[str, Any], objective: str) -> str:
+    """Return the lines for a model with this `config.json`."""
     architecture = settings["architectures"][0]
-    tag = pipeline_tag(architecture)
+    tag = pipeline_tag(settings)
     if tag == "text2text-generation":
         return _writing(settings, objective)
     if tag in ("question-answering", "multiple-choice"):
