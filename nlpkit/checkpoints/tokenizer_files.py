@@ -11,6 +11,7 @@ from nlpkit.models.config import ModelConfig
 from nlpkit.objectives._abilities import Generative, ReadsSource, Templated
 from nlpkit.objectives.contract import Objective
 from nlpkit.tokenizers import _source_and_target
+from nlpkit.tokenizers._hf import LibraryTokenizer
 from nlpkit.tokenizers._source_and_target import SourceAndTarget
 from nlpkit.tokenizers._template import with_template, with_words
 from nlpkit.tokenizers.contract import Extendable, Template, Tokenizer
@@ -104,6 +105,19 @@ def _write_use(tokenizer: Tokenizer, directory: Path, use: Use) -> None:
             words = use.template.words
             text = with_words(text, (w for w in words if tokenizer.special_id(w) is not None))
         file.write_text(text, encoding="utf-8")
+
+
+def reads_alike(one: Tokenizer, other: Tokenizer) -> bool:
+    """Return whether texts have the same ids, whatever transformers puts around them."""
+    return _fingerprint(one) == _fingerprint(other)
+
+
+def _fingerprint(tokenizer: Tokenizer) -> str:
+    if isinstance(tokenizer, SourceAndTarget):
+        return f"{_fingerprint(tokenizer.source)} {_fingerprint(tokenizer.target)}"
+    if isinstance(tokenizer, LibraryTokenizer):
+        return tokenizer.fingerprint_of_ids()
+    return tokenizer.fingerprint()
 
 
 def target_ids(

@@ -11,6 +11,7 @@ from torch import Tensor
 from nlpkit.checkpoints import any_layout, objective_heads, tokenizer_files
 from nlpkit.errors import FileError, UsageError
 from nlpkit.runs.opened import find_checkpoint, verify
+from nlpkit.tokenizers.contract import Tokenizer
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -62,11 +63,11 @@ def mean(all_weights: Sequence[Weights]) -> Weights:
         FileError: they are not checkpoints of the same model.
     """
     first = all_weights[0]
-    tokenizers = [_fingerprint(each.path) for each in all_weights]
+    tokenizers = [_tokenizer(each.path) for each in all_weights]
     for each, tokenizer in zip(all_weights[1:], tokenizers[1:], strict=True):
         if key := _difference(first.settings, each.settings):
             raise FileError(f"{each.path}: not the model of {first.path}: {key} differs")
-        if tokenizer != tokenizers[0]:
+        if not _alike(tokenizer, tokenizers[0]):
             raise FileError(f"{each.path}: its tokenizer is not that of {first.path}")
         for mine, theirs in ((first.tensors, each.tensors), (first.heads, each.heads)):
             shapes = [{name: t.shape for name, t in found.items()} for found in (mine, theirs)]
@@ -95,10 +96,15 @@ def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
     return next((key for key in keys if one.get(key) != other.get(key)), None)
 
 
-def _fingerprint(path: Path) -> str | None:
-    """Return the fingerprint of the tokenizer of a checkpoint, or None if it has none."""
-    home = any_layout.tokenizer_home(path)
+def _tokenizer(path: Path) -> Tokenizer | None:
+    """Return the tokenizer of a checkpoint, or None if it has none."""
     try:
-        return tokenizer_files.load(home)[1].fingerprint()
+        return tokenizer_files.load(any_layout.tokenizer_home(path))[1]
     except FileError:
         return None
+
+
+def _alike(one: Tokenizer | None, other: Tokenizer | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return tokenizer_files.reads_alike(one, other)
