@@ -31,6 +31,8 @@ def test_template_is_read_by_transformers_and_not_by_us(kind: str, tmp_path: Pat
     ours = tokenizer_files.load(tmp_path)[1]
     first, second = plain.encode_batch(TEXTS[:2])
     assert ours.encode_batch(TEXTS[:2]) == [first, second]
+    written = "<a> Mara <m> apples <b>"  # ordinary text
+    assert ours.encode(written) == plain.encode(written)
     assert tokenizer_files.reads_alike(ours, plain)
     assert ours.fingerprint() != plain.fingerprint()
     theirs = AutoTokenizer.from_pretrained(tmp_path)

@@ -117,6 +117,8 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
         target_ids=tokenizer_files.target_ids(tokenizer, part.config.target_tokens),
     )
     settings, tensors = folders[""]
+    if getattr(objective.config, "regression", False):  # else transformers squeezes the number
+        settings["problem_type"] = "regression"
     generation_settings.write(
         directory, generation_settings.of_objective(objective, tokenizer, settings)
     )
