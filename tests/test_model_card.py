@@ -30,6 +30,7 @@ USED = {
     "multiple-choice": ("roberta", ("choices", "choice.{}.jsonl", CHOICES)),
     "xlnet": ("xlnet", None),
 }
+LONG = ("token-classification", "sentinels", "multiple-choice", "xlnet")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,9 @@ def _python(card: str) -> str:
     return found[1]
 
 
-@pytest.mark.parametrize("kind", USED)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in LONG)) for kind in USED]
+)
 def test_lines_of_a_card_open_the_model(runs: Runs, monkeypatch, capsys, kind: str) -> None:
     family, task = USED[kind]
     saved = runs.first(family) if task is None else runs.tuned(family, *task, steps=2)
