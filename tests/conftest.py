@@ -48,16 +48,8 @@ LONGEST = (
     *("cli_eval", "generate", "report", "score_bleu", "score_bleu_fuzz", "faults_native"),
     *("objective_cpm_ant", "plan", "faults_signals", "best_evaluation", "bert_page"),
     *("faults_evaluation", "mixture", "lora", "recipe", "dotted", "tokenizers_training"),
-    *(
-        "pipelines",
-        "model_card",
-        "completion",
-        "tokenizers",
-        "selftest_mixture",
-        "cli",
-        "eval_metrics",
-        "checkpoint_names",
-    ),
+    *("completion", "tokenizers", "selftest_mixture", "cli", "eval_metrics", "checkpoint_names"),
+    *("pipelines", "model_card"),
 )
 
 
