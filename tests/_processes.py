@@ -127,6 +127,11 @@ def command(*arguments: object, **options: Any) -> subprocess.CompletedProcess[s
     return subprocess.CompletedProcess(list(map(str, arguments)), code, stdout, stderr)
 
 
+# What `accelerate launch --use_fsdp` puts into the environment, and what the log says then.
+FSDP = {"ACCELERATE_USE_FSDP": "true"}
+SHARDED = "FSDP: shards of the parameters"
+
+
 def launched(number: int, *arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
     """Run the command line in so many processes, with what `torchrun` puts into the environment.
 

@@ -27,7 +27,7 @@ from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import value_at
 from nlpkit.runs import build, checks, data_files, model_card
 from nlpkit.runs.announce import announce, conclude
-from nlpkit.runs.budget import start_clock
+from nlpkit.runs.budget import start_pace
 from nlpkit.runs.model_part import model_part
 from nlpkit.runs.parts import token_characters
 from nlpkit.runs.resume import named_checkpoint, restore
@@ -40,7 +40,7 @@ from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, train
 from nlpkit.train.optim import optimizers
-from nlpkit.train.processes import expect_unused
+from nlpkit.train.processes import is_sharded, layers, unknown_to_accelerate, wrap
 from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import State
 from nlpkit.train.trackers import TrackedRun, Trackers
@@ -62,7 +62,7 @@ def pretrain(
         DivergedError: the loss is not finite.
     """
     accelerator = make_accelerator(resolved, directory, device, log)
-    checks.check_optimizer(resolved, accelerator.distributed_type)
+    checks.check_optimizer(resolved, is_sharded(accelerator.num_processes))
     with stop.abortable():
         run = prepare(resolved, directory, accelerator, log, stop, named_checkpoint(resume))
     state = restore(run, resume)
@@ -102,7 +102,7 @@ def pretrain(
 
     is_main = accelerator.is_main_process
     trackers = _trackers(run, state) if is_main else None
-    clock = start_clock(run, state)
+    pace = start_pace(run, state)
     job = Job(
         accelerator=accelerator,
         training=run.training,
@@ -116,7 +116,7 @@ def pretrain(
         log=log,
         metrics=_metrics(directory, state, trackers) if trackers else None,
         stop=stop,
-        clock=clock,
+        pace=pace,
     )
     if is_main and directory.status().get("budget_seconds") != settings.budget_seconds:
         directory.set_status(budget_seconds=settings.budget_seconds)
@@ -134,7 +134,7 @@ def pretrain(
     assert checkpoint is not None
     if is_main:
         directory.set_status(finished=True, finite=True, step=state.step)  # checked by `save`
-    conclude(run, state, held_out, clock)
+    conclude(run, state, held_out, pace)
     if is_main:
         _hand_over(run)
     return checkpoint
@@ -209,9 +209,10 @@ def make_accelerator(
         return chosen
 
     precision, reason = from_first(processes, decide)
-    accelerator = Accelerator(
-        cpu=on_cpu, mixed_precision="no" if precision == "fp32" else precision
-    )
+    with unknown_to_accelerate():
+        accelerator = Accelerator(
+            cpu=on_cpu, mixed_precision="no" if precision == "fp32" else precision
+        )
     log.info(f"precision: {precision} ({reason})")
     if resolved.recipe.train.deterministic:
         machine.use_deterministic_algorithms(accelerator.device)
@@ -256,12 +257,16 @@ def prepare(
     if settings.z_loss:  # the objective predicts tokens: `checks.check_training`
         model.z_loss = settings.z_loss
     unwrapped = Training(model, data.objective)
-    expect_unused(accelerator, unwrapped, data.examples.batch(np.arange(1), 0))
-    training, *prepared = accelerator.prepare(unwrapped, *optimizers(model, training_settings))
+    if is_sharded(accelerator.num_processes):
+        log.info(f"FSDP: shards of the parameters, {number_of(len(layers(model)), 'layers')}")
+    batch = data.examples.batch(np.arange(1), 0)
+    training, made = wrap(
+        accelerator, unwrapped, batch, lambda: optimizers(model, training_settings)
+    )
     average = None
     if (section := training_settings.average) is not None:
         average = Average(training, section, training_settings.steps)
     return Run(
         *(resolved, training_settings, directory, part, data, accelerator),
-        *(training, [each.optimizer for each in prepared], average, log),
+        *(training, made, average, log),
     )
