@@ -47,6 +47,13 @@ class Runs:
             rows = [{"source": text[:30], "target": text[:3]} for text in texts[:40]]
             lines = [json.dumps(row) + "\n" for row in rows]
             (folder / f"copy.{part}.jsonl").write_text("".join(lines), "utf-8")
+            pairs = zip(texts[:20], texts[20:40], strict=True)
+            near = [
+                {"text_a": one[:30], "text_b": other[:30], "label": float(number)}
+                for number, (one, other) in enumerate(pairs)
+            ]
+            lines = [json.dumps(row) + "\n" for row in near]
+            (folder / f"near.{part}.jsonl").write_text("".join(lines), "utf-8")
             for name in ("classify/{}.tsv", "entail/{}.csv", "choice/{}.jsonl"):
                 lines = (DATA / "en" / name.format(part)).read_text("utf-8").splitlines(True)
                 kept = "".join(lines[: ROWS + 1])

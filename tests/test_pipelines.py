@@ -86,6 +86,19 @@ def test_classifier_of_two_texts_answers_as_eval(runs: Runs, capsys, family: str
     assert np.mean(losses) == pytest.approx(printed["loss"], abs=1e-5)
 
 
+def test_numbers_of_both_orders_add_up_to_that_of_eval(runs: Runs, capsys) -> None:
+    objective = "{name: similarity, regression: true, max_length: 80, lm_weight: 0.0}"
+    saved = runs.tuned("gpt2", "near", "near.{}.jsonl", objective)
+    _, predictions = _evaluated(saved, capsys)
+    pipe = pipeline("text-classification", model=str(saved), device="cpu")
+    rows = (runs.folder / "near.valid.jsonl").read_text("utf-8").splitlines()
+    for row, prediction in zip(map(json.loads, rows), predictions, strict=True):
+        texts = row["text_a"], row["text_b"]
+        orders = [{"text": a, "text_pair": b} for a, b in (texts, texts[::-1])]
+        total = sum(each["score"] for each in pipe(orders))
+        assert total == pytest.approx(float(prediction), abs=1e-4)
+
+
 @pytest.mark.parametrize("family", ["gpt2", pytest.param("roberta", marks=slow)])
 def test_tagger_answers_as_eval(runs: Runs, capsys, family: str) -> None:
     objective = "{name: tagging, max_length: 100, scheme: iob2}"
