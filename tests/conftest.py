@@ -49,6 +49,7 @@ LONGEST = (
     *("objective_cpm_ant", "plan", "faults_signals", "best_evaluation", "bert_page"),
     *("faults_evaluation", "mixture", "lora", "recipe", "dotted", "tokenizers_training"),
     *("completion", "tokenizers", "selftest_mixture", "cli", "eval_metrics", "checkpoint_names"),
+    *("pipelines", "model_card"),
 )
 
 

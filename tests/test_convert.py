@@ -176,6 +176,7 @@ def test_convert_prints_the_directory_or_one_object(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert result.stdout == f"{tmp_path}/a b 天\n"
     assert "parameters in fp32" in result.stderr
+    assert f"hf upload 'USER/a b 天' '{tmp_path}/a b 天' ." in result.stderr
     result = _tiny.command(
         "convert", tmp_path / "base", tmp_path / "out", "--precision", "bf16", "--json", "-q"
     )
@@ -189,6 +190,8 @@ def test_convert_prints_the_directory_or_one_object(tmp_path: Path) -> None:
         # 58 words, 20 prompts, 4 segments of 32; 48 x 4; 2 x (4 x 32^2 + 3 x 32 x 48 + 64); 32
         "parameters": (len(_adapters.WORDS) + 24) * 32 + 192 + 2 * (4096 + 4608 + 64) + 32,
         "bytes": (tmp_path / "out" / hf_layout.WEIGHTS).stat().st_size,
+        "files": 1,
+        "upload": f"hf upload USER/out {tmp_path}/out .",
     }
     result = _tiny.command("convert", tmp_path / "nothing", tmp_path / "x")
     assert result.returncode == 4

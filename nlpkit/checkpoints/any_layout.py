@@ -17,8 +17,6 @@ from nlpkit.disk import read_json
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
 
-_INDEX = f"{hf_layout.WEIGHTS}.index.json"
-
 
 @dataclass(frozen=True)
 class Original:
@@ -60,7 +58,8 @@ def original(path: Path, settings: Path | None = None) -> Original | None:
     for module in _readers():
         if path.is_dir():
             if any(
-                (path / name).exists() for name in (hf_layout.WEIGHTS, _INDEX, peft_layout.SETTINGS)
+                (path / name).exists()
+                for name in (hf_layout.WEIGHTS, hf_layout.INDEX, peft_layout.SETTINGS)
             ):
                 return None
             weights = sorted(path.glob(module.WEIGHTS))

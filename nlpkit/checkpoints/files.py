@@ -230,5 +230,21 @@ def chosen(run: Path) -> tuple[Path, str] | None:
     return None
 
 
+def named(path: Path) -> Path | None:
+    """Return the checkpoint that RUN/best, RUN/latest or RUN/stable names, None for other paths.
+
+    Raises:
+        FileError: the run has no checkpoint of this name.
+    """
+    known = ("best", "latest", STABLE)
+    if path.exists() or path.name not in known or not directory(path.parent).is_dir():
+        return None
+    if found := read_pointer(path.parent, path.name):
+        return found
+    there = [str(path.with_name(name)) for name in known if read_pointer(path.parent, name)]
+    remedy = f"; there is {', '.join(there)}" if there else ""
+    raise FileError(f"{path}: the run has no {path.name} checkpoint{remedy}")
+
+
 def _entry(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": file_sha256(path)}

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from nlpkit.attention.contract import Choice
+from nlpkit.checkpoints import shards
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families, hf_format
@@ -20,6 +21,7 @@ from nlpkit.models.rows import vocabulary_size
 from nlpkit.plural import number_of
 
 WEIGHTS = "model.safetensors"
+INDEX = f"{WEIGHTS}.index.json"
 OWN_TYPE = "nlpkit-"  # prefix of model_type for models that transformers does not support
 NOTES = "nlpkit.json"  # the objective with its settings, which transformers does not need
 NAMED = 3  # maximal number of tensor names in a message
@@ -61,17 +63,26 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:NAMED])}{more}"
 
 
-def write_folders(directory: Path, folders: Folders) -> None:
-    """Write `config.json` and `model.safetensors` of each folder."""
+def write_folders(directory: Path, folders: Folders, max_shard: int | None = None) -> None:
+    """Write `config.json` and `model.safetensors` of each folder; see `write`."""
     for folder, (settings, tensors) in folders.items():
         (directory / folder).mkdir(exist_ok=True)
-        write(directory / folder, settings, tensors)
+        write(directory / folder, settings, tensors, max_shard)
 
 
-def write(directory: Path, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Write `config.json` and `model.safetensors`."""
+def write(
+    directory: Path,
+    settings: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    max_shard: int | None = None,
+) -> None:
+    """Write `config.json` and `model.safetensors`, or its shards of at most `max_shard` bytes."""
     write_settings(directory, settings)
-    save_tensors(directory / WEIGHTS, tensors, {"format": "pt"})
+    files = {WEIGHTS: tensors} if max_shard is None else shards.split(tensors, max_shard)
+    for name, each in files.items():
+        save_tensors(directory / name, each, {"format": "pt"})
+    if len(files) > 1:
+        (directory / INDEX).write_text(shards.index(files), encoding="utf-8")
 
 
 def save_tensors(
@@ -145,9 +156,10 @@ def layout(
             settings["model_type"] = f"{OWN_TYPE}{settings['model_type']}"
             settings["architectures"] = []
         folders[folder] = settings, tensors[folder]
-    if form.bos_and_eos:
-        ends = zip(("bos_token_id", "eos_token_id"), bos_and_eos, strict=True)
-        folders[""][0].update(ends)
+    ends = zip(("bos_token_id", "eos_token_id"), bos_and_eos, strict=True)
+    for name, found in (*ends, ("pad_token_id", pad_id)):
+        if found is not None or (form.bos_and_eos and name != "pad_token_id"):
+            folders[""][0].setdefault(name, found)
     if form.has_padding:
         folders[""][0]["pad_token_id"] = -1 if pad_id is None else pad_id
     if config.encodes_source and None not in target_ids:
@@ -166,8 +178,6 @@ def layout(
         settings["label2id"] = {name: i for i, name in enumerate(names)}
         if head.architecture:
             settings["architectures"] = [head.architecture]
-        if pad_id is not None:
-            settings.setdefault("pad_token_id", pad_id)
     return folders
 
 
@@ -222,21 +232,21 @@ def _named_folders(settings: Mapping[str, Any], directory: Path) -> list[str]:
 
 
 def _read_tensors(directory: Path) -> dict[str, Tensor]:
-    index = directory / f"{WEIGHTS}.index.json"
-    shards = [WEIGHTS]
+    index = directory / INDEX
+    names = [WEIGHTS]
     if index.is_file():
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not all(
             isinstance(n, str) for n in weight_map.values()
         ):
             raise FileError(f"{index}: needs weight_map, which names the file of each tensor")
-        shards = sorted(set(weight_map.values()))
-        for name in shards:
+        names = sorted(set(weight_map.values()))
+        for name in names:
             if Path(name).name != name:
                 raise FileError(f"{index}: the shard {name!r} is outside the directory")
     tensors: dict[str, Tensor] = {}
-    for shard in shards:
-        path = directory / shard
+    for name in names:
+        path = directory / name
         if not path.is_file():
             pickles = [p.name for p in directory.glob("*.bin")] + [
                 p.name for p in directory.glob("*.pt")

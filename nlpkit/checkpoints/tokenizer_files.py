@@ -1,15 +1,23 @@
 """Saves and loads tokenizers of all kinds. Imports no torch."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
 
 from nlpkit import registry
 from nlpkit.errors import FileError
+from nlpkit.models.config import ModelConfig
+from nlpkit.objectives._abilities import Generative, ReadsSource, Templated
+from nlpkit.objectives.contract import Objective
 from nlpkit.tokenizers import _source_and_target
+from nlpkit.tokenizers._hf import LibraryTokenizer
 from nlpkit.tokenizers._source_and_target import SourceAndTarget
-from nlpkit.tokenizers.contract import Extendable, Tokenizer
+from nlpkit.tokenizers._template import with_template, with_words
+from nlpkit.tokenizers.contract import Extendable, Template, Tokenizer
 
+SETTINGS = "tokenizer_config.json"
+_PAD = "<pad>"  # pads where a tokenizer has no token of its own for it, but an objective added this
 KIND = "nlpkit_tokenizer.json"  # has the dotted name of a kind that the user wrote
 
 
@@ -25,25 +33,91 @@ def is_there(directory: Path) -> bool:
     return two or any((directory / name).is_file() for name in _files())
 
 
-def save(tokenizer: Tokenizer, directory: Path, *, token_types: bool = False) -> None:
+@dataclass(frozen=True)
+class Use:
+    """How a model uses its tokenizer, which transformers reads in the tokenizer's files."""
+
+    token_types: bool = False  # whether the model is given the types of tokens
+    template: Template | None = None  # None: as the tokenizer's files have it
+    max_length: int | None = None  # tokens of the longest sequence
+    cut_start: bool = False  # whether a text that is too long loses its start
+    pad_start: bool = False  # whether the last token must be no padding
+    end: int | None = None  # the id of what ends a generated text
+
+
+def use_of(objective: Objective | None, model_config: ModelConfig) -> Use:
+    """Return how a model reads its texts in an objective."""
+    positions = (getattr(model_config, n, None) for n in ("max_positions", "attention_length"))
+    longest = min((limit for limit in positions if limit is not None), default=None)
+    if objective is not None:
+        longest = getattr(objective.config, "max_length", longest)
+    ends = objective.eos_token_ids if isinstance(objective, Generative) else ()
+    goes_on = isinstance(objective, Generative) and not isinstance(objective, ReadsSource)
+    return Use(
+        token_types=model_config.pairs,
+        template=objective.template if isinstance(objective, Templated) else None,
+        max_length=longest,
+        cut_start=goes_on,
+        pad_start=goes_on or bool(model_config.summary_token),
+        end=ends[0] if len(ends) == 1 else None,
+    )
+
+
+def save(tokenizer: Tokenizer, directory: Path, use: Use | None = None) -> None:
     """Write the tokenizer's files, and the name of its kind if it is not a kind of nlpkit.
 
-    With `token_types` transformers gives the model the types of tokens, too.
+    With `use` they also say how a model uses it.
     """
     if isinstance(tokenizer, SourceAndTarget):
         sides = zip(_source_and_target.FOLDERS, (tokenizer.source, tokenizer.target), strict=True)
         for folder, side in sides:
-            save(side, directory / folder, token_types=token_types)
+            save(side, directory / folder, use)
         return
     tokenizer.save(directory)
-    settings = directory / "tokenizer_config.json"
-    if token_types and settings.is_file():
-        content = json.loads(settings.read_text(encoding="utf-8"))
-        content["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-        settings.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    if use is not None and (directory / SETTINGS).is_file():
+        _write_use(tokenizer, directory, use)
     module = type(tokenizer).__module__
     if not module.startswith("nlpkit.tokenizers."):
         (directory / KIND).write_text(json.dumps({"kind": module}) + "\n", encoding="utf-8")
+
+
+def _write_use(tokenizer: Tokenizer, directory: Path, use: Use) -> None:
+    settings = directory / SETTINGS
+    content = json.loads(settings.read_text(encoding="utf-8"))
+    if use.token_types:
+        content["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    if use.max_length is not None:
+        content["model_max_length"] = use.max_length
+    if use.cut_start:
+        content["truncation_side"] = "left"
+    if use.pad_start:
+        content["padding_side"] = "left"
+    if isinstance(tokenizer, Extendable):
+        if use.end is not None:
+            content["eos_token"] = tokenizer.token(use.end)
+        if tokenizer.special_id(_PAD) is not None:
+            content.setdefault("pad_token", _PAD)
+    settings.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    file = directory / "tokenizer.json"
+    if use.template is not None and file.is_file():
+        text = with_template(file.read_text(encoding="utf-8"), use.template)
+        if isinstance(tokenizer, Extendable):
+            words = use.template.words
+            text = with_words(text, (w for w in words if tokenizer.special_id(w) is not None))
+        file.write_text(text, encoding="utf-8")
+
+
+def reads_alike(one: Tokenizer, other: Tokenizer) -> bool:
+    """Return whether texts have the same ids, whatever transformers puts around them."""
+    return _fingerprint(one) == _fingerprint(other)
+
+
+def _fingerprint(tokenizer: Tokenizer) -> str:
+    if isinstance(tokenizer, SourceAndTarget):
+        return f"{_fingerprint(tokenizer.source)} {_fingerprint(tokenizer.target)}"
+    if isinstance(tokenizer, LibraryTokenizer):
+        return tokenizer.fingerprint_of_ids()
+    return tokenizer.fingerprint()
 
 
 def target_ids(

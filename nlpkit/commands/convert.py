@@ -25,6 +25,13 @@ Precision = Annotated[
     Literal["fp32", "bf16", "fp16"] | None,
     typer.Option(metavar="NAME", help="fp32, bf16 or fp16; default: as the weights are stored"),
 ]
+Shard = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="write several files of weights of at most SIZE each, such as 2GB, with an index",
+    ),
+]
 Settings = Annotated[
     str | None,
     typer.Option("--config", metavar="FILE", help="the JSON file of a .pt, if it is elsewhere"),
@@ -42,6 +49,7 @@ def command(
     common: Common,
     average: Average = False,
     precision: Precision = None,
+    max_shard_size: Shard = None,
     config: Settings = None,
     vocab: Vocabulary = None,
     family: Family = None,
@@ -49,14 +57,16 @@ def command(
     """Write a checkpoint for transformers, with adapters merged, in any precision.
 
     With --average, the weights of OUT are the mean of those of several checkpoints of a model.
-    OUT holds config.json, model.safetensors, the tokenizer and nlpkit.json. Every command of nlpkit
-    opens it, and `from_pretrained` if transformers has the model. An error leaves no partial OUT.
-    Prints OUT.
+    OUT holds config.json, model.safetensors, the tokenizer, nlpkit.json and a model card,
+    README.md. Every command of nlpkit opens it, and `from_pretrained` if transformers has the
+    model. RUN is its best checkpoint, else its latest; RUN/best and RUN/latest are those. An error
+    leaves no partial OUT. Prints OUT.
     """
     if average and len(checkpoints) < 2:
         raise UsageError("--average: give at least two checkpoints and OUT")
     if len(checkpoints) > 1 and not average:
         raise UsageError("several checkpoints: --average writes the mean of their weights")
+    from nlpkit.checkpoints.shards import size_of
     from nlpkit.runs.convert import convert
     from nlpkit.train.log import Log
 
@@ -66,13 +76,18 @@ def command(
         user_path(out),
         average=[user_path(each) for each in checkpoints[1:]],
         precision=precision,
+        max_shard=None if max_shard_size is None else size_of(max_shard_size),
         config=_path(config),
         vocabulary=_path(vocab),
         family=family,
         info=log.info,
         warn=log.warn,
     )
-    log.info(f"{made['parameters']:,} parameters in {made['precision']}, {made['bytes']:,} bytes")
+    log.info(
+        f"{made['parameters']:,} parameters in {made['precision']}, {made['bytes']:,} bytes"
+        + (f" in {made['files']} files" if made["files"] > 1 else "")
+    )
+    log.info(f"to share it, fill in the licence in its README.md, then: {made['upload']}")
     common.result(made["checkpoint"], **made)
 
 

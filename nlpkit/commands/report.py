@@ -1,5 +1,6 @@
 """Write one page about one or several runs: curves, evaluations, recipe, differences, hashes."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nlpkit.commands._options import Common, shared
+from nlpkit.errors import UsageError
 
 if TYPE_CHECKING:
     from nlpkit.report.sweep import Row, Table
@@ -35,10 +37,24 @@ Sort = Annotated[
         "setting; default: what selects the best evaluation",
     ),
 ]
+Csv = Annotated[
+    bool,
+    typer.Option(
+        "--csv",
+        help="print as CSV a row for each step of each run, or the table of a directory of runs, "
+        "and write no page",
+    ),
+]
 
 
 @shared("json", "quiet", "verbose")
-def command(runs: Runs, common: Common, output: Output = None, sort: Sort = None) -> None:
+def command(
+    runs: Runs,
+    common: Common,
+    output: Output = None,
+    sort: Sort = None,
+    csv: Csv = False,
+) -> None:
     """Write one page about one or several runs: curves, evaluations, recipe, differences, hashes.
 
     The page needs no network. The runs may still be running. Prints the path of the page. The
@@ -53,12 +69,23 @@ def command(runs: Runs, common: Common, output: Output = None, sort: Sort = None
     from nlpkit.report import sweep
     from nlpkit.train.log import Log
 
+    if csv and (output is not None or common.json):
+        raise UsageError(
+            "--csv prints to stdout; leave -o and --json out, and redirect: > FILE.csv"
+        )
     log = Log(common.verbosity)
     log.detail(f"reading {', '.join(runs)}")
     paths = [Path(run) for run in runs]
     folders = [path for path in paths if report.of_folder(path)]
     histories = report.read(paths, may_be_empty=bool(folders))
     table = sweep.table(histories, sort)
+    if csv:
+        from nlpkit.report import records
+
+        cells, columns = table.cells(), table.columns
+        text = records.csv_of(cells, columns) if folders else records.as_csv(histories)
+        sys.stdout.write(text)
+        return
     with_steps = [history for history in histories if history.last_step]
     page = None
     if with_steps:

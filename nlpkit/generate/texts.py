@@ -166,15 +166,22 @@ class Writer:
         return any(stop in text for stop in self.settings.stop)
 
 
+def default_new_tokens(objective: Generative) -> int:
+    """Return the most tokens to add if no setting says it."""
+    if isinstance(objective, ReadsSource):
+        return min(_DEFAULT_NEW_TOKENS, objective.max_new_tokens)
+    return min(_DEFAULT_NEW_TOKENS, objective.max_length // 2)
+
+
 def _new_tokens(settings: Settings, objective: Generative) -> int:
     """Return the most tokens to add; raise `UsageError` if a setting is too large."""
     if isinstance(objective, ReadsSource):
-        limit = default = objective.max_new_tokens
+        limit = objective.max_new_tokens
         rule = f"an output has at most {limit} tokens"
     else:
-        limit, default = objective.max_length - 1, objective.max_length // 2
+        limit = objective.max_length - 1
         rule = f"the model takes {objective.max_length} tokens, input and output together"
-    new = settings.max_new_tokens or min(_DEFAULT_NEW_TOKENS, default)
+    new = settings.max_new_tokens or default_new_tokens(objective)
     if not settings.min_new_tokens <= new <= limit:
         which = "max" if new > limit else "min"
         raise UsageError(

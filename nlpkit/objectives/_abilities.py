@@ -8,6 +8,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from nlpkit.tokenizers.contract import Template
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -24,6 +26,18 @@ class Prompt:
     open: bool = True  # whether an end token may stop it before its last slot
     cut: int = 0  # tokens of the text that did not fit and were removed
     source: Mapping[str, np.ndarray] = field(default_factory=dict)  # inputs of `forward`, (S,)
+
+
+@runtime_checkable
+class Templated(Protocol):
+    """The additional member of an objective whose texts have special tokens, or none, around them.
+
+    `transformers` is told of them.
+    """
+
+    @property
+    def template(self) -> Template:
+        """Of what the model reads; for a text that it continues, of what is given."""
 
 
 @runtime_checkable

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nlpkit.tokenizers.contract import Template
+
 if TYPE_CHECKING:
     from nlpkit.objectives.contract import ModelSettings
     from nlpkit.tokenizers.contract import Extendable
@@ -22,6 +24,7 @@ class Frame:
         self.between = (self.delimiter,) * model_config.delimiters
         self.summary = _ids(tokenizer, model_config.summary_token)
         self.end = (*_ids(tokenizer, end), *self.summary)
+        self.template = _template(model_config)
 
     def size(self, texts: int = 1) -> int:
         """Return the number of tokens around this number of texts."""
@@ -71,6 +74,19 @@ class Frame:
         if self.summary:
             types[-1] = 2
         return types
+
+
+def _template(model_config: ModelSettings) -> Template:
+    """Return the sequences of one and of two texts; token types as in `Frame.types`."""
+    start, delimiter, end = model_config.task_tokens
+    between = [f"{delimiter}:{min(number, 1)}" for number in range(model_config.delimiters)]
+    first, summary = f"{start}:0" if start else "", model_config.summary_token
+    last = f"{summary}:2" if summary else ""
+    single = [first, "$A:0", f"{end}:0", last]
+    pair = [first, "$A:0", *between, "$B:1", f"{end}:1", last]
+    one, two = (" ".join(filter(None, parts)) for parts in (single, pair))
+    found = Template(one, two, (model_config.mask_token,))
+    return found if model_config.pairs else found.without_types()
 
 
 def tokens(model_config: ModelSettings) -> tuple[str, ...]:

@@ -72,6 +72,7 @@ class FramedTask(Task):
         self.dropout = config.dropout
         self.lm_weight = config.lm_weight if model_config.causal else 0.0
         self.frame = Frame(tokenizer, model_config)
+        self.template = self.frame.template
         if not model_config.pairs:
             self.inputs = ("input_ids",)
             self.fields = {k: v for k, v in self.fields.items() if k != "token_type_ids"}

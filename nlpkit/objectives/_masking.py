@@ -116,6 +116,7 @@ class Masking(TextObjective):
         """
         super().__init__(config, tokenizer, model_config)
         self.frame = Frame(tokenizer, model_config)
+        self.template = self.frame.template
         mask = tokenizer.special_id(model_config.mask_token)
         assert mask is not None  # `special_tokens` asked for it
         self.mask = mask

@@ -37,6 +37,7 @@ class Pairing(TextObjective):
         """
         super().__init__(config, tokenizer, model_config)
         self.frame = Frame(tokenizer, model_config)
+        self.template = self.frame.template
         self.extra = self.frame.size(2)
 
     @classmethod

@@ -19,6 +19,7 @@ from nlpkit.data.pack import SOURCE_LENGTHS
 from nlpkit.objectives._abilities import Prompt
 from nlpkit.objectives.contract import IGNORE, Field, Loss, ModelSettings, Term
 from nlpkit.tokenizers._source_and_target import of_sources
+from nlpkit.tokenizers.contract import Template
 
 if TYPE_CHECKING:
     import torch
@@ -60,6 +61,8 @@ class SourceTarget:
         assert source_end is not None
         self.source_end = source_end
         self.eos_token_ids = (end,)
+        after = f"{model_config.target_tokens[1]}:0"
+        self.template = Template(f"$A:0 {after}", f"$A:0 {after} $B:0 {after}")
 
     @property
     def suppress_tokens(self) -> tuple[int, ...]:

@@ -32,6 +32,7 @@ from nlpkit.objectives.contract import (
     TextObjective,
     TrainedModel,
 )
+from nlpkit.tokenizers.contract import Template
 
 if TYPE_CHECKING:
     import torch
@@ -133,6 +134,12 @@ class Objective(TextObjective):
         loss_sum, token_losses = model.token_loss(hidden, index, labels[index])
         parts = {"clm": (token_losses.sum(), len(index))}
         return Loss({"clm": Term(loss_sum, len(index), parts=parts, of_text=True)})
+
+    @property
+    def template(self) -> Template:
+        """A text that is continued, behind its begin token."""
+        start = "".join(f"{self.tokenizer.token(token_id)}:0 " for token_id in self.before)
+        return Template(f"{start}$A:0", f"{start}$A:0 $B:0")
 
     @property
     def suppress_tokens(self) -> tuple[int, ...]:

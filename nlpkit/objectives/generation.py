@@ -39,6 +39,7 @@ from nlpkit.objectives.contract import (
     TrainedModel,
     check_length,
 )
+from nlpkit.tokenizers.contract import Template
 
 if TYPE_CHECKING:
     import torch
@@ -90,6 +91,9 @@ class Objective(Task):
         check_length(config.max_length, model_config)
         names = type(self).special_tokens(model_config)  # the vocabulary has them
         self.start, self.delimiter, self.end = (cast(int, tokenizer.special_id(n)) for n in names)
+        start, delimiter, end = (f"{name}:0" for name in names)
+        before = f"{start} $A:0 {delimiter}"
+        self.template = Template(before, f"{before} $B:0 {end}")
         self.columns = self.named_columns(config)
         self.max_length, self.eos_token_ids = config.max_length, (self.end,)
 

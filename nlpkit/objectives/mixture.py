@@ -29,7 +29,7 @@ from nlpkit.data.loader import CutAtMarks, Scheduled
 from nlpkit.data.marks import Marked
 from nlpkit.data.pack import LENGTHS, SOURCE_LENGTHS, Batch
 from nlpkit.errors import UsageError
-from nlpkit.objectives._abilities import Filling, Generative
+from nlpkit.objectives._abilities import Filling, Generative, Templated
 from nlpkit.objectives._combined import joined
 from nlpkit.objectives._members import Member, bound, difference, same_spans, summed
 from nlpkit.objectives.contract import (
@@ -120,6 +120,8 @@ class Objective(TextObjective):
             if cut_marks:
                 raise ValueError("objective.of: members cut documents at different marks")
         self.token_field = next(n for n, kind in self.fields.items() if kind.per == "token")
+        if framed := [m.template for m in self.members if isinstance(m, Templated)]:
+            self.template = framed[0]
         self._generate_as(next((m for m in self.members if isinstance(m, Generative)), None))
 
     def _generate_as(self, member: Generative | None) -> None:
@@ -128,6 +130,8 @@ class Objective(TextObjective):
             return
         self.max_length, self.eos_token_ids = member.max_length, member.eos_token_ids
         self.suppress_tokens, self.continue_text = member.suppress_tokens, member.continue_text
+        if isinstance(member, Templated):
+            self.template = member.template
         if isinstance(member, Filling):
             self.fill_blanks = member.fill_blanks
 

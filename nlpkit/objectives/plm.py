@@ -93,6 +93,7 @@ class Objective(TextObjective):
             self.inputs = tuple(name for name in self.inputs if name != "part_start")
             self.fields = {name: kind for name, kind in self.fields.items() if name != "part_start"}
         self.frame = Frame(tokenizer, model_config)
+        self.template = self.frame.template
         self.extra = self.frame.size()
         self.max_text = config.max_length - self.extra
         self.max_length = config.max_length

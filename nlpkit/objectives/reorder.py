@@ -70,6 +70,7 @@ class Objective(TextObjective):
         """
         super().__init__(config, tokenizer, model_config)
         self.frame = Frame(tokenizer, model_config)
+        self.template = self.frame.template
         self.extra = self.frame.size()
         if not model_config.pairs:
             self.inputs = ("input_ids",)

@@ -73,6 +73,7 @@ class Objective(SourceTarget, TextObjective):
         """
         super().__init__(config, tokenizer, model_config)
         self.bind(tokenizer, model_config)
+        self.template = self.template._replace(words=SENTINELS)
         ids = {text: tokenizer.special_id(text) for text in SENTINELS}
         self.sentinels = np.array([ids[f"<extra_id_{number}>"] for number in range(COUNT)])
         self.text_of = {token_id: text for text, token_id in ids.items()}

@@ -3,7 +3,6 @@
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import Tensor
 from nlpkit import __version__
 from nlpkit.checkpoints import (
     any_layout,
+    generation_settings,
     hf_layout,
     objective_heads,
     preprocessor,
@@ -24,22 +24,13 @@ from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.rows import vocabulary_size, without_padding
-from nlpkit.runs.opened import find_checkpoint, verify
+from nlpkit.objectives.contract import Objective
+from nlpkit.runs import model_card
+from nlpkit.runs.opened import objective_of
+from nlpkit.runs.parts import ModelPart
+from nlpkit.runs.stored_weights import PRECISIONS, mean, read
 from nlpkit.tokenizers._source_and_target import check_sources
 from nlpkit.tokenizers.contract import Tokenizer
-
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-@dataclass(frozen=True)
-class _Weights:
-    """A checkpoint's content in the layout of transformers."""
-
-    path: Path
-    settings: dict[str, Any]
-    tensors: dict[str, Tensor]
-    heads: dict[str, Tensor]  # of layers that an objective owns
-    precision: torch.dtype  # of the stored tensors
 
 
 def convert(
@@ -51,6 +42,7 @@ def convert(
     vocabulary: Path | None = None,
     family: str | None = None,
     average: Sequence[Path] = (),
+    max_shard: int | None = None,
     info: Callable[[str], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
@@ -59,6 +51,7 @@ def convert(
     Args:
         average: other checkpoints of the same model; the weights of `out` are the mean of all.
         precision: fp32, bf16 or fp16; None: as stored (fp32 for an original release).
+        max_shard: bytes of the largest file of weights; None: all are in one.
         config: settings of an original release, if they are not in the same directory.
         vocabulary: file or directory of the tokenizer, if it is not with the weights.
         family: the family that reads `source`; None: the one that the checkpoint names.
@@ -69,16 +62,19 @@ def convert(
     """
     _check_free(out)
     requested = PRECISIONS[precision] if precision is not None else None
-    old = _read(source, requested, config, family, info)
+    old = read(source, requested, config, family, info)
+    all_read = [old, *(read(each, requested, config, family, info) for each in average)]
     if average:
-        old = _mean([old, *(_read(each, requested, config, family, info) for each in average)])
+        old = mean(all_read)
     family, _ = family_of(old.settings, old.path, family)
     loaded = hf_layout.converted(family, old.path, old.settings, old.tensors)
     for line in loaded.warnings("not written"):
         warn(line)
     tokenizer = _tokenizer(old.path, loaded, family, vocabulary)
     pad_id = tokenizer.pad_id if tokenizer is not None else None
-    ends = (tokenizer.bos_id, tokenizer.eos_id) if tokenizer is not None else (None, None)
+    notes = {**any_layout.read_notes(old.path), "nlpkit": __version__}
+    objective = _objective(old.path, notes, tokenizer, ModelPart(family, loaded.config, None), warn)
+    ends = generation_settings.begin_and_end(objective, tokenizer)
     folders = hf_layout.layout(
         *(family, loaded.config, loaded.state),
         pad_id=pad_id,
@@ -102,26 +98,47 @@ def convert(
         }
         cast = {name: _cast(name, tensor, dtype) for name, tensor in tensors.items()}
         folders[folder] = settings, cast
-    notes = {**any_layout.read_notes(old.path), "nlpkit": __version__}
     notes.pop("base", None)
+    generation = generation_settings.read(old.path) or generation_settings.of_objective(
+        objective, tokenizer, folders[""][0]
+    )
+
+    history = model_card.history_of(old.path)
+    own = old.path / model_card.CARD
+    parameters = sum(tensor.numel() for tensor in loaded.state.values())
+
+    def card(directory: Path) -> str:
+        # A card that is there may have been edited; that of adapters or of one of several is none.
+        if own.is_file() and not average and any_layout.base(old.path) is None:
+            return own.read_text(encoding="utf-8")
+        sources = [each.path for each in all_read] if average else []
+        return model_card.text(
+            *(directory, history), parameters=parameters, objective=objective, sources=sources
+        )
 
     def write(directory: Path) -> None:
-        hf_layout.write_folders(directory, folders)
+        hf_layout.write_folders(directory, folders, max_shard)
         objective_heads.write(directory, {n: _cast(n, t, dtype) for n, t in old.heads.items()})
         if tokenizer is not None:
-            tokenizer_files.save(tokenizer, directory, token_types=loaded.config.pairs)
+            use = tokenizer_files.use_of(objective, loaded.config)
+            tokenizer_files.save(tokenizer, directory, use)
+        generation_settings.write(directory, generation)
         hf_layout.write_notes(directory, notes)
         if inputs := preprocessor.read(old.path):
             preprocessor.write(directory, inputs)
+        model_card.write(directory, card(directory))
 
     _publish(out, write)
+    weights = [file for folder in folders for file in (out / folder).glob("model*.safetensors")]
     return {
         "checkpoint": str(out),
         "source": str(old.path),
+        "upload": model_card.upload(out, history.name if history.recipe else out.name),
         "family": family,
         "precision": next(name for name, kind in PRECISIONS.items() if kind == dtype),
-        "parameters": sum(tensor.numel() for tensor in loaded.state.values()),
-        "bytes": sum((out / folder / hf_layout.WEIGHTS).stat().st_size for folder in folders),
+        "parameters": parameters,
+        "bytes": sum(file.stat().st_size for file in weights),
+        "files": len(weights),
     }
 
 
@@ -131,88 +148,26 @@ def _with_attention(family: str, config: ModelConfig) -> str:
     return f"{family} with attention {kinds}" if kinds else family
 
 
+def _objective(
+    path: Path,
+    notes: Mapping[str, Any],
+    tokenizer: Tokenizer | None,
+    part: ModelPart,
+    warn: Callable[[str], None],
+) -> Objective | None:
+    """Return the objective of a checkpoint, or None, with a warning, if it cannot be made."""
+    try:
+        found: Objective = objective_of(path, notes, tokenizer, part)
+        return found
+    except FileError as error:
+        warn(f"{error}: transformers is not told how texts are read")
+        return None
+
+
 def _check_free(out: Path) -> None:
     with name_path_in_errors(out):
         if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
             raise UsageError(f"{out}: exists already; give a new or empty directory")
-
-
-def _read(
-    source: Path,
-    requested: torch.dtype | None,
-    config: Path | None,
-    family: str | None,
-    info: Callable[[str], None],
-) -> _Weights:
-    """Return the content of an original release or of a checkpoint, with adapters merged."""
-    release = any_layout.original(source, config)
-    if release is not None:
-        dtype = requested or torch.float32
-        info(f"{release.weights}: original release, settings from {release.settings}")
-        return _Weights(source, *release.read(dtype), {}, dtype)
-    if config is not None:
-        raise UsageError(
-            f"--config: {source} is not an original release, and has its own config.json"
-        )
-    path = find_checkpoint(source, info)
-    verify(path)
-    settings, tensors = any_layout.read(path, family)
-    base = any_layout.base(path)
-    if base is not None:
-        info(f"adapters of {path} merged into {base}")
-    # Merged weights stay in float32 until the end, so that they are rounded only once.
-    kinds = {tensor.dtype for tensor in tensors.values() if tensor.dtype in PRECISIONS.values()}
-    stored = min(kinds, key=lambda kind: kind.itemsize, default=torch.float32)
-    return _Weights(path, settings, tensors, objective_heads.read(path), stored)
-
-
-def _mean(all_weights: Sequence[_Weights]) -> _Weights:
-    """Return the mean of the weights of several checkpoints, with the rest of the first one.
-
-    Raises:
-        FileError: they are not checkpoints of the same model.
-    """
-    first = all_weights[0]
-    tokenizers = [_fingerprint(each.path) for each in all_weights]
-    for each, tokenizer in zip(all_weights[1:], tokenizers[1:], strict=True):
-        if key := _difference(first.settings, each.settings):
-            raise FileError(f"{each.path}: not the model of {first.path}: {key} differs")
-        if tokenizer != tokenizers[0]:
-            raise FileError(f"{each.path}: its tokenizer is not that of {first.path}")
-        for mine, theirs in ((first.tensors, each.tensors), (first.heads, each.heads)):
-            shapes = [{name: t.shape for name, t in found.items()} for found in (mine, theirs)]
-            if key := _difference(*shapes):
-                raise FileError(f"{each.path}: not the model of {first.path}: {key} differs")
-    return replace(
-        first,
-        tensors=_means([each.tensors for each in all_weights]),
-        heads=_means([each.heads for each in all_weights]),
-    )
-
-
-def _means(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the mean of each tensor in float32; integers are those of the first state."""
-    means = {}
-    for name, first in states[0].items():
-        means[name] = first
-        if first.is_floating_point():
-            means[name] = torch.stack([state[name] for state in states]).double().mean(0).float()
-    return means
-
-
-def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
-    """Return the first key with different values, or None."""
-    keys = sorted(one.keys() | other.keys())
-    return next((key for key in keys if one.get(key) != other.get(key)), None)
-
-
-def _fingerprint(path: Path) -> str | None:
-    """Return the fingerprint of the tokenizer of a checkpoint, or None if it has none."""
-    home = any_layout.tokenizer_home(path)
-    try:
-        return tokenizer_files.load(home)[1].fingerprint()
-    except FileError:
-        return None
 
 
 def _tokenizer(

@@ -197,6 +197,7 @@ def _start(path: Path, info: Callable[[str], None]) -> Path:
 
     The path is resolved, because the link `latest` may change during reading.
     """
+    path = files.named(path) or path
     if not any_layout.is_checkpoint(path) and (found := files.chosen(path)):
         info(f"init_from: {path}: its {found[1]} checkpoint, {found[0].name}")
         path = found[0]

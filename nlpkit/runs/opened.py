@@ -104,7 +104,7 @@ def open_checkpoint(
             f"{tokenizer.vocab_size}"
         )
     check_sources(directory, part.config, tokenizer)
-    objective = _objective(directory, notes, tokenizer, part)
+    objective = objective_of(directory, notes, tokenizer, part)
     machine.configure_allocator()
     dtype = _precision(precision, _stored(state, part.vocabulary), target)
     model = _model(part, state, loaded.head, backend)
@@ -116,15 +116,19 @@ def open_checkpoint(
 def find_checkpoint(path: Path, info: Callable[[str], None] = lambda _: None) -> Path:
     """Return `path` if it is a checkpoint, or the best or latest checkpoint of the run `path`.
 
+    RUN/best and RUN/latest are the checkpoints of these names.
+
     Raises:
         FileError: `path` is neither.
     """
     if any_layout.is_checkpoint(path):
         return path.resolve()
+    if found := files.named(path):
+        return found
     run = path.parent if path.name == "checkpoints" else path
-    if found := files.chosen(run):
-        info(f"{path}: its {found[1]} checkpoint, {found[0].name}")
-        return found[0]
+    if chosen := files.chosen(run):
+        info(f"{path}: its {chosen[1]} checkpoint, {chosen[0].name}")
+        return chosen[0]
     if not path.exists():
         raise FileError(f"{path}: no such directory; give a checkpoint, or a run such as runs/NAME")
     if runs := seed_runs(path):
@@ -166,7 +170,7 @@ def _check_finite(directory: Path, state: Mapping[str, torch.Tensor]) -> None:
         )
 
 
-def _objective(
+def objective_of(
     directory: Path,
     notes: Mapping[str, Any],
     tokenizer: Tokenizer | None,

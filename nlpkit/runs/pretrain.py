@@ -20,12 +20,12 @@ from nlpkit.checkpoints import files
 from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
 from nlpkit.data.loader import Step, Stream, steps
 from nlpkit.data.store import Callbacks
-from nlpkit.errors import DivergedError, UsageError
+from nlpkit.errors import DivergedError, FileError, UsageError
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved, flatten
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import value_at
-from nlpkit.runs import build, checks, data_files
+from nlpkit.runs import build, checks, data_files, model_card
 from nlpkit.runs.announce import announce, conclude
 from nlpkit.runs.budget import start_pace
 from nlpkit.runs.model_part import model_part
@@ -135,7 +135,23 @@ def pretrain(
     if is_main:
         directory.set_status(finished=True, finite=True, step=state.step)  # checked by `save`
     conclude(run, state, held_out, pace)
+    if is_main:
+        _hand_over(run)
     return checkpoint
+
+
+def _hand_over(run: Run) -> None:
+    """Write the model cards, and log how to upload the model. The run is finished without them."""
+    model = run.unwrapped.model
+    parameters = sum(each.numel() for each in model.parameters())
+    try:
+        command = model_card.write_for_run(run.directory.path, parameters, run.data.objective)
+    except FileError as error:
+        run.log.warn(f"no model card: {error}")
+        return
+    run.log.info(
+        f"to share the model, fill in the licence in its {model_card.CARD}, then: {command}"
+    )
 
 
 def _metrics(directory: RunDirectory, state: State, trackers: Trackers) -> Metrics:

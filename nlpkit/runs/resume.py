@@ -97,7 +97,7 @@ def _changed_data(run: Run, checkpoint: Path) -> str:
     other = "or give --out another directory"
     if now is not None:
         then = tokenizer_files.load(any_layout.tokenizer_home(checkpoint))[1]
-        if then.fingerprint() != now.fingerprint():
+        if not tokenizer_files.reads_alike(then, now):
             return (
                 f"{path / vocabulary.TOKENIZER}: not the tokenizer that the run was started with; "
                 f"copy its files from {checkpoint}, {other}"

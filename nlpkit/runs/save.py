@@ -9,6 +9,7 @@ from torch import Tensor
 from nlpkit import __version__
 from nlpkit.checkpoints import (
     files,
+    generation_settings,
     hf_layout,
     objective_heads,
     peft_layout,
@@ -83,7 +84,8 @@ def _write(
     def write(directory: Path) -> None:
         _write_model(run, directory, weights, state.progress(run.settings))
         if run.data.tokenizer is not None:
-            tokenizer_files.save(run.data.tokenizer, directory, token_types=run.part.config.pairs)
+            use = tokenizer_files.use_of(run.data.objective, run.part.config)
+            tokenizer_files.save(run.data.tokenizer, directory, use)
         for name, tensors in others.items():
             hf_layout.save_tensors(directory / name, tensors)
         (directory / files.TRAINING).write_text(state_file.to_text(run, state), encoding="utf-8")
@@ -102,7 +104,7 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
     weights, own = objective_heads.split(weights)
     objective_heads.write(directory, own)
     pad_id = None if tokenizer is None else tokenizer.pad_id
-    ends = (None, None) if tokenizer is None else (tokenizer.bos_id, tokenizer.eos_id)
+    ends = generation_settings.begin_and_end(objective, tokenizer)
     notes: dict[str, Any] = {
         "nlpkit": __version__,
         "objective": build.objective_notes(run.resolved, objective),
@@ -115,6 +117,11 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
         target_ids=tokenizer_files.target_ids(tokenizer, part.config.target_tokens),
     )
     settings, tensors = folders[""]
+    if getattr(objective.config, "regression", False):  # else transformers squeezes the number
+        settings["problem_type"] = "regression"
+    generation_settings.write(
+        directory, generation_settings.of_objective(objective, tokenizer, settings)
+    )
     if part.lora is None:
         hf_layout.write_folders(directory, folders)
     else:

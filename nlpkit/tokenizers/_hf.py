@@ -193,6 +193,12 @@ class LibraryTokenizer(ABC):
         content = json.dumps(json.loads(self._library.to_str()), sort_keys=True)
         return hashlib.sha256(f"{self.kind} 1\n{content}".encode()).hexdigest()
 
+    def fingerprint_of_ids(self) -> str:
+        """Return a SHA-256 without what transformers alone reads: what stands around texts."""
+        content = json.loads(self._library.to_str()) | {"post_processor": None}
+        content["added_tokens"] = [each | {"lstrip": False} for each in content["added_tokens"]]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
     @abstractmethod
     def _characters(self, token: str) -> int:
         """Return the number of characters in an ordinary token."""

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from nlpkit.config import FrozenConfig
+
+
+class Template(NamedTuple):
+    """Tokens and texts (`$A`, `$B`) of a sequence, each with its token type: `[CLS]:0 $A:0`."""
+
+    single: str
+    pair: str
+    words: tuple[str, ...] = ()  # special tokens that stand within a text for words
+
+    def without_types(self) -> Template:
+        """Return the template for a model that has no token types."""
+        single, pair = (re.sub(r":\d+(?= |$)", ":0", each) for each in self[:2])
+        return Template(single, pair, self.words)
+
+    @property
+    def tokens(self) -> set[str]:
+        """The special tokens."""
+        parts = f"{self.single} {self.pair}".split()
+        return {part.rpartition(":")[0] for part in parts} - {"$A", "$B"}
 
 
 class TokenizerFile(Protocol):

@@ -231,6 +231,8 @@ def _more_settings(config: Config) -> dict[str, Any]:
         "d_head": config.hidden_size // config.num_heads,
         "clamp_len": config.max_distance or -1,
         "mem_len": config.memory or None,
+        # Else outputs have memories, which pipelines cannot tell apart by sequence.
+        "use_mems_eval": bool(config.memory),
         "nlpkit": {"memory": config.memory} if config.memory else {},
     }
 

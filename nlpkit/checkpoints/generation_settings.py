@@ -1,0 +1,66 @@
+"""`generation_config.json`: transformers then generates as `nlpkit generate` does by default."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from nlpkit.disk import read_json
+from nlpkit.generate.texts import default_new_tokens
+from nlpkit.objectives._abilities import Generative
+from nlpkit.tokenizers.contract import Tokenizer
+
+_GENERATING = ("LMHeadModel", "ForCausalLM", "ForConditionalGeneration", "MTModel")
+FILE = "generation_config.json"
+
+
+def of_objective(
+    objective: object, tokenizer: Tokenizer | None, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the settings of greedy generation, or {} if the model does not generate.
+
+    `settings` is the model's `config.json`, whose ids hold here, too.
+    """
+    has_class = any(map(_generates, settings["architectures"]))
+    if not isinstance(objective, Generative) or tokenizer is None or not has_class:
+        return {}
+    ends = list(objective.eos_token_ids)
+    found: dict[str, Any] = {
+        "bos_token_id": settings.get("bos_token_id"),
+        "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
+        # Finished sequences of a batch are filled with it, also where texts have no padding.
+        "pad_token_id": _first(settings.get("pad_token_id"), tokenizer.pad_id, *ends),
+        "decoder_start_token_id": settings.get("decoder_start_token_id"),
+    }
+    found = {name: value for name, value in found.items() if value is not None}
+    if objective.suppress_tokens:
+        found["suppress_tokens"] = sorted(objective.suppress_tokens)
+    return found | {"do_sample": False, "max_new_tokens": default_new_tokens(objective)}
+
+
+def begin_and_end(objective: object, tokenizer: Tokenizer | None) -> tuple[int | None, int | None]:
+    """Return the ids of what begins and what ends a text, None where there is no such token."""
+    if tokenizer is None:
+        return None, None
+    ends = objective.eos_token_ids if isinstance(objective, Generative) else ()
+    return tokenizer.bos_id, ends[0] if ends else tokenizer.eos_id
+
+
+def write(directory: Path, settings: dict[str, Any]) -> None:
+    """Write the file, unless there are no settings."""
+    if settings:
+        (directory / FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+def read(directory: Path) -> dict[str, Any]:
+    """Return the settings in a directory, {} if there are none."""
+    path = directory / FILE
+    return read_json(path) if path.is_file() else {}
+
+
+def _generates(architecture: str) -> bool:
+    """Return whether models of a class of transformers generate, by its name."""
+    return architecture.endswith(_GENERATING)
+
+
+def _first(*values: int | None) -> int | None:
+    return next((value for value in values if value is not None and value >= 0), None)

@@ -1,0 +1,110 @@
+"""Reads the weights that `nlpkit convert` writes: of a checkpoint, or the mean of several."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nlpkit.checkpoints import any_layout, objective_heads, tokenizer_files
+from nlpkit.errors import FileError, UsageError
+from nlpkit.runs.opened import find_checkpoint, verify
+from nlpkit.tokenizers.contract import Tokenizer
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A checkpoint's content in the layout of transformers."""
+
+    path: Path
+    settings: dict[str, Any]
+    tensors: dict[str, Tensor]
+    heads: dict[str, Tensor]  # of layers that an objective owns
+    precision: torch.dtype  # of the stored tensors
+
+
+def read(
+    source: Path,
+    requested: torch.dtype | None,
+    config: Path | None,
+    family: str | None,
+    info: Callable[[str], None],
+) -> Weights:
+    """Return the content of an original release or of a checkpoint, with adapters merged."""
+    release = any_layout.original(source, config)
+    if release is not None:
+        dtype = requested or torch.float32
+        info(f"{release.weights}: original release, settings from {release.settings}")
+        return Weights(source, *release.read(dtype), {}, dtype)
+    if config is not None:
+        raise UsageError(
+            f"--config: {source} is not an original release, and has its own config.json"
+        )
+    path = find_checkpoint(source, info)
+    verify(path)
+    settings, tensors = any_layout.read(path, family)
+    base = any_layout.base(path)
+    if base is not None:
+        info(f"adapters of {path} merged into {base}")
+    # Merged weights stay in float32 until the end, so that they are rounded only once.
+    kinds = {tensor.dtype for tensor in tensors.values() if tensor.dtype in PRECISIONS.values()}
+    stored = min(kinds, key=lambda kind: kind.itemsize, default=torch.float32)
+    return Weights(path, settings, tensors, objective_heads.read(path), stored)
+
+
+def mean(all_weights: Sequence[Weights]) -> Weights:
+    """Return the mean of the weights of several checkpoints, with the rest of the first one.
+
+    Raises:
+        FileError: they are not checkpoints of the same model.
+    """
+    first = all_weights[0]
+    tokenizers = [_tokenizer(each.path) for each in all_weights]
+    for each, tokenizer in zip(all_weights[1:], tokenizers[1:], strict=True):
+        if key := _difference(first.settings, each.settings):
+            raise FileError(f"{each.path}: not the model of {first.path}: {key} differs")
+        if not _alike(tokenizer, tokenizers[0]):
+            raise FileError(f"{each.path}: its tokenizer is not that of {first.path}")
+        for mine, theirs in ((first.tensors, each.tensors), (first.heads, each.heads)):
+            shapes = [{name: t.shape for name, t in found.items()} for found in (mine, theirs)]
+            if key := _difference(*shapes):
+                raise FileError(f"{each.path}: not the model of {first.path}: {key} differs")
+    return replace(
+        first,
+        tensors=_means([each.tensors for each in all_weights]),
+        heads=_means([each.heads for each in all_weights]),
+    )
+
+
+def _means(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the mean of each tensor in float32; integers are those of the first state."""
+    means = {}
+    for name, first in states[0].items():
+        means[name] = first
+        if first.is_floating_point():
+            means[name] = torch.stack([state[name] for state in states]).double().mean(0).float()
+    return means
+
+
+def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """Return the first key with different values, or None."""
+    keys = sorted(one.keys() | other.keys())
+    return next((key for key in keys if one.get(key) != other.get(key)), None)
+
+
+def _tokenizer(path: Path) -> Tokenizer | None:
+    """Return the tokenizer of a checkpoint, or None if it has none."""
+    try:
+        return tokenizer_files.load(any_layout.tokenizer_home(path))[1]
+    except FileError:
+        return None
+
+
+def _alike(one: Tokenizer | None, other: Tokenizer | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return tokenizer_files.reads_alike(one, other)

@@ -1,0 +1,126 @@
+"""Model cards: the lines in them open the model; users edit them; the manifest leaves them out."""
+
+import json
+import re
+import shutil
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from nlpkit import cli
+from nlpkit.checkpoints import files
+from nlpkit.runs.convert import convert
+from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.usage import has_class
+from tests import _tiny
+from tests._family_runs import Runs
+
+CLASSES = "{name: classification, max_length: 80}"
+CHOICES = "{name: multiple_choice, max_length: 80}"
+# The family, the task's name, files and objective; none: its first run.
+USED = {
+    "text-generation": ("gpt2", None),
+    "text-classification": ("roberta", ("classes", "classify.{}.tsv", CLASSES)),
+    "token-classification": ("gpt2", ("tags", "tag.{}.conll", "{name: tagging, max_length: 64}")),
+    "fill-mask": ("albert", None),
+    "generator": ("electra", None),
+    "sentinels": ("t5", None),
+    "seq2seq": ("t5", ("written", "copy.{}.jsonl", "{name: seq2seq, max_length: 40}")),
+    "multiple-choice": ("roberta", ("choices", "choice.{}.jsonl", CHOICES)),
+    "xlnet": ("xlnet", None),
+}
+LONG = ("token-classification", "sentinels", "multiple-choice", "xlnet")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("cards"))
+
+
+def _python(card: str) -> str:
+    found = re.search(r"```python\n(.*?)```", card, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in LONG)) for kind in USED]
+)
+def test_lines_of_a_card_open_the_model(runs: Runs, monkeypatch, capsys, kind: str) -> None:
+    family, task = USED[kind]
+    saved = runs.first(family) if task is None else runs.tuned(family, *task, steps=2)
+    monkeypatch.chdir(saved)
+    card = Path("README.md").read_text("utf-8")
+    exec(_python(card), {})
+    assert capsys.readouterr().out
+    if "nlpkit generate ." in card:
+        Path("../text.txt").write_text("Once upon a time\n")
+        assert cli.run(["generate", ".", "../text.txt", "-q", "--device", "cpu"]) == 0
+        assert capsys.readouterr().out.count("\n") == 1
+    assert "nlpkit eval . --data FILE" in card
+
+
+def test_card_tells_how_the_model_came_to_be(runs: Runs) -> None:
+    saved = runs.tuned("roberta", "classes", "classify.{}.tsv", CLASSES, steps=2)
+    card = (saved / "README.md").read_text("utf-8")
+    head, body = card.removeprefix("---\n").split("---\n", 1)
+    assert head.splitlines()[1:] == [
+        "library_name: transformers", "pipeline_tag: text-classification",
+        "tags: [nlpkit, roberta]",
+    ]  # fmt: skip
+    assert head.startswith("# license: ")
+    for part in ("train", "valid"):
+        file = runs.folder / f"classify.{part}.tsv"
+        assert f"| {part} | {file} | `{sha256(file.read_bytes()).hexdigest()}` |" in body
+    record = next(r for r in reversed(_tiny.metrics(saved.parents[1])) if "held_out" not in r)
+    assert f"2 steps, {record['tokens']:,} tokens seen" in body
+    assert (saved.parents[1] / "recipe.yaml").read_text("utf-8") in body
+
+
+def test_scores_of_a_card_are_those_of_its_step(runs: Runs) -> None:
+    path = runs.folder / "judged.yaml"
+    start = runs.first("roberta")
+    kept = (start.parents[1].with_suffix(".yaml")).read_text("utf-8")
+    path.write_text(kept.replace("eval_every: null", "eval_every: 2"), "utf-8")
+    saved = _tiny.pretrain(path, path.with_suffix(""))
+    record = [r for r in _tiny.metrics(path.with_suffix("")) if "held_out" in r][-1]
+    card = (saved / "README.md").read_text("utf-8")
+    assert f"| loss | {record['held_out']['loss']:.4f} |" in card
+    assert f"at step {record['step']}:" in card
+
+
+def test_card_may_be_edited_and_removed(runs: Runs, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs.first("roberta").parents[1], run, symlinks=True)
+    saved = files.read_pointer(run, "latest")
+    assert saved is not None
+    assert "README.md" not in json.loads((saved / files.MANIFEST).read_text())["files"]
+    edited = (
+        (saved / "README.md").read_text("utf-8").replace("# license: apache-2.0", "license: mit")
+    )
+    (saved / "README.md").write_text(edited, "utf-8")
+    assert files.find_corruption(saved) is None
+    open_checkpoint(saved, device="cpu")
+    convert(saved, tmp_path / "out")
+    assert (tmp_path / "out/README.md").read_text("utf-8") == edited
+    (saved / "README.md").unlink()
+    assert files.find_corruption(saved) is None
+    convert(saved, tmp_path / "again")
+    assert "# license: apache-2.0" in (tmp_path / "again/README.md").read_text("utf-8")
+
+
+def test_card_of_a_mean_names_what_it_is_the_mean_of(runs: Runs, tmp_path: Path) -> None:
+    first = runs.first("roberta")
+    convert(first, tmp_path / "out", average=[first])
+    card = (tmp_path / "out/README.md").read_text("utf-8")
+    assert f"mean of several checkpoints:\n\n- {first}\n- {first}\n" in card
+
+
+def test_model_that_transformers_lacks_has_no_lines_for_it(runs: Runs) -> None:
+    # GPT-1 has no class for tags: its checkpoint has that of the family.
+    tagging = "{name: tagging, max_length: 64}"
+    card = runs.tuned("gpt", "tags", "tag.{}.conll", tagging, steps=2) / "README.md"
+    assert "transformers has no model of this family for this task" in card.read_text("utf-8")
+    assert "library_name" not in card.read_text("utf-8")
+    assert not has_class({"architectures": []}, generates=True)  # such as of gru
