@@ -19,10 +19,16 @@ if TYPE_CHECKING:
 READS = ("beta1", "beta2", "adam_eps")
 SHARDED = True
 PACKAGE = None
+RATE = 2e-3  # at a width of 256
 
 
 class Config(FrozenConfig):
     """No settings beside those of `train`."""
+
+
+def peak_lr(config: Config, width: int) -> float | None:
+    """Return the peak rate of a model of this width; see docs/dial.md."""
+    return RATE * 256 / width
 
 
 def groups(config: Config, settings: ResolvedTraining, trained: Trained) -> list[Group]:
