@@ -26,7 +26,7 @@ _UNITS = {"K": 10**3, "M": 10**6, "B": 10**9}
 
 def parameters(size: str | int) -> int:
     """Return the number in `15M`, `1.5B`, `800k` or 15000000; raise `ValueError`."""
-    found = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?)\s*([KMB])", str(size).upper())
+    found = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?)\s*([KMB])", str(size).upper(), re.ASCII)
     number = 0
     if found:
         number = int(found[1]) if found[1] else round(float(found[2]) * _UNITS[found[3]])

@@ -12,11 +12,13 @@ from nlpkit.config import FrozenConfig
 from nlpkit.objectives._members import Member
 from nlpkit.part import Part
 from nlpkit.recipe import Recipe, sections
+from nlpkit.recipe.dial import DIALS
 from nlpkit.recipe.sections import Attention, AttentionLayer, Model, Objective, Side, Tokenizer
 from nlpkit.train.settings import Optimizer
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
+_NOT_NULL: Schema = {"not": {"type": "null"}}
 
 
 def schema() -> Schema:
@@ -38,6 +40,7 @@ def schema() -> Schema:
     def written(config: type[FrozenConfig]) -> Schema:
         return defs[name_of(config)]
 
+    lengths = written(fixed["train"]).pop("anyOf")
     by_part = {
         part: _part(part, {name: written(config) for name, config in chosen.items()})
         for part, chosen in parts.items()
@@ -73,12 +76,20 @@ def schema() -> Schema:
         "title": "nlpkit recipe",
         "type": "object",
         "properties": properties,
-        "required": ["name", "data", "objective", "train"],
+        "required": ["name", "data", "objective"],
         # Whether a tokenizer is needed is the objective's affair.
         "anyOf": [{"required": ["model"]}, {"required": ["init_from"]}],
         "additionalProperties": False,
+        # The length of training may be decided by the size of the model.
+        "if": _with("model", {"anyOf": [_with(name, _NOT_NULL) for name in DIALS]}),
+        "else": _with("train", {"anyOf": lengths}),
         "$defs": defs,
     }
+
+
+def _with(name: str, described: Schema) -> Schema:
+    """Return the schema of a mapping that has a setting, and this one."""
+    return {"properties": {name: {"description": name, **described}}, "required": [name]}
 
 
 def _configs(part: type[Part]) -> dict[str, type[FrozenConfig]]:
