@@ -170,8 +170,16 @@ def test_one_rate_serves_all_widths():
     config = adamw.Config()
     assert adamw.peak_lr(config, 512) / adamw.peak_lr(config, 128) == 1 / 4
     # What Muon adds to a square matrix has the norm lr · 0.2 √width (`match_rms_adamw`).
-    norms = {muon.peak_lr(muon.Config(), width) * width**0.5 for width in (64, 256, 1024)}
+    norms = {muon.peak_lr(muon.Config(), width) * width**0.5 for width in (128, 256, 1024)}
     assert max(norms) == pytest.approx(min(norms))
+    assert muon.peak_lr(muon.Config(adjust_lr_fn="original"), 256) is None
+
+
+@pytest.mark.parametrize(("family", "rate"), [("gpt2", 0.0023), ("gpt", 0.00091), ("lstm", 0.0021)])
+def test_rate_is_that_of_the_kind_of_family(short, family, rate):
+    # 2e-3 at 256, by 1 / width: 224, 224 and 496 wide; 0.4 of it after norms, twice for cells.
+    found = recipe.load(str(short), [f"model={{family: {family}, size: 3M}}"])
+    assert found.recipe.train.lr == rate
 
 
 MISTAKES = {

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Choice
 from nlpkit.models import counting
-from nlpkit.models.config import ModelConfig, check_heads
+from nlpkit.models.config import POST_NORM_RATE, ModelConfig, check_heads
 
 
 class EncoderConfig(ModelConfig):
@@ -18,6 +18,7 @@ class EncoderConfig(ModelConfig):
 
     inputs: ClassVar[tuple[str, ...]] = ("input_ids", "token_type_ids")
     pairs: ClassVar[bool] = True
+    rate_share: ClassVar[float] = POST_NORM_RATE
     summary_first: ClassVar[bool] = True
     task_tokens: ClassVar[tuple[str, str, str]] = ("[CLS]", "[SEP]", "[SEP]")
 

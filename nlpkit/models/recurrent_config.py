@@ -24,6 +24,7 @@ class RecurrentConfig(ModelConfig):
     CELL: ClassVar[Cell]
     capability_settings: ClassVar[tuple[str, ...]] = ("num_directions",)
     width_per_layer: ClassVar[int] = 320
+    rate_share: ClassVar[float] = 2.0  # as in the recipes
 
     hidden_size: int = Field(650, gt=0, description="width of the states of one direction")
     embedding_size: int | None = Field(

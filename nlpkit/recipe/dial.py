@@ -126,10 +126,9 @@ class _Turned:
             raise Refused(self.path, str(error)) from error
         for name, value in found.items():
             self._set("model", name, value)
-        width = {**given, **found}[sizes.WIDTH]
-        parameters = family.count(width, {**given, **found}[sizes.LAYERS])
+        width, layers = ({**given, **found}[name] for name in (sizes.WIDTH, sizes.LAYERS))
         rules = Rules(self.path, self.train, others, self.base)
-        for name, value in rules.decided(width, parameters, family.vocab_size > 0).items():
+        for name, value in rules.decided(family, width, layers).items():
             self._set("train", name, value)
 
     def _is_complete(self, config: type[ModelConfig]) -> bool:

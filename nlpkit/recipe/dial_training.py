@@ -14,6 +14,7 @@ from typing import Any
 
 from nlpkit import registry
 from nlpkit.data.amount import about_tokens
+from nlpkit.models.sizes import Family
 from nlpkit.recipe.places import Path as KeyPath
 from nlpkit.train.optimizers.contract import FOLDER
 
@@ -48,26 +49,26 @@ class Rules:
     recipe: Any
     base: Path
 
-    def decided(self, width: int, parameters: int, has_vocabulary: bool) -> dict[str, Any]:
-        """Return the settings for a model of this width; raise `Refused`."""
+    def decided(self, family: Family, width: int, layers: int) -> dict[str, Any]:
+        """Return the settings for a model of the family of this size; raise `Refused`."""
         found: dict[str, Any] = {}
         if "lr" not in self.given:
-            found["lr"] = self._rate(width)
+            found["lr"] = self._rate(width, family.config.rate_share)
         warm = any(name in self.given for name in WARMUPS)
         if "schedule" not in self.given and not warm:
             found["schedule"] = SCHEDULE
         if not warm:
             found["warmup_ratio"] = WARMUP
-        return found | self._length(parameters, has_vocabulary)
+        return found | self._length(family.count(width, layers), family.vocab_size > 0)
 
-    def _rate(self, width: int) -> float:
+    def _rate(self, width: int, share: float) -> float:
         optimizer = self.recipe.train.optimizer
         rule = getattr(registry.load(FOLDER, optimizer.name), "peak_lr", None)
         rate = rule(optimizer.config, width) if rule else None
         if rate is None:
             what = f"missing: optimizer {optimizer.name} has no rate for every size; set it"
             raise Refused(("train", "lr"), what)
-        return float(f"{rate:.2g}")
+        return float(f"{rate * share:.2g}")
 
     def _length(self, parameters: int, has_vocabulary: bool) -> dict[str, Any]:
         """Return steps or epochs, and the tokens of a step."""

@@ -36,6 +36,7 @@ class Config(ModelConfig):
     target_tokens: ClassVar[tuple[str, str]] = ("<s>", "</s>")
     visibility = "causal"
     width_per_layer: ClassVar[int] = 256
+    rate_share: ClassVar[float] = 2.0  # as in the recipes
 
     cell: Cell = Field("lstm", description="of encoder and decoder: rnn, lstm or gru")
     hidden_size: int = Field(

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Choice
 from nlpkit.models import counting
-from nlpkit.models.config import ModelConfig, SourceVocabulary, check_heads
+from nlpkit.models.config import POST_NORM_RATE, ModelConfig, SourceVocabulary, check_heads
 
 MODEL_TYPE = "marian"  # transformers' name of the same model, in config.json
 DEFAULT_OBJECTIVE = "seq2seq"  # of a checkpoint that names no objective
@@ -23,6 +23,7 @@ class Config(ModelConfig):
     inputs: ClassVar[tuple[str, ...]] = ("input_ids", "source_ids", "source_lengths")
     encodes_source: ClassVar[bool] = True
     label_smoothing: ClassVar[float] = 0.1  # sec. 5.4
+    rate_share: ClassVar[float] = POST_NORM_RATE
 
     hidden_size: int = Field(512, gt=0, description="width of the residual stream")
     num_layers: int = Field(

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Choice
 from nlpkit.models import counting
-from nlpkit.models.config import ModelConfig, check_heads
+from nlpkit.models.config import POST_NORM_RATE, ModelConfig, check_heads
 
 MODEL_TYPE = "xlm"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "mlm"  # of a checkpoint that names no objective
@@ -22,6 +22,7 @@ class Config(ModelConfig):
     """Sizes of an XLM; the vocabulary's comes from the tokenizer."""
 
     given_positions: ClassVar[bool] = True
+    rate_share: ClassVar[float] = POST_NORM_RATE
     capability_settings: ClassVar[tuple[str, ...]] = ("num_languages",)
     # Token types mean words in transformers, so texts of a task have none.
     pairs: ClassVar[bool] = False

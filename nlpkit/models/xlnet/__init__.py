@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Choice
 from nlpkit.models import counting
-from nlpkit.models.config import ModelConfig, check_heads
+from nlpkit.models.config import POST_NORM_RATE, ModelConfig, check_heads
 
 MODEL_TYPE = "xlnet"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "plm"  # of a checkpoint that names no objective
@@ -22,6 +22,7 @@ class Config(ModelConfig):
 
     pairs: ClassVar[bool] = True
     two_streams: ClassVar[bool] = True
+    rate_share: ClassVar[float] = POST_NORM_RATE
     # Nothing before the texts; after the last one <sep> and <cls> (Yang et al. 2019, sec. 2.4).
     task_tokens: ClassVar[tuple[str, str, str]] = ("", "<sep>", "<sep>")
     summary_token: ClassVar[str] = "<cls>"

@@ -20,6 +20,7 @@ READS = ("beta1", "beta2", "adam_eps")
 SHARDED = True
 PACKAGE = None
 RATE = 2e-3  # at a width of 256
+NARROWEST = 128  # the rate of narrower models was not tried
 
 
 class Config(FrozenConfig):
@@ -28,7 +29,7 @@ class Config(FrozenConfig):
 
 def peak_lr(config: Config, width: int) -> float | None:
     """Return the peak rate of a model of this width; see docs/dial.md."""
-    return RATE * 256 / width
+    return RATE * 256 / max(width, NARROWEST)
 
 
 def groups(config: Config, settings: ResolvedTraining, trained: Trained) -> list[Group]:

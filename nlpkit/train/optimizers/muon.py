@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from nlpkit.config import FrozenConfig
-from nlpkit.train.optimizers.adamw import adamw
+from nlpkit.train.optimizers.adamw import NARROWEST, adamw
 from nlpkit.train.optimizers.contract import Group, Trained, decay_of
 
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ def peak_lr(config: Config, width: int) -> float | None:
     A step of `match_rms_adamw` has the spectral norm lr · 0.2 √width, which is the same at all
     widths if the rate goes by 1 / √width (Yang et al. 2023, arXiv:2310.17813). See docs/dial.md.
     """
-    return RATE * (256 / width) ** 0.5 if config.adjust_lr_fn == "match_rms_adamw" else None
+    if config.adjust_lr_fn != "match_rms_adamw":
+        return None
+    return RATE * (256 / max(width, NARROWEST)) ** 0.5
 
 
 def groups(config: Config, settings: ResolvedTraining, trained: Trained) -> list[Group]:
