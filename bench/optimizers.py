@@ -3,9 +3,10 @@
     python bench/optimizers.py OUT [--recipes gpt1 cpm_ant …] [--optimizers adamw muon] [--seeds 3]
 
 Trains each recipe as it comes, with nothing changed but optimizer and learning rate, one thread a
-run. Every optimizer is tried at all of RATES with the first seed; the rate with the lowest held-out
-loss at the end is taken for the other seeds. Processor time is that of the whole process, with
-tokenizing, evaluating and saving. The same command resumes where it was stopped.
+run. The rates of every optimizer are searched with the first seed, from FIRST by factors of two,
+until the rates beside the best one are tried and worse; the best one is taken for the other seeds.
+Processor time is that of the whole process, with tokenizing, evaluating and saving. The same
+command resumes where it was stopped.
 """
 
 import json
@@ -22,7 +23,8 @@ from nlpkit import recipe
 from nlpkit.checkpoints.run_directory import METRICS
 
 RECIPES = ("gpt1", "t5", "lstm", "cpm_ant", "bert")
-RATES = ("1e-3", "2e-3", "4e-3", "8e-3")
+RATES = ("2.5e-4", "5e-4", "1e-3", "2e-3", "4e-3", "8e-3", "1.6e-2", "3.2e-2")
+FIRST = RATES.index("2e-3")
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,10 @@ class Bench(Runs):
         return Run(losses, found["seconds"])
 
     def swept(self, name: str, optimizer: str, seeds: int, eval_every: int) -> dict[str, list[Run]]:
-        """Return the runs of each rate: one, and those of all seeds for the best one."""
+        """Return the runs of each rate: one, and those of all seeds for the best one.
+
+        The best one has a worse one on both sides, unless it is an end of RATES.
+        """
 
         def run(rate: str, seed: int) -> Run:
             sets = [f"train.optimizer={optimizer}", f"train.lr={rate}", f"seed={seed}"]
@@ -77,17 +82,25 @@ class Bench(Runs):
             print(f"{name} {optimizer} {rate} seed {seed}: {found}", file=sys.stderr, flush=True)
             return found
 
-        runs = {rate: [run(rate, 1)] for rate in RATES}
-        best = min(runs, key=lambda rate: runs[rate][0].end)
-        runs[best] += [run(best, seed) for seed in range(2, seeds + 1)]
+        ends = {FIRST: run(RATES[FIRST], 1).end}
+        while True:
+            best = min(ends, key=lambda place: ends[place])
+            beside = [p for p in (best - 1, best + 1) if 0 <= p < len(RATES) and p not in ends]
+            if not beside:
+                break
+            ends[beside[0]] = run(RATES[beside[0]], 1).end
+        runs = {RATES[place]: [run(RATES[place], 1)] for place in sorted(ends)}
+        runs[RATES[best]] += [run(RATES[best], seed) for seed in range(2, seeds + 1)]
         return runs
 
 
 def _print_rates(swept: dict[str, dict[str, list[Run]]]) -> None:
-    print("| held-out loss at the end, seed 1 | " + " | ".join(RATES) + " |")
-    print("|---" * (1 + len(RATES)) + "|")
+    tried = [rate for rate in RATES if any(rate in runs for runs in swept.values())]
+    print("| held-out loss at the end, seed 1 | " + " | ".join(tried) + " |")
+    print("|---" * (1 + len(tried)) + "|")
     for optimizer, runs in swept.items():
-        print(f"| {optimizer} |", " | ".join(f"{runs[rate][0].end:.3f}" for rate in RATES), "|")
+        cells = [f"{runs[rate][0].end:.3f}" if rate in runs else "" for rate in tried]
+        print(f"| {optimizer} |", " | ".join(cells), "|")
 
 
 def _print_curves(swept: dict[str, dict[str, list[Run]]], before: Run) -> None:

@@ -127,6 +127,16 @@ def command(*arguments: object, **options: Any) -> subprocess.CompletedProcess[s
     return subprocess.CompletedProcess(list(map(str, arguments)), code, stdout, stderr)
 
 
+# What `accelerate launch --use_fsdp --fsdp_version 2` puts into the environment.
+FSDP = {
+    "ACCELERATE_USEFSDP": "true",
+    "ACCELERATE_MIXED_PRECISION": "no",
+    "FSDP_VERSION": "2",
+    "FSDP_AUTO_WRAP_POLICY": "NO_WRAP",
+    "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
+}
+
+
 def launched(number: int, *arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
     """Run the command line in so many processes, with what `torchrun` puts into the environment.
 

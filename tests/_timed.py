@@ -19,7 +19,7 @@ from nlpkit.checkpoints.run_directory import METRICS
 from nlpkit.data.loader import Position, Step
 from nlpkit.data.pack import Batch
 from nlpkit.objectives.contract import Loss, Term
-from nlpkit.runs.budget import start_clock
+from nlpkit.runs.budget import start_pace
 from nlpkit.train import budget, loop
 from nlpkit.train.duration import resolve_steps
 from nlpkit.train.log import QUIET, Log, Metrics
@@ -121,7 +121,7 @@ class Timed:
             resolved=SimpleNamespace(path=Path),
             log=Log(QUIET),
         )
-        clock = start_clock(run, state)
+        pace = start_pace(run, state)
         model = _Model(lambda: self.time.passes(self.step(self._number) * 3 / 4))
         rates = [{"params": model.parameters(), "initial_lr": 1.0}]
         job = Job(
@@ -137,7 +137,7 @@ class Timed:
             log=Log(QUIET),
             metrics=Metrics(self.folder / METRICS, state.step, state.evaluated_step),
             stop=StopFlag(),
-            clock=clock,
+            pace=pace,
         )
         try:
             return train(job, state)

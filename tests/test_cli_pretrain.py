@@ -11,7 +11,7 @@ import pytest
 
 from nlpkit.checkpoints import files
 from tests import _server, _tiny
-from tests._processes import Process, launched, wait_until
+from tests._processes import FSDP, Process, launched, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -266,15 +266,7 @@ _LAUNCHERS = {
     ),
     "torchrun": ("torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
 }
-# What `accelerate launch` with the options above puts into the environment.
-_FSDP = {
-    "ACCELERATE_USE_FSDP": "true",
-    "ACCELERATE_MIXED_PRECISION": "no",
-    "FSDP_VERSION": "2",
-    "FSDP_AUTO_WRAP_POLICY": "NO_WRAP",
-    "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
-}
-_SETS = ("--set", "model.dropout=0.0")
+_SETS = ("--set", "model.dropout=0.0", "--set", "train.keep=3")
 
 
 @pytest.fixture(scope="module")
@@ -296,12 +288,20 @@ def _is_run_of_two(result: subprocess.CompletedProcess[str], run: Path, one: Pat
         assert theirs["targets"] == ours["targets"]
 
 
-@pytest.mark.parametrize("environment", [{}, _FSDP], ids=["ddp", "fsdp"])
-def test_two_processes_give_the_losses_of_one(
-    done, one: Path, tmp_path: Path, environment: dict[str, str]
-) -> None:
-    two = launched(2, "pretrain", done[0], "--out", tmp_path, *_SETS, **environment)
-    _is_run_of_two(two, tmp_path, one)
+def test_two_processes_give_the_losses_of_one(done, one: Path, tmp_path: Path) -> None:
+    _is_run_of_two(launched(2, "pretrain", done[0], "--out", tmp_path, *_SETS), tmp_path, one)
+
+
+def test_two_processes_with_shards_go_on_with_a_run_of_one(done, one: Path, tmp_path: Path) -> None:
+    more = ("--out", tmp_path, "--resume", one / "checkpoints/step-00000008", *_SETS)
+    two = launched(2, "pretrain", done[0], *more, **FSDP)
+    assert two.returncode == 0, two.stderr
+    losses, resumed = (
+        {step["step"]: step["loss"] for step in _tiny.metrics(run) if "loss" in step}
+        for run in (one, tmp_path)
+    )
+    assert [*resumed] == [9, 10, 11, 12]
+    assert resumed == pytest.approx({step: losses[step] for step in resumed}, abs=1e-4)
 
 
 @pytest.mark.slow

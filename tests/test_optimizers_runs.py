@@ -5,13 +5,13 @@ import multiprocessing
 import os
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from accelerate.utils import DistributedType
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from nlpkit import plan as planning
 from nlpkit import recipe, registry
@@ -23,7 +23,7 @@ from nlpkit.plan import probe
 from nlpkit.runs import checks
 from nlpkit.train.log import NORMAL, QUIET, Log
 from tests import _tiny, _tiny_tasks
-from tests._processes import launched
+from tests._processes import FSDP, launched
 
 NAMES = [name for name in registry.names("train/optimizers") if name != "adamw"]
 MUON = "train.optimizer={name: muon, adamw_lr: 0.005}"
@@ -105,32 +105,54 @@ def test_recipe_of_a_stranger_brings_no_optimizer(tiny: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_two_processes_with_two_optimizers_give_the_losses_of_one(
-    tiny: Path, tmp_path: Path
+@pytest.mark.parametrize("environment", [{}, FSDP], ids=["ddp", "fsdp"])
+def test_two_processes_with_two_optimizers_give_the_losses_of_one_and_resume(
+    tiny: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    sets = [x for each in (*SHORT, "model.dropout=0.0", MUON) for x in ("--set", each)]
+    chosen = (*SHORT, "model.dropout=0.0", "train.save_every=4", MUON)
+    sets = [word for each in chosen for word in ("--set", each)]
     one = _tiny.command("pretrain", tiny, "--out", tmp_path / "one", *sets)
     assert one.returncode == 0, one.stderr
-    two = launched(2, "pretrain", tiny, "--out", tmp_path / "two", *sets)
+    two = launched(2, "pretrain", tiny, "--out", tmp_path / "two", *sets, **environment)
     assert two.returncode == 0, two.stderr
     assert "processes: 2" in two.stderr
     for ours, theirs in _tiny.figures_of_both(tmp_path / "one", tmp_path / "two"):
         assert theirs["loss"] == pytest.approx(ours["loss"], abs=1e-4)
+    middle = ("--resume", tmp_path / "two/checkpoints/step-00000004")
+    again = launched(2, "pretrain", tiny, "--out", tmp_path / "on", *middle, *sets, **environment)
+    assert again.returncode == 0, again.stderr
+    name = "checkpoints/step-00000008"
+    theirs, ours = _tensors(tmp_path / "two" / name), _tensors(tmp_path / "on" / name)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_optimizers_that_need_whole_parameters_are_refused_with_fsdp(tiny: Path) -> None:
     for name in registry.names("train/optimizers"):
         resolved = recipe.load(str(tiny), [f"train.optimizer={name}"])
         checks.check_optimizer(resolved, DistributedType.MULTI_CPU)
-        if name in ("adamw", "lion", "sgd"):
+        if name != "adafactor":
             checks.check_optimizer(resolved, DistributedType.FSDP)
             continue
         with pytest.raises(UsageError) as caught:
             checks.check_optimizer(resolved, DistributedType.FSDP)
         assert str(caught.value) == (
             f"train.optimizer: {name} needs whole parameters, and FSDP shards them; start the "
-            "processes without FSDP, or take one of adamw, lion, sgd"
+            "processes without FSDP, or take one of adamw, lion, muon, sgd"
         )
+
+
+class _Layers(nn.Module):
+    """Two layers; the first one has two matrices in its weight."""
+
+    MATRICES: ClassVar = {"layers.0.weight": 2}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(8, 16), nn.Linear(16, 6)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers[1](self.layers[0](x).tanh())
 
 
 def _sharded(rank: int, port: str, name: str, found: Any) -> None:
@@ -150,12 +172,12 @@ def _sharded(rank: int, port: str, name: str, found: Any) -> None:
     nets = []
     for sharded in (False, True):
         torch.manual_seed(0)
-        net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.ModuleList([nn.Linear(16, 6)])[0])
+        net = _Layers()
         if sharded:
             fully_shard(net, mesh=init_device_mesh("cpu", (2,)))
         made = optimizers(net, settings)
         for _ in range(3):
-            net(torch.ones(4, 8)).square().sum().backward()
+            net(torch.arange(32.0).view(4, 8).sin()).square().sum().backward()
             for optimizer in made:
                 optimizer.step()
                 optimizer.zero_grad()
@@ -166,7 +188,7 @@ def _sharded(rank: int, port: str, name: str, found: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["adamw", "lion", "sgd"])
+@pytest.mark.parametrize("name", ["adamw", "lion", "muon", "sgd"])
 def test_a_step_on_shards_is_that_on_whole_parameters(name: str) -> None:
     _installed(name)
     with socket.socket() as free:

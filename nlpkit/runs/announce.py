@@ -13,11 +13,11 @@ from nlpkit.plural import number_of
 from nlpkit.runs.parts import Data
 from nlpkit.runs.run import Run
 from nlpkit.train.best_evaluation import LOSS
-from nlpkit.train.budget import Clock
 from nlpkit.train.duration import long_warmup
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.optim import groups
 from nlpkit.train.optimizers.contract import line
+from nlpkit.train.pace import Pace
 from nlpkit.train.schedule import stable_end
 from nlpkit.train.state import State
 
@@ -115,14 +115,13 @@ def _left_out(data: Data) -> dict[str, int]:
     } | {name.replace("_", " "): number for name, number in spans.dropped.items()}
 
 
-def conclude(run: Run, state: State, held_out: HeldOut | None, clock: Clock | None) -> None:
+def conclude(run: Run, state: State, held_out: HeldOut | None, pace: Pace) -> None:
     """Log the number of steps, the time of a budget, and the best evaluation."""
-    used = f" in {written(clock.elapsed())} of a budget of {written(clock.budget)}" if clock else ""
-    run.log.info(
-        f"finished {number_of(state.step, 'steps')}, {number_of(state.tokens, 'tokens')}{used}"
-    )
-    if state.times.stable_step if clock else stable_end(run.settings):
-        length = "train.budget" if clock else "train.steps"
+    size = f"{number_of(state.step, 'steps')}, {number_of(state.tokens, 'tokens')}"
+    run.log.info(f"finished {size}{pace.summary()}")
+    timed = run.settings.budget_seconds is not None
+    if state.times.stable_step if timed else stable_end(run.settings):
+        length = "train.budget" if timed else "train.steps"
         run.log.info(
             f"to train for longer, go on from the end of the stable part: {length}=MORE, "
             f"--resume {files.directory(run.directory.path) / files.STABLE} --out ANOTHER_DIRECTORY"

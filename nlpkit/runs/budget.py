@@ -13,20 +13,21 @@ from nlpkit.disk import name_path_in_errors, sync
 from nlpkit.errors import FileError
 from nlpkit.plural import number_of
 from nlpkit.runs.run import Run
-from nlpkit.train.budget import Clock, Recorded, Tick, recorded
+from nlpkit.train.budget import Clock, Recorded, recorded
+from nlpkit.train.pace import Pace, Tick
 from nlpkit.train.state import State
 
 REPLAY = "replay.jsonl"
 
 
-def start_clock(run: Run, state: State) -> Clock | None:
-    """Return the clock of the run, or None if it has no budget. Call it before `Metrics` opens.
+def start_pace(run: Run, state: State) -> Pace:
+    """Return the pace of the run: a clock if it has a budget. Call it before `Metrics` opens.
 
     Raises:
         FileError: `train.replay` is not the log of a run with a budget.
     """
     if run.settings.budget_seconds is None:
-        return None
+        return Pace(run.settings)
     state.times.follow(run.settings)
     found = Recorded()
     if run.accelerator.is_main_process:

@@ -27,7 +27,7 @@ from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import value_at
 from nlpkit.runs import build, checks, data_files
 from nlpkit.runs.announce import announce, conclude
-from nlpkit.runs.budget import start_clock
+from nlpkit.runs.budget import start_pace
 from nlpkit.runs.model_part import model_part
 from nlpkit.runs.parts import token_characters
 from nlpkit.runs.resume import named_checkpoint, restore
@@ -102,7 +102,7 @@ def pretrain(
 
     is_main = accelerator.is_main_process
     trackers = _trackers(run, state) if is_main else None
-    clock = start_clock(run, state)
+    pace = start_pace(run, state)
     job = Job(
         accelerator=accelerator,
         training=run.training,
@@ -116,7 +116,7 @@ def pretrain(
         log=log,
         metrics=_metrics(directory, state, trackers) if trackers else None,
         stop=stop,
-        clock=clock,
+        pace=pace,
     )
     if is_main and directory.status().get("budget_seconds") != settings.budget_seconds:
         directory.set_status(budget_seconds=settings.budget_seconds)
@@ -134,7 +134,7 @@ def pretrain(
     assert checkpoint is not None
     if is_main:
         directory.set_status(finished=True, finite=True, step=state.step)  # checked by `save`
-    conclude(run, state, held_out, clock)
+    conclude(run, state, held_out, pace)
     return checkpoint
 
 

@@ -16,6 +16,7 @@ from nlpkit.selftest.bench import Bench
 from nlpkit.selftest.of_objective import ROUNDING, Verdict
 from nlpkit.selftest.watching import look
 from nlpkit.train.loop import Job, train
+from nlpkit.train.pace import Pace
 from nlpkit.train.state import State
 
 
@@ -135,12 +136,13 @@ def _gradient(bench: Bench, step: Step) -> Tensor:
     training = Training(bench.subject.model, bench.subject.objective)
     given = {"params": training.parameters(), "initial_lr": 1.0}
     optimizer = _Gradients([given], lr=1.0)
+    settings = bench.run.settings.model_copy(update={"clip": None})
     job = Job(
         accelerator=bench.run.accelerator,
         training=training,
         optimizers=[optimizer],
         average=None,
-        settings=bench.run.settings.model_copy(update={"clip": None}),
+        settings=settings,
         seed=bench.subject.seed,
         steps=lambda state: iter([step]),
         evaluate=None,
@@ -148,6 +150,7 @@ def _gradient(bench: Bench, step: Step) -> Tensor:
         log=bench.log,
         metrics=None,
         stop=bench.stop,
+        pace=Pace(settings),
     )
     try:
         train(job, State())

@@ -10,9 +10,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from nlpkit.disk import name_path_in_errors
+from nlpkit.durations import written
+from nlpkit.train.pace import Pace, Tick
+from nlpkit.train.schedule import position, stable_end
 from nlpkit.train.settings import ResolvedTraining
 from nlpkit.train.state import ALMOST, State
 
@@ -20,14 +22,6 @@ now = time.monotonic
 # When this share is done, there has been an evaluation and a checkpoint, to know what they take.
 KNOWN_BY = 0.1
 _SMOOTHING = 0.9
-
-
-class Tick(NamedTuple):
-    """What the clock says at the begin of a step; the same in all processes."""
-
-    elapsed: float  # seconds of the budget that are used
-    progress: float  # share of the run that is done with this step; 1: it is the last one
-    near_end: float = 0.0  # 1: an evaluation or checkpoint due after this step is left out
 
 
 @dataclass(frozen=True)
@@ -38,21 +32,22 @@ class Recorded:
     spent: float = 0.0
 
 
-class Clock:
+class Clock(Pace):
     """Seconds of the budget that the run has used, over all its processes one after another."""
 
     def __init__(
         self, settings: ResolvedTraining, evaluates: bool, state: State, recorded: Recorded
     ):
         """Start the clock; steps in `recorded` take its ticks."""
+        super().__init__(settings)
         assert settings.budget_seconds is not None
-        self.budget, self.settings, self.evaluates = settings.budget_seconds, settings, evaluates
+        self.budget, self.evaluates = settings.budget_seconds, evaluates
         self._recorded = recorded.ticks
         self._used = max(state.times.elapsed, recorded.spent)
         self._least = 0.0  # the clock never goes back, also after times of another run
-        self._started = self._step_started = now()
+        self._started = self._step_started = self._task_started = now()
         self._first = True
-        self.saved_step = state.step
+        self._saved_step = state.step
 
     def elapsed(self) -> float:
         """Return the seconds of the budget that are used now."""
@@ -61,13 +56,8 @@ class Clock:
     def _at(self, moment: float) -> float:
         return max(self._least, self._used + moment - self._started)
 
-    @property
-    def left(self) -> float:
-        """The seconds that are left."""
-        return max(0.0, self.budget - self.elapsed())
-
     def tick(self, state: State) -> Tick:
-        """Return what holds for the step after `state`, which began with the last `begin_step`."""
+        """Return the time, and the progress that it means."""
         step, times = state.step + 1, state.times
         if step in self._recorded:
             self._least = max(self._least, self._recorded[step].elapsed)
@@ -87,19 +77,81 @@ class Clock:
             return state.times.evaluation + state.times.saving
         return state.times.saving if step % self.settings.save_every == 0 else 0.0
 
+    def schedule_step(self, state: State, tick: Tick) -> float:
+        """Return the middle of the step, in the schedule of `settings.steps`."""
+        return position(state.times.progress, tick.progress, self.settings)
+
+    def decay_begins(self, state: State, schedule_step: float) -> bool:
+        """Return whether the decay begins with the next step, and note it."""
+        end = stable_end(self.settings)
+        if end is None or schedule_step <= end or not state.step or state.times.stable_step:
+            return False
+        state.times.stable_step = state.step
+        return True
+
+    def logged(self, tick: Tick) -> dict[str, float]:
+        """Return what a step needs to be taken again."""
+        record = {"elapsed": tick.elapsed, "progress": tick.progress}
+        return record | ({"near_end": tick.near_end} if tick.near_end else {})
+
     def begin_step(self) -> None:
-        """Note that a step begins, with making its batches."""
+        """Start to measure a step."""
         self._step_started = now()
 
-    def end_step(self, state: State) -> None:
+    def end_step(self, state: State, tick: Tick) -> None:
         """Note the time of a step; the first one of a process, which takes longer, does not count.
 
         `state.times.step` is smoothed over the last steps.
         """
+        state.times.progress, state.times.near_end = tick.progress, tick.near_end
         taken, before = now() - self._step_started, state.times.step
         if not self._first:
             state.times.step = _SMOOTHING * before + (1 - _SMOOTHING) * taken if before else taken
         self._first = False
+
+    def evaluation_is_due(self, state: State) -> bool:
+        """Return whether an evaluation is due and there is time for it."""
+        done, first = state.times.progress, not state.evaluated_step
+        if done >= 1 or (first and done >= KNOWN_BY):
+            return True
+        return super().evaluation_is_due(state) and not state.times.near_end
+
+    def begin_evaluation(self) -> None:
+        """Start to measure an evaluation."""
+        self._task_started = now()
+
+    def end_evaluation(self, state: State) -> None:
+        """Keep the time of an evaluation."""
+        state.times.evaluation = now() - self._task_started
+
+    def checkpoint_is_due(self, state: State) -> bool:
+        """Return whether a checkpoint is due and there is time for it."""
+        if not state.times.saving and state.times.progress >= KNOWN_BY:
+            return self._saved_step != state.step
+        return super().checkpoint_is_due(state) and not state.times.near_end
+
+    def begin_saving(self, state: State) -> None:
+        """Start to measure a checkpoint, which says what is used when it is written."""
+        self._task_started = now()
+        state.times.elapsed = self.elapsed() + state.times.saving
+
+    def end_saving(self, state: State) -> None:
+        """Keep the time of a checkpoint."""
+        if self._saved_step != state.step:  # else only the state was written again
+            state.times.saving = now() - self._task_started
+            self._saved_step = state.step
+
+    def spent(self) -> dict[str, float]:
+        """Return the time that is used now."""
+        return {"spent": self.elapsed()}
+
+    def seconds_left(self, state: State, tokens_per_second: float) -> float:
+        """Return what is left of the budget."""
+        return max(0.0, self.budget - self.elapsed())
+
+    def summary(self) -> str:
+        """Return the time that was used of the budget."""
+        return f" in {written(self.elapsed())} of a budget of {written(self.budget)}"
 
 
 def recorded(path: Path) -> Recorded:

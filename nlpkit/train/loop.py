@@ -18,15 +18,14 @@ from torch import Tensor, nn
 from nlpkit.data.loader import Step
 from nlpkit.data.pack import Batch
 from nlpkit.errors import DataError, DivergedError, OutOfMemory
-from nlpkit.train import budget
 from nlpkit.train.average import Average
-from nlpkit.train.budget import Clock, Tick
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.losses import LossSums, reduced
 from nlpkit.train.optim import set_rates
 from nlpkit.train.overfitting import Overfitting
+from nlpkit.train.pace import Pace, Tick
 from nlpkit.train.reports import Speed, note_evaluation, report
-from nlpkit.train.schedule import lr_factor, position, stable_end
+from nlpkit.train.schedule import lr_factor
 from nlpkit.train.settings import ResolvedTraining
 from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import State
@@ -39,8 +38,7 @@ class Job:
     """The parts of one training run.
 
     `training(batch)` returns a `Loss`. `evaluate(progress)` returns the held-out figures, or None
-    if it was stopped. `save(state, is_best)` writes a checkpoint of the last step. A run with a
-    budget of time has a `clock`.
+    if it was stopped. `save(state, is_best)` writes a checkpoint of the last step.
     """
 
     accelerator: Accelerator
@@ -55,7 +53,7 @@ class Job:
     log: Log
     metrics: Metrics | None
     stop: StopFlag
-    clock: Clock | None = None
+    pace: Pace
     overfitting: Overfitting = field(default_factory=Overfitting)
 
 
@@ -82,18 +80,16 @@ def train(job: Job, state: State) -> State:
         for step in steps:
             if state.is_over(settings):  # when it was resumed
                 break
-            record = _take_step(job, state, step)
-            if record is None:
+            taken = _take_step(job, state, step)
+            if taken is None:
                 _save_and_stop(job, state)
             else:
+                record, tick = taken
                 speed.add(record["tokens"] - state.tokens)
                 state.step, state.tokens = record["step"], record["tokens"]
                 state.position = step.after
                 job.overfitting.add(record["loss"])
-                if job.clock:
-                    state.times.progress = record["progress"]
-                    state.times.near_end = record.get("near_end", 0.0)
-                    job.clock.end_step(state)
+                job.pace.end_step(state, tick)
                 report(job, state, record, speed)
                 _finish_step(job, state)
                 if state.is_over(settings):  # before another step is made
@@ -105,8 +101,7 @@ def train(job: Job, state: State) -> State:
 def _begin_step(job: Job, speed: Speed) -> None:
     """Begin to measure a step, after evaluating and saving, which are not part of it."""
     speed.start()
-    if job.clock:
-        job.clock.begin_step()
+    job.pace.begin_step()
 
 
 def _prepared(job: Job, state: State) -> Generator[Step, None, None]:
@@ -123,35 +118,24 @@ def _prepared(job: Job, state: State) -> Generator[Step, None, None]:
 def _finish_step(job: Job, state: State) -> None:
     """Evaluate and save if they are due after this step."""
     improved = False
-    if _evaluation_is_due(job, state):
-        begin = budget.now()
-        figures = job.evaluate(state.progress(job.settings)) if job.evaluate else None
+    if job.evaluate and state.evaluated_step != state.step and job.pace.evaluation_is_due(state):
+        job.pace.begin_evaluation()
+        figures = job.evaluate(state.progress(job.settings))
         if figures is None:
             _save_and_stop(job, state)
         else:
-            if job.clock:
-                state.times.evaluation = budget.now() - begin
+            job.pace.end_evaluation(state)
             improved = note_evaluation(job, state, figures)
     due = improved or state.is_stable_end(job.settings) or state.is_over(job.settings)
-    if state.step and (due or _checkpoint_is_due(job, state)):
+    if state.step and (due or job.pace.checkpoint_is_due(state)):
         _save(job, state, improved)
 
 
 def _save(job: Job, state: State, improved: bool) -> None:
-    """Save a checkpoint; with a budget, the time that this takes is measured and in its state."""
-    begin, clock = budget.now(), job.clock
-    if clock:
-        state.times.elapsed = clock.elapsed() + state.times.saving
+    """Save a checkpoint of the last step."""
+    job.pace.begin_saving(state)
     job.save(state, improved)
-    if clock and clock.saved_step != state.step:  # else only the state was written again
-        state.times.saving = budget.now() - begin
-        clock.saved_step = state.step
-
-
-def _checkpoint_is_due(job: Job, state: State) -> bool:
-    if job.clock and not state.times.saving and state.times.progress >= budget.KNOWN_BY:
-        return job.clock.saved_step != state.step
-    return state.step % job.settings.save_every == 0 and not state.times.near_end
+    job.pace.end_saving(state)
 
 
 def _save_and_stop(job: Job, state: State) -> NoReturn:
@@ -166,37 +150,30 @@ def _saved_at(state: State) -> str:
     return f"saved at step {state.step}; the same command resumes the run"
 
 
-def _evaluation_is_due(job: Job, state: State) -> bool:
-    if job.evaluate is None or state.evaluated_step == state.step:
-        return False
-    every, progress = job.settings.eval_every, state.progress(job.settings)
-    if progress >= 1 or (job.clock and not state.evaluated_step and progress >= budget.KNOWN_BY):
-        return True
-    return bool(every and state.step % every == 0 and not state.times.near_end)
+def _take_step(job: Job, state: State, step: Step) -> tuple[dict[str, Any], Tick] | None:
+    """Compute and apply one step; return its record and its tick.
 
-
-def _take_step(job: Job, state: State, step: Step) -> dict[str, Any] | None:
-    """Compute and apply one step; return its record, or None if a signal came before the update."""
+    Returns None if a signal came before the update.
+    """
     accelerator, settings, number = job.accelerator, job.settings, state.step + 1
     terms = list(step.batches[0].num_targets)
-    ticked = Tick(0.0, 0.0)
-    if job.clock and accelerator.is_main_process:  # the clock of rank 0 decides
-        ticked = job.clock.tick(state)
+    # The clock of rank 0 decides.
+    own = job.pace.tick(state) if accelerator.is_main_process else Tick()
     *counted, tokens, stopping, elapsed, done, near_end = reduced(
         accelerator,
         [
             *(sum(batch.num_targets[name] for batch in step.batches) for name in terms),
             sum(batch.tokens for batch in step.batches),
             job.stop.raised,
-            *ticked,
+            *own,
         ],
     )
     if stopping:
         return None
-    now: float = number
-    if job.clock:
-        now = position(state.times.progress, done, settings)
-        _keep_stable(job, state, now)
+    tick = Tick(elapsed, done, near_end)
+    now = job.pace.schedule_step(state, tick)
+    if job.pace.decay_begins(state, now):
+        _save(job, state, False)
     num_targets = dict(zip(terms, counted, strict=True))
     if not any(counted):
         raise DataError(f"step {number}: no token in the whole step is a target; check the data")
@@ -233,18 +210,7 @@ def _take_step(job: Job, state: State, step: Step) -> dict[str, Any] | None:
         "lr": settings.lr * factor,
         "grad_norm": norm,
     }
-    if job.clock:
-        record |= {"elapsed": elapsed, "progress": done}
-        record |= {"near_end": near_end} if near_end else {}
-    return record
-
-
-def _keep_stable(job: Job, state: State, now: float) -> None:
-    """Save the step before the decay of the learning rate, which begins with the next one."""
-    end = stable_end(job.settings)
-    if end is not None and now > end and state.step and not state.times.stable_step:
-        state.times.stable_step = state.step
-        _save(job, state, False)
+    return record | job.pace.logged(tick), tick
 
 
 def _zero_grad(job: Job) -> None:

@@ -29,7 +29,7 @@ def note_evaluation(job: "Job", state: State, figures: dict[str, Any]) -> bool:
         state.evaluations_without_gain = 0
     if job.metrics:
         record = {"step": state.step, "tokens": state.tokens, "held_out": figures}
-        job.metrics.write(record | _spent(job))
+        job.metrics.write(record | job.pace.spent())
     parts = "  ".join(f"{name} {value:.4f}" for name, value in figures["losses"].items())
     news = f"loss {figures['loss']:.4f} ({parts})"
     if figures["perplexity"] is not None:
@@ -78,19 +78,13 @@ def report(job: "Job", state: State, record: dict[str, Any], speed: Speed) -> No
     if job.metrics and (state.step % settings.log_every == 0 or progress == 1):
         job.metrics.write(
             record
-            | _spent(job)
+            | job.pace.spent()
             | {
                 "seconds": round(speed.seconds, 4),
                 "tokens_per_second": round(speed.rate, 1),
                 "memory_bytes": used(job.accelerator.device)[1],
             }
         )
-    left = (settings.steps - state.step) * settings.tokens_per_step / max(speed.rate, 1e-9)
-    left = job.clock.left if job.clock else left
+    left = job.pace.seconds_left(state, speed.rate)
     total = settings.known_steps
     job.log.step(state.step, total, progress, record["loss"], speed.rate, left)
-
-
-def _spent(job: "Job") -> dict[str, float]:
-    """Return what a record says of the budget: the time that is used of it now."""
-    return {"spent": job.clock.elapsed()} if job.clock else {}

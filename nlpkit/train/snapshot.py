@@ -64,8 +64,9 @@ def restore(
     if lacking := trained - named.keys():
         raise KeyError(sorted(lacking)[0])
     set_model_state_dict(training, named, options=_FULL if all_trained else _SOME)
-    # The state dict of new optimizers has the right structure; only its values are replaced.
-    state: Any = get_optimizer_state_dict(training, optimizers, options=_FULL)
+    # The state dict of new optimizers has the right structure; only its values are replaced. A full
+    # one is empty on ranks other than 0.
+    state: Any = get_optimizer_state_dict(training, optimizers)
     unused = set()
     for name, entry in state["state"].items():
         keys = {kind: f"{kind}:{name.removeprefix(_PREFIX)}" for kind in entry}

@@ -4,19 +4,33 @@ Queries, keys and values in one layer, or the gates of a recurrent cell, are mat
 together they would be orthogonalized against one another. The update of each is torch's.
 """
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim._muon import muon
 
 from nlpkit.train.optimizers.contract import Group, param_groups
+
+_SETTINGS = (
+    "lr",
+    "weight_decay",
+    "momentum",
+    "nesterov",
+    "ns_coefficients",
+    "ns_steps",
+    "eps",
+    "adjust_lr_fn",
+)
 
 
 class SplitMuon(torch.optim.Muon):
     """Muon on the matrices of each group, one below the other in its parameters.
 
-    `settings` are torch's. The state of a parameter is one tensor of its shape.
+    `settings` are torch's. The state of a parameter is one tensor of its shape. Shards of FSDP are
+    put together for the step, one parameter after the other: it needs whole matrices.
     """
 
     def __init__(self, groups: Sequence[Group], **settings: Any):
@@ -30,20 +44,42 @@ class SplitMuon(torch.optim.Muon):
         for ours, each in zip(self.param_groups, given, strict=True):
             ours["params"] = each["params"]
 
-    def _init_group(
-        self,
-        group: MutableMapping[str, Any],
-        params_with_grad: list[Tensor],
-        grads: list[Tensor],
-        muon_momentum_bufs: list[Tensor],
-    ) -> bool:
-        """Fill the lists as torch does, with views of the single matrices."""
-        has_complex: bool = super()._init_group(group, params_with_grad, grads, muon_momentum_bufs)
-        for tensors in (params_with_grad, grads, muon_momentum_bufs):
-            # `view` raises an error where a copy would be needed, which would get the update.
-            tensors[:] = [
-                matrix
-                for tensor in tensors
-                for matrix in tensor.view(len(tensor), -1).chunk(group["matrices"])
-            ]
-        return has_complex
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Take a step. All processes must take it together if parameters are sharded."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            settings = {name: group[name] for name in _SETTINGS}
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if "momentum_buffer" not in state:
+                    state["momentum_buffer"] = torch.zeros_like(parameter.grad)
+                momentum = state["momentum_buffer"]
+                whole = [_whole(tensor) for tensor in (parameter, parameter.grad, momentum)]
+                split = [_matrices(tensor, group["matrices"]) for tensor in whole]
+                muon(*split, **settings, has_complex=False)
+                _shard(parameter, whole[0])
+                _shard(momentum, whole[2])
+        return loss
+
+
+def _matrices(tensor: Tensor, count: int) -> list[Tensor]:
+    # `view` raises an error where a copy would be needed, which would get the update.
+    return list(tensor.view(len(tensor), -1).chunk(count))
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _shard(tensor: Tensor, whole: Tensor) -> None:
+    """Give a sharded tensor its part of `whole`, which is the same in all processes."""
+    if isinstance(tensor, DTensor):
+        mesh, placements = tensor.device_mesh, tensor.placements
+        # Without a source rank, each process takes its part of what it has, and none is sent.
+        tensor.copy_(distribute_tensor(whole, mesh, placements, src_data_rank=None))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nlpkit.train.settings import ResolvedTraining
 
 READS = ("beta1", "beta2", "adam_eps")  # of the AdamW part
-SHARDED = False  # a shard of a matrix has another inverse square root than the whole
+SHARDED = True  # `train/split_muon.py` puts the shards of a matrix together
 PACKAGE = None
 RATE = 8e-3  # at a width of 256
 NAME = "Muon"  # of its groups; a run without one is warned
