@@ -72,7 +72,7 @@ class Bench(Runs):
         self.options = options
 
     def loss(self, width: int, optimizer: str, rate: float, seed: int) -> float:
-        """Return the held-out loss after the last step; infinite if the run diverged."""
+        """Return the held-out loss after the last step."""
         place = f"{optimizer}-{width}-{rate:g}-{seed}"
         path = self.out / place
         steps, layers = self.options.steps, self.options.layers
