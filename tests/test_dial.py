@@ -199,6 +199,12 @@ MISTAKES = {
     "train.stps=3": "--set train.stps: unknown setting, did you mean steps?",
     "model.num_heads=x": '--set model.num_heads: expected an integer, got the text "x"',
     "model.hiden_size=x": "--set model.hiden_size: unknown setting, did you mean hidden_size?",
+    "attention={kind: full}": "--set attention: attention.kind: full is bidirectional, and clm "
+    "needs causal (a state depends only on its own token and the tokens to its left); kinds that "
+    "fit: block_local, causal, fixed, local_window, memory_compressed, relative_bias_causal, "
+    "strided",
+    "model={family: null, size: 3M}": "--set model: model.family: missing (model family: "
+    f"{', '.join(registry.names('models'))})",
     "tokenizer=null": "1:1: tokenizer: missing (kind: NAME to train one, or path: DIR; or source "
     "and target, one for each)",
 }
@@ -210,6 +216,15 @@ def test_mistakes_are_named_with_their_line(short, change, said):
         short.write_text(short.read_text().replace("size: 3M", "size: 3M, depth: 4"))
         change, said = "seed=2", said.replace("2:17", "2:29")
     assert _said(short, change) == [said]
+
+
+def test_heads_are_such_as_attention_takes(short):
+    split = ["attention={kind: strided, pattern: split}", "model.size=5M"]
+    assert recipe.load(str(short), split).recipe.model.config.num_heads % 2 == 0
+    assert _said(short, *split, "model.num_heads=3") == [
+        "--set attention: attention.kind: strided does not fit the model: it shares the heads "
+        "among 2 kinds, and there are 3 heads"
+    ]
 
 
 def test_other_mistakes_of_the_file_are_named(short):

@@ -103,17 +103,15 @@ class Family:
         assert found is not None
         return found
 
-    def problem(self, width: int, layers: int) -> str | None:
-        """Return why the family does not take these sizes, or None."""
+    def problem(self, width: int, layers: int, attention: bool = True) -> str | None:
+        """Return why the family, or its `attention`, does not take these sizes, or None."""
         try:
             config = self.config.model_validate({**self.given, **self.settings(width, layers)})
         except ValidationError as error:
             return " ".join(str(error.errors()[0]["ctx"]["error"]).split())
         config = config.model_copy(update=dict(self.more))
-        for choice in config.attention:
-            if reason := config.refuses_attention(choice):
-                return f"attention {choice.kind} does not fit the model: {reason}"
-        return None
+        kinds = config.attention if attention else ()
+        return next(filter(None, map(config.refuses_attention, kinds)), None)
 
     def widths(self) -> list[int]:
         """Return the widths that heads divide, smallest first; that of the recipe alone if any."""
@@ -150,10 +148,14 @@ def of_size(family: Family, size: int) -> dict[str, int]:
 
 
 def _first_right(family: Family, shapes: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Return the first shape that the family takes; raise `ValueError`."""
-    for shape in shapes:
-        if family.problem(*shape) is None:
-            return shape
+    """Return the first shape that the family takes; raise `ValueError`.
+
+    A kind of attention that takes none is a mistake of its own, which is named elsewhere.
+    """
+    for attention in (True, False):
+        for shape in shapes:
+            if family.problem(*shape, attention=attention) is None:
+                return shape
     raise ValueError(f"no sizes fit the other settings: {family.problem(*shapes[0])}")
 
 
