@@ -71,9 +71,9 @@ class Family:
         found = {WIDTH: width, LAYERS: layers}
         if HEADS in self.config.model_fields:
             found[HEADS] = self._heads(width) or self.given[HEADS]
-        usual = self._default(INSIDE)
-        if usual is not None:
-            found[INSIDE] = max(_STEP, round(width * usual / self._default(WIDTH) / _STEP) * _STEP)
+        inside, usual = self._default(INSIDE), self._default(WIDTH)
+        if inside and usual:
+            found[INSIDE] = max(_STEP, round(width * inside / usual / _STEP) * _STEP)
         return {name: value for name, value in found.items() if name not in self.given}
 
     def _default(self, name: str) -> Any:
@@ -108,7 +108,7 @@ class Family:
         try:
             config = self.config.model_validate({**self.given, **self.settings(width, layers)})
         except ValidationError as error:
-            return " ".join(str(error.errors()[0]["ctx"]["error"]).split())
+            return " ".join(error.errors()[0]["msg"].removeprefix("Value error, ").split())
         config = config.model_copy(update=dict(self.more))
         kinds = config.attention if attention else ()
         return next(filter(None, map(config.refuses_attention, kinds)), None)

@@ -250,7 +250,10 @@ def _right_alone(config: type[ModelConfig], given: Mapping[str, Any]) -> bool:
     try:
         config.model_validate(given)
     except ValidationError as error:
-        return not any(found["loc"] for found in error.errors(include_url=False))
+        for found in error.errors(include_url=False):
+            is_open = found["type"] == "missing" and found["loc"][0] in sizes.SIZES
+            if found["loc"] and not is_open:
+                return False
     return True
 
 

@@ -94,10 +94,8 @@ class Rules:
         return found | ({"epochs": EPOCHS} if by_text else {"steps": max(1, round(tokens / step))})
 
     def _step(self, tokens: float, epoch: float | None) -> int:
-        if (
-            "steps" in self.given
-        ):  # steps · tokens of a step = tokens, of which the step is 2 √tokens
-            tokens = 4.0 * self.given["steps"] ** 2
+        if "steps" in self.given:
+            tokens = 4.0 * self.given["steps"] ** 2  # as steps · 2 √tokens are all tokens
         elif "epochs" in self.given and epoch is not None:
             tokens = self.given["epochs"] * epoch
         longest = getattr(self.recipe.objective[0].config, "max_length", None)
