@@ -2,6 +2,8 @@
 
     python bench/optimizers.py OUT [--recipes gpt1 cpm_ant …] [--optimizers adamw muon] [--seeds 3]
 
+An optimizer may have settings: --optimizers '{name: muon, adamw_lr: 0.1}'.
+
 Trains each recipe as it comes, with nothing changed but optimizer and learning rate, one thread a
 run. The rates of every optimizer are searched with the first seed, from FIRST by factors of two,
 until the rates beside the best one are tried and worse; the best one is taken for the other seeds.
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _runs import Runs, as_options, mean_and_deviation
+from _runs import Runs, as_options, mean_and_deviation, plain
 
 from nlpkit import recipe
 from nlpkit.checkpoints.run_directory import METRICS
@@ -78,7 +80,7 @@ class Bench(Runs):
         def run(rate: str, seed: int) -> Run:
             sets = [f"train.optimizer={optimizer}", f"train.lr={rate}", f"seed={seed}"]
             sets += [f"train.eval_every={eval_every}"]
-            found = self.run(name, sets, f"{name}/{optimizer}-{rate}-{seed}")
+            found = self.run(name, sets, f"{name}/{plain(optimizer)}-{rate}-{seed}")
             print(f"{name} {optimizer} {rate} seed {seed}: {found}", file=sys.stderr, flush=True)
             return found
 

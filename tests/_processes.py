@@ -127,14 +127,9 @@ def command(*arguments: object, **options: Any) -> subprocess.CompletedProcess[s
     return subprocess.CompletedProcess(list(map(str, arguments)), code, stdout, stderr)
 
 
-# What `accelerate launch --use_fsdp --fsdp_version 2` puts into the environment.
-FSDP = {
-    "ACCELERATE_USEFSDP": "true",
-    "ACCELERATE_MIXED_PRECISION": "no",
-    "FSDP_VERSION": "2",
-    "FSDP_AUTO_WRAP_POLICY": "NO_WRAP",
-    "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
-}
+# What `accelerate launch --use_fsdp` puts into the environment, and what the log says then.
+FSDP = {"ACCELERATE_USE_FSDP": "true"}
+SHARDED = "FSDP: shards of the parameters"
 
 
 def launched(number: int, *arguments: object, **env: str) -> subprocess.CompletedProcess[str]:

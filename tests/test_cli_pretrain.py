@@ -11,7 +11,7 @@ import pytest
 
 from nlpkit.checkpoints import files
 from tests import _server, _tiny
-from tests._processes import FSDP, Process, launched, wait_until
+from tests._processes import FSDP, SHARDED, Process, launched, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -258,8 +258,7 @@ _LAUNCHERS = {
         *("--num_cpu_threads_per_process", "1", "--main_process_port", "0"),
     ),
     "fsdp": (
-        *("accelerate.commands.launch", "--use_fsdp", "--fsdp_version", "2"),
-        *("--fsdp_auto_wrap_policy", "NO_WRAP", "--fsdp_state_dict_type", "FULL_STATE_DICT"),
+        *("accelerate.commands.launch", "--use_fsdp"),
         *("--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"),
         *("--dynamo_backend", "no", "--num_cpu_threads_per_process", "1"),
         *("--main_process_port", "0"),
@@ -296,6 +295,7 @@ def test_two_processes_with_shards_go_on_with_a_run_of_one(done, one: Path, tmp_
     more = ("--out", tmp_path, "--resume", one / "checkpoints/step-00000008", *_SETS)
     two = launched(2, "pretrain", done[0], *more, **FSDP)
     assert two.returncode == 0, two.stderr
+    assert f"{SHARDED}, 2 layers" in two.stderr
     losses, resumed = (
         {step["step"]: step["loss"] for step in _tiny.metrics(run) if "loss" in step}
         for run in (one, tmp_path)
@@ -315,3 +315,4 @@ def test_every_launcher_gives_the_losses_of_one(
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     _is_run_of_two(two, tmp_path, one)
+    assert (SHARDED in two.stderr) == (launcher == "fsdp")

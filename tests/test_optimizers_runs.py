@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from accelerate.utils import DistributedType
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -23,7 +22,7 @@ from nlpkit.plan import probe
 from nlpkit.runs import checks
 from nlpkit.train.log import NORMAL, QUIET, Log
 from tests import _tiny, _tiny_tasks
-from tests._processes import FSDP, launched
+from tests._processes import FSDP, SHARDED, launched
 
 NAMES = [name for name in registry.names("train/optimizers") if name != "adamw"]
 MUON = "train.optimizer={name: muon, adamw_lr: 0.005}"
@@ -116,6 +115,7 @@ def test_two_processes_with_two_optimizers_give_the_losses_of_one_and_resume(
     two = launched(2, "pretrain", tiny, "--out", tmp_path / "two", *sets, **environment)
     assert two.returncode == 0, two.stderr
     assert "processes: 2" in two.stderr
+    assert (SHARDED in two.stderr) == bool(environment)
     for ours, theirs in _tiny.figures_of_both(tmp_path / "one", tmp_path / "two"):
         assert theirs["loss"] == pytest.approx(ours["loss"], abs=1e-4)
     middle = ("--resume", tmp_path / "two/checkpoints/step-00000004")
@@ -130,12 +130,12 @@ def test_two_processes_with_two_optimizers_give_the_losses_of_one_and_resume(
 def test_optimizers_that_need_whole_parameters_are_refused_with_fsdp(tiny: Path) -> None:
     for name in registry.names("train/optimizers"):
         resolved = recipe.load(str(tiny), [f"train.optimizer={name}"])
-        checks.check_optimizer(resolved, DistributedType.MULTI_CPU)
+        checks.check_optimizer(resolved, sharded=False)
         if name != "adafactor":
-            checks.check_optimizer(resolved, DistributedType.FSDP)
+            checks.check_optimizer(resolved, sharded=True)
             continue
         with pytest.raises(UsageError) as caught:
-            checks.check_optimizer(resolved, DistributedType.FSDP)
+            checks.check_optimizer(resolved, sharded=True)
         assert str(caught.value) == (
             f"train.optimizer: {name} needs whole parameters, and FSDP shards them; start the "
             "processes without FSDP, or take one of adamw, lion, muon, sgd"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from accelerate.utils import DistributedType
 
 from nlpkit import registry
 from nlpkit.attention.check import check_backend as check_choice
@@ -64,10 +63,10 @@ def check_backend(resolved: Resolved, part: ModelPart, device: torch.device) -> 
         raise RecipeError([f"{where}: {error}; auto chooses one that can"]) from error
 
 
-def check_optimizer(resolved: Resolved, processes: DistributedType) -> None:
-    """Raise `UsageError` if `train.optimizer` cannot work on parameters that FSDP shards."""
+def check_optimizer(resolved: Resolved, sharded: bool) -> None:
+    """Raise `UsageError` if `train.optimizer` cannot work on parameters that are sharded (FSDP)."""
     optimizer = resolved.recipe.train.optimizer
-    if processes == DistributedType.FSDP and not getattr(optimizer.module, "SHARDED", False):
+    if sharded and not getattr(optimizer.module, "SHARDED", False):
         folder = optimizer.FOLDER
         able = [n for n in registry.names(folder) if registry.load(folder, n).SHARDED]
         raise UsageError(

@@ -40,7 +40,7 @@ from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, train
 from nlpkit.train.optim import optimizers
-from nlpkit.train.processes import expect_unused
+from nlpkit.train.processes import is_sharded, layers, unknown_to_accelerate, wrap
 from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import State
 from nlpkit.train.trackers import TrackedRun, Trackers
@@ -62,7 +62,7 @@ def pretrain(
         DivergedError: the loss is not finite.
     """
     accelerator = make_accelerator(resolved, directory, device, log)
-    checks.check_optimizer(resolved, accelerator.distributed_type)
+    checks.check_optimizer(resolved, is_sharded(accelerator.num_processes))
     with stop.abortable():
         run = prepare(resolved, directory, accelerator, log, stop, named_checkpoint(resume))
     state = restore(run, resume)
@@ -193,9 +193,10 @@ def make_accelerator(
         return chosen
 
     precision, reason = from_first(processes, decide)
-    accelerator = Accelerator(
-        cpu=on_cpu, mixed_precision="no" if precision == "fp32" else precision
-    )
+    with unknown_to_accelerate():
+        accelerator = Accelerator(
+            cpu=on_cpu, mixed_precision="no" if precision == "fp32" else precision
+        )
     log.info(f"precision: {precision} ({reason})")
     if resolved.recipe.train.deterministic:
         machine.use_deterministic_algorithms(accelerator.device)
@@ -240,12 +241,16 @@ def prepare(
     if settings.z_loss:  # the objective predicts tokens: `checks.check_training`
         model.z_loss = settings.z_loss
     unwrapped = Training(model, data.objective)
-    expect_unused(accelerator, unwrapped, data.examples.batch(np.arange(1), 0))
-    training, *prepared = accelerator.prepare(unwrapped, *optimizers(model, training_settings))
+    if is_sharded(accelerator.num_processes):
+        log.info(f"FSDP: shards of the parameters, {number_of(len(layers(model)), 'layers')}")
+    batch = data.examples.batch(np.arange(1), 0)
+    training, made = wrap(
+        accelerator, unwrapped, batch, lambda: optimizers(model, training_settings)
+    )
     average = None
     if (section := training_settings.average) is not None:
         average = Average(training, section, training_settings.steps)
     return Run(
         *(resolved, training_settings, directory, part, data, accelerator),
-        *(training, [each.optimizer for each in prepared], average, log),
+        *(training, made, average, log),
     )

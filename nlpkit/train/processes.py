@@ -1,22 +1,94 @@
-"""Configures DistributedDataParallel for models with unused parameters."""
+"""Wraps a model for several processes: DistributedDataParallel, or FSDP.
 
+With FSDP each process has a shard of every parameter; the weights of one layer at a time are whole.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
-from accelerate.utils import DistributedType
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 
 from nlpkit.data.pack import Batch
 from nlpkit.train.loop import to_device
 
-_DDP = (DistributedType.MULTI_GPU, DistributedType.MULTI_CPU)
+# What `accelerate launch --use_fsdp` sets; `torchrun` and others may set it, too.
+_FSDP, _OFFLOAD, _RESHARD = "USE_FSDP", "OFFLOAD_PARAMS", "RESHARD_AFTER_FORWARD"
+_NAMES = {_FSDP: "ACCELERATE_USE_FSDP", _OFFLOAD: "FSDP_OFFLOAD_PARAMS"}
+_NAMES |= {_RESHARD: "FSDP_RESHARD_AFTER_FORWARD"}
 
 
-def expect_unused(accelerator: Accelerator, training: nn.Module, batch: Batch) -> None:
+def _is_asked(what: str, default: str = "false") -> bool:
+    return os.environ.get(_NAMES[what], default).lower() not in ("false", "0", "no")
+
+
+@contextmanager
+def unknown_to_accelerate() -> Iterator[None]:
+    """Let accelerate see no FSDP while the context lasts.
+
+    It shards on GPUs only: on CPUs it takes DistributedDataParallel without a word.
+    """
+    asked = os.environ.pop(_NAMES[_FSDP], None)
+    try:
+        yield
+    finally:
+        if asked is not None:
+            os.environ[_NAMES[_FSDP]] = asked
+
+
+def is_sharded(number: int) -> bool:
+    """Return whether the parameters of so many processes are sharded."""
+    return number > 1 and _is_asked(_FSDP)
+
+
+def wrap(
+    accelerator: Accelerator,
+    training: nn.Module,
+    batch: Batch,
+    optimizers: Callable[[], Sequence[torch.optim.Optimizer]],
+) -> tuple[nn.Module, list[torch.optim.Optimizer]]:
+    """Return the module to train on the accelerator's device, and the optimizers of its parameters.
+
+    `batch` is any batch of the training data; `optimizers` makes them, after parameters are moved.
+    """
+    if not is_sharded(accelerator.num_processes):
+        _expect_unused(accelerator, training, batch)
+        wrapped, *prepared = accelerator.prepare(training, *optimizers())
+        return wrapped, [each.optimizer for each in prepared]
+    training.to(accelerator.device)
+    mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
+    offload = CPUOffloadPolicy() if _is_asked(_OFFLOAD) else OffloadPolicy()
+    for layer in layers(training):
+        reshard = _is_asked(_RESHARD, "true")
+        fully_shard(layer, mesh=mesh, reshard_after_forward=reshard, offload_policy=offload)
+    fully_shard(training, mesh=mesh, offload_policy=offload)
+    # Sharded modules are not wrapped; this adds autocast, as without FSDP.
+    wrapped = accelerator.prepare_model(training, evaluation_mode=True)
+    return wrapped, list(optimizers())
+
+
+def layers(module: nn.Module) -> list[nn.Module]:
+    """Return the members of all `nn.ModuleList` that have parameters, without those inside them."""
+    found = []
+    for child in module.children():
+        if isinstance(module, nn.ModuleList) and not isinstance(child, nn.ModuleList):
+            found += [child] if [*child.parameters()] else []
+        else:
+            found += layers(child)
+    return found
+
+
+def _expect_unused(accelerator: Accelerator, training: nn.Module, batch: Batch) -> None:
     """Set `find_unused_parameters` of DDP if the loss of `batch` does not use all parameters.
 
     DDP waits for the gradient of each parameter, for example of an encoder's head for tokens, which
     a task does not use. The option costs time in every step, so it is set only if it is needed.
     """
-    if accelerator.distributed_type not in _DDP:
+    if accelerator.num_processes == 1:
         return
     training.to(accelerator.device)
     with accelerator.autocast():

@@ -14,8 +14,10 @@ from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     get_optimizer_state_dict,
     set_model_state_dict,
-    set_optimizer_state_dict,
 )
+from torch.distributed.fsdp import FSDPModule
+
+from nlpkit.train import shards
 
 _FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 _SOME = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
@@ -24,6 +26,7 @@ _PREFIX = "model."  # of `runs.run.Training`
 
 def weights(training: nn.Module) -> dict[str, Tensor]:
     """Return the model's full parameters on the CPU; on ranks other than 0, an empty dict."""
+    _reshard(training)
     state: dict[str, Any] = get_model_state_dict(training, options=_FULL)
     return {name.removeprefix(_PREFIX): tensor for name, tensor in state.items()}
 
@@ -32,12 +35,20 @@ def optimizer_state(
     training: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
 ) -> dict[str, Tensor]:
     """Return what the optimizers keep, such as `exp_avg:NAME` of AdamW, full and on the CPU."""
+    _reshard(training)
     state: Any = get_optimizer_state_dict(training, optimizers, options=_FULL)
     return {
         f"{kind}:{name.removeprefix(_PREFIX)}": value
         for name, entry in state.get("state", {}).items()
         for kind, value in entry.items()
     }
+
+
+def _reshard(training: nn.Module) -> None:
+    """Let the parameters be shards; after a forward pass alone, FSDP leaves some of them whole."""
+    for module in training.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def restore(
@@ -64,22 +75,16 @@ def restore(
     if lacking := trained - named.keys():
         raise KeyError(sorted(lacking)[0])
     set_model_state_dict(training, named, options=_FULL if all_trained else _SOME)
-    # The state dict of new optimizers has the right structure; only its values are replaced. A full
-    # one is empty on ranks other than 0.
-    state: Any = get_optimizer_state_dict(training, optimizers)
-    unused = set()
-    for name, entry in state["state"].items():
-        keys = {kind: f"{kind}:{name.removeprefix(_PREFIX)}" for kind in entry}
-        if not optimizer_state.keys() & keys.values():
-            unused.add(name)
-            continue
-        for kind, key in keys.items():
-            entry[kind] = optimizer_state[key]
-    if unused and not optimizer_state:
-        raise KeyError(sorted(unused)[0])
-    if state["state"]:  # SGD without momentum keeps none
-        set_optimizer_state_dict(training, optimizers, state, options=_FULL)
-    for name, parameter in training.named_parameters():
-        if name.removeprefix("module.") in unused:
-            for optimizer in optimizers:
-                optimizer.state.pop(parameter, None)
+    get_optimizer_state_dict(training, optimizers)  # makes the state of new optimizers
+    names: dict[Tensor, str] = {
+        p: n.removeprefix("module.") for n, p in training.named_parameters()
+    }
+    known = {name.partition(":")[2] for name in optimizer_state}
+    for optimizer in optimizers:
+        for parameter, state in [*optimizer.state.items()]:
+            name = names[parameter].removeprefix(_PREFIX)
+            if name not in known and optimizer_state:
+                del optimizer.state[parameter]
+                continue
+            for kind, tensor in state.items():
+                shards.fill(tensor, optimizer_state[f"{kind}:{name}"])

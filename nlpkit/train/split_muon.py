@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 from torch.optim._muon import muon
 
+from nlpkit.train import shards
 from nlpkit.train.optimizers.contract import Group, param_groups
 
 _SETTINGS = (
@@ -60,26 +61,15 @@ class SplitMuon(torch.optim.Muon):
                 if "momentum_buffer" not in state:
                     state["momentum_buffer"] = torch.zeros_like(parameter.grad)
                 momentum = state["momentum_buffer"]
-                whole = [_whole(tensor) for tensor in (parameter, parameter.grad, momentum)]
+                whole = [shards.whole(tensor) for tensor in (parameter, parameter.grad, momentum)]
                 split = [_matrices(tensor, group["matrices"]) for tensor in whole]
                 muon(*split, **settings, has_complex=False)
-                _shard(parameter, whole[0])
-                _shard(momentum, whole[2])
+                if isinstance(parameter, DTensor):
+                    shards.fill(parameter, whole[0])
+                    shards.fill(momentum, whole[2])
         return loss
 
 
 def _matrices(tensor: Tensor, count: int) -> list[Tensor]:
     # `view` raises an error where a copy would be needed, which would get the update.
     return list(tensor.view(len(tensor), -1).chunk(count))
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def _shard(tensor: Tensor, whole: Tensor) -> None:
-    """Give a sharded tensor its part of `whole`, which is the same in all processes."""
-    if isinstance(tensor, DTensor):
-        mesh, placements = tensor.device_mesh, tensor.placements
-        # Without a source rank, each process takes its part of what it has, and none is sent.
-        tensor.copy_(distribute_tensor(whole, mesh, placements, src_data_rank=None))
