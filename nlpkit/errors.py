@@ -3,6 +3,8 @@
 Anything else that leaves the program is a bug of ours (exit code 1, the only one with a traceback).
 """
 
+from collections.abc import Iterable
+
 
 class NlpkitError(Exception):
     """What went wrong, where, and what would be right; printed without a traceback."""
@@ -70,3 +72,14 @@ class Stopped(NlpkitError):
     def __init__(self, message: str, signal_number: int):
         super().__init__(message)
         self.exit_code = 128 + signal_number
+
+
+class RunsFailed(NlpkitError):
+    """Some runs of a grid have failed; the exit code is that of the first one.
+
+    75 says that nothing is wrong, so any other code comes before it.
+    """
+
+    def __init__(self, message: str, codes: Iterable[int]):
+        super().__init__(message)
+        self.exit_code = min(codes, key=lambda code: code == TryAgain.exit_code)

@@ -172,8 +172,13 @@ def test_finetune_seeds_give_mean_median_and_deviation_and_go_on(
         assert evaluated["figures"][name]["std"] == pytest.approx(row["std"], rel=1e-3, abs=1e-6)
     table = done(server.run("eval", tmp_path / "s")).stdout.splitlines()
     assert table[0].split("\t") == head
-    page = Path(done(server.run("report", tmp_path / "s")).stdout.strip())
-    assert page == tmp_path / "s/report.html"
+    reported = done(server.run("report", tmp_path / "s"))
+    page = tmp_path / "s/report.html"
+    assert f"page: {page}" in reported.stderr
+    rows = [line.split() for line in reported.stdout.partition("\n\n")[0].splitlines()]
+    at = rows[0].index("held_out.accuracy")
+    shown = {row[0]: row[at] for row in rows[1:]}
+    assert shown == {f"seed-{n}": f"{value:.4f}" for n, value in enumerate(best, 1)}
     assert {"seed-1", "seed-2"} <= set(re.findall(r"seed-\d", page.read_text("utf-8")))
     written = server.run("eval", tmp_path / "s", "--predictions", tmp_path / "p")
     _refused(written, 2, f"--predictions: {tmp_path}/s holds runs of --seeds; name one of them")
@@ -328,7 +333,7 @@ def test_wrong_rows_are_named_by_file_and_line(
     _refused(run("nlu", f"data.train=[{tmp_path}/empty.jsonl]"), 3, "empty.jsonl: empty file")
     named = _refused(run("nlg", "objective.target=targt"), 3, 'no "targt", did you mean target?')
     assert f"{folder}/nlg.train.jsonl:1: " in named
-    _refused(run("classes", f"data.train=[{table}]"), 3, f'{table}:2: no "label"; it has: ')
+    _refused(run("classes", f"data.train=[{table}]"), 3, f'{table}:2: no "text"; it has: ')
     numbered = ("objective.text='1'", "objective.label='2'")
     found = run("classes", f"data.train=[{table}]", "data.valid=[]", *numbered)
     assert found.code == 0, found.stderr

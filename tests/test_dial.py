@@ -166,6 +166,17 @@ def test_command_line_takes_the_place_of_sizes_in_the_file(short):
     assert recipe.load(str(short), ["model.size=3M"]).recipe.model.config.hidden_size == 224
 
 
+def test_file_takes_the_place_of_sizes_in_its_base(short):
+    text = short.read_text().replace("size: 3M", "hidden_size: 128, num_layers: 9, num_heads: 1")
+    short.write_text(text + "train: {steps: 5, warmup_steps: 1}\n")
+    above = short.with_name("above.yaml")
+    above.write_text("extends: r.yaml\nmodel: {size: 3M}\n")
+    assert recipe.load(str(above)).recipe.model.config.hidden_size == 224
+    validator().validate({"extends": "r.yaml", "model": {"size": "3M"}})
+    above.write_text("extends: r.yaml\nmodel: {depth: 3, num_layers: 4}\n")
+    assert "model.depth: 3, and num_layers is 4; remove one of them" in _said(above)[0]
+
+
 def test_one_rate_serves_all_widths():
     config = adamw.Config()
     assert adamw.peak_lr(config, 512) / adamw.peak_lr(config, 128) == 1 / 4

@@ -349,7 +349,8 @@ def test_row_asked_for_an_array_that_is_none_says_so(tmp_path: Path) -> None:
 def test_format_without_rows_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x\n")
     message = (
-        r"a\.txt: a task needs rows \(conll, csv, idx, images, jsonl, parallel, squad, tsv\), "
+        r"a\.txt: a task needs rows \(arrow, conll, csv, idx, images, json, jsonl, parallel, "
+        r"parquet, squad, tsv\), "
         r"and .* as text"
     )
     with pytest.raises(UsageError, match=message):
@@ -372,7 +373,7 @@ def test_format_by_a_dotted_name_is_any_module(tmp_path: Path, monkeypatch) -> N
     assert _rows(["a.bin"], format="lab.rows")[0].values == {"text": "x"}
 
 
-@pytest.mark.parametrize("format_", ["idx", "images", "csv"])
+@pytest.mark.parametrize("format_", ["idx", "images", "squad"])
 def test_running_text_from_rows_only_formats_is_refused(tmp_path: Path, format_: str) -> None:
     (tmp_path / "a").write_text("x\n")
     (tmp_path / "b").write_text("x\n")

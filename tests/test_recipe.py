@@ -440,6 +440,9 @@ def test_changed_names_what_differs_and_leaves_free_settings_out():
     assert sorted(changed(before, after)) == [
         "data.train.1.files.0",
         "data.train.1.format",
+        "data.train.1.hf",
+        "data.train.1.split",
+        "data.train.1.text_key",
         "data.train.1.weight",
         "model.prompts.infilling",
         "train.lr",

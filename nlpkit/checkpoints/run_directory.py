@@ -6,6 +6,7 @@ Imports no torch, so that a finished or locked run is recognized quickly.
 import fcntl
 import json
 import os
+import re
 import shutil
 import socket
 from collections.abc import Iterator
@@ -31,6 +32,19 @@ def seed_runs(directory: Path) -> list[tuple[int, Path]]:
     """Return the seed and the directory of each run that `finetune --seeds` made in `directory`."""
     runs = [path for path in directory.glob("seed-*") if (path / RECIPE).is_file()]
     return sorted((int(path.name[5:]), path) for path in runs if path.name[5:].isdecimal())
+
+
+def runs_inside(directory: Path) -> list[Path]:
+    """Return the runs in a directory, to a depth of three: `lr-0.001`, `lr-0.001/seed-1`."""
+    depths = ("*", "*/*", "*/*/*")
+    found = {path.parent for at in depths for path in directory.glob(f"{at}/{RECIPE}")}
+    return sorted(found, key=lambda path: [_by_number(part) for part in path.parts])
+
+
+def _by_number(name: str) -> list[tuple[float, str]]:
+    """Return a key by which `seed-2` comes before `seed-10`."""
+    words = re.split(r"(\d+(?:\.\d+)?(?:e-?\d+)?)", name)
+    return [(float(w), "") if n % 2 else (0.0, w) for n, w in enumerate(words)]
 
 
 class RunDirectory:

@@ -8,7 +8,7 @@ import dataclasses
 import inspect
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -103,6 +103,28 @@ SmokeTest = Annotated[
 AllowChange = Annotated[
     bool, typer.Option("--allow-change", help="resume the run although the recipe has changed")
 ]
+Grid = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--grid",
+        metavar="KEY=V1,V2",
+        help="train with each of these values, one run after the other; repeatable: every "
+        "combination, such as --grid train.lr=1e-3,2e-3 --grid seed=1..3",
+    ),
+]
+Seeds = Annotated[
+    int | None,
+    typer.Option(
+        "--seeds",
+        metavar="N",
+        min=2,
+        help="train with N seeds, from the recipe's; print mean, median and deviation",
+    ),
+]
+PrintRuns = Annotated[
+    bool,
+    typer.Option("--print", help="print the command of each run of the grid, but train nothing"),
+]
 
 # Name in `Common` -> type and default of the parameter.
 _OPTIONS: dict[str, tuple[Any, Any]] = {
@@ -142,14 +164,14 @@ class Common:
         of_budget = [] if self.budget is None else [f"train.budget={self.budget}"]
         return [*(self.overrides or ()), *of_budget]
 
-    def load(self, recipe: str) -> "Resolved":
-        """Return the recipe with the changes of `--set`, `--budget` and `--out`."""
+    def load(self, recipe: str, more: Sequence[str] = ()) -> "Resolved":
+        """Return the recipe with the changes of `--set`, `--budget` and `--out`, and `more`."""
         from nlpkit.recipe import load
 
         overrides = self.changes()
         if self.out is not None:
             overrides.append(f"out={json.dumps(self.out)}")
-        return load(recipe, overrides)
+        return load(recipe, [*overrides, *more])
 
     def result(self, text: str, /, **values: Any) -> None:
         """Print the result on stdout: `text`, or `values` as one JSON object with `--json`."""

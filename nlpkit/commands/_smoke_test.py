@@ -4,6 +4,7 @@ Lightning calls this `fast_dev_run`."""
 
 import dataclasses
 import itertools
+import json
 import os
 import tempfile
 import time
@@ -29,6 +30,7 @@ _FILES = 4  # of a source
 _BYTES = 1 << 20  # of a file
 _TOKENS = 1024  # of a batch, if the recipe has more and if its examples fit
 _NEW_TOKENS = 8
+_VALUES = ("json", "parquet", "arrow")  # formats whose rows are copied as jsonl
 _LINES = ("text", "paragraphs", "sentences", "jsonl", "tsv", "csv", "parallel")
 
 
@@ -138,21 +140,44 @@ def _copies(
     """Return the sources with some of their files: copies of the first rows, or links."""
     sources = []
     for number, source in enumerate(inputs):
-        form = source.files[0].format
-        by_lines = form in _LINES
+        by_lines = source.files[0].format in (*_LINES, *_VALUES)
         # Spread over all files, because images of a class are neighbors.
         count = min(len(source.files), _FILES if by_lines else rows)
         few = [source.files[i * len(source.files) // count] for i in range(count)]
-        paths = []
+        paths, forms = [], set()
         for index, file in enumerate(few):
+            forms.add("jsonl" if file.format in _VALUES else file.format)
             for each in (file, file.second):
                 target = folder / f"{number}.{index}"
                 if each is not None:
-                    size = -(-rows // count)
-                    paths.append(_copy(each, target, size) if by_lines else _link(each, target))
+                    paths.append(_small_copy(each, target, -(-rows // count)))
                     originals[paths[-1]] = each.name
-        sources.append({"files": paths, "format": form})
+        # Of several formats, the endings tell them.
+        form = forms.pop() if len(forms) == 1 else None
+        sources.append({"files": paths, "format": form, "text_key": source.files[0].text_key})
     return sources
+
+
+def _small_copy(file: "TextFile", folder: Path, rows: int) -> str:
+    """Return the path of a file's first rows, or of a link where rows are no lines."""
+    if file.format in _VALUES:
+        return _listed(file, folder, rows)
+    return _copy(file, folder, rows) if file.format in _LINES else _link(file, folder)
+
+
+def _listed(file: "TextFile", folder: Path, rows: int) -> str:
+    """Write the first rows of a file as jsonl; return the path."""
+    from nlpkit.data import formats
+    from nlpkit.data.records import Counts
+
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{Path(file.name).name}.jsonl"
+    found = formats.reader(file.format).rows(file, (), Counts())
+    with open(path, "w", encoding="utf-8") as copy:
+        for _, values in itertools.islice(found, rows):
+            if isinstance(values, dict):  # not what is wrong with a row
+                copy.write(json.dumps(values, ensure_ascii=False, default=str) + "\n")
+    return str(path)
 
 
 def _copy(file: "TextFile", folder: Path, rows: int) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from nlpkit.commands._options import Common
 from nlpkit.disk import user_path
 from nlpkit.durations import seconds
-from nlpkit.errors import FileError, UsageError
+from nlpkit.errors import DivergedError, FileError, UsageError
 
 if TYPE_CHECKING:
     from nlpkit.checkpoints.run_directory import RunDirectory
@@ -28,6 +28,9 @@ def train(resolved: "Resolved", common: Common, max_time: str | None, allow_chan
     if common.dry_run:
         _check(resolved, common)
         resolved = check_directory(resolved, common, allow_change)
+        from nlpkit.runs import columns
+
+        columns.check(resolved)
         from nlpkit.plan import dry_run
 
         described = dry_run(resolved, directory.path, common.device, log)
@@ -54,7 +57,7 @@ def one_run(
     """Train the recipe, or resume its run; a finished run is only reported."""
     from nlpkit.checkpoints import files
     from nlpkit.checkpoints.run_directory import RunDirectory, process_rank
-    from nlpkit.data import corpus
+    from nlpkit.runs import columns
 
     _check(resolved, common)
     directory = RunDirectory(user_path(resolved.recipe.out))
@@ -77,17 +80,31 @@ def one_run(
             )
             if changed:
                 log.info(f"changed since the start of the run: {', '.join(changed)}")
-        corpus.check_files(resolved.recipe.data, resolved.base)  # before torch is loaded
+        columns.check(resolved)  # before torch is loaded
         from nlpkit.runs.pretrain import pretrain
 
-        pretrain(
-            resolved,
-            directory,
-            device=common.device,
-            resume=common.resume,
-            log=log,
-            stop=stop,
-        )
+        _note_diverged(directory, False)
+        try:
+            pretrain(
+                resolved,
+                directory,
+                device=common.device,
+                resume=common.resume,
+                log=log,
+                stop=stop,
+            )
+        except DivergedError:
+            _note_diverged(directory, True)
+            raise
+
+
+def _note_diverged(directory: "RunDirectory", diverged: bool) -> None:
+    """Note in `run.json` whether the last training of a run has diverged, for its report."""
+    from nlpkit.checkpoints.run_directory import process_rank
+
+    status = directory.status()
+    if process_rank() == 0 and bool(status.get("diverged")) != diverged:
+        directory.set_status(diverged=diverged)
 
 
 def check_directory(resolved: "Resolved", common: Common, allow_change: bool) -> "Resolved":
@@ -132,14 +149,19 @@ def _is_finished(directory: "RunDirectory", log: "Log") -> bool:
 
 def _check(resolved: "Resolved", common: Common) -> None:
     """Raise an error if a checkpoint, a tracker or the device is missing, before any work."""
-    from nlpkit.train import trackers
-    from nlpkit.train.optimizers import contract as optimizers
-
     if common.resume not in ("auto", "never") and not Path(common.resume).exists():
         raise FileError(f"--resume {common.resume}: no such checkpoint")
-    trackers.check_installed(resolved.recipe.train.trackers)
-    optimizers.check_installed(resolved.recipe.train.optimizer.name)
+    check_installed(resolved)
     if common.device not in ("auto", "cpu"):  # always available; the import of torch takes a second
         from nlpkit.train.machine import find_device
 
         find_device(common.device)
+
+
+def check_installed(resolved: "Resolved") -> None:
+    """Raise an error if a package is missing that a tracker or the optimizer needs."""
+    from nlpkit.train import trackers
+    from nlpkit.train.optimizers import contract as optimizers
+
+    trackers.check_installed(resolved.recipe.train.trackers)
+    optimizers.check_installed(resolved.recipe.train.optimizer.name)

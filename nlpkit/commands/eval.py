@@ -218,6 +218,9 @@ def command(
         attention_layer=attention_layer,
     )  # fmt: skip
     call.check()
+    from nlpkit.data.template import check_option
+
+    check_option("--text-key", text_key)
     if task is not None:
         from nlpkit.commands._shots import run_task
 

@@ -12,12 +12,14 @@ from nlpkit.commands._options import (
     AllowChange,
     Common,
     Family,
+    Grid,
     MaxTime,
+    PrintRuns,
+    Seeds,
     SmokeTest,
     shared,
 )
 from nlpkit.disk import user_path
-from nlpkit.durations import seconds
 from nlpkit.errors import FileError, UsageError
 
 if TYPE_CHECKING:
@@ -42,12 +44,6 @@ Lora = Annotated[
     bool,
     typer.Option("--lora", help="train low-rank adapters only, even if RECIPE has no lora:"),
 ]
-Seeds = Annotated[
-    int | None,
-    typer.Option(
-        "--seeds", metavar="N", min=2, help="train with N seeds; print mean, median and deviation"
-    ),
-]
 
 
 @shared()
@@ -56,7 +52,9 @@ def command(
     recipe: Name = DEFAULT_RECIPE,
     start: From = None,
     lora: Lora = False,
+    grid: Grid = None,
     seeds: Seeds = None,
+    print_runs: PrintRuns = False,
     max_time: MaxTime = None,
     allow_change: AllowChange = False,
     family: Family = None,
@@ -72,45 +70,36 @@ def command(
     the recipe has a section lora or --set gives a rate. Its checkpoints hold adapters only: peft
     opens them, and `nlpkit convert` merges them into the model.
 
-    With --seeds N there are N runs, with the seed of the recipe and the seeds after it. Each has a
-    separate directory inside the directory of the run.
+    With --seeds N there are N runs, with the seed of the recipe and the seeds after it. With --grid
+    there is a run for each combination of the values. Each has a separate directory inside the
+    directory of the run. All are checked before the first one begins. A run that fails does not
+    stop the others. The same command again does what is left. `nlpkit report DIR` is their table.
     """
+    if grid or print_runs or (seeds is not None and not smoke_test):
+        from nlpkit.commands._grid_runs import Sweep
+        from nlpkit.commands._sweep import sweep
+
+        options = {"--from": start, "--family": family}
+        words = [word for name, value in options.items() if value for word in (name, value)]
+        sweep(
+            Sweep(
+                ("finetune", recipe, *words, *(["--lora"] if lora else ())),
+                lambda sets: _loaded(common, recipe, start, lora, family, sets),
+                common,
+                grid or (),
+                seeds,
+                max_time,
+                allow_change,
+                print_only=print_runs,
+                smoke_test=smoke_test,
+            )
+        )
+        return
     resolved = _loaded(common, recipe, start, lora, family)
     if smoke_test:
         _smoke_test.smoke_test(resolved, common)
-        return
-    if seeds is None or common.dry_run:
-        for number in range(resolved.recipe.seed, resolved.recipe.seed + (seeds or 0)):
-            more = _of_seed(resolved, number)
-            one = _loaded(common, recipe, start, lora, family, more)
-            _training.check_directory(one, common, allow_change)
+    else:
         _training.train(resolved, common, max_time, allow_change)
-        return
-    from nlpkit.checkpoints.run_directory import process_rank
-    from nlpkit.cli import exit_now
-    from nlpkit.runs.seeds import best_evaluation, summary, table
-    from nlpkit.train.log import Log
-    from nlpkit.train.signals import catch_signals
-
-    log = Log(common.verbosity)
-    numbers, runs = range(resolved.recipe.seed, resolved.recipe.seed + seeds), []
-    with catch_signals(exit_now, None if max_time is None else seconds(max_time)) as stop:
-        for number in numbers:
-            more = _of_seed(resolved, number)
-            one = _loaded(common, recipe, start, lora, family, more)
-            log.info(f"seed {number}: {one.recipe.out}")
-            _training.one_run(one, common, allow_change, log, stop)
-            runs.append(user_path(one.recipe.out))
-    if process_rank() == 0:
-        best_by = resolved.recipe.train.best_by
-        result = summary(numbers, [best_evaluation(run, best_by) for run in runs])
-        common.result(table(result), **result)
-
-
-def _of_seed(resolved: "Resolved", number: int) -> list[str]:
-    """Return the settings of one of the runs of `--seeds`."""
-    out = str(Path(resolved.recipe.out) / f"seed-{number}")
-    return [f"seed={number}", f"out={_quoted(out)}"]
 
 
 def _as_at_first(start: str, out: str) -> str:

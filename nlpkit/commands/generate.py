@@ -33,7 +33,8 @@ Key = Annotated[
     typer.Option(
         "--key",
         metavar="KEY",
-        help=f"lines are JSON objects with the input in KEY; default for *.jsonl: {_KEY}",
+        help=f"lines are JSON objects with the input in KEY, or a template; default for *.jsonl: "
+        f"{_KEY}",
     ),
 ]
 Beam = Annotated[int, typer.Option("--beam", metavar="N", help="beam search with N beams")]
@@ -147,8 +148,11 @@ def command(
     )
     if precision not in ("auto", "fp32", "bf16"):
         raise typer.BadParameter(f"{precision!r} is none of auto, fp32, bf16")
+    from nlpkit.data.template import check_option
     from nlpkit.generate.inputs import Inputs
     from nlpkit.train.log import Log
+
+    check_option("--key", key or None)
 
     is_json = file.removesuffix(".gz").endswith(".jsonl")
     if file == "-" and sys.stdin is None:

@@ -46,6 +46,9 @@ def command(
     from nlpkit.train.log import Log
 
     resolved = common.load(recipe)
+    from nlpkit.runs import columns
+
+    columns.check(resolved)  # before torch is loaded
     from nlpkit import plan as planning
 
     log = Log(common.verbosity)

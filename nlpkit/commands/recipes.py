@@ -1,5 +1,6 @@
 """List the packaged recipes, print one, or say which parts a recipe can name."""
 
+import re
 from typing import Annotated
 
 import typer
@@ -15,11 +16,17 @@ Name = Annotated[
 ]
 
 
+Whole = Annotated[
+    bool, typer.Option("--whole", help="print NAME, or a file, with all that its bases say")
+]
+
+
 @shared("json", "quiet", "verbose")
-def command(common: Common, name: Name = None) -> None:
+def command(common: Common, name: Name = None, whole: Whole = False) -> None:
     """List the packaged recipes, print one, or say which parts a recipe can name.
 
-    `nlpkit recipes cpm_ant > mine.yaml` makes a copy to change.
+    `nlpkit recipes cpm_ant > mine.yaml` makes a copy to change. A recipe that begins with
+    `extends: cpm_ant` says only what differs; --whole prints such a recipe complete.
 
     `nlpkit recipes parts` prints, in Markdown, which objective trains which family, and a line
     about each attention kind, attention backend, tokenizer and score; then a table of the kinds.
@@ -32,6 +39,12 @@ def command(common: Common, name: Name = None) -> None:
     from nlpkit import recipe, registry
     from nlpkit.errors import UsageError
 
+    if whole:
+        if name is None:
+            raise UsageError("--whole: name a recipe: nlpkit recipes --whole mine.yaml")
+        text = recipe.whole(name)
+        print(json.dumps({"name": name, "text": text}) if common.json else text.rstrip("\n"))
+        return
     if name == "schema":
         from nlpkit.recipe.schema import schema
 
@@ -64,7 +77,8 @@ def command(common: Common, name: Name = None) -> None:
     width = max((len(each["name"]) for each in listed), default=0)
     for each in listed:
         takes = f" (takes {each['takes']})" if each["takes"] else ""
-        print(f"{each['name']:{width}}  {each['about']}{takes}")
+        extends = f" (extends {each['extends']})" if each["extends"] else ""
+        print(f"{each['name']:{width}}  {each['about']}{extends}{takes}")
 
 
 def _about(name: str, text: str) -> dict[str, str]:
@@ -73,4 +87,10 @@ def _about(name: str, text: str) -> dict[str, str]:
     comments = [line for line in comments if line and not line.startswith("yaml-language-server")]
     takes = [line[6:].strip() for line in comments if line.startswith("takes:")]
     about = [line for line in comments if not line.startswith("takes:")]
-    return {"name": name, "about": "".join(about[:1]), "takes": "".join(takes[:1])}
+    base = re.search(r"^extends: *([^#\s]+)", text, re.MULTILINE)
+    return {
+        "name": name,
+        "about": "".join(about[:1]),
+        "takes": "".join(takes[:1]),
+        "extends": base[1] if base else "",
+    }

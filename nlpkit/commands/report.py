@@ -1,15 +1,20 @@
 """Write one page about one or several runs: curves, evaluations, recipe, differences, hashes."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nlpkit.commands._options import Common, shared
 
+if TYPE_CHECKING:
+    from nlpkit.report.sweep import Row, Table
+    from nlpkit.train.log import Log
+
 Runs = Annotated[
     list[str],
-    typer.Argument(metavar="RUN...", help="run directories, or the directory of a --seeds run"),
+    typer.Argument(metavar="RUN...", help="run directories, or those of --grid or --seeds"),
 ]
 Output = Annotated[
     str | None,
@@ -21,18 +26,129 @@ Output = Annotated[
         "./report.html of several runs",
     ),
 ]
+Sort = Annotated[
+    str | None,
+    typer.Option(
+        "--sort",
+        metavar="COLUMN",
+        help="sort the table of a directory of runs by a figure, such as held_out.loss, or by a "
+        "setting; default: what selects the best evaluation",
+    ),
+]
 
 
 @shared("json", "quiet", "verbose")
-def command(runs: Runs, common: Common, output: Output = None) -> None:
+def command(runs: Runs, common: Common, output: Output = None, sort: Sort = None) -> None:
     """Write one page about one or several runs: curves, evaluations, recipe, differences, hashes.
 
     The page needs no network. The runs may still be running. Prints the path of the page. The
     setting train.trackers sends the same figures to TensorBoard and others while a run trains.
+
+    Of the directory of a --grid or --seeds run, a table is printed instead: the settings that
+    differ, and the figures of the best evaluation of each run. Of several such directories, and of
+    runs with several seeds, also the difference of their means, with its 95 % interval (Welch), to
+    the first one: "no difference" where the interval holds 0. Only finished runs count there.
     """
     from nlpkit import report
+    from nlpkit.report import sweep
     from nlpkit.train.log import Log
 
-    Log(common.verbosity).detail(f"reading {', '.join(runs)}")
-    path = report.write([Path(run) for run in runs], Path(output) if output is not None else None)
-    common.result(str(path), report=str(path))
+    log = Log(common.verbosity)
+    log.detail(f"reading {', '.join(runs)}")
+    paths = [Path(run) for run in runs]
+    folders = [path for path in paths if report.of_folder(path)]
+    histories = report.read(paths, may_be_empty=bool(folders))
+    table = sweep.table(histories, sort)
+    with_steps = [history for history in histories if history.last_step]
+    page = None
+    if with_steps:
+        page = str(report.write(paths, Path(output) if output is not None else None, with_steps))
+    values: dict[str, Any] = {"report": page}
+    compared = _compared(paths, folders, table, log)
+    if folders:
+        log.info(f"page: {page}" if page else "no page: no run has made a step")
+        values |= sweep.as_json(table)
+    if compared:
+        values["differences"] = compared
+    lines = [_sentence(each) for each in compared]
+    if not folders:
+        for line in lines:
+            log.info(line)
+        common.result(page or "", **values)
+        return
+    common.result(
+        "\n\n".join([sweep.text(table), *(["\n".join(lines)] if lines else [])]), **values
+    )
+
+
+def _compared(
+    paths: Sequence[Path], folders: Sequence[Path], table: "Table", log: "Log"
+) -> list[dict[str, Any]]:
+    """Return the differences of the figure of the table between directories, or between settings.
+
+    Directories are compared if each holds runs that differ in the seed alone; runs that are named
+    one by one are taken together where they do.
+    """
+    from nlpkit.report import of_folder, sweep
+
+    if len(paths) < 2 or table.sort not in table.figures:
+        return []
+    sides: dict[str, list[Row]] = {}
+    if folders:
+        for path in paths:
+            inside = {str(run) for run in (of_folder(path) or [path])}
+            sides[str(path)] = [row for row in table.rows if row.path in inside]
+        mixed = [name for name, rows in sides.items() if len({row.group for row in rows}) > 1]
+        if mixed:
+            log.info(f"{mixed[0]} holds runs of several settings: no difference is computed; name "
+                     "directories of one setting each")  # fmt: skip
+            return []
+    else:
+        of_path = {row.path: row for row in table.rows}
+        for row in [of_path[str(path)] for path in dict.fromkeys(paths)]:
+            sides.setdefault(row.group, []).append(row)
+        sides = {rows[0].run: rows for rows in sides.values()}
+    if len(sides) < 2:
+        return []
+    left_out = sum(row.state != "finished" for rows in sides.values() for row in rows)
+    if left_out:
+        log.info(f"{left_out} not finished: left out of the differences")
+    return _as_json(sides, sweep.differences(sides, table.sort), table.sort)
+
+
+def _as_json(
+    sides: Mapping[str, Sequence["Row"]], found: Mapping[str, Any], figure: str
+) -> list[dict[str, Any]]:
+    first = next(iter(sides))
+    return [
+        {
+            "figure": figure,
+            "first": first,
+            "other": name,
+            "means": each.means,
+            "seeds": each.counts,
+            "difference": each.difference,
+            "interval": None if each.low is None else [each.low, each.high],
+            "level": 0.95,
+            "p": each.p,
+            "verdict": each.verdict,
+        }
+        for name, each in found.items()
+    ]
+
+
+def _sentence(found: Mapping[str, Any]) -> str:
+    """Return a difference in words."""
+    (one, other), (few, more) = found["means"], found["seeds"]
+    head = (
+        f"{found['figure']}: {found['first']} {one:.4f} ({few} seeds), "
+        f"{found['other']} {other:.4f} ({more} seeds): difference {found['difference']:+.4f}"
+    )
+    head = head.replace("(1 seeds)", "(1 seed)")
+    if found["interval"] is None:
+        return f"{head}; one seed cannot tell: train both with --seeds 3 or more"
+    low, high = found["interval"]
+    verdict = "no difference" if found["verdict"] == "no difference" else "they differ"
+    return (
+        f"{head}, 95 % interval {low:+.4f} to {high:+.4f} (Welch, p = {found['p']:.2g}): {verdict}"
+    )

@@ -148,6 +148,7 @@ _KNOWN: dict[str, Callable[[_Line, str], Iterator[Offer]]] = {
     "RECIPE": _recipes,
     "NAME|schema|parts": _printed,
     "--set": _settings,
+    "--grid": _settings,
     "--metrics": _scores,
     "--device": _fixed("auto", "cpu", "cuda"),
     "--resume": _fixed("auto", "never"),

@@ -7,7 +7,7 @@ from pydantic.fields import FieldInfo
 
 from nlpkit import recipe, registry
 from nlpkit.errors import NlpkitError
-from nlpkit.recipe import sections, yaml
+from nlpkit.recipe import extends, sections, yaml
 from nlpkit.recipe.overrides import apply
 from nlpkit.recipe.places import Document
 from nlpkit.train.settings import Optimizer
@@ -47,9 +47,10 @@ def _document(name: str | None) -> Document:
         try:
             path = recipe.find(name)
             read = yaml.read(path.read_text(encoding="utf-8"), name)
+            if isinstance(read.data, dict):
+                document = extends.complete(read, path, recipe.packaged)
         except (NlpkitError, OSError, ValueError):
             return document
-        document = read if isinstance(read.data, dict) else document
     return document
 
 
@@ -60,6 +61,8 @@ def _values(path: Path, name: str, fields: dict[str, FieldInfo]) -> list[str]:
     for part in (sections.Model, sections.Tokenizer, sections.Objective, sections.Attention):
         if path[:1] == (part.__name__.lower(),) and name == part.KEY:
             return registry.names(part.FOLDER)
+    if (*path, name) == (extends.KEY,):
+        return list(recipe.packaged())
     if (*path, name) == ("attention", "backend"):
         return ["auto", *registry.names(sections.BACKENDS)]
     return _named(fields[name].annotation) if name in fields else []

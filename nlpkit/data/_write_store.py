@@ -30,9 +30,7 @@ def key(spec: BuildSpec, memory: Path, callbacks: Callbacks) -> str:
         marks
         | {
             "version": VERSION,
-            "files": [
-                [sha, dataclasses.asdict(r)] for sha, r in zip(content, spec.rows, strict=True)
-            ],
+            "files": [[sha, r.identity()] for sha, r in zip(content, spec.rows, strict=True)],
             "gzip": [file.gzip for file in spec.files],
             "on_error": config.on_error,
             "part": [spec.part, config.valid_fraction if spec.part != "all" else 0.0],

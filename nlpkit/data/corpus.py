@@ -7,6 +7,7 @@ Everything is UTF-8, only `\\n` ends a line, and every document knows the line i
 Nothing is dropped without being counted in `Counts`. Tokenising is `store`'s work.
 """
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,53 +18,22 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from nlpkit.config import FrozenConfig
-from nlpkit.data import _paths, formats
+from nlpkit.data import _directories, _paths, formats, template
 from nlpkit.data.formats import Format
 from nlpkit.data.lines import TextFile, lines
 from nlpkit.data.readers import parallel
-from nlpkit.data.records import Bad, Counts, RowError, Rows, records, rows_of, text_of
+from nlpkit.data.records import Bad, Counts, RowError, wrong_character
+from nlpkit.data.row_text import Rows, records, rows_of, text_in, text_of
+from nlpkit.data.sources import Name, Source, Sources, TextKey
 from nlpkit.errors import DataError, UsageError
 from nlpkit.plural import all_of, number_of
 
 Part = Literal["all", "train", "valid"]
 
 
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, (str, dict, Source)) else value
-
-
-def _as_source(value: object) -> object:
-    """Read a plain string as a source of weight 1; done here, since a union gives two errors."""
-    if isinstance(value, str) and value:
-        return {"files": [value]}
-    if isinstance(value, (dict, Source)):
-        return value
-    raise PydanticCustomError("source", "needs a path, a glob or {files: [...], weight: ...}")
-
-
-def _as_key(value: object) -> object:
+def _as_text(value: object) -> object:
+    """Return a path that is a number alone, such as 1, as text."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-Name = Annotated[str, Field(min_length=1)]
-
-
-class Source(FrozenConfig):
-    """One part of a mixture: its files are read in order, as one."""
-
-    files: Annotated[
-        list[Name],
-        Field(min_length=1, description="paths or globs; - is stdin"),
-        BeforeValidator(_as_list, json_schema_input_type=str | list[Name]),
-    ]
-    weight: float = Field(1.0, gt=0, description="how often an epoch has each of its documents")
-    format: Format | None = Field(None, description="as data.format, for these files")
-
-
-Sources = Annotated[
-    list[Annotated[Source, BeforeValidator(_as_source, json_schema_input_type=Name | Source)]],
-    BeforeValidator(_as_list, json_schema_input_type=Name | Source | list[Name | Source]),
-]
 
 
 class Config(FrozenConfig):
@@ -78,10 +48,26 @@ class Config(FrozenConfig):
     )
     format: Format = Field("auto", description="auto goes by the ending, before .gz")
     text_key: Annotated[
-        str,
-        Field(min_length=1, description="jsonl key or tsv column (a name in the header, or 1, 2…)"),
-        BeforeValidator(_as_key, json_schema_input_type=Name | int),
+        TextKey,
+        Field(
+            description="where the text is: a key or column (a name in the header, or 1, 2…), a "
+            "path (meta.text), several, each on a line ([title, body]), or a template "
+            "('{title}: {body}')"
+        ),
     ] = "text"
+    rows: Annotated[
+        Name | None, BeforeValidator(_as_text, json_schema_input_type=Name | int | None)
+    ] = Field(
+        None,
+        description="path to the lists whose entries are the rows of a task, in nested values: "
+        "data.paragraphs.qas; lists that belong together: questions+options+answers",
+    )
+    history: int | None = Field(
+        None,
+        ge=1,
+        description="entries of such a list before a row's, at most so many, as its column before: "
+        "the turns of a dialogue",
+    )
     line_break: Name | None = Field(
         None, description="mark that stands for a newline in text and tsv lines, such as <n>"
     )
@@ -93,6 +79,8 @@ class Config(FrozenConfig):
     def _check(self) -> "Config":
         if self.valid and self.valid_fraction:
             raise PydanticCustomError("exclude", "valid and valid_fraction exclude each other")
+        if self.history is not None and self.rows is None:
+            raise ValueError("history: needs rows, the path to the list of turns")
         return self
 
 
@@ -117,10 +105,11 @@ class Document:
 
 @dataclass(frozen=True)
 class Input:
-    """A source whose files have been found."""
+    """A source whose files have been found; `notes` say what of its directories is taken."""
 
     files: tuple[TextFile, ...]
     weight: float
+    notes: tuple[str, ...] = ()
 
 
 def _go_on() -> None:
@@ -149,18 +138,21 @@ def resolve(
         for source in sources:
             form = source.format or config.format
             files: list[TextFile] = []
-            for pattern in source.files:
+            notes: list[str] = []
+            for pattern, paths, note in _find(source, form, base):
+                notes += [note] if note else []
                 if pattern == "-":
                     _once("-", pattern, seen)
                     files.append(_paths.spool_stdin(spool, form, should_stop))
-                    continue
-                for path, name in _paths.find(pattern, base, formats.inside(form)):
+                for path, name in paths:
                     _once(str(path.resolve()), pattern, seen)
                     if _paths.is_stream(path, name):
                         files.append(_paths.spool(path, name, spool, form, should_stop))
                     else:
                         files.append(_paths.text_file(path, name, form))
-            inputs.append(Input(tuple(_paths.joined(files)), source.weight))
+            if source.text_key is not None:
+                files = [dataclasses.replace(file, text_key=source.text_key) for file in files]
+            inputs.append(Input(tuple(_paths.joined(files)), source.weight, tuple(notes)))
         found.append(inputs)
     used = {file.format for inputs in found for part in inputs for file in part.files}
     if config.line_break is not None and not used & {"text", "tsv", "parallel"}:
@@ -168,12 +160,39 @@ def resolve(
     return found[0], found[1]
 
 
-def check_files(config: Config, base: Path | None) -> None:
-    """Raise `FileError` for a name that matches no file; reads none."""
+def _find(
+    source: Source, form: str, base: Path | None
+) -> Iterator[tuple[str, list[tuple[Path, str]], str]]:
+    """Yield each name, its files, and what is to be said of them; raise `FileError`."""
+    if source.hf is not None:
+        files, note = _directories.of_data_set(source.hf, source.split or "train", base)
+        yield source.hf, files, note
+    for pattern in source.files:
+        if pattern == "-":
+            yield pattern, [], ""
+        elif pattern.endswith("/") and not formats.inside(form):
+            files, note = _directories.all_of(pattern, base, form)
+            yield pattern, files, note
+        else:
+            yield pattern, _paths.find(pattern, base, formats.inside(form)), ""
+
+
+def regular_files(config: Config, base: Path | None) -> Iterator[list[TextFile]]:
+    """Yield the files of each source that can be read twice, as `resolve` finds them.
+
+    Raises:
+        FileError: a name matches no file.
+        UsageError: a file's format is unknown.
+    """
     for source in (*config.train, *config.valid):
-        for pattern in source.files:
-            if pattern != "-":
-                _paths.find(pattern, base, formats.inside(source.format or config.format))
+        form = source.format or config.format
+        found = [each for _, paths, _ in _find(source, form, base) for each in paths]
+        files = [
+            dataclasses.replace(_paths.text_file(path, name, form), text_key=source.text_key)
+            for path, name in found
+            if not _paths.is_stream(path, name)
+        ]
+        yield _paths.joined(files) if files and len(files) == len(found) else files
 
 
 def _once(path: str, pattern: str, seen: dict[str, str]) -> None:
@@ -183,6 +202,20 @@ def _once(path: str, pattern: str, seen: dict[str, str]) -> None:
         by = f" (by {seen[path]!r} and {pattern!r})" if seen[path] != pattern else ""
         raise UsageError(f"data: {path} is named twice{by}; to use it more often, give it a weight")
     seen[path] = pattern
+
+
+def rows_in(file: TextFile, config: Config) -> Rows:
+    """Return how the documents of a file are read; reads the header of a tsv file.
+
+    Raises:
+        UsageError: its rows are those of a task.
+    """
+    if config.rows is not None:
+        raise UsageError(
+            "data.rows: says where the rows of a task are, and this objective reads running text; "
+            "text_key can be a path: '{paragraphs.text:\\n}' joins texts of a list"
+        )
+    return rows_of(file, file.text_key or config.text_key, config.line_break)
 
 
 def held_out(encoded: bytes, fraction: float) -> bool:
@@ -206,9 +239,12 @@ def read(
     Lines count from the first one read. `rows` is `rows_of` the file, if known already.
     A malformed row is counted and skipped, or raised as `RowError` where `config.on_error` is stop.
     """
-    rows = rows or rows_of(file, config.text_key, config.line_break)
+    rows = rows or rows_in(file, config)
     if rows.format == "parallel":
         yield from _pairs(file, config, counts, rows, part)
+        return
+    if formats.is_read_whole(rows.format):
+        yield from _of_rows(file, config, counts, rows, part)
         return
     raw_lines = lines(file, start, stop)
     if rows.has_header and start == 0:
@@ -259,6 +295,37 @@ def _pairs(
         counts.characters += len(text) + len(second)
         counts.bytes += size
         yield Document(text, file.name, line, size, second)
+
+
+def _of_rows(
+    file: TextFile, config: Config, counts: Counts, rows: Rows, part: Part
+) -> Iterator[Document]:
+    """Yield the text of each row that a reader finds; it is held out by its text, as any other."""
+    assert rows.key is not None
+    named = template.columns(rows.key)
+    for line, found in formats.reader(rows.format).rows(file, named, counts):
+        try:
+            if isinstance(found, RowError):
+                raise found
+            text = text_in(found, rows.key)
+            if wrong := wrong_character(text):
+                raise RowError(f"character {wrong[0] + 1} of the text is {wrong[1]}")
+        except RowError as bad:
+            bad.line = line
+            if config.on_error == "stop":
+                raise
+            counts.add_bad(Bad(file.name, line, bad.what))
+            continue
+        encoded = text.encode()
+        if not text.strip():
+            counts.empty += 1
+        elif part != "all" and held_out(encoded, config.valid_fraction) != (part == "valid"):
+            counts.held_out += 1
+        else:
+            counts.documents += 1
+            counts.characters += len(text)
+            counts.bytes += len(encoded)
+            yield Document(text, file.name, line, len(encoded))
 
 
 def finish(file: TextFile, config: Config, counts: Counts) -> None:

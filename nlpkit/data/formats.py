@@ -13,6 +13,7 @@ _READERS = "data/readers"
 # Read as documents alone; the readers' formats hold rows, and some documents, too.
 TEXT_FORMATS = ("text", "paragraphs", "sentences")
 DOCUMENT_FORMATS = (*TEXT_FORMATS, "jsonl", "tsv", "parallel")  # the others hold rows alone
+_ROWS_OF_TASKS = ("conll", "idx", "images", "squad")  # whose rows are no documents
 
 
 def readers() -> list[str]:
@@ -31,6 +32,14 @@ def reader(name: str) -> Reader:
         rows = ", ".join(readers())
         raise UsageError(f"rows are read from files of the formats {rows}, not {name}")
     return cast(Reader, registry.load(_READERS, name))
+
+
+def is_read_whole(name: str) -> bool:
+    """Return whether the documents of a format are rows of its reader, from the first to the last.
+
+    Files of the other formats are cut, so that several processes read one.
+    """
+    return name not in (*DOCUMENT_FORMATS, *_ROWS_OF_TASKS)
 
 
 def parts(name: str) -> tuple[str, ...]:

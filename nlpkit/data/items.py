@@ -15,12 +15,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nlpkit.data import formats
+from nlpkit.data import formats, nested, template
 from nlpkit.data import unknown as unknown_tokens
 from nlpkit.data.cache import content_hash
 from nlpkit.data.corpus import Config, Input, Part, held_out
 from nlpkit.data.lines import TextFile, shown
-from nlpkit.data.records import Bad, Counts, RowError, kind_of, no_such, wrong_character
+from nlpkit.data.records import Bad, Counts, LeftOut, RowError, kind_of, wrong_character
 from nlpkit.data.tokenize import Callbacks
 from nlpkit.errors import DataError, UsageError
 from nlpkit.plural import number_of
@@ -37,11 +37,24 @@ class Row:
     line: int
 
     def text(self, column: str) -> str:
-        """Return the text in a column; raise `RowError` if it is missing or something else."""
+        """Return the text in a column, at a path or of a template (`data/template.py`).
+
+        Raises:
+            RowError: it is missing, or something else.
+        """
+        if template.is_template(column):
+            return template.fill(column, self.values)
         value = self.value(column)
         if not isinstance(value, str):
             raise RowError(f'"{column}" is {kind_of(value)}, not a string')
         return value
+
+    def find(self, column: str) -> Any:
+        """Return the value in a column or at a path, unchecked; raise `RowError` if none is."""
+        numbered = column.isdecimal() and str(len(self.values)) in self.values
+        if numbered and column not in self.values:
+            raise RowError(f"{number_of(len(self.values), 'columns')}; there is no column {column}")
+        return template.value_at(self.values, column)
 
     def array(self, column: str) -> np.ndarray:
         """Return the array in a column, such as an image; raise `RowError`."""
@@ -51,20 +64,14 @@ class Row:
         return value
 
     def value(self, column: str) -> Any:
-        """Return the value in a column; raise `RowError` if there is none, or no valid text."""
-        if column not in self.values:
-            if column.isdecimal() and str(len(self.values)) in self.values:  # numbered columns
-                raise RowError(
-                    f"{number_of(len(self.values), 'columns')}; there is no column {column}"
-                )
-            raise RowError(no_such(column, list(self.values)))
-        value = self.values[column]
+        """Return the value in a column or at a path; raise `RowError` if there is no valid one."""
+        value = self.find(column)
         _check_text(f'"{column}"', value)
         return value
 
 
 def _check_text(name: str, value: object) -> None:
-    """Raise `RowError` for a character in a text, or in a list of texts, that no text has."""
+    """Raise `RowError` for a character in a text, or in the texts of a list, that no text has."""
     if isinstance(value, list):
         for number, entry in enumerate(value):
             _check_text(f"{name}[{number}]", entry)
@@ -179,7 +186,8 @@ def _file_rows(
             f"read as {file.format}; if it has rows, set data.format"
         )
     callbacks.should_stop()
-    for line, what in formats.reader(file.format).rows(file, columns, counts):
+    read = formats.reader(file.format).rows(file, columns, counts)
+    for line, what in nested.expanded(read, config.rows, config.history):
         if line % 256 == 0:
             callbacks.should_stop()
         if isinstance(what, RowError):
@@ -198,9 +206,11 @@ def _file_rows(
         raise DataError(f"{file.name}: {'no rows' if counts.lines else 'empty file'}")
 
 
-def _plain(array: np.ndarray) -> list[object]:
-    """Return an array as JSON values, the same only for equal arrays."""
-    return [array.dtype.str, array.shape, array.tobytes().hex()]
+def _plain(value: object) -> object:
+    """Return a value as JSON, the same only for equal values, such as arrays and dates."""
+    if isinstance(value, np.ndarray):
+        return [value.dtype.str, value.shape, value.tobytes().hex()]
+    return [type(value).__name__, repr(value)]
 
 
 def build_items(
@@ -230,6 +240,8 @@ def build_items(
         for file in entry.files
     ]
     key = [hashes, [e.weight for e in inputs], part, config.valid_fraction, objective.columns]
+    if config.rows is not None:  # a key of an earlier version has no entry for them
+        key += [config.rows, config.history]
     fingerprint = hashlib.sha256(json.dumps(key).encode()).hexdigest()
     items = Items(sources, counts, cut, fingerprint)
     if not len(items):
@@ -237,7 +249,8 @@ def build_items(
         raise DataError(
             f"{name}: no items; {number_of(counts.bad, 'malformed rows')}, "
             f"{number_of(counts.blank, 'blank lines')}, "
-            f"{number_of(counts.held_out, 'rows')} in the other part"
+            + (f"{number_of(counts.left_out, 'rows left out')}, " if counts.left_out else "")
+            + f"{number_of(counts.held_out, 'rows')} in the other part"
         )
     names = shown([each.name for entry in inputs for file in entry.files for each in file.parts])
     said = f", {counts.unknown:,} of them unknown" if counts.unknown else ""
@@ -285,6 +298,9 @@ def _items(
     for row in rows:
         try:
             texts = objective.texts(row)
+        except LeftOut:
+            counts.left_out += 1
+            continue
         except RowError as error:
             if config.on_error == "stop":
                 raise DataError(f"{row.file}:{row.line}: {error.what}") from error

@@ -16,6 +16,7 @@ from nlpkit.errors import DataError, FileError
 
 _UTF8_MARK = b"\xef\xbb\xbf"
 _SHOWN = 3  # names in a message
+_BY_LINE = ("text", "paragraphs", "sentences", "jsonl", "tsv")  # formats that can be cut
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -28,6 +29,7 @@ class TextFile:
     format: str
     gzip: bool = False
     second: "TextFile | None" = None  # the file that belongs to it: translations, labels
+    text_key: str | list[str] | None = None  # where its text is; None: as `data.text_key` says
 
     @property
     def parts(self) -> tuple["TextFile", ...]:
@@ -104,12 +106,12 @@ def _without_mark(raw: bytes, name: str) -> bytes:
 def cuts(file: TextFile, size: int) -> Iterator[tuple[int, int | None]]:
     """Yield byte ranges of about `size` bytes that end where a row ends, in order.
 
-    A gzip file, and one to which a second belongs, is one range (0, None). Documents between
-    empty lines are cut there only.
+    A gzip file, one to which a second belongs, and one whose rows are no lines is one range
+    (0, None). Documents between empty lines are cut there only.
     """
     with file_errors(file.name):
         total = Path(file.path).stat().st_size
-    if file.gzip or file.second is not None or total <= size:
+    if file.gzip or file.second is not None or file.format not in _BY_LINE or total <= size:
         yield 0, None
         return
     start = 0

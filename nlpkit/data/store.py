@@ -18,10 +18,10 @@ import numpy as np
 from nlpkit.data import _write_store, cache
 from nlpkit.data import marks as marking
 from nlpkit.data import unknown as unknown_tokens
-from nlpkit.data.corpus import Config, Input, Part
+from nlpkit.data.corpus import Config, Input, Part, rows_in
 from nlpkit.data.encode import AlignedTokenizer, Tokenizer
 from nlpkit.data.lines import TextFile, shown
-from nlpkit.data.records import Counts, rows_of
+from nlpkit.data.records import Counts
 from nlpkit.data.token_store import TokenStore
 from nlpkit.data.tokenize import BuildSpec, Callbacks
 from nlpkit.errors import DataError, FileError, UsageError
@@ -174,7 +174,7 @@ def build(
     """
     callbacks = callbacks or Callbacks()
     files = tuple(files)
-    rows = tuple(rows_of(file, config.text_key, config.line_break) for file in files)
+    rows = tuple(rows_in(file, config) for file in files)
     spec = BuildSpec(files, rows, config, part, tokenizer, drop_unknown, marking.in_order(marks))
     if spec.marks and not isinstance(tokenizer, AlignedTokenizer):
         raise UsageError(

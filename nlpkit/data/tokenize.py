@@ -21,7 +21,8 @@ from nlpkit.data.cache import write_errors
 from nlpkit.data.corpus import Config, Part, finish, read
 from nlpkit.data.encode import Tokenizer, batches, encode
 from nlpkit.data.lines import TextFile, cuts
-from nlpkit.data.records import Counts, RowError, Rows
+from nlpkit.data.records import Counts, RowError
+from nlpkit.data.row_text import Rows
 from nlpkit.errors import DataError
 
 # A range takes a second or so: short enough to share work evenly, long against its overhead.

@@ -136,7 +136,9 @@ def _files_of_run(
             "name, and may have changed"
         )
         return entries
-    return [entry | files for entry, files in zip(entries, sources, strict=True)]
+    # The record has the files of a data set, too.
+    by_file = {"hf": None, "split": None}
+    return [entry | by_file | files for entry, files in zip(entries, sources, strict=True)]
 
 
 def _sources(files: Sequence[str], form: str) -> list[Any]:

@@ -5,24 +5,22 @@ Each row has examples of its own, drawn by (seed, index of the row), as in Brown
 (arXiv:2005.14165), sec. 2.4.
 """
 
-import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from nlpkit import recipe, registry
-from nlpkit.data import corpus
+from nlpkit.data import corpus, template
 from nlpkit.data.cache import cache_directory
 from nlpkit.data.items import Row, read_rows
-from nlpkit.data.records import Counts, RowError, no_such
+from nlpkit.data.records import Counts, LeftOut, RowError
 from nlpkit.errors import DataError, UsageError
 from nlpkit.objectives._task import Prompted, Task
 from nlpkit.plural import number_of
 from nlpkit.score.settings import Prompt
-
-_FIELD = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 
 
 @dataclass(frozen=True)
@@ -81,9 +79,9 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
     cache = cache_directory(data.cache, None, lambda _: None)
     train, valid = corpus.resolve(data, resolved.base, cache)
     part: corpus.Part = "train" if data.valid_fraction else "all"
-    template = resolved.recipe.eval.prompt.template or task.wording(first.config).template
+    shown = resolved.recipe.eval.prompt.template or task.wording(first.config).template
     # If all of them are numbers, the file has no header.
-    columns = (*task.named_columns(first.config), *filter(None, _FIELD.findall(template)))
+    columns = (*task.named_columns(first.config), *template.columns(shown))
 
     def read(inputs: Sequence[corpus.Input], which: corpus.Part) -> list[Row]:
         return list(read_rows(inputs, data, columns, Counts(), which))
@@ -109,8 +107,8 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
         resolved.recipe.seed,
         metrics,
         settings,
-        [_shown(row, task, config, settings) for row in rows],
-        [_shown(row, task, config, settings) for row in known] if shots else [],
+        _all_shown(rows, task, config, settings),
+        _all_shown(known, task, config, settings) if shots else [],
     )
 
 
@@ -142,12 +140,23 @@ def _settings(given: Prompt, task: Prompted, config: Any) -> Prompt:
     )
 
 
+def _all_shown(rows: Sequence[Row], task: Prompted, config: Any, settings: Prompt) -> list[Shown]:
+    """Return the rows as text, but for those that the task leaves out."""
+    found = []
+    for row in rows:
+        with suppress(LeftOut):
+            found.append(_shown(row, task, config, settings))
+    return found
+
+
 def _shown(row: Row, task: Prompted, config: Any, settings: Prompt) -> Shown:
     """Return a row as text; raise `DataError` if a value is wrong."""
     place = f"{row.file}:{row.line}"
     try:
         question = task.question(config, row)
         prompt = fill(str(settings.template), row)
+    except LeftOut:
+        raise
     except RowError as error:
         raise DataError(f"{place}: {error.what}") from error
     prefix, labels = str(settings.answer_prefix), settings.labels or {}
@@ -165,26 +174,20 @@ def _shown(row: Row, task: Prompted, config: Any, settings: Prompt) -> Shown:
     )
 
 
-def fill(template: str, row: Row) -> str:
+def fill(text: str, row: Row) -> str:
     """Return the template with the row's values; `{{` and `}}` are braces.
 
     Raises:
         RowError: the row has no such column, or it holds neither text nor a number.
     """
-
-    def value(found: re.Match[str]) -> str:
-        column = found[1]
-        if column is None:
-            return found[0][0]
-        if column not in row.values:
-            raise RowError(f"eval.prompt.template: {no_such(column, list(row.values))}")
-        content = row.value(column)
-        return content if isinstance(content, str) else str(_number(column, content))
-
-    return _FIELD.sub(value, template)
+    try:
+        return template.fill(text, row.values, _written)
+    except RowError as error:
+        raise RowError(f"eval.prompt.template: {error.what}") from error
 
 
-def _number(column: str, content: object) -> object:
-    if isinstance(content, bool) or not isinstance(content, (int, float)):
-        raise RowError(f'eval.prompt.template: "{column}" is neither text nor a number')
-    return content
+def _written(content: object, column: str) -> str:
+    """Return a value as text; a number as it is in the row, also 2.0."""
+    if isinstance(content, bool) or not isinstance(content, (str, int, float)):
+        raise RowError(f'"{column}" is neither text nor a number')
+    return str(content)

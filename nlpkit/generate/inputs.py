@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Iterator
 
 from nlpkit.data.lines import TextFile, lines
-from nlpkit.data.records import RowError, Rows, text_of
+from nlpkit.data.records import RowError
+from nlpkit.data.row_text import Rows, text_of
 from nlpkit.errors import DataError
 
 _STDIN = 0

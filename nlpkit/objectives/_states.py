@@ -13,14 +13,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from pydantic import Field as Setting
+from pydantic import model_validator
 
 from nlpkit.data.items import Row
 from nlpkit.data.pack import LENGTHS
 from nlpkit.errors import DataError
+from nlpkit.objectives._choices import Choices, choice_names, chosen
 from nlpkit.objectives._framed import FramedConfig, FramedTask
 from nlpkit.objectives._task import Item, Question, RowError, counted, kind_of, shorten
 from nlpkit.objectives.contract import Field, Loss, Term, TrainedModel
@@ -38,8 +40,21 @@ class LabelConfig(FramedConfig):
     labels: list[str] | None = Setting(
         None,
         min_length=2,
-        description="the classes; default: those of the training rows, sorted",
+        description="the classes; default: those of choices or of the training rows, sorted",
     )
+    choices: Choices | None = Setting(
+        None,
+        description="what the values of the label stand for: {0: negative, 1: positive, -: null} "
+        "(null leaves rows out), or a list of what the numbers from 0 stand for",
+    )
+
+    @model_validator(mode="after")
+    def _choices_are_classes(self) -> Self:
+        if self.choices is None or self.labels is None:
+            return self
+        if others := [name for name in choice_names(self.choices) if name not in self.labels]:
+            raise ValueError(f"choices: {others[0]!r} is none of labels, {', '.join(self.labels)}")
+        return self
 
 
 class StateTask(FramedTask):
@@ -181,6 +196,8 @@ def with_classes(config: Any, rows: Iterable[Row]) -> Any:
     """
     if config.labels is not None:
         return config
+    if config.choices is not None:
+        return config.model_copy(update={"labels": choice_names(config.choices)})
     classes = set()
     for row in rows:
         try:
@@ -200,6 +217,8 @@ def with_classes(config: Any, rows: Iterable[Row]) -> Any:
 
 def known_class(row: Row, config: Any) -> str:
     """Return the row's class; raise `RowError` if it is none of `config.labels`."""
+    if config.choices is not None:
+        return chosen(row, config.label, config.choices)
     name = class_name(row, config.label)
     if name not in config.labels:
         known = ", ".join(config.labels[:10])
@@ -212,5 +231,7 @@ def class_name(row: Row, column: str) -> str:
     value = row.value(column)
     if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
         what = "empty" if value == "" else kind_of(value)
-        raise RowError(f'"{column}" is {what}, not a string or an integer')
+        can = isinstance(value, (bool, float))
+        how = "; objective.choices can say what it stands for" if can else ""
+        raise RowError(f'"{column}" is {what}, not a string or an integer{how}')
     return str(value)

@@ -126,6 +126,12 @@ class Task(ABC):
         return (config.label,) if hasattr(config, "label") else ()
 
     @classmethod
+    def check_columns(cls, config: Any, row: Any) -> None:
+        """Raise `RowError` if a row lacks a column that `config` names; values are not checked."""
+        for column in cls.named_columns(config):
+            row.find(column)
+
+    @classmethod
     def complete(cls, config: Any, rows: Iterable[Any]) -> Any:
         """Return `config` with the settings that come from the training rows."""
         return config
@@ -133,7 +139,11 @@ class Task(ABC):
     @classmethod
     def vocabulary_texts(cls, config: Any, row: Any) -> list[str]:
         """Return the texts of a row that train a tokenizer, where files hold rows alone."""
-        return [value for value in row.values.values() if isinstance(value, str)]
+        found = []
+        for value in row.values.values():
+            texts = value if isinstance(value, list) else [value]
+            found += texts if all(isinstance(text, str) for text in texts) else []
+        return found
 
     def predict(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch

@@ -1,4 +1,7 @@
-"""Classifies single texts: start, text, extract (Radford et al. 2018, sec. 3.3)."""
+"""Classifies texts: start, text, extract (Radford et al. 2018, sec. 3.3).
+
+Several texts (a list of columns, or a template with `[SEP]`) have the family's delimiter between.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field as Setting
 
 from nlpkit.data.items import Row
+from nlpkit.data.template import TextsOf, apart, as_template, columns
 from nlpkit.objectives._states import LabelConfig, LabelTask
 from nlpkit.objectives._task import Wording
 
@@ -18,7 +22,16 @@ if TYPE_CHECKING:
 class Config(LabelConfig):
     """The columns of a row."""
 
-    text: str = Setting("text", min_length=1, description="column of the text")
+    text: TextsOf = Setting(
+        "text",
+        description="column of the text, a list of columns that stand apart, or a template: "
+        "'{premise}[SEP]{hypothesis}'",
+    )
+
+    @property
+    def texts(self) -> list[str]:
+        """Columns and templates of the texts that stand apart."""
+        return apart(self.text)
 
 
 class Objective(LabelTask):
@@ -29,13 +42,18 @@ class Objective(LabelTask):
     @classmethod
     def wording(cls, config: Config) -> Wording:
         """Return the text, and a line for its class."""
-        return Wording(f"{{{config.text}}}\nLabel:", neutral="Label:")
+        return Wording(f"{as_template(config.texts)}\nLabel:", neutral="Label:")
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
-        self.columns = (config.text, config.label)
+        self.columns = self.named_columns(config)
+
+    @classmethod
+    def named_columns(cls, config: Config) -> tuple[str, ...]:
+        """Return the columns of the texts and of the class."""
+        return columns(*config.texts, config.label)
 
     def texts(self, row: Row) -> tuple[str, ...]:
-        """Return the text; raise `RowError`."""
+        """Return the texts; raise `RowError`."""
         self.label(row)
-        return (row.text(self.config.text),)
+        return tuple(row.text(text) for text in self.config.texts)

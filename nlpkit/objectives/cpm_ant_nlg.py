@@ -16,8 +16,10 @@ from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
 from nlpkit.data.items import Row
+from nlpkit.data.template import TextOf, as_template, columns
 from nlpkit.objectives import _soft_prompt
 from nlpkit.objectives._abilities import Prompt
+from nlpkit.objectives._choices import Choices, target_of
 from nlpkit.objectives._task import Item, Question, Task, Wording, counted, shorten
 from nlpkit.objectives.contract import IGNORE, Field, Loss, ModelSettings, Term, TrainedModel
 
@@ -41,8 +43,15 @@ class Config(FrozenConfig):
     task_id: int | None = Setting(
         None, ge=0, description="soft prompt of the task; default: the prompt of generation"
     )
-    input: str = Setting("input", min_length=1, description="column of the input")
-    target: str = Setting("target", min_length=1, description="column of the text to be generated")
+    input: TextOf = Setting("input", description="column of the input, or a template")
+    target: TextOf = Setting(
+        "target", description="column of the text to be generated, or a template"
+    )
+    choices: Choices | None = Setting(
+        None,
+        description="what the values of the target stand for: {0: 差评, 1: 好评, -: null} (null "
+        "leaves rows out), or a list of what the numbers from 0 stand for",
+    )
     learn_unknown: bool = Setting(
         False, description="whether <unk> in a target is learned, although it is never generated"
     )
@@ -70,12 +79,12 @@ class Objective(Task):
     @classmethod
     def wording(cls, config: Config) -> Wording:
         """Return the input, which the target follows, as in training."""
-        return Wording(f"{{{config.input}}}", answer_prefix="", separator="\n")
+        return Wording(as_template(config.input), answer_prefix="", separator="\n")
 
     @classmethod
     def question(cls, config: Config, row: Row) -> Question:
         """Return the target, which is to be written; raise `RowError`."""
-        target = row.text(config.target)
+        target = target_of(row, config.target, config.choices)
         return Question((), (), target, target)
 
     def __init__(self, config: Config, tokenizer: Tokenizer, model_config: TaskSettings):
@@ -93,8 +102,13 @@ class Objective(Task):
                 f"{len(self.prompt)} prompt tokens, <s> and </s>"
             )
         self.bos_id, self.eos_id = _soft_prompt.text_frame(tokenizer)
-        self.columns = (config.input, config.target)
+        self.columns = self.named_columns(config)
         self.max_length, self.eos_token_ids = self.max_text + 1, (self.eos_id,)
+
+    @classmethod
+    def named_columns(cls, config: Config) -> tuple[str, ...]:
+        """Return the columns of input and target."""
+        return columns(config.input, config.target)
 
     @property
     def suppress_tokens(self) -> tuple[int, ...]:
@@ -108,7 +122,8 @@ class Objective(Task):
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return input and target; raise `RowError`."""
-        return row.text(self.config.input), row.text(self.config.target)
+        config = self.config
+        return row.text(config.input), target_of(row, config.target, config.choices)
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
         """Return the item of a row; the start of the input is cut first, then the target's end."""
@@ -117,7 +132,7 @@ class Objective(Task):
         target_ids, target_cut = shorten(target, self.max_text, "start")
         cut = counted(source_cut, "input") | counted(target_cut, "target")
         size = len(self.prompt) + len(source_ids) + len(target_ids) + 2
-        label, text = row.values[self.config.target], row.values[self.config.input]
+        text, label = self.texts(row)
         return Item((source_ids, target_ids), label, size, cut, text)
 
     def unlearned(self, item: Item) -> int:

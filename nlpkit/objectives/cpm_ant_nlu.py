@@ -22,6 +22,8 @@ from pydantic import model_validator
 from nlpkit.config import FrozenConfig
 from nlpkit.data.items import Row
 from nlpkit.data.pack import LENGTHS
+from nlpkit.data.template import TextOf, as_template, columns
+from nlpkit.objectives._choices import Choices, OptionAs, choice_names, chosen, hint, named_option
 from nlpkit.objectives._soft_prompt import GENERATION_SEGMENT, PROMPT_SEGMENT
 from nlpkit.objectives._task import (
     Item,
@@ -62,26 +64,28 @@ class Config(FrozenConfig):
     answer: str = Setting(
         "是", min_length=1, description="the token whose logit is an option's score"
     )
-    input: str = Setting("input", min_length=1, description="column of the input")
+    input: TextOf = Setting("input", description="column of the input, or a template")
     options: str = Setting("options", min_length=1, description="column of the list of options")
-    choices: list[str] | None = Setting(
+    choices: Choices | None = Setting(
         None,
-        min_length=2,
-        description="the options of all rows, instead of a column: [差评, 好评]",
+        description="the options of all rows, instead of a column: [差评, 好评], or what the "
+        "values of the target stand for: {entailment: 蕴含, neutral: 中立, -: null} (null leaves "
+        "rows out)",
     )
-    target: str = Setting(
-        "target", min_length=1, description="column of the right option's index, from 0"
+    target: str = Setting("target", min_length=1, description="column of the right option")
+    target_as: OptionAs = Setting(
+        "number",
+        description="what the target is: number (from 0), text (that of the option), or names of "
+        "the options in their order: [A, B, C, D]",
     )
 
     @model_validator(mode="after")
     def _one_kind_of_options(self) -> Config:
-        choices = self.choices or []
-        if "" in choices:
-            raise ValueError(f"choices: entry {choices.index('') + 1} is empty")
-        if twice := [choice for choice in choices if choices.count(choice) > 1]:
-            raise ValueError(f"choices: {twice[0]!r} is given twice")
-        if choices and self.options != "options":
-            raise ValueError("choices: excludes options, the column of each row's own; remove one")
+        if self.choices is not None:
+            for name, usual in (("options", "options"), ("target_as", "number")):
+                if getattr(self, name) != usual:
+                    what = "the column of each row's own" if name == "options" else "which reads it"
+                    raise ValueError(f"choices: excludes {name}, {what}; remove one")
         return self
 
 
@@ -104,7 +108,7 @@ class Objective(Task):
     @classmethod
     def wording(cls, config: Config) -> Wording:
         """Return the input, which an option follows, as in training."""
-        return Wording(f"{{{config.input}}}", answer_prefix="", separator="\n")
+        return Wording(as_template(config.input), answer_prefix="", separator="\n")
 
     @classmethod
     def question(cls, config: Config, row: Row) -> Question:
@@ -140,8 +144,12 @@ class Objective(Task):
                 f"objective.max_length: {config.max_length} leaves no tokens for text after "
                 f"{len(self.prompt)} prompt tokens, <s> and the cue of {len(self.cue)}"
             )
-        of_options = () if config.choices else (config.options,)
-        self.columns = (config.input, *of_options, config.target)
+        self.columns = self.named_columns(config)
+
+    @classmethod
+    def named_columns(cls, config: Config) -> tuple[str, ...]:
+        """Return the columns of the input, of options of a row's own, and of the target."""
+        return columns(config.input, *([] if config.choices else [config.options]), config.target)
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return the input and the options; raise `RowError`."""
@@ -215,7 +223,7 @@ def _loss(scores: torch.Tensor, groups: torch.Tensor, batch: Batch) -> Loss:
 
 def _checked(config: Config, row: Row) -> tuple[list[str], int]:
     """Return the options and the index of the right one; raise `RowError`."""
-    options = config.choices or _own_options(config, row)
+    options = choice_names(config.choices) if config.choices else _own_options(config, row)
     right = _right(config, row)
     if not 0 <= right < len(options):
         raise RowError(
@@ -243,12 +251,20 @@ def _own_options(config: Config, row: Row) -> list[str]:
 def _right(config: Config, row: Row) -> int:
     """Return the index of the right option, without a check of its range; raise `RowError`."""
     right = row.value(config.target)
+    choices = config.choices
     # Cells of tsv and csv are text; their rows need `choices`.
-    if config.choices and isinstance(right, str) and _NUMBER.fullmatch(right):
+    if isinstance(choices, list) and isinstance(right, str) and _NUMBER.fullmatch(right):
         return int(right)
+    if isinstance(choices, dict) or (choices and isinstance(right, str)):
+        return choice_names(choices).index(chosen(row, config.target, choices))
+    if config.target_as != "number":
+        named = named_option(row, config.target, config.target_as, _own_options(config, row))
+        assert named is not None
+        return named
     if not isinstance(right, int) or isinstance(right, bool):
+        how = "" if choices else hint(right, _own_options(config, row), "target_as")
         raise RowError(
             f'"{config.target}" is {kind_of(right)}, not an integer, the number of the '
-            "right option from 0"
+            f"right option from 0{how}"
         )
     return right

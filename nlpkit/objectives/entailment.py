@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field as Setting
 
 from nlpkit.data.items import Row
+from nlpkit.data.template import TextOf, as_template, columns
 from nlpkit.objectives._states import LabelConfig, LabelTask
 from nlpkit.objectives._task import Wording
 
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 class Config(LabelConfig):
     """The columns of a row."""
 
-    premise: str = Setting("premise", min_length=1, description="column of the premise")
-    hypothesis: str = Setting("hypothesis", min_length=1, description="column of the hypothesis")
+    premise: TextOf = Setting("premise", description="column of the premise, or a template")
+    hypothesis: TextOf = Setting(
+        "hypothesis", description="column of the hypothesis, or a template"
+    )
 
 
 class Objective(LabelTask):
@@ -30,12 +33,17 @@ class Objective(LabelTask):
     @classmethod
     def wording(cls, config: Config) -> Wording:
         """Return premise and hypothesis, and a line for the class."""
-        lines = f"{{{config.premise}}}\nHypothesis: {{{config.hypothesis}}}\nLabel:"
-        return Wording(lines, neutral="Label:")
+        premise, hypothesis = map(as_template, (config.premise, config.hypothesis))
+        return Wording(f"{premise}\nHypothesis: {hypothesis}\nLabel:", neutral="Label:")
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
-        self.columns = (config.premise, config.hypothesis, config.label)
+        self.columns = self.named_columns(config)
+
+    @classmethod
+    def named_columns(cls, config: Config) -> tuple[str, ...]:
+        """Return the columns of both texts and of the class."""
+        return columns(config.premise, config.hypothesis, config.label)
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return premise and hypothesis; raise `RowError`."""

@@ -17,7 +17,9 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
+from nlpkit.data.template import TextOf, as_template, columns, is_template
 from nlpkit.objectives._abilities import Prompt
+from nlpkit.objectives._choices import Choices, target_of
 from nlpkit.objectives._task import (
     Item,
     Question,
@@ -52,8 +54,17 @@ class Config(FrozenConfig):
     max_length: int = Setting(
         256, gt=3, description="longest sequence: start, source, delimiter and target together"
     )
-    source: str = Setting("source", min_length=1, description="column of the prompt, or of a label")
-    target: str = Setting("target", min_length=1, description="column of the text to be generated")
+    source: TextOf = Setting(
+        "source", description="column of the prompt, or of a label, or a template"
+    )
+    target: TextOf = Setting(
+        "target", description="column of the text to be generated, or a template"
+    )
+    choices: Choices | None = Setting(
+        None,
+        description="what the values of the target stand for: {0: negative, 1: positive, -: null} "
+        "(null leaves rows out), or a list of what the numbers from 0 stand for",
+    )
     learn_unknown: bool = Setting(
         False, description="whether <unk> in a target is learned; it can then be generated"
     )
@@ -79,7 +90,7 @@ class Objective(Task):
         check_length(config.max_length, model_config)
         names = type(self).special_tokens(model_config)  # the vocabulary has them
         self.start, self.delimiter, self.end = (cast(int, tokenizer.special_id(n)) for n in names)
-        self.columns = (config.source, config.target)
+        self.columns = self.named_columns(config)
         self.max_length, self.eos_token_ids = config.max_length, (self.end,)
 
     @classmethod
@@ -90,17 +101,17 @@ class Objective(Task):
     @classmethod
     def named_columns(cls, config: Config) -> tuple[str, ...]:
         """Return the columns of source and target."""
-        return (config.source, config.target)
+        return columns(config.source, config.target)
 
     @classmethod
     def wording(cls, config: Config) -> Wording:
         """Return the source, which the target follows, as in training."""
-        return Wording(f"{{{config.source}}}", answer_prefix="\n", separator="\n\n")
+        return Wording(as_template(config.source), answer_prefix="\n", separator="\n\n")
 
     @classmethod
     def question(cls, config: Config, row: Row) -> Question:
         """Return the target, which is to be written; raise `RowError`."""
-        target = row.text(config.target)
+        target = target_of(row, config.target, config.choices)
         return Question((), (), target, target)
 
     @property
@@ -132,11 +143,12 @@ class Objective(Task):
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return source and target; raise `RowError`. A source may be a number, such as a class."""
-        value = row.value(self.config.source)
+        source, config = self.config.source, self.config
+        value = row.text(source) if is_template(source) else row.value(source)
         if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
             what = "empty" if value == "" else kind_of(value)
-            raise RowError(f'"{self.config.source}" is {what}, not a string or an integer')
-        return str(value), row.text(self.config.target)
+            raise RowError(f'"{source}" is {what}, not a string or an integer')
+        return str(value), target_of(row, config.target, config.choices)
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
         """Return the item of a row; the start of the source is cut first, then the target's end."""
@@ -144,7 +156,7 @@ class Objective(Task):
         source, source_cut = shorten(ids[0], max(room - len(ids[1]), 1), "end")
         target, target_cut = shorten(ids[1], room - len(source), "start")
         cut = counted(source_cut, "source") | counted(target_cut, "target")
-        text, label = (str(row.values[column]) for column in self.columns)
+        text, label = self.texts(row)
         return Item((source, target), label, len(source) + len(target) + 2, cut, text)
 
     def unlearned(self, item: Item) -> int:

@@ -18,6 +18,7 @@ from pydantic import Field as Setting
 from nlpkit.config import FrozenConfig
 from nlpkit.data import images
 from nlpkit.data.items import Row
+from nlpkit.objectives._choices import Choices
 from nlpkit.objectives._states import known_class, with_classes
 from nlpkit.objectives._task import Item, RowError, Task, kind_of
 from nlpkit.objectives.contract import Field, Loss, Term, TrainedModel
@@ -47,8 +48,11 @@ class Config(FrozenConfig):
     label: str = Setting("label", min_length=1, description="column of the class")
     labels: list[str] | None = Setting(
         None, min_length=2,
-        description="the classes; default: those of the training rows, sorted",
+        description="the classes; default: those of choices or of the training rows, sorted",
     )  # fmt: skip
+    choices: Choices | None = Setting(
+        None, description="as in classification: {0: zero, 1: one, 2: null}, or [zero, one, two]"
+    )
     scale: float | None = Setting(
         None, gt=0, description="factor of the pixels; default: 1/255, for pixels from 0 to 255"
     )

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from pydantic import Field as Setting
 
 from nlpkit.data.items import Row
+from nlpkit.data.template import TextOf, as_template, columns
+from nlpkit.objectives._choices import OptionAs, hint, named_option
 from nlpkit.objectives._framed import FramedConfig
 from nlpkit.objectives._states import StateTask
 from nlpkit.objectives._task import (
@@ -34,18 +36,26 @@ if TYPE_CHECKING:
 class Config(FramedConfig):
     """The columns of a row."""
 
-    context: str = Setting("context", min_length=1, description="column of the context")
-    question: str | None = Setting(
-        None, min_length=1, description="column of the question, if there is one"
+    context: TextOf = Setting("context", description="column of the context, or a template")
+    question: TextOf | None = Setting(
+        None, description="column of the question, if there is one, or a template"
     )
     options: str | list[str] = Setting(
         "options",
         min_length=1,
         description="column of the list of answers, or a column for each",
     )
-    label: str = Setting(
-        "label", min_length=1, description="column of the right answer's index, from 0"
+    label: str = Setting("label", min_length=1, description="column of the right answer")
+    label_as: OptionAs = Setting(
+        "number",
+        description="what the label is: number (from 0), text (that of the answer), or names of "
+        "the answers in their order: [A, B, C, D]",
     )
+
+    @property
+    def given(self) -> list[str]:
+        """Columns and templates of context and question."""
+        return [self.context] + ([self.question] if self.question else [])
 
 
 class Objective(StateTask):
@@ -58,8 +68,7 @@ class Objective(StateTask):
     @classmethod
     def wording(cls, config: Config) -> Wording:
         """Return the context and the question; an answer continues them."""
-        columns = [config.context] + ([config.question] if config.question else [])
-        return Wording(" ".join(f"{{{column}}}" for column in columns))
+        return Wording(as_template(config.given, " "))
 
     @classmethod
     def question(cls, config: Config, row: Row) -> Question:
@@ -70,9 +79,13 @@ class Objective(StateTask):
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
+        self.columns = self.named_columns(config)
+
+    @classmethod
+    def named_columns(cls, config: Config) -> tuple[str, ...]:
+        """Return the columns of context, question, answers and label."""
         options = [config.options] if isinstance(config.options, str) else config.options
-        self.question_columns = [config.context] + ([config.question] if config.question else [])
-        self.columns = (*self.question_columns, *options, config.label)
+        return columns(*config.given, *options, config.label)
 
     def options(self, row: Row) -> list[str]:
         """Return the answers; raise `RowError`."""
@@ -85,7 +98,7 @@ class Objective(StateTask):
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return the context with the question, and the answers; raise `RowError`."""
         self.label(row)
-        return " ".join(row.text(column) for column in self.question_columns), *self.options(row)
+        return " ".join(map(row.text, self.config.given)), *self.options(row)
 
     def sequences(self, ids: list[list[int]]) -> list[list[list[int]]]:
         """Return one sequence for each answer: the context and the answer."""
@@ -120,11 +133,15 @@ def answers(config: Config, row: Row) -> list[str]:
 
 def _label(config: Config, row: Row) -> int:
     """Return the index of the right answer; raise `RowError`."""
-    value, count = row.value(config.label), len(answers(config, row))
+    value, given = row.value(config.label), answers(config, row)
+    if (named := named_option(row, config.label, config.label_as, given)) is not None:
+        return named
+    count = len(given)
     # Cells of tsv and csv are text.
     index = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
     if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < count:
         raise RowError(
             f'"{config.label}" is {value!r}, not the number of an option, 0 to {count - 1}'
+            f"{hint(value, given, 'label_as')}"
         )
     return index

@@ -21,6 +21,7 @@ from pydantic import model_validator
 from nlpkit.data.encode import AlignedTokenizer
 from nlpkit.data.items import Row
 from nlpkit.data.pack import LENGTHS
+from nlpkit.data.template import TextOf, columns
 from nlpkit.objectives import _answers
 from nlpkit.objectives._framed import FramedConfig, FramedTask
 from nlpkit.objectives._task import (
@@ -52,7 +53,7 @@ class Config(FramedConfig):
         384, gt=3, description="longest sequence, with question and special tokens"
     )
     context: str = Setting("context", min_length=1, description="column of the text")
-    question: str = Setting("question", min_length=1, description="column of the question")
+    question: TextOf = Setting("question", description="column of the question, or a template")
     answers: str = Setting(
         "answers", min_length=1, description="column of the answers: text and answer_start"
     )
@@ -129,17 +130,32 @@ class Objective(FramedTask):
         self.aligned: AlignedTokenizer = tokenizer
         # The token that stands for "no answer": the last one where it sees the texts, else [CLS].
         self.null_is_last = model_config.causal or bool(self.frame.summary)
-        self.columns = (config.context, config.question, config.answers)
+        self.columns = self.named_columns(config)
         how = [] if config.normalize == "squad" else [f"normalize={config.normalize}"]
         how += ["no_answer=true"] if config.no_answer else []
         f1 = f"squad_f1:{','.join(how)}" if how else "squad_f1"
         self.metrics = (f1, f"exact_match:normalize={config.normalize}")
 
+    @classmethod
+    def named_columns(cls, config: Config) -> tuple[str, ...]:
+        """Return the columns of context, question and answers."""
+        return columns(config.context, config.question, config.answers)
+
+    @classmethod
+    def check_columns(cls, config: Config, row: Row) -> None:
+        """Raise `RowError` if a row lacks a column; one without answers may have none."""
+        if config.context not in row.values and "data" in row.values:
+            raise RowError("a file in the form of SQuAD; to read it so, set data.format: squad")
+        named = [config.context, config.question]
+        named += [] if row.values.get("is_impossible") is True else [config.answers]
+        for column in columns(*named):
+            row.find(column)
+
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return question and context; raise `RowError`."""
         config = self.config
         if config.context not in row.values and "data" in row.values:
-            raise RowError("a file in the form of SQuAD; to read it so, set data.format: squad")
+            self.check_columns(config, row)
         context = row.text(config.context)
         if not self._answers(row, context) and not config.no_answer:
             raise RowError(

@@ -8,7 +8,6 @@ columns of a row as its source, `prefix` names the task, and a label is its own 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,18 +16,17 @@ from pydantic import Field as Setting
 from pydantic import model_validator
 
 from nlpkit.config import FrozenConfig
+from nlpkit.data.template import TextOf, columns, is_template, problem, written
 from nlpkit.objectives._abilities import Prompt
+from nlpkit.objectives._choices import Choices, chosen
 from nlpkit.objectives._source_target import SourceTarget
-from nlpkit.objectives._task import Item, RowError, Task, counted, kind_of, shorten
+from nlpkit.objectives._task import Item, Task, counted, shorten
 from nlpkit.objectives.contract import ModelSettings, check_length
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
     from nlpkit.data.items import Row
     from nlpkit.tokenizers.contract import Extendable, Tokenizer
-
-
-_FIELD = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 
 
 class Config(FrozenConfig):
@@ -40,13 +38,18 @@ class Config(FrozenConfig):
     max_target_length: int | None = Setting(
         None, gt=1, description="longest target; default: max_length"
     )
-    source: str = Setting("source", min_length=1, description="column of the source")
-    target: str = Setting("target", min_length=1, description="column of the target")
+    source: TextOf = Setting("source", description="column of the source, or a template")
+    target: TextOf = Setting("target", description="column of the target, or a template")
+    choices: Choices | None = Setting(
+        None,
+        description="what the values of the target stand for: {0: negative, 1: positive, -: null} "
+        "(null leaves rows out), or a list of what the numbers from 0 stand for",
+    )
     template: str | None = Setting(
         None,
         min_length=1,
-        description="the source in place of a column: {COLUMN} is a value of the row, {{ and }} "
-        "are braces",
+        description="the source, as a template in its place: {COLUMN} is a value of the row, {{ "
+        "and }} are braces",
     )
     prefix: str = Setting(
         "", description="text in front of each source, such as 'translate German to English: '"
@@ -63,13 +66,16 @@ class Config(FrozenConfig):
     def _named(self) -> Self:
         if self.template is None:
             return self
-        if {*"{}"} & {*_FIELD.sub("", self.template)}:
-            raise ValueError("template: has a single brace; {{ and }} are braces")
-        names = [found[1] for found in _FIELD.finditer(self.template) if found[1] is not None]
-        if not all(names) or not names:
-            which = "{} names" if names else "it names"
-            raise ValueError(f"template: {which} no column; {{COLUMN}} is a value of the row")
+        if not is_template(self.template):
+            raise ValueError("template: it names no column; {COLUMN} is a value of the row")
+        if what := problem(self.template):
+            raise ValueError(f"template: {what}")
         return self
+
+    @property
+    def given(self) -> str:
+        """Column or template of the source."""
+        return self.template or self.source
 
 
 class Objective(SourceTarget, Task):
@@ -104,10 +110,7 @@ class Objective(SourceTarget, Task):
     @classmethod
     def named_columns(cls, config: Any) -> tuple[str, ...]:
         """Return the columns of source and target."""
-        if config.template is None:
-            return (config.source, config.target)
-        named = [name for name in _FIELD.findall(config.template) if name]  # not {{ and }}
-        return (*dict.fromkeys(named), config.target)
+        return (*columns(config.given), *columns(config.target))
 
     def encode_input(self, text: str) -> list[int]:
         """Return the ids of a source, with the prefix in front of it."""
@@ -141,7 +144,7 @@ class Objective(SourceTarget, Task):
     @classmethod
     def sides(cls, config: Any, row: Row) -> tuple[str, str]:
         """Return source and target, also what trains their tokenizers; raise `RowError`."""
-        return config.prefix + source_of(config, row), written(row, config.target)
+        return config.prefix + source_of(config, row), target_of(config, row)
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
         """Return the item of a row; a source or target that is too long loses its end."""
@@ -149,7 +152,7 @@ class Objective(SourceTarget, Task):
         target, target_cut = shorten(ids[1], self.max_new_tokens - 1, "start")
         cut = counted(source_cut, "source") | counted(target_cut, "target")
         size = len(source) + len(target) + 2
-        label, text = written(row, self.config.target), source_of(self.config, row)
+        label, text = target_of(self.config, row), source_of(self.config, row)
         return Item((source, target), label, size, cut, text)
 
     def unlearned(self, item: Item) -> int:
@@ -163,21 +166,13 @@ class Objective(SourceTarget, Task):
 
 def source_of(config: Config, row: Row) -> str:
     """Return the source of a row without the prefix; raise `RowError`."""
-    if config.template is None:
-        return row.text(config.source)
-
-    def value(found: re.Match[str]) -> str:
-        return found[0][0] if found[1] is None else written(row, found[1])
-
-    return _FIELD.sub(value, config.template)
+    return row.text(config.given)
 
 
-def written(row: Row, column: str) -> str:
-    """Return a value of a row as text, also a number; raise `RowError` if it is neither.
-
-    A whole number has no decimal point: 2.0 is `2`.
-    """
-    value = row.value(column)
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise RowError(f'"{column}" is {kind_of(value)}, neither text nor a number')
-    return f"{value:.15g}" if isinstance(value, float) else str(value)
+def target_of(config: Config, row: Row) -> str:
+    """Return the target of a row, also a number; raise `RowError`, `LeftOut`."""
+    if config.choices is not None:
+        return chosen(row, config.target, config.choices)
+    if is_template(config.target):
+        return row.text(config.target)
+    return written(row.value(config.target), config.target)

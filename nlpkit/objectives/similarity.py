@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field as Setting
+from pydantic import model_validator
 
 from nlpkit.data.items import Row
+from nlpkit.data.template import TextOf, as_template, columns
 from nlpkit.objectives._states import LabelConfig, LabelTask
 from nlpkit.objectives._task import Question, RowError, Wording, kind_of
 
@@ -25,9 +27,15 @@ if TYPE_CHECKING:
 class Config(LabelConfig):
     """The columns of a row, and whether the label is a number."""
 
-    text_a: str = Setting("text_a", min_length=1, description="column of one text")
-    text_b: str = Setting("text_b", min_length=1, description="column of the other text")
+    text_a: TextOf = Setting("text_a", description="column of one text, or a template")
+    text_b: TextOf = Setting("text_b", description="column of the other text, or a template")
     regression: bool = Setting(False, description="the label is a number, not a class")
+
+    @model_validator(mode="after")
+    def _numbers_stand_for_themselves(self) -> Self:
+        if self.regression and self.choices is not None:
+            raise ValueError("choices: excludes regression, whose labels are numbers; remove one")
+        return self
 
 
 class Objective(LabelTask):
@@ -38,7 +46,8 @@ class Objective(LabelTask):
     @classmethod
     def wording(cls, config: Config) -> Wording:
         """Return both texts, and a line for the class."""
-        return Wording(f"{{{config.text_a}}}\n{{{config.text_b}}}\nLabel:", neutral="Label:")
+        texts = as_template([config.text_a, config.text_b])
+        return Wording(f"{texts}\nLabel:", neutral="Label:")
 
     @classmethod
     def question(cls, config: Any, row: Row) -> Question:
@@ -49,9 +58,14 @@ class Objective(LabelTask):
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
-        self.columns = (config.text_a, config.text_b, config.label)
+        self.columns = self.named_columns(config)
         if config.regression:
             self.metrics = ("pearson", "spearman")
+
+    @classmethod
+    def named_columns(cls, config: Config) -> tuple[str, ...]:
+        """Return the columns of both texts and of the label."""
+        return columns(config.text_a, config.text_b, config.label)
 
     @property
     def outputs(self) -> int:  # type: ignore[override]

@@ -52,7 +52,10 @@ class Config(FramedConfig):
         description="column of the list of tags, one for each word; a text is split at spaces",
     )
     labels: list[str] | None = Setting(
-        None, min_length=2, description="the tags; default: those of the training rows, O first"
+        None,
+        min_length=2,
+        description="the tags; default: those of the training rows, O first. Numbers in rows are "
+        "places in this list, from 0",
     )
     scheme: Literal["conll", "iob1", "iob2", "bioes", "bmes", "bilou"] | None = Setting(
         "conll",
@@ -262,12 +265,26 @@ def _words(row: Row, column: str) -> list[str]:
     return words
 
 
+def _named(tag: object, number: int, config: Config) -> object:
+    """Return a tag, by its name if it is a number; raise `RowError`."""
+    if isinstance(tag, bool) or not isinstance(tag, int):
+        return tag
+    if config.labels is None:
+        how = "objective.labels: [O, B-PER, ...] says what the numbers from 0 stand for"
+        raise RowError(f'"{config.tags}": tag {number} is a number ({tag}), not a string; {how}')
+    if not 0 <= tag < len(config.labels):
+        what = f"objective.labels has {len(config.labels)} tags, 0 to {len(config.labels) - 1}"
+        raise RowError(f'"{config.tags}": tag {number} is {tag}; {what}')
+    return config.labels[tag]
+
+
 def _tags(row: Row, config: Config) -> list[str]:
     """Return the tags of a row, in their scheme; raise `RowError`."""
     value = row.value(config.tags)
     tags = value.split() if isinstance(value, str) else value
     if not isinstance(tags, list):
         raise RowError(f'"{config.tags}" is {kind_of(value)}, not a list of strings')
+    tags = [_named(tag, number, config) for number, tag in enumerate(tags, 1)]
     for number, tag in enumerate(tags, 1):
         if not isinstance(tag, str) or len(tag.split()) != 1 or tag != tag.strip():
             what = repr(tag) if isinstance(tag, str) else kind_of(tag)

@@ -134,6 +134,7 @@ def describe(plan: Plan) -> dict[str, Any]:
             "dropped": data.examples.spans.dropped,
             "cut": dict(data.train.cut),
             "held_out": _held_out(data),
+            "directories": [n for inputs in data.inputs for entry in inputs for n in entry.notes],
             "vocabulary": vocab_size,
         },
         "packing": {
@@ -182,6 +183,7 @@ def _corpus(corpus: Corpus | Items) -> dict[str, Any]:
         "skipped_rows": counts.bad,
         "first_skipped": [str(bad) for bad in counts.first_bad],
         "empty": counts.empty,
+        "left_out": counts.left_out,
     }
 
 

@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError
 from nlpkit import registry
 from nlpkit.config import FrozenConfig
 from nlpkit.errors import FileError, RecipeError, UsageError
-from nlpkit.recipe import dial, fit, problems, sections, yaml
+from nlpkit.recipe import dial, extends, files, fit, problems, sections, yaml
 from nlpkit.recipe.overrides import apply, replace_alternatives
 from nlpkit.recipe.places import Document, Problem, dotted
 from nlpkit.recipe.places import Path as KeyPath
@@ -40,6 +40,11 @@ DECIDED = "from "  # model.size, or model.depth
 class Recipe(FrozenConfig):
     """The resolved recipe. `data`, `train`, `lora`, `eval`: see `sections.FIXED`."""
 
+    extends: str | None = Field(
+        None,
+        exclude=True,  # `extends.complete` has put the base's settings here
+        description="recipe to build on: a file, from this one's folder, or a packaged recipe",
+    )
     name: str = Field(description="name of the run, and of its directory", json_schema_extra=_FREE)
     seed: int = Field(1, ge=0, lt=2**32, description="seed of all random numbers")
     out: str = Field(
@@ -206,22 +211,22 @@ def load(path_or_name: str, overrides: Sequence[str] = ()) -> Resolved:
     and `RecipeError` with every mistake.
     """
     path = find(path_or_name)
-    return parse(_read(path, path_or_name), _shown(path), path.parent, overrides)
+    return parse(files.read(path, path_or_name), files.shown(path), path.parent, overrides)
 
 
 def parse(raw: bytes, source: str, base: Path, overrides: Sequence[str] = ()) -> Resolved:
     """Return the recipe in `raw` (UTF-8), called `source` in messages; see `load`."""
-    document = yaml.read(yaml.decode(raw, source), source)
-    if document.data is None and not overrides:
-        raise RecipeError([f"{source}: an empty recipe: settings are lines like `key: value`"])
-    document.data = {} if document.data is None else document.data
-    if not isinstance(document.data, dict):
-        raise RecipeError(
-            [f"{source}:1:1: expected settings (`key: value`), got {_kind(document)}"]
-        )
-    mistakes = list(document.problems)
-    for order, override in enumerate(overrides, 1):
+    document = _document(raw, source, bool(overrides))
+    numbered = list(enumerate(overrides, 1))
+    of_base = [each for each in numbered if each[1].partition("=")[0].strip() == extends.KEY]
+    mistakes = []
+    for order, override in of_base:
         mistakes += apply(document, override, order)
+    document = extends.complete(document, base / Path(source).name, packaged)
+    mistakes += document.problems
+    for order, override in numbered:
+        if (order, override) not in of_base:
+            mistakes += apply(document, override, order)
     replace_alternatives(document)
     mistakes += [
         Problem.at(
@@ -254,6 +259,29 @@ def parse(raw: bytes, source: str, base: Path, overrides: Sequence[str] = ()) ->
     return Resolved(recipe, base, origin)
 
 
+def whole(path_or_name: str) -> str:
+    """Return a recipe as YAML with all that its bases say, without defaults; see `load`."""
+    load(path_or_name)  # raises what is wrong in it
+    path = find(path_or_name)
+    document = _document(files.read(path, path_or_name), files.shown(path), False)
+    document = extends.complete(document, path, packaged)
+    replace_alternatives(document)
+    return yaml.write({"name": document.data["name"]} | document.data)
+
+
+def _document(raw: bytes, source: str, may_be_empty: bool) -> Document:
+    """Return the settings in one file; raise `RecipeError`."""
+    document = yaml.read(yaml.decode(raw, source), source)
+    if document.data is None and not may_be_empty:
+        raise RecipeError([f"{source}: an empty recipe: settings are lines like `key: value`"])
+    document.data = {} if document.data is None else document.data
+    if not isinstance(document.data, dict):
+        raise RecipeError(
+            [f"{source}:1:1: expected settings (`key: value`), got {_kind(document)}"]
+        )
+    return document
+
+
 def _kind(document: Document) -> str:
     return "a list" if isinstance(document.data, list) else "a single value"
 
@@ -281,22 +309,6 @@ def find(path_or_name: str) -> Path:
     near = registry.suggest(path.stem, names)
     near = near.replace("mean ", "mean the packaged recipe ")
     raise FileError(f"{path_or_name}: no such recipe{near or '; packaged: ' + ', '.join(names)}")
-
-
-def _read(path: Path, name: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(yaml.MAX_BYTES + 1)
-    except OSError as error:
-        raise FileError(f"{name}: {(error.strerror or str(error)).lower()}") from error
-
-
-def _shown(path: Path) -> str:
-    """Return `path` for messages: relative if it is below the working directory."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
 
 
 def _as_long(section: Objective, first: Objective) -> Objective:

@@ -59,7 +59,7 @@ def turn(recipe: type[Any], document: Document, base: Path) -> list[Problem]:
     has mistakes anyway, little is filled in, and its validation names them.
     """
     model = document.data.get("model")
-    _prefer_command_line(document, model)
+    _prefer_nearest(document, model)
     name = dial_of(model)
     if name is None or not isinstance(model, dict):
         return []
@@ -70,15 +70,19 @@ def turn(recipe: type[Any], document: Document, base: Path) -> list[Problem]:
     return []
 
 
-def _prefer_command_line(document: Document, model: Any) -> None:
-    """Remove sizes of the file where the command line has a dial."""
+def _prefer_nearest(document: Document, model: Any) -> None:
+    """Remove sizes of the file where the command line has a dial, and of a base where the file has.
 
-    def here(name: str) -> bool:
-        return document.place(("model", name)).on_command_line
+    So `--set model.size` and `extends` take the place of what they are built on.
+    """
 
-    if any(map(here, _dials(model))):
+    def level(name: str) -> int:
+        return min(1, document.place(("model", name)).order)  # all of the command line are 1
+
+    if dials := _dials(model):
+        nearest = max(map(level, dials))
         for name in (*DIALS, *sizes.SIZES):
-            if name in model and not here(name):
+            if name in model and level(name) < nearest:
                 del model[name]
 
 

@@ -46,41 +46,45 @@ def apply(document: Document, override: str, order: int) -> list[Problem]:
             if isinstance(here, dict) and here.get(step) is None:
                 here[step] = {}
                 document.places[path] = place
-            elif isinstance(here[key], str) and (own := _key_of_short_form(path)):
+            elif isinstance(here[key], str) and (own := key_of_short_form(path)):
                 here[key] = {own: here[key]}
             here = here[key]
     here[key] = given.data
-    _forget(document, path)
+    forget(document, path)
     document.places |= {path + inner: place for inner, place in given.places.items()}
     return [replace(each, path=dotted((*path, each.path))) for each in given.problems]
 
 
-def _key_of_short_form(path: Path) -> str | None:
+def key_of_short_form(path: Path) -> str | None:
     """Return the key of a part that may be given by its name alone, such as `train.optimizer`."""
     if len(path) != 2 or path[0] not in sections.FIXED:
         return None
     field = sections.fixed_config(str(path[0])).model_fields.get(str(path[1]))
-    part = field.annotation if field else None
-    if isinstance(part, type) and issubclass(part, Part) and part.SHORT:
-        return part.KEY
+    for part in sections.config_classes(field.annotation) if field else ():
+        if issubclass(part, Part) and part.SHORT:
+            return part.KEY
+        if "name" in part.model_fields:
+            return "name"
     return None
 
 
 def replace_alternatives(document: Document) -> None:
-    """Remove settings of the file for which the command line has an alternative."""
+    """Remove settings for which a later recipe, or the command line, has an alternative."""
     for section in sections.FIXED:
         settings = document.data.get(section)
         if not isinstance(settings, dict):
             continue
         for names in sections.fixed_config(section).ALTERNATIVES:
             given = [name for name in names if settings.get(name) is not None]
-            in_file = [n for n in given if not document.place((section, n)).on_command_line]
-            if 0 < len(in_file) < len(given):
-                for name in in_file:
+            # All of the command line is one level.
+            level = {name: min(document.place((section, name)).order, 1) for name in given}
+            for name in given:
+                if level[name] < max(level.values()):
                     del settings[name]
-                    _forget(document, (section, name))
+                    forget(document, (section, name))
 
 
-def _forget(document: Document, path: Path) -> None:
+def forget(document: Document, path: Path) -> None:
+    """Remove the places of the value at `path`, and of all in it."""
     for place in [place for place in document.places if place[: len(path)] == path]:
         del document.places[place]

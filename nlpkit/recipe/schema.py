@@ -3,6 +3,7 @@
 Made from the `Config` classes. Rules between settings are not in it: only loading checks them.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic.json_schema import models_json_schema
@@ -11,7 +12,7 @@ from nlpkit import registry
 from nlpkit.config import FrozenConfig
 from nlpkit.objectives._members import Member
 from nlpkit.part import Part
-from nlpkit.recipe import Recipe, sections
+from nlpkit.recipe import Recipe, extends, sections
 from nlpkit.recipe.dial import DIALS
 from nlpkit.recipe.sections import Attention, AttentionLayer, Model, Objective, Side, Tokenizer
 from nlpkit.train.settings import Optimizer
@@ -66,23 +67,30 @@ def schema() -> Schema:
     own = by_part[Attention]["properties"]
     own["backend"]["enum"] = ["auto", *registry.names(sections.BACKENDS)]
     own["layers"]["items"] = by_part[AttentionLayer]
-    plain = Recipe.model_json_schema()["properties"]
-    properties = {
-        name: {**special.get(name, plain[name]), "description": field.description}
-        for name, field in Recipe.model_fields.items()
+    special |= {name: plain for name, plain in _plain().items() if name not in special}
+    described = {name: {"description": f.description} for name, f in Recipe.model_fields.items()}
+    whole = {
+        "properties": {name: special[name] | about for name, about in described.items()},
+        "required": ["name", "data", "objective"],
+        # Whether a tokenizer is needed is the objective's affair.
+        "anyOf": [{"required": ["model"]}, {"required": ["init_from"]}],
+        # The length of training may be decided by the size of the model.
+        "if": _with("model", {"anyOf": [_with(name, _NOT_NULL) for name in DIALS]}),
+        "else": _with("train", {"anyOf": lengths}),
     }
+    special |= _parts_of_sections(special, by_part, objectives)
     return {
         "$schema": _DIALECT,
         "title": "nlpkit recipe",
         "type": "object",
-        "properties": properties,
-        "required": ["name", "data", "objective"],
-        # Whether a tokenizer is needed is the objective's affair.
-        "anyOf": [{"required": ["model"]}, {"required": ["init_from"]}],
+        "properties": described,
         "additionalProperties": False,
-        # The length of training may be decided by the size of the model.
-        "if": _with("model", {"anyOf": [_with(name, _NOT_NULL) for name in DIALS]}),
-        "else": _with("train", {"anyOf": lengths}),
+        "if": {
+            "required": [extends.KEY],
+            "not": {"properties": {extends.KEY: {"const": None}}},
+        },
+        "then": {"properties": {name: special[name] | about for name, about in described.items()}},
+        "else": whole,
         "$defs": defs,
     }
 
@@ -90,6 +98,53 @@ def schema() -> Schema:
 def _with(name: str, described: Schema) -> Schema:
     """Return the schema of a mapping that has a setting, and this one."""
     return {"properties": {name: {"description": name, **described}}, "required": [name]}
+
+
+def _plain() -> dict[str, Schema]:
+    """Return the schemas of the settings that are in no section."""
+    return dict(Recipe.model_json_schema()["properties"])
+
+
+def _parts_of_sections(
+    whole: dict[str, Schema], by_part: Mapping[Any, Schema], objectives: Schema
+) -> dict[str, Schema]:
+    """Return the sections of a recipe that builds on another one, which may say the rest."""
+    objective = _loose(by_part[Objective], Objective.KEY)
+    loose = {
+        "model": _loose(by_part[Model], Model.KEY),
+        "attention": _loose(by_part[Attention], Attention.KEY),
+        "objective": {"if": {"type": "array"}, "then": objectives, "else": objective},
+    }
+    tokenizer = _loose(by_part[Tokenizer], Tokenizer.KEY)
+    side = _loose(by_part[Side], Side.KEY)
+    sides = {name: side | {"description": tokenizer["properties"][name]["description"]}
+             for name in ("source", "target")}  # fmt: skip
+    loose["tokenizer"] = tokenizer | {"properties": tokenizer["properties"] | sides}
+    for name in sections.FIXED:
+        section = whole[name]["anyOf"][0] if name == "lora" else whole[name]  # or null
+        loose[name] = {key: section[key] for key in ("type", "properties", "additionalProperties")}
+    optimizer = by_part[Optimizer]
+    about = {"description": loose["train"]["properties"]["optimizer"]["description"]}
+    either = optimizer | {"else": _loose(optimizer["else"], Optimizer.KEY)} | about
+    train = loose["train"]
+    loose["train"] = train | {"properties": train["properties"] | {"optimizer": either}}
+    return {name: {"if": {"type": "null"}, "else": part} for name, part in loose.items()}
+
+
+def _loose(section: Schema, key: str) -> Schema:
+    """Return the section of a part without what it must hold: a base may say that.
+
+    Where the part is not named, it may hold the settings of any.
+    """
+    rules = [rule for rule in section["allOf"] if "then" in rule]
+    names = {name for rule in rules for name in rule["then"]["properties"]}
+    return {
+        "type": "object",
+        "properties": section["properties"],
+        "allOf": [{"if": rule["if"], "then": rule["then"] | {"required": []}} for rule in rules],
+        "if": {"required": [key]},
+        "else": {"propertyNames": {"enum": sorted({*names, *section["properties"]})}},
+    }
 
 
 def _configs(part: type[Part]) -> dict[str, type[FrozenConfig]]:

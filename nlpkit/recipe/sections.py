@@ -260,7 +260,7 @@ def known(root: type[FrozenConfig], data: Any) -> dict[Path, dict[str, FieldInfo
             found[path] = fields
             for key, field in fields.items():
                 fixed = not path and key in FIXED
-                inner = [fixed_config(key)] if fixed else _configs(field.annotation)
+                inner = [fixed_config(key)] if fixed else config_classes(field.annotation)
                 if inner:
                     visit((*path, key), value.get(key) or {}, inner)
 
@@ -280,10 +280,11 @@ def _fields(config: type[FrozenConfig], value: dict[str, Any]) -> dict[str, Fiel
     return own | {name: field for name, field in settings.items() if not field.exclude}
 
 
-def _configs(annotation: Any) -> list[type[FrozenConfig]]:
+def config_classes(annotation: Any) -> list[type[FrozenConfig]]:
+    """Return the classes of settings in the type of a field."""
     if isinstance(annotation, type) and issubclass(annotation, FrozenConfig):
         return [annotation]
-    return [config for inner in get_args(annotation) for config in _configs(inner)]
+    return [config for inner in get_args(annotation) for config in config_classes(inner)]
 
 
 def is_free(field: FieldInfo) -> bool:

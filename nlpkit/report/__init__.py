@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from nlpkit.checkpoints.run_directory import seed_runs
+from nlpkit.checkpoints.run_directory import RECIPE, runs_inside, seed_runs
 from nlpkit.disk import name_path_in_errors
-from nlpkit.errors import UsageError
+from nlpkit.errors import FileError, UsageError
 from nlpkit.report import page, svg
 from nlpkit.report.history import History
 from nlpkit.report.history import read as read_history
@@ -28,10 +28,42 @@ _WIDE = 30.0
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 
-def write(runs: Sequence[Path], out: Path | None = None) -> Path:
+def read(runs: Sequence[Path], *, may_be_empty: bool = False) -> list[History]:
+    """Return the histories of runs; a folder of runs stands for those inside.
+
+    Raises:
+        FileError: a directory is neither, or is damaged; or a run has no step yet, which is left
+            out inside of a folder, or with `may_be_empty` returned, too.
+    """
+    found = []
+    inside = {run: of_folder(run) for run in runs}
+    paths = [path for run in runs for path in (inside[run] or [run])]
+    labels = _labels(paths)
+    if len(runs) == 1 and inside[runs[0]]:
+        labels = [_UNPRINTABLE.sub("\ufffd", str(path.relative_to(runs[0]))) for path in paths]
+    for path, label in zip(paths, labels, strict=True):
+        history = read_history(path, label, may_be_empty=may_be_empty or path not in runs)
+        if may_be_empty or history.last_step:
+            found.append(history)
+    if not found:
+        raise FileError(f"{runs[0]}: nothing to report yet: no run in it has made a step")
+    return found
+
+
+def of_folder(path: Path) -> list[Path]:
+    """Return the runs in a folder of a grid or of seeds; none of what is a run itself."""
+    if seeds := seed_runs(path):
+        return [run for _, run in seeds]
+    return [] if (path / RECIPE).is_file() else runs_inside(path)
+
+
+def write(
+    runs: Sequence[Path], out: Path | None = None, histories: Sequence[History] | None = None
+) -> Path:
     """Write the report on the run directories `runs`; return its path.
 
     Without `out` it is `RUN/report.html`, or `report.html` here if there are several runs.
+    `histories` are those of the runs, if they were read before.
 
     Raises:
         FileError: a directory is not a run, has no step yet or is damaged; `out` is unwritable.
@@ -43,8 +75,7 @@ def write(runs: Sequence[Path], out: Path | None = None) -> Path:
     ending = out.suffix.lower()
     if ending not in ENDINGS:
         raise UsageError(f"{out}: a report ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
-    runs = [path for run in runs for path in ([path for _, path in seed_runs(run)] or [run])]
-    histories = [read_history(run, label) for run, label in zip(runs, _labels(runs), strict=True)]
+    histories = read(runs) if histories is None else histories
     charts = make_charts(histories)
     labels = [history.label for history in histories]
     if ending == ".html":

@@ -52,6 +52,13 @@ class History:
     spent: float = 0.0
 
     @property
+    def state(self) -> str:
+        """`finished`, `diverged` or `not finished`."""
+        if self.status.get("finished"):
+            return "finished"
+        return "diverged" if self.status.get("diverged") else "not finished"
+
+    @property
     def last_step(self) -> int:
         """The last step in metrics.jsonl."""
         return max([0, *self.columns["step"][-1:].astype(int).tolist(), *self.evaluations])
@@ -116,18 +123,19 @@ def first_difference(
     return (int(steps[differs.argmax()]) if differs.any() else None), len(steps)
 
 
-def read(path: Path, label: str) -> History:
+def read(path: Path, label: str, *, may_be_empty: bool = False) -> History:
     """Return the history of a run directory.
 
     Raises:
-        FileError: it is not a run directory, has no step yet, or has an unreadable file.
+        FileError: it is not a run directory, has an unreadable file, or has no step yet and
+            `may_be_empty` is False.
     """
     if not path.is_dir():
         raise FileError(f"{path}: no such run directory")
     if not (path / RECIPE).is_file():
         raise FileError(f"{path}: not a run directory: it has no {RECIPE}")
     records, half_lines = _records(path / METRICS)
-    if not records:
+    if not records and not may_be_empty:
         raise FileError(f"{path}: nothing to report yet: no step is in {METRICS}")
     status = RunDirectory(path).status()
     if not isinstance(status, dict):

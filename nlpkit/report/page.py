@@ -97,15 +97,15 @@ def _facts(histories: Sequence[History]) -> str:
 
 def _facts_of(history: History) -> dict[str, str]:
     columns, status = history.columns, dict(history.status)
-    finished, budget = status.pop("finished", None), status.pop("budget_seconds", None)
+    budget = status.pop("budget_seconds", None)
     # Recipes with a length in epochs have null; older runs have `steps` only in the recipe.
     planned = status.pop("steps", None) or history.settings.get("train.steps", "?")
-    for shown_elsewhere in ("step", "data", "finite"):
+    for shown_elsewhere in ("finished", "step", "data", "finite", "diverged"):
         status.pop(shown_elsewhere, None)
     entropy = status.pop("held_out_unigram_entropy", None)
     facts = {
         "directory": str(history.path),
-        "state": "finished" if finished else "not finished",
+        "state": history.state,
         "steps": f"{history.last_step:,} of {planned} planned",
     }
     if isinstance(budget, int | float):

@@ -104,6 +104,8 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
     config = resolved.recipe.data
     cache = cache_directory(config.cache, run_path / "cache", callbacks.note)
     train_inputs, valid_inputs = corpus.resolve(config, resolved.base, cache, callbacks.should_stop)
+    for note in (note for entry in (*train_inputs, *valid_inputs) for note in entry.notes):
+        callbacks.note(f"data: {note}")
     if both := data_files.in_both(train_inputs, valid_inputs):
         callbacks.note(
             f"data.valid: {shown(both)}: also in data.train; the held-out loss is not that of "

@@ -55,7 +55,9 @@ def find(
                 named = [Path.cwd() / file["name"], base / file["name"]]
                 candidates = [Path(file["path"]), moved, *named]
                 paths.append(_unchanged(file, candidates, run, cache, stop))
-            sources.append({"files": paths, "format": files[0]["format"]})
+            forms = {file["format"] for file in files}
+            # Those of a directory may have several formats, which their endings tell.
+            sources.append({"files": paths, "format": forms.pop() if len(forms) == 1 else None})
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"{run / DATA_FILES}: not a record of files: {error!r}") from error
     return sources

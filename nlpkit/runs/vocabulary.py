@@ -169,17 +169,21 @@ def _trained(
     `side` is 0 for the sources alone, 1 for the targets alone.
     """
     assert section.kind is not None
-    key = {
-        "kind": section.kind,
-        "config": section.config.model_dump(),
-        "files": [
-            [content_hash(file, cache / "hashes", callbacks.should_stop), file.format]
-            for entry in inputs
-            for file in entry.files
-        ],
-        "data": resolved.recipe.data.model_dump(include={"text_key", "line_break", "on_error"}),
-        "part": [which, resolved.recipe.data.valid_fraction],
-    } | ({"grown from": old[1].fingerprint()} if old else {})
+    key = (
+        {
+            "kind": section.kind,
+            "config": section.config.model_dump(),
+            "files": [
+                [content_hash(file, cache / "hashes", callbacks.should_stop), file.format]
+                for entry in inputs
+                for file in entry.files
+            ],
+            "data": resolved.recipe.data.model_dump(include={"text_key", "line_break", "on_error"}),
+            "part": [which, resolved.recipe.data.valid_fraction],
+        }
+        | _own_keys(resolved, inputs)
+        | ({"grown from": old[1].fingerprint()} if old else {})
+    )
     if side is not None:
         first = resolved.recipe.objective[0]
         key["side"] = [side, first.name, first.config.model_dump(mode="json")]
@@ -216,6 +220,14 @@ def _trained(
     return tokenizer
 
 
+def _own_keys(resolved: Resolved, inputs: list[corpus.Input]) -> dict[str, object]:
+    """Return what else decides the texts, by names that keys of earlier versions do not have."""
+    data = resolved.recipe.data
+    keys = [file.text_key for entry in inputs for file in entry.files]
+    found: dict[str, object] = {"text_keys": keys} if any(keys) else {}
+    return found | ({"rows": [data.rows, data.history]} if data.rows is not None else {})
+
+
 def _texts(
     resolved: Resolved,
     inputs: list[corpus.Input],
@@ -227,7 +239,8 @@ def _texts(
     config, (first, *_) = resolved.recipe.data, resolved.recipe.objective
     objective = registry.load("objectives", first.name).Objective
     found = {file.format for entry in inputs for file in entry.files}
-    if issubclass(objective, Task) and not found & {*formats.DOCUMENT_FORMATS}:
+    are_rows = config.rows is not None or not found & {*formats.DOCUMENT_FORMATS}
+    if issubclass(objective, Task) and are_rows:
         columns = objective.named_columns(first.config)
         for row in read_rows(inputs, config, columns, counts, which, callbacks):
             counts.documents += 1

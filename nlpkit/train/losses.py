@@ -1,9 +1,14 @@
-"""Sums losses over batches and processes; each term is averaged over its own targets."""
+"""Sums losses over batches and processes; each term is averaged over its own targets.
+
+The sums of the batches stay on the device until they are reduced, once a step: to read a number of
+a GPU is to wait for it.
+"""
 
 from collections.abc import Sequence
 
 import torch
 from accelerate import Accelerator
+from torch import Tensor
 
 from nlpkit.objectives.contract import Loss
 
@@ -12,8 +17,8 @@ class LossSums:
     """The loss sum and the number of targets of each term and of each part, over batches."""
 
     def __init__(self) -> None:
-        self.terms: dict[str, tuple[float, float]] = {}
-        self.parts: dict[str, tuple[float, float]] = {}
+        self.terms: dict[str, tuple[float | Tensor, float]] = {}
+        self.parts: dict[str, tuple[float | Tensor, float]] = {}
         self.weights: dict[str, float] = {}
         self.text_terms: set[str] = set()  # terms whose targets are tokens
 
@@ -26,10 +31,10 @@ class LossSums:
             self.weights[name] = term.weight
             if term.of_text:
                 self.text_terms.add(name)
-            term_sum = float(term.loss_sum.detach()) if counted else 0.0
+            term_sum = _exact(term.loss_sum) if counted else 0.0
             _add(self.terms, name, term_sum, term.num_targets if counted else 0)
         for name, (total, number) in loss.parts.items():
-            _add(self.parts, name, float(total) if counted else 0.0, number if counted else 0)
+            _add(self.parts, name, _exact(total) if counted else 0.0, number if counted else 0)
 
     def reduce(self, accelerator: Accelerator) -> None:
         """Replace the sums by sums over all processes."""
@@ -43,7 +48,7 @@ class LossSums:
     def mean(self) -> float:
         """The minimized loss: the weighted sum of the terms' means over their targets."""
         return sum(
-            self.weights[name] * (total / number)
+            self.weights[name] * (float(total) / number)
             for name, (total, number) in self.terms.items()
             if number
         )
@@ -51,7 +56,7 @@ class LossSums:
     @property
     def means(self) -> dict[str, float | None]:
         """The mean of each part; None for a part without targets."""
-        return {name: total / n if n else None for name, (total, n) in self.parts.items()}
+        return {name: float(total) / n if n else None for name, (total, n) in self.parts.items()}
 
     @property
     def num_targets(self) -> int:
@@ -62,17 +67,32 @@ class LossSums:
     def text(self) -> tuple[float, float]:
         """The loss sum in nats over targets that are tokens, and the number of these targets."""
         terms = [self.terms[name] for name in self.text_terms]
-        return sum(total for total, _ in terms), sum(number for _, number in terms)
+        return sum(float(total) for total, _ in terms), sum(number for _, number in terms)
 
 
-def _add(sums: dict[str, tuple[float, float]], name: str, total: float, number: float) -> None:
+def _exact(total: float | Tensor) -> float | Tensor:
+    """Return a sum with 64 bits; MPS has none, and no tensor of it stays."""
+    if not isinstance(total, Tensor) or total.device.type == "mps":
+        return float(total)
+    return total.detach().double()
+
+
+def _add(
+    sums: dict[str, tuple[float | Tensor, float]], name: str, total: float | Tensor, number: float
+) -> None:
     before = sums.get(name, (0.0, 0.0))
     sums[name] = before[0] + total, before[1] + number
 
 
-def reduced(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
+def reduced(accelerator: Accelerator, values: Sequence[float | Tensor]) -> list[float]:
     """Return the sums of these numbers over all processes."""
-    if accelerator.num_processes == 1:
-        return [float(value) for value in values]
-    tensor = torch.tensor([float(v) for v in values], dtype=torch.float64)
-    return accelerator.reduce(tensor.to(accelerator.device), "sum").tolist()
+    known = [0.0 if isinstance(value, Tensor) else float(value) for value in values]
+    tensors = {place: each for place, each in enumerate(values) if isinstance(each, Tensor)}
+    if accelerator.num_processes == 1 and not tensors:
+        return known
+    flat = torch.tensor(known, dtype=torch.float64).to(accelerator.device)
+    for place, tensor in tensors.items():
+        flat[place] = tensor
+    if accelerator.num_processes > 1:
+        flat = accelerator.reduce(flat, "sum")
+    return flat.tolist()

@@ -5,66 +5,26 @@ A row is a question: `id`, `title`, `context`, `question`, `answers` (a list of 
 the question's object.
 """
 
-import json
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from json import decoder, scanner
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nlpkit.data.lines import TextFile, lines
+from nlpkit.data.lines import TextFile
+from nlpkit.data.readers import _located
 from nlpkit.data.readers.contract import Values
-from nlpkit.data.records import Counts, RowError, decode, kind_of, wrong_character
+from nlpkit.data.records import Counts, RowError, kind_of, wrong_character
 from nlpkit.errors import DataError
 
 ENDINGS = (".squad.json", ".squad")
 FILES = ("rows",)
 INSIDE = ""
-_PLACE = "\0place"  # key of the character at which an object begins
-
-
-class _Located(json.JSONDecoder):
-    """A decoder whose objects hold the place at which they begin."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parse_object: Callable[..., Any] = _object
-        # The scanner in C calls no `parse_object`.
-        self.scan_once = scanner.py_make_scanner(self)  # type: ignore[attr-defined]
-
-
-def _object(text_and_end: tuple[str, int], *arguments: Any) -> tuple[dict[str, Any], int]:
-    parse = decoder.JSONObject  # type: ignore[attr-defined]
-    found, end = parse(text_and_end, *arguments)
-    return {**found, _PLACE: text_and_end[1] - 1}, end
+_PLACE = _located.PLACE
 
 
 def rows(
     file: TextFile, columns: Sequence[str], counts: Counts
 ) -> Iterator[tuple[int, Values | RowError]]:
     """Yield the questions; raise `DataError` if the file is not in this form."""
-    texts = []
-    for number, raw in enumerate(lines(file), 1):
-        try:
-            texts.append(decode(raw))
-        except RowError as error:
-            raise DataError(f"{file.name}:{number}: {error.what}") from error
-    counts.lines += len(texts)
-    text = "\n".join(texts)
-    starts = [0]
-    for each in texts:
-        starts.append(starts[-1] + len(each) + 1)
-    try:
-        content = _Located().decode(text)
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{file.name}:{error.lineno}: broken JSON at column {error.colno}: {error.msg}"
-        ) from error
-    except RecursionError as error:
-        raise DataError(f"{file.name}: broken JSON: nested too deeply") from error
-
-    def line_of(entry: Mapping[str, Any]) -> int:
-        return bisect_right(starts, int(entry[_PLACE]))
-
+    content, line_of = _located.read(file, counts)
     if not isinstance(content, dict):
         raise DataError(f"{file.name}:1: {kind_of(content)}, not an object with data")
     try:

@@ -1,0 +1,104 @@
+"""Rows that lie in lists inside of the values that a reader yields: questions of a text, turns.
+
+`data.rows` is the path to the list: a dot between its steps, and each list on the way is gone
+through. A row has the values of its entry and, where it has none of that name, of the objects
+around it. Entries of an array that is no list of rows have its numbers as names: 0, 1, ….
+Lists that belong together, entry by entry, are one last step: `questions+options+answers`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from nlpkit.data.records import RowError, kind_of, no_such
+from nlpkit.plural import number_of
+
+BEFORE = "before"  # the column of the entries of the list that come before the row's
+Values = dict[str, Any]
+
+
+class Located(dict[str, Any]):
+    """An object that knows the line at which it begins."""
+
+    line = 0
+
+
+def expanded(
+    read: Iterable[tuple[int, Values | RowError]], path: str | None, history: int | None
+) -> Iterator[tuple[int, Values | RowError]]:
+    """Yield the line and the values of the rows at `path`; without a path, those that are read.
+
+    With `history` a row has up to so many entries before it as `before`; the first of a list, which
+    has none, is no row.
+    """
+    if path is None:
+        yield from read
+        return
+    steps = path.split(".")
+    for line, values in read:
+        if isinstance(values, RowError):
+            yield line, values
+            continue
+        try:
+            for found in _rows(values, steps, {}, history):
+                yield found.line or line, dict(found)
+        except RowError as error:
+            yield line, RowError(f"data.rows: {path}: {error.what}")
+
+
+def _rows(
+    value: Any, steps: list[str], around: Mapping[str, Any], history: int | None
+) -> Iterator[Located]:
+    """Yield the rows below a value; `around` are the values of the objects around it."""
+    step, *later = steps
+    named = _named(value)
+    line = getattr(value, "line", 0)
+    names = step.split("+") if not later else [step]
+    for name in names:
+        if name not in named:
+            raise RowError(no_such(name, list(named)))
+    around = {**around, **{name: each for name, each in named.items() if name not in names}}
+    lists = [named[name] for name in names]
+    if len(names) > 1:
+        entries: list[Any] = [dict(zip(names, each, strict=True)) for each in _pairs(names, lists)]
+    elif isinstance(lists[0], list):
+        entries = lists[0]
+    else:
+        entries = [lists[0]]
+    for number, entry in enumerate(entries):
+        if later:
+            yield from _rows(entry, later, around, history)
+        elif number or history is None:
+            row = _row(entry, step, around, line)
+            if history is not None:
+                row[BEFORE] = entries[max(number - history, 0) : number]
+            yield row
+
+
+def _row(entry: Any, step: str, around: Mapping[str, Any], line: int) -> Located:
+    own = _named(entry) if isinstance(entry, (dict, list)) else {step: entry}
+    row = Located({**around, **own})
+    row.line = getattr(entry, "line", line)
+    return row
+
+
+def _named(value: Any) -> Mapping[str, Any]:
+    """Return the values of an object, or of an array by their numbers."""
+    if isinstance(value, list):
+        return {str(number): entry for number, entry in enumerate(value)}
+    if not isinstance(value, dict):
+        raise RowError(f"{kind_of(value)}, not an object or an array")
+    return value
+
+
+def _pairs(names: list[str], lists: list[Any]) -> Iterator[tuple[Any, ...]]:
+    for name, each in zip(names, lists, strict=True):
+        if not isinstance(each, list):
+            raise RowError(f'"{name}" is {kind_of(each)}, not an array')
+    sizes = {len(each) for each in lists}
+    if len(sizes) > 1:
+        what = ", ".join(
+            f'"{name}" has {number_of(len(each), "entries")}'
+            for name, each in zip(names, lists, strict=True)
+        )
+        raise RowError(f"{what}; one of each belongs together")
+    yield from zip(*lists, strict=True)

@@ -1,0 +1,40 @@
+"""Rows of Arrow files (streams, as the datasets library saves them, or random access files).
+
+Read batch by batch, memory-mapped: `pip install nlpkit[arrow]`. A row's line is its number.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from nlpkit.data.lines import TextFile
+from nlpkit.data.readers import _arrow
+from nlpkit.data.readers.contract import Values
+from nlpkit.data.records import Counts, RowError
+
+ENDINGS = (".arrow", ".feather")
+FILES = ("rows",)
+INSIDE = ""
+_FILE_MAGIC = b"ARROW1"  # what a file begins with that is no stream
+
+
+def rows(
+    file: TextFile, columns: Sequence[str], counts: Counts
+) -> Iterator[tuple[int, Values | RowError]]:
+    """Yield the rows; raise `DataError` for a damaged file, `UsageError` without pyarrow."""
+    package = _arrow.pyarrow(file)
+    from pyarrow import ipc
+
+    with _arrow.errors(file, package), package.memory_map(file.path) as source:
+        if source.read(len(_FILE_MAGIC)) == _FILE_MAGIC:
+            table = ipc.open_file(source)
+            batches = map(table.get_batch, range(table.num_record_batches))
+        else:
+            source.seek(0)
+            table = ipc.open_stream(source)
+            batches = iter(table)
+        chosen = _arrow.wanted(columns, table.schema.names)
+        parts = (
+            (batch if chosen is None else batch.select(chosen)).slice(start, _arrow.AT_ONCE)
+            for batch in batches
+            for start in range(0, batch.num_rows, _arrow.AT_ONCE)
+        )
+        yield from _arrow.rows(parts, counts)

@@ -1,0 +1,27 @@
+"""Rows of parquet files, read batch by batch: `pip install nlpkit[arrow]`.
+
+A row's line is its number. Only the columns that the recipe names are read.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from nlpkit.data.lines import TextFile
+from nlpkit.data.readers import _arrow
+from nlpkit.data.readers.contract import Values
+from nlpkit.data.records import Counts, RowError
+
+ENDINGS = (".parquet",)
+FILES = ("rows",)
+INSIDE = ""
+
+
+def rows(
+    file: TextFile, columns: Sequence[str], counts: Counts
+) -> Iterator[tuple[int, Values | RowError]]:
+    """Yield the rows; raise `DataError` for a damaged file, `UsageError` without pyarrow."""
+    package = _arrow.pyarrow(file)
+    from pyarrow import parquet
+
+    with _arrow.errors(file, package), parquet.ParquetFile(file.path) as opened:
+        chosen = _arrow.wanted(columns, opened.schema_arrow.names)
+        yield from _arrow.rows(opened.iter_batches(_arrow.AT_ONCE, columns=chosen), counts)

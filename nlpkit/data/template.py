@@ -1,0 +1,186 @@
+"""Texts made of the values of a row: a column, a path into nested values, or a template.
+
+A path has a dot between its steps: `target.span1_text`, `answers.0.text`. A step into a list that
+is no number is taken by each entry: `choices.text` is a list of texts. A column whose whole name
+is the path comes first.
+A template is a text with `{COLUMN}`, where COLUMN is a path; `{{` and `}}` are braces.
+`{COLUMN:SEPARATOR}` joins the texts of a list, such as the lines of a dialogue.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, PlainValidator
+
+from nlpkit.data.records import RowError, kind_of, no_such, wrong_character
+from nlpkit.errors import UsageError
+from nlpkit.plural import number_of
+
+_FIELD = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
+_INDEX = re.compile("-?[0-9]+")
+
+
+def is_template(text: str) -> bool:
+    """Return whether a setting is a template, not the name of a column."""
+    return "{" in text or "}" in text
+
+
+def problem(text: str) -> str | None:
+    """Return what is wrong with a template; None for the name of a column."""
+    if not is_template(text):
+        return None
+    rest = _FIELD.sub("", text)
+    for brace, name in (("{", "opened and not closed"), ("}", "closed and not opened")):
+        if brace in rest:
+            return f"has a single brace, {name} in {text!r}; {{{{ and }}}} are braces"
+    if not fields(text):
+        return "it names no column; {COLUMN} is a value of the row"
+    if not all(field.partition(":")[0] for field in fields(text)):
+        return "{} names no column; {COLUMN} is a value of the row"
+    return None
+
+
+def check_option(option: str, text: str | None) -> None:
+    """Raise `UsageError` for an option of the command line that is no column and no template."""
+    if text is not None and (what := problem(text) if text else "is empty"):
+        raise UsageError(f"{option}: {what}")
+
+
+def _checked(text: str) -> str:
+    if what := problem(text):
+        raise ValueError(what)
+    return text
+
+
+# A setting that is the name of a column, a path or a template.
+TextOf = Annotated[str, AfterValidator(_checked), Field(min_length=1)]
+
+
+DELIMITER = "[SEP]"  # in a template of a task that reads several texts, the family's delimiter
+
+
+def _checked_texts(value: object) -> str | list[str]:
+    given = value if isinstance(value, list) else [value]
+    texts = [_checked(text) for text in given if isinstance(text, str) and text]
+    if not texts or len(texts) < len(given):
+        raise ValueError("needs a column, a template or a list of them")
+    return texts if isinstance(value, list) else texts[0]
+
+
+# The same, or a list of them; texts that stand apart, as those of a template with [SEP] do.
+TextsOf = Annotated[
+    str | list[str], PlainValidator(_checked_texts, json_schema_input_type=str | list[str])
+]
+
+
+def apart(text: str | list[str]) -> list[str]:
+    """Return the columns and templates of the texts that stand apart."""
+    if isinstance(text, list):
+        return text
+    return text.split(DELIMITER) if is_template(text) else [text]
+
+
+def fields(text: str) -> list[str]:
+    """Return what stands between braces, each once; of the name of a column, the name."""
+    if not is_template(text):
+        return [text]
+    found = [match[1] for match in _FIELD.finditer(text) if match[1] is not None]
+    return list(dict.fromkeys(found))
+
+
+def columns(*texts: str) -> tuple[str, ...]:
+    """Return the columns, or paths, that settings name, each once."""
+    names = [
+        field.partition(":")[0] if is_template(text) else field
+        for text in texts
+        for field in fields(text)
+    ]
+    return tuple(dict.fromkeys(names))
+
+
+def as_template(text: str | Sequence[str], separator: str = "\n") -> str:
+    """Return a template for the name of a column, or for several, which are joined."""
+    if isinstance(text, str):
+        return text if is_template(text) else f"{{{text}}}"
+    return separator.join(map(as_template, text))
+
+
+def value_at(values: Mapping[str, Any], path: str) -> Any:
+    """Return the value of a column or at a path; raise `RowError` if there is none."""
+    if path in values or "." not in path:
+        if path not in values:
+            raise RowError(no_such(path, list(values)))
+        return values[path]
+    found: Any = values
+    done = ""
+    for step in path.split("."):
+        found = _step(found, step, done)
+        done = f"{done}.{step}" if done else step
+    return found
+
+
+def _step(value: Any, step: str, done: str) -> Any:
+    """Return what a step leads to; `done` is the path so far."""
+    where = f'"{done}": ' if done else ""
+    if isinstance(value, Mapping):
+        if step not in value:
+            raise RowError(where + no_such(step, list(value)))
+        return value[step]
+    if isinstance(value, list) and _INDEX.fullmatch(step):
+        if not -len(value) <= int(step) < len(value):
+            raise RowError(f"{where}no entry {step}; it has {number_of(len(value), 'entries')}")
+        return value[int(step)]
+    if isinstance(value, list):
+        return [_step(entry, step, f"{done}.{number}") for number, entry in enumerate(value)]
+    raise RowError(f'{where}{kind_of(value)}, which has no "{step}"')
+
+
+def written(value: object, name: str) -> str:
+    """Return a text or a number as text; raise `RowError` if it is neither.
+
+    A whole number has no decimal point: 2.0 is `2`.
+    """
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        how = f'; {{{name}:, }} joins its texts with ", "' if isinstance(value, list) else ""
+        raise RowError(f'"{name}" is {kind_of(value)}, neither text nor a number{how}')
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
+
+
+def fill(
+    template: str, values: Mapping[str, Any], write: Callable[[object, str], str] = written
+) -> str:
+    """Return the template with the values of a row; raise `RowError`.
+
+    `write` makes the text of a value, given its name.
+    """
+
+    def replaced(match: re.Match[str]) -> str:
+        return match[0][0] if match[1] is None else _text_of_field(values, match[1], write)
+
+    text = _FIELD.sub(replaced, template)
+    if wrong := wrong_character(text):
+        raise RowError(f"character {wrong[0] + 1} of {template!r} is {wrong[1]}")
+    return text
+
+
+def check(text: str, values: Mapping[str, Any]) -> None:
+    """Raise `RowError` if a row lacks a column of a setting."""
+    for field in fields(text):
+        value_at(values, _parts(values, field)[0] if is_template(text) else field)
+
+
+def _parts(values: Mapping[str, Any], field: str) -> tuple[str, str | None]:
+    """Return the column of a field, and what joins a list; a column may have a colon."""
+    name, colon, separator = field.partition(":")
+    return (field, None) if field in values or not colon else (name, separator)
+
+
+def _text_of_field(
+    values: Mapping[str, Any], field: str, write: Callable[[object, str], str]
+) -> str:
+    name, separator = _parts(values, field)
+    value = value_at(values, name)
+    if isinstance(value, list) and separator is not None:
+        return separator.join(write(entry, f"{name}.{n}") for n, entry in enumerate(value))
+    return write(value, name)

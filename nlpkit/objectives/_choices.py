@@ -1,0 +1,158 @@
+"""What the labels of rows stand for: the names of classes, or the texts of answers.
+
+`choices` is a mapping, `{entailment: 蕴含, neutral: 中立, "-": null}`, from what a column has to
+what it means; rows whose value means null are left out, and counted. A list is what the numbers
+from 0 mean, `[差评, 好评]`; its texts are read, too. `as` settings say what names an option of a
+row: its number from 0, its text, or a list of names, `[A, B, C, D]`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import PlainValidator
+
+from nlpkit.data.items import Row
+from nlpkit.data.records import LeftOut
+from nlpkit.data.template import written
+from nlpkit.objectives._task import RowError, kind_of
+from nlpkit.registry import suggest
+
+_SHOWN = 10
+_LONGEST = 40  # characters of a value in a message
+_NUMBER = re.compile("0|[1-9][0-9]{0,8}")
+
+
+def _key(value: object) -> str:
+    """Return what a row has as text; in YAML, classes such as 0 and true are no texts."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return written(value, "choices")
+
+
+def _texts(values: Sequence[object], what: str) -> list[str]:
+    for number, value in enumerate(values, 1):
+        if isinstance(value, bool) or not isinstance(value, (str, int)):
+            raise ValueError(f"{what} {number} is {kind_of(value)}, not a text")
+        if value == "":
+            raise ValueError(f"{what} {number} is empty")
+    return [str(value) for value in values]
+
+
+def _validated(value: object) -> dict[str, str | None] | list[str]:
+    if isinstance(value, dict):
+        try:
+            keys = [_key(key) for key in value]
+        except RowError as error:
+            raise ValueError(f"a key {error.what.partition(' is ')[2]}") from error
+        given = [text for text in value.values() if text is not None]
+        if len({*_texts(given, "entry")}) < 2:
+            raise ValueError("names fewer than 2 choices")
+        meant = [None if text is None else str(text) for text in value.values()]
+        return dict(zip(keys, meant, strict=True))
+    if not isinstance(value, list):
+        raise ValueError("needs a list of texts, or a mapping {VALUE: TEXT}")
+    if len(value) < 2:
+        raise ValueError("must have at least 2 entries")
+    texts = _texts(value, "entry")
+    if twice := [text for text in texts if texts.count(text) > 1]:
+        raise ValueError(f"{twice[0]!r} is given twice")
+    return texts
+
+
+_Given = dict[str, str | int | None] | list[str | int]
+Choices = Annotated[
+    dict[str, str | None] | list[str],
+    PlainValidator(_validated, json_schema_input_type=_Given),
+]
+
+
+def _as(value: object) -> str | list[str]:
+    if value in ("number", "text"):
+        return str(value)
+    if isinstance(value, list) and len(value) > 1:
+        return _texts(value, "entry")
+    raise ValueError("needs number, text, or a list of the options' names: [A, B, C, D]")
+
+
+OptionAs = Annotated[
+    str | list[str],
+    PlainValidator(_as, json_schema_input_type=Literal["number", "text"] | list[str | int]),
+]
+
+
+def _short(key: str) -> str:
+    return repr(key if len(key) <= _LONGEST else f"{key[:_LONGEST]}…")
+
+
+def choice_names(choices: dict[str, str | None] | list[str]) -> list[str]:
+    """Return what there is to choose from, in the recipe's order, each once."""
+    texts = choices if isinstance(choices, list) else choices.values()
+    return list(dict.fromkeys(text for text in texts if text is not None))
+
+
+def chosen(row: Row, column: str, choices: dict[str, str | None] | list[str]) -> str:
+    """Return what the value in a column stands for.
+
+    Raises:
+        LeftOut: it stands for null.
+        RowError: `choices` does not have it.
+    """
+    value = row.value(column)
+    if isinstance(value, (list, dict)) or value is None:
+        raise RowError(f'"{column}" is {kind_of(value)}, not a string or a number')
+    key = _key(value)
+    if isinstance(choices, dict):
+        if key not in choices:
+            known = ", ".join(list(choices)[:_SHOWN])
+            raise RowError(
+                f'"{column}" is {_short(key)}, which objective.choices does not have'
+                f"{suggest(key, choices)}; it has: {known} (a value of null leaves rows out)"
+            )
+        if (text := choices[key]) is None:
+            raise LeftOut(f'"{column}" is {key!r}')
+        return text
+    if _NUMBER.fullmatch(key) and int(key) < len(choices):
+        return choices[int(key)]
+    if key in choices:
+        return key
+    known = ", ".join(choices[:_SHOWN])
+    raise RowError(
+        f'"{column}" is {_short(key)}, not an integer from 0 to {len(choices) - 1} nor a text of '
+        f"objective.choices: {known}{suggest(key, choices)}"
+    )
+
+
+def named_option(row: Row, column: str, by: str | list[str], options: Sequence[str]) -> int | None:
+    """Return the index of the option that a column names by its text or by one of the names.
+
+    None where it has its number.
+
+    Raises:
+        RowError: no option, or several, have that name.
+    """
+    if by == "number":
+        return None
+    value = row.value(column)
+    if isinstance(value, (list, dict)) or value is None:
+        raise RowError(f'"{column}" is {kind_of(value)}, not a string or a number')
+    key, known = _key(value), list(options) if isinstance(by, str) else by[: len(options)]
+    if known.count(key) == 1:
+        return known.index(key)
+    what = "none of the options" if key not in known else "the text of several options:"
+    shown = ", ".join(known[:_SHOWN])
+    raise RowError(f'"{column}" is {_short(key)}, {what} {shown}{suggest(key, known)}')
+
+
+def hint(value: object, options: Sequence[str], setting: str) -> str:
+    """Return how a label that is no number can be read, for messages."""
+    if value in options:
+        return f"; objective.{setting}: text reads the text of an option"
+    return f"; objective.{setting}: [A, B, C] reads names" if isinstance(value, str) else ""
+
+
+def target_of(row: Row, column: str, choices: dict[str, str | None] | list[str] | None) -> str:
+    """Return the text of a target that is to be written; raise `RowError`, `LeftOut`."""
+    return row.text(column) if choices is None else chosen(row, column, choices)

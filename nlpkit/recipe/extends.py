@@ -1,0 +1,183 @@
+"""`extends: BASE`: a recipe with the settings of another one, and its own in their place.
+
+Mappings merge; lists and single values, null too, replace. Where a part is another one
+(`family`, `name` or `kind` differs), its mapping replaces the base's, so that no setting of the
+other part remains. `name` and `out` are never taken from a base, whose run would be resumed; the
+name is that of the file. Every value keeps its place, so that mistakes and origins name its file.
+"""
+
+import glob
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nlpkit import registry
+from nlpkit.data import _paths
+from nlpkit.errors import RecipeError
+from nlpkit.recipe import files, yaml
+from nlpkit.recipe.overrides import forget, key_of_short_form
+from nlpkit.recipe.places import Document, Problem
+from nlpkit.recipe.places import Path as KeyPath
+
+KEY = "extends"
+Packaged = Callable[[], Mapping[str, Path]]
+# What says which part a mapping is of, by section; everywhere else it is `_NAMES`.
+_CHOICES = {"tokenizer": ("kind", "path", "source", "target"), "attention": ("kind", "layers")}
+_NAMES = ("family", "name", "kind")
+_OWN = ("name", "out")
+_NOTHING = object()
+
+
+@dataclass(frozen=True)
+class _Level:
+    """One recipe of the chain."""
+
+    document: Document
+    file: Path
+
+
+def complete(document: Document, file: Path, packaged: Packaged) -> Document:
+    """Return the recipe in `file` with all that its bases say, and without `extends`.
+
+    Raises:
+        RecipeError: a base is missing, is no recipe, or is built on itself.
+        FileError: a base cannot be read.
+    """
+    chain = [_Level(document, file.parent.resolve() / file.name)]
+    place = document.place((KEY,))
+    while (base := _base(chain, packaged)) is not None:
+        chain.append(base)
+    for level in chain:
+        _remove(level.document, KEY)
+    if len(chain) == 1:
+        return document
+    for level in chain[1:]:
+        for key in _OWN:
+            _remove(level.document, key)
+        _locate(level.document.data, level.file.parent, file.parent)
+    merged = chain.pop().document
+    while chain:
+        _merge(merged, chain.pop().document)
+    if merged.data.get("name") is None:
+        merged.data["name"] = file.stem
+        merged.places[("name",)] = place
+    return merged
+
+
+def _base(chain: list[_Level], packaged: Packaged) -> _Level | None:
+    """Return the recipe on which the last one of the chain builds, or None."""
+    last = chain[-1]
+    name = last.document.data.get(KEY)
+    place = last.document.place((KEY,))
+
+    def wrong(what: str) -> RecipeError:
+        return RecipeError([str(Problem.at(place, (KEY,), what))])
+
+    if name is None:
+        return None
+    if not isinstance(name, str) or not name:
+        raise wrong("expected a file, or the name of a packaged recipe")
+    folder = Path.cwd() if place.on_command_line else last.file.parent
+    path = folder / _paths.expand(name)
+    if not path.is_file():
+        if path.is_dir():
+            raise wrong(f"{name} is a directory, not a recipe")
+        if name not in packaged():
+            there = path.parent.glob("*.yaml") if path.parent.is_dir() else ()
+            beside = [name.removesuffix(path.name) + each.name for each in there]
+            near = registry.suggest(name, [*packaged(), *sorted(beside)])
+            raise wrong(f"no file {files.shown(path)}, and no packaged recipe {name}{near}")
+        path = packaged()[name]
+    path = path.parent.resolve() / path.name
+    shown = files.shown(path)
+    for number, level in enumerate(chain):
+        if os.path.realpath(level.file) == os.path.realpath(path):
+            names = [files.shown(each.file) for each in chain[number:]]
+            raise wrong(f"a circle: {' → '.join([*names, shown])}")
+    document = yaml.read(yaml.decode(files.read(path, shown), shown), shown, -len(chain))
+    if not isinstance(document.data, dict):
+        raise wrong(f"{shown} has no settings (`key: value`)")
+    return _Level(document, path)
+
+
+def _merge(base: Document, other: Document) -> None:
+    """Put what `other` says over the settings of `base`."""
+    base.data = _over(base, other, (), base.data, other.data)
+    base.problems += other.problems
+
+
+def _over(base: Document, other: Document, path: KeyPath, old: Any, new: Any) -> Any:
+    """Return the value at `path`, with its places in `base`."""
+    if isinstance(new, dict) and isinstance(old, str) and (key := key_of_short_form(path)):
+        old = {key: old}
+        base.places[(*path, key)] = base.places[path]
+    if not (isinstance(old, dict) and isinstance(new, dict)) or _is_another(path, old, new):
+        forget(base, path)
+        of_new = other.places.items()
+        base.places |= {at: place for at, place in of_new if at[: len(path)] == path}
+        return new
+    base.places[path] = other.places[path]
+    merged = dict(old)
+    for key, value in new.items():
+        merged[key] = _over(base, other, (*path, key), old.get(key, _NOTHING), value)
+    return merged
+
+
+def _is_another(path: KeyPath, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Return whether both mappings name a part, and not the same one."""
+    if not path:
+        return False
+    keys = _CHOICES.get(str(path[0]), _NAMES)
+    of_old, of_new = ([key for key in keys if each.get(key) is not None] for each in (old, new))
+    return bool(of_old) and any(
+        key not in of_old or (not isinstance(new[key], dict | list) and new[key] != old[key])
+        for key in of_new
+    )
+
+
+def _remove(document: Document, key: str) -> None:
+    if key in document.data:
+        del document.data[key]
+        forget(document, (key,))
+
+
+def _locate(data: dict[str, Any], folder: Path, home: Path) -> None:
+    """Let the relative paths of a recipe in `folder` name the same files for one in `home`.
+
+    A path is searched in the working directory, then in the folder of the recipe that says it.
+    """
+    if os.path.realpath(folder) == os.path.realpath(home):
+        return
+    if "init_from" in data:
+        data["init_from"] = _located(data["init_from"], folder)
+    tokenizer = data.get("tokenizer")
+    if isinstance(tokenizer, dict):
+        for part in (tokenizer, tokenizer.get("source"), tokenizer.get("target")):
+            if isinstance(part, dict) and "path" in part:
+                part["path"] = _located(part["path"], folder)
+    corpus = data.get("data")
+    if isinstance(corpus, dict):
+        for key in ("train", "valid"):
+            if key in corpus:
+                corpus[key] = _located(corpus[key], folder)
+
+
+def _located(value: Any, folder: Path) -> Any:
+    """Return paths, globs or sources, with `folder` before what is found only there."""
+    if isinstance(value, list):
+        return [_located(each, folder) for each in value]
+    if isinstance(value, dict):
+        return value | ({"files": _located(value["files"], folder)} if "files" in value else {})
+    if not isinstance(value, str) or value == "-" or "\0" in value:
+        return value
+    name = _paths.expand(value)
+    if os.path.isabs(name) or _is_there(name, Path.cwd()) or not _is_there(name, folder):
+        return value
+    before = files.shown(folder)
+    return os.path.join(glob.escape(before) if glob.has_magic(name) else before, name)
+
+
+def _is_there(name: str, folder: Path) -> bool:
+    return os.path.lexists(folder / name) or any(glob.iglob(name, root_dir=folder, recursive=True))

@@ -1,0 +1,259 @@
+"""Tables of the runs of a grid: the settings that differ, and the figures.
+
+The figures of a run are those of its best evaluation, by `train.best_by` of its recipe.
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nlpkit import registry
+from nlpkit.errors import UsageError
+from nlpkit.report import difference
+from nlpkit.report.history import History
+from nlpkit.score import named
+from nlpkit.train.best_evaluation import LOSS
+
+SEED = "seed"
+HELD_OUT = "held_out."
+_OF_EACH_RUN = ("name", "out")
+_LOWER = (f"{HELD_OUT}{LOSS}", f"{HELD_OUT}perplexity", f"{HELD_OUT}bits_per_character", LOSS)
+_MISSING = "–"
+Value = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run: what the settings are that differ, and its figures."""
+
+    run: str
+    path: str
+    state: str
+    settings: dict[str, Any]
+    figures: dict[str, float | None]
+
+    @property
+    def group(self) -> str:
+        """The settings but for the seed, as JSON: equal in runs that only differ in the seed."""
+        return json.dumps({k: v for k, v in self.settings.items() if k != SEED}, sort_keys=True)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Runs with the names of their columns, sorted by the column `sort`."""
+
+    rows: list[Row]
+    settings: list[str]
+    figures: list[str]
+    sort: str
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns, for `cells`."""
+        return ["run", *self.settings, "state", *self.figures]
+
+    def cells(self) -> list[dict[str, Value]]:
+        """Return each run as one value for each column, such as for CSV."""
+        return [
+            {"run": row.run, "state": row.state, **row.figures}
+            | {key: _plain(row.settings.get(key)) for key in self.settings}
+            for row in self.rows
+        ]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs with the same settings but for the seed, and the mean of the figure of the table."""
+
+    settings: dict[str, Any]
+    seeds: list[Any]
+    values: list[float]
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def std(self) -> float | None:
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+
+def table(histories: Sequence[History], sort: str | None = None) -> Table:
+    """Return the table of these runs, sorted by a column: the best figure, or the lowest setting.
+
+    Without `sort` it is the figure that selects the best evaluation.
+
+    Raises:
+        UsageError: there is no column `sort`.
+    """
+    keys = dict.fromkeys(key for history in histories for key in history.settings)
+    differ = [
+        key
+        for key in keys
+        if key not in _OF_EACH_RUN and len({h.settings.get(key) for h in histories}) > 1
+    ]
+    rows = [
+        Row(
+            history.label,
+            str(history.path),
+            history.state,
+            {key: json.loads(history.settings.get(key, "null")) for key in differ},
+            figures(history),
+        )
+        for history in histories
+    ]
+    names = dict.fromkeys(name for row in rows for name in row.figures)
+    shown = [n for n in names if any(row.figures.get(n) is not None for row in rows)]
+    if sort is None:
+        sort = f"{HELD_OUT}{histories[0].best_by}" if histories else LOSS
+        sort = next((name for name in (sort, LOSS, "steps") if name in shown), "run")
+    known = ["run", *differ, "state", *shown]
+    if sort not in known:
+        near = registry.suggest(sort, known) or f"; columns: {', '.join(known)}"
+        raise UsageError(f"--sort {sort}: no such column{near}")
+    rows.sort(key=lambda row: _order(row, sort))
+    return Table(rows, differ, shown, sort)
+
+
+def figures(history: History) -> dict[str, float | None]:
+    """Return the steps and the last training loss of a run, and its best evaluation."""
+    losses = history.columns[LOSS]
+    found: dict[str, float | None] = {"steps": history.last_step}
+    found[LOSS] = float(losses[-1]) if len(losses) else None
+    if history.best is not None:
+        best = history.evaluations[history.best[0]]
+        found["best_step"] = history.best[0]
+        for name in (LOSS, "perplexity", "bits_per_character"):
+            found[f"{HELD_OUT}{name}"] = best.get(name)
+        found |= {f"{HELD_OUT}{name}": value for name, value in best["metrics"].items()}
+    return {name: _finite(value) for name, value in found.items()}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _order(row: Row, sort: str) -> tuple[Any, ...]:
+    """Return the key that sorts a run: what is undefined is last, and runs by their settings."""
+    if sort in ("run", "state"):
+        return ("", getattr(row, sort))
+    value = row.settings[sort] if sort in row.settings else row.figures.get(sort)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value is None, 1, json.dumps(value)
+    return value is None, 0, value if is_lower_better(sort) or sort in row.settings else -value
+
+
+def is_lower_better(figure: str) -> bool:
+    """Return whether the lowest value of a figure is the best one."""
+    if figure in _LOWER or not figure.startswith(HELD_OUT):
+        return True
+    try:
+        return named.lower_is_better(figure.removeprefix(HELD_OUT))
+    except named.WrongScore:  # a score of another version
+        return False
+
+
+def groups(of: Table) -> list[Group]:
+    """Return the runs with equal settings but for the seed, in the order of their means.
+
+    Only finished runs have a value; there are no groups if no two runs differ in the seed alone.
+    """
+    rows: dict[str, list[Row]] = {}
+    for row in of.rows:
+        rows.setdefault(row.group, []).append(row)
+    if len(rows) == len(of.rows) or of.sort not in of.figures:
+        return []
+    found = [
+        Group(
+            {key: value for key, value in members[0].settings.items() if key != SEED},
+            [row.settings[SEED] for row in members if _is_finished(row, of.sort)],
+            _values(members, of.sort),
+        )
+        for members in rows.values()
+    ]
+    sign = 1 if is_lower_better(of.sort) else -1
+    return sorted(found, key=lambda g: (g.mean is None, sign * (g.mean or 0)))
+
+
+def _is_finished(row: Row, figure: str) -> bool:
+    return row.state == "finished" and row.figures.get(figure) is not None
+
+
+def _values(rows: Iterable[Row], figure: str) -> list[float]:
+    """Return a figure of the finished runs."""
+    found = (row.figures.get(figure) for row in rows if _is_finished(row, figure))
+    return [value for value in found if value is not None]
+
+
+def differences(
+    sides: Mapping[str, Sequence[Row]], figure: str
+) -> dict[str, difference.Difference]:
+    """Return the difference of each side to the first one, by its name; sides are equal settings.
+
+    Only finished runs count. A side without any has no difference.
+    """
+    values = {name: _values(rows, figure) for name, rows in sides.items()}
+    first, *others = values
+    return {
+        name: difference.welch(values[first], values[name])
+        for name in others
+        if values[first] and values[name]
+    }
+
+
+def text(of: Table) -> str:
+    """Return the table as aligned text, and that of its groups."""
+    cells = [[shown(row.get(name), name) for name in of.columns] for row in of.cells()]
+    parts = [_aligned([of.columns, *cells])]
+    if found := groups(of):
+        keys = [key for key in of.settings if key != SEED]
+        rows = [
+            [*(shown(_plain(group.settings[key]), key) for key in keys), str(len(group.values)),
+             shown(group.mean, of.sort), shown(group.std, of.sort)]
+            for group in found
+        ]  # fmt: skip
+        parts.append(_aligned([[*keys, "seeds", f"mean {of.sort}", "std"], *rows]))
+    return "\n\n".join(parts)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def shown(value: Value, column: str) -> str:
+    """Return a value as text: figures with four decimals, settings as they are."""
+    if value is None:
+        return _MISSING
+    is_figure = column == LOSS or column.startswith(HELD_OUT)
+    return f"{value:.4f}" if is_figure and isinstance(value, int | float) else str(value)
+
+
+def _plain(value: Any) -> Value:
+    """Return a setting as one value: text, a number, or JSON."""
+    if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool)):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def as_json(of: Table) -> dict[str, Any]:
+    """Return the table and its groups as plain data."""
+    return {
+        "sort": of.sort,
+        "rows": [
+            {"run": row.run, "path": row.path, "state": row.state,
+             "settings": row.settings, "figures": row.figures}
+            for row in of.rows
+        ],
+        "groups": [
+            {"settings": group.settings, "seeds": group.seeds, "values": group.values,
+             "mean": group.mean, "std": group.std}
+            for group in groups(of)
+        ],
+    }  # fmt: skip

@@ -1,0 +1,66 @@
+"""Checks that files have the columns that a recipe names, before torch is loaded.
+
+The first row of the first files of each source is read. What is in the other rows is checked where
+they are read in earnest.
+"""
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from nlpkit import registry
+from nlpkit.data import corpus
+from nlpkit.data.items import read_rows
+from nlpkit.data.lines import TextFile
+from nlpkit.data.records import Counts, RowError
+from nlpkit.errors import DataError
+from nlpkit.objectives._task import Task
+from nlpkit.recipe import Resolved
+
+_FILES = 3  # of a source
+_ROWS = 20  # of a file whose malformed rows are skipped
+_WHOLE = ("json", "squad")  # formats of which the first row is known once the file is read
+_LONG = 4 << 20  # bytes; a longer file of these is not read twice
+
+
+def check(resolved: Resolved) -> None:
+    """Raise `DataError` if a file lacks a column, `FileError` if there is no such file."""
+    config = resolved.recipe.data
+    first = resolved.recipe.objective[0]
+    objective = registry.load("objectives", first.name).Objective
+    for files in corpus.regular_files(config, resolved.base):
+        for file in files[:_FILES]:
+            if file.format in _WHOLE and os.path.getsize(file.path) > _LONG:
+                continue
+            if issubclass(objective, Task):
+                _check_rows(file, config, objective, first.config)
+            elif objective.reads_text:
+                _check_text(file, config)
+
+
+def _check_rows(file: TextFile, config: corpus.Config, task: type[Task], settings: Any) -> None:
+    columns = task.named_columns(settings)
+    rows = read_rows([corpus.Input((file,), 1.0)], config, columns, Counts())
+    mistakes: list[tuple[str, str]] = []
+    for row in islice(rows, 1 if config.on_error == "stop" else _ROWS):
+        try:
+            task.check_columns(settings, row)
+        except RowError as error:
+            mistakes.append((error.what, f"{row.file}:{row.line}: {error.what}"))
+        else:
+            return
+    if mistakes:
+        whats = [what for what, _ in mistakes]
+        raise DataError(max(mistakes, key=lambda each: whats.count(each[0]))[1])
+
+
+def _check_text(file: TextFile, config: corpus.Config) -> None:
+    rows = corpus.rows_in(file, config)
+    if config.on_error == "skip":
+        return
+    documents: Iterator[corpus.Document] = corpus.read(file, config, Counts(), rows=rows)
+    try:
+        next(documents, None)
+    except RowError as error:
+        raise DataError(f"{file.name}:{error.line}: {error.what}") from error
