@@ -105,13 +105,13 @@ def _check_folder(root: Path, axes: Sequence["Axis"], runs: Sequence[GridRun]) -
 
 def _check_surroundings(run: GridRun) -> None:
     """Raise an error if a package or data are missing, or data can be read by one run only."""
-    from nlpkit.data import corpus
+    from nlpkit.runs import columns
 
     _training.check_installed(run.resolved)
     data = run.resolved.recipe.data
     if any("-" in source.files for source in (*data.train, *data.valid)):
         raise UsageError("data: -: stdin can be read by one run only; write it into a file")
-    corpus.check_files(data, run.resolved.base)
+    columns.check(run.resolved)
 
 
 def _train_here(asked: Sweep, runs: Sequence[GridRun], log: "Log") -> None:

@@ -169,7 +169,8 @@ def _located(value: Any, folder: Path) -> Any:
     if isinstance(value, list):
         return [_located(each, folder) for each in value]
     if isinstance(value, dict):
-        return value | ({"files": _located(value["files"], folder)} if "files" in value else {})
+        paths = [key for key in ("files", "hf") if key in value]
+        return value | {key: _located(value[key], folder) for key in paths}
     if not isinstance(value, str) or value == "-" or "\0" in value:
         return value
     name = _paths.expand(value)
