@@ -1,6 +1,7 @@
 """A part of a recipe that is chosen by name: its own settings, and those of the module it names."""
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import (
@@ -62,6 +63,11 @@ class Part(FrozenConfig):
         return {name: field for name, field in cls.model_fields.items() if name != "config"}
 
     @classmethod
+    def own_in(cls, value: Mapping[str, Any]) -> list[str]:
+        """Return the names of `own` that are the recipe's in this section, too."""
+        return list(cls.own())
+
+    @classmethod
     def config_of(cls, value: Any) -> type[FrozenConfig] | None:
         """Return the `Config` of the part that the section `value` names, if there is one."""
         name = value.get(cls.KEY)
@@ -81,7 +87,7 @@ class Part(FrozenConfig):
             raise PydanticCustomError(NAME_ALONE, "expected settings", {"key": key})
         if not isinstance(value, dict) or isinstance(value.get("config"), BaseModel):
             return value
-        own = {key: value[key] for key in cls.own() if key in value}
+        own = {key: value[key] for key in cls.own_in(value) if key in value}
         return {**own, "config": {key: value[key] for key in value if key not in own}}
 
     @field_validator("config", mode="plain", check_fields=False)

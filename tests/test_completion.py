@@ -99,7 +99,7 @@ def test_completion_offers_the_settings_of_the_recipes_own_parts(tmp_path, monke
     found = set(ask("nlpkit", "plan", "r.yaml", "-q", "--set", "model."))
     # A model's attention is that of the section attention.
     own = keys(registry.load("models", "gpt").Config, "model") - {"model.attention."}
-    assert found == own | {"model.family="}
+    assert found == own | {"model.family=", "model.size=", "model.depth="}
 
 
 @pytest.mark.parametrize("text", [None, "", "a: [", "- 1\n", "objective: {name: no}\n", "\0"])

@@ -139,7 +139,7 @@ def resolve(
             form = source.format or config.format
             files: list[TextFile] = []
             notes: list[str] = []
-            for pattern, paths, note in _find(source, form, base):
+            for pattern, paths, note in find_files(source, form, base):
                 notes += [note] if note else []
                 if pattern == "-":
                     _once("-", pattern, seen)
@@ -160,7 +160,7 @@ def resolve(
     return found[0], found[1]
 
 
-def _find(
+def find_files(
     source: Source, form: str, base: Path | None
 ) -> Iterator[tuple[str, list[tuple[Path, str]], str]]:
     """Yield each name, its files, and what is to be said of them; raise `FileError`."""
@@ -186,7 +186,7 @@ def regular_files(config: Config, base: Path | None) -> Iterator[list[TextFile]]
     """
     for source in (*config.train, *config.valid):
         form = source.format or config.format
-        found = [each for _, paths, _ in _find(source, form, base) for each in paths]
+        found = [each for _, paths, _ in find_files(source, form, base) for each in paths]
         files = [
             dataclasses.replace(_paths.text_file(path, name, form), text_key=source.text_key)
             for path, name in found

@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError
 from nlpkit import registry
 from nlpkit.config import FrozenConfig
 from nlpkit.errors import FileError, RecipeError, UsageError
-from nlpkit.recipe import extends, files, fit, problems, sections, yaml
+from nlpkit.recipe import dial, extends, files, fit, problems, sections, yaml
 from nlpkit.recipe.overrides import apply, replace_alternatives
 from nlpkit.recipe.places import Document, Problem, dotted
 from nlpkit.recipe.places import Path as KeyPath
@@ -34,6 +34,7 @@ _PACKAGE = Path(__file__).parent.parent
 _FREE: dict[str, Any] = {"free": True}
 COMMAND_LINE = "command line"
 DEFAULT = "default"
+DECIDED = "from "  # model.size, or model.depth
 
 
 class Recipe(FrozenConfig):
@@ -176,7 +177,8 @@ class Resolved:
     """A checked recipe, and the origin of its settings.
 
     `base` is the folder of the recipe file; `origin` says of each setting (`model.hidden_size`)
-    whether it is the `default`, from `recipes/x.yaml:12` or from the `command line`.
+    whether it is the `default`, from `recipes/x.yaml:12`, from the `command line`, or decided by
+    `model.size`.
     """
 
     recipe: Recipe
@@ -233,6 +235,9 @@ def parse(raw: bytes, source: str, base: Path, overrides: Sequence[str] = ()) ->
         for path in flatten(document.data)
         if isinstance(value := problems.value_at(document.data, path), str) and "\0" in value
     ]
+    wrong = dial.turn(Recipe, document, base)
+    if wrong:
+        raise RecipeError([str(problem) for problem in sorted(mistakes + wrong)])
     recipe = None
     try:
         recipe = Recipe.model_validate(document.data)
@@ -349,6 +354,8 @@ def _origin(leaf: KeyPath, document: Document, usual: bool) -> str:
             break
         path = (*path, step)
     place = document.place(path)
+    if place.decides:
+        return f"{DECIDED}{place.decides}"
     return COMMAND_LINE if place.on_command_line else f"{place.source}:{place.value[0]}"
 
 

@@ -1,10 +1,10 @@
-"""Keeps the behavior of runs that were started before a setting existed."""
+"""Keeps a run as it was begun: before a setting existed, or with another rule of `model.size`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from nlpkit.recipe import DEFAULT, Resolved
+from nlpkit.recipe import DECIDED, DEFAULT, Recipe, Resolved, dial
 from nlpkit.recipe.places import dotted
 
 
@@ -12,8 +12,10 @@ def as_begun(resolved: Resolved, recorded: Resolved) -> Resolved:
     """Return `resolved` with the `EARLIER` values of settings that are newer than a run.
 
     `recorded` is the recipe in the run's directory. It has all settings that existed when the run
-    was started. A value that the user sets is not changed.
+    was started. A value that the user sets is not changed. What `model.size` decides is what it was
+    then, if the size is the same.
     """
+    resolved = _as_decided(resolved, recorded)
     both = resolved, recorded
     objectives = []
     for number, section in enumerate(resolved.recipe.objective):
@@ -22,6 +24,21 @@ def as_begun(resolved: Resolved, recorded: Resolved) -> Resolved:
         objectives.append(section.model_copy(update={"config": config}))
     begun = resolved.recipe.model_copy(update={"objective": tuple(objectives)})
     return replace(resolved, recipe=begun)
+
+
+def _as_decided(resolved: Resolved, recorded: Resolved) -> Resolved:
+    """Return `resolved` with what `model.size` or `model.depth` decided when a run was started."""
+    now, then = resolved.dump(), recorded.dump()
+    name = dial.dial_of(now["model"])
+    if name is None or now["model"][name] != (then["model"] or {}).get(name):
+        return resolved
+    for group in dial.GROUPS:
+        origins = [resolved.origin.get(dotted(path), DEFAULT) for path in group]
+        if all(each == DEFAULT or each.startswith(DECIDED) for each in origins):
+            for section, setting in group:
+                if setting in then[section]:
+                    now[section][setting] = then[section][setting]
+    return replace(resolved, recipe=Recipe.model_validate(now))
 
 
 def _begun(config: Any, places: Sequence[tuple[Any, ...]], both: Sequence[Resolved]) -> Any:

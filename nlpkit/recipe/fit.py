@@ -20,8 +20,12 @@ Misfit = tuple[Path, str]  # the setting, and why it does not fit
 
 def problems(recipe: Any, document: Document) -> list[Problem]:
     """Return what does not fit, each with its place; [] if the sizes come from `init_from`."""
-    if recipe.model is None or recipe.model.family is None:
+    if recipe.model is None:
         return []
+    if recipe.model.family is None:
+        path: Path = ("model", "family")
+        what = f"missing (model family: {', '.join(registry.names('models'))})"
+        return [] if recipe.init_from else [Problem.at(document.place(path), path, what)]
     config = recipe.model.config
     if not isinstance(config, ModelConfig):
         what = (

@@ -13,7 +13,10 @@ def dotted(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """The line and column (from 1) of a value and of its key, and the written value."""
+    """The line and column (from 1) of a value and of its key, and the written value.
+
+    `decides` is the setting that decides a value which is not written itself (`recipe/dial.py`).
+    """
 
     source: str
     order: int = 0
@@ -21,6 +24,7 @@ class Place:
     value: tuple[int, int] = (1, 1)
     text: str | None = None
     quoted: bool = False
+    decides: str = ""
 
     def where(self, mark: tuple[int, int]) -> str:
         """Return `file:line:column`, or `--set key` for the command line."""

@@ -13,11 +13,13 @@ from nlpkit.config import FrozenConfig
 from nlpkit.objectives._members import Member
 from nlpkit.part import Part
 from nlpkit.recipe import Recipe, extends, sections
+from nlpkit.recipe.dial import DIALS
 from nlpkit.recipe.sections import Attention, AttentionLayer, Model, Objective, Side, Tokenizer
 from nlpkit.train.settings import Optimizer
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
+_NOT_NULL: Schema = {"not": {"type": "null"}}
 
 
 def schema() -> Schema:
@@ -39,6 +41,7 @@ def schema() -> Schema:
     def written(config: type[FrozenConfig]) -> Schema:
         return defs[name_of(config)]
 
+    lengths = written(fixed["train"]).pop("anyOf")
     by_part = {
         part: _part(part, {name: written(config) for name, config in chosen.items()})
         for part, chosen in parts.items()
@@ -68,9 +71,12 @@ def schema() -> Schema:
     described = {name: {"description": f.description} for name, f in Recipe.model_fields.items()}
     whole = {
         "properties": {name: special[name] | about for name, about in described.items()},
-        "required": ["name", "data", "objective", "train"],
+        "required": ["name", "data", "objective"],
         # Whether a tokenizer is needed is the objective's affair.
         "anyOf": [{"required": ["model"]}, {"required": ["init_from"]}],
+        # The length of training may be decided by the size of the model.
+        "if": _with("model", {"anyOf": [_with(name, _NOT_NULL) for name in DIALS]}),
+        "else": _with("train", {"anyOf": lengths}),
     }
     special |= _parts_of_sections(special, by_part, objectives)
     return {
@@ -87,6 +93,11 @@ def schema() -> Schema:
         "else": whole,
         "$defs": defs,
     }
+
+
+def _with(name: str, described: Schema) -> Schema:
+    """Return the schema of a mapping that has a setting, and this one."""
+    return {"properties": {name: {"description": name, **described}}, "required": [name]}
 
 
 def _plain() -> dict[str, Schema]:

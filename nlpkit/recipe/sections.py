@@ -5,6 +5,7 @@ two recipes use it.
 """
 
 import importlib
+from collections.abc import Mapping
 from copy import copy
 from typing import Annotated, Any, get_args
 
@@ -20,6 +21,7 @@ from pydantic_core import PydanticCustomError
 from nlpkit import registry
 from nlpkit.attention.contract import Choice
 from nlpkit.config import FrozenConfig
+from nlpkit.models.sizes import parameters
 from nlpkit.part import Part, name_in
 from nlpkit.recipe.places import Path
 
@@ -49,7 +51,29 @@ class Model(Part):
     FOLDER = "models"
     KEY = "family"
     family: Annotated[str, name_in("models")] | None = Field(description="model family")
+    size: str | int | None = Field(
+        None,
+        description="number of all parameters, such as 15M: decides width, layers, heads and, in "
+        "train, what is not set of length, batch and rate",
+    )
+    depth: int | None = Field(
+        None, gt=0, description="number of layers; decides what size decides, in its place"
+    )
     config: Any = None
+
+    @classmethod
+    def own_in(cls, value: Mapping[str, Any]) -> list[str]:
+        """Return the names of `own` but for a size or depth that is a setting of the family."""
+        chosen = cls.config_of(value)
+        theirs = chosen.model_fields if chosen else {}
+        return [name for name in cls.own() if name == cls.KEY or name not in theirs]
+
+    @field_validator("size")
+    @classmethod
+    def _number(cls, size: str | int | None) -> str | int | None:
+        if size is not None:
+            parameters(size)
+        return size
 
     @field_validator("config", mode="before")
     @classmethod

@@ -3,8 +3,11 @@
 The defaults are the paper's. The model is in `model.py`, so that a recipe is checked without torch.
 """
 
+from typing import ClassVar
+
 from pydantic import Field
 
+from nlpkit.models.config import POST_NORM_RATE
 from nlpkit.models.gpt_config import GptConfig
 
 MODEL_TYPE = "openai-gpt"  # transformers' name of the family, in config.json
@@ -14,5 +17,7 @@ VOCABULARY = ("token_embedding",)  # parameters whose first dimension is the voc
 
 class Config(GptConfig):
     """Sizes of a GPT-1; feed-forward layers have width 4 C."""
+
+    rate_share: ClassVar[float] = POST_NORM_RATE
 
     max_positions: int = Field(512, gt=0, description="learned positions: the longest sequence")

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Choice
-from nlpkit.models.config import ModelConfig, SourceVocabulary, check_heads
+from nlpkit.models import counting
+from nlpkit.models.config import POST_NORM_RATE, ModelConfig, SourceVocabulary, check_heads
 
 MODEL_TYPE = "marian"  # transformers' name of the same model, in config.json
 DEFAULT_OBJECTIVE = "seq2seq"  # of a checkpoint that names no objective
@@ -22,6 +23,7 @@ class Config(ModelConfig):
     inputs: ClassVar[tuple[str, ...]] = ("input_ids", "source_ids", "source_lengths")
     encodes_source: ClassVar[bool] = True
     label_smoothing: ClassVar[float] = 0.1  # sec. 5.4
+    rate_share: ClassVar[float] = POST_NORM_RATE
 
     hidden_size: int = Field(512, gt=0, description="width of the residual stream")
     num_layers: int = Field(
@@ -66,6 +68,19 @@ class Config(ModelConfig):
     def default_attention(self) -> tuple[Choice, ...]:
         """Each token of the target sees itself and those before it."""
         return (Choice.of("causal"),)
+
+    def count_parameters(self, vocab_size: int) -> int:
+        """Return the parameters of a model with these settings."""
+        width, layers, heads = self.hidden_size, self.num_layers, self.num_heads
+        cross = 4 * counting.linear(width, width) + counting.norm(width)
+        blocks = (self.encoder_depth + layers) * counting.transformer_layer(
+            width, self.intermediate_size
+        )
+        learned = counting.attention_tensors(self.kinds, layers, heads, width // heads)
+        rows = (1 if self.tie else 2) * vocab_size + (self.source_vocab_size or 0)
+        rows += 2 * self.max_positions if self.positions == "learned" else 0
+        bias = vocab_size if self.output_bias else 0
+        return rows * width + bias + blocks + layers * cross + learned
 
     def refuses_attention(self, choice: Choice) -> str | None:
         """Return why the decoder cannot have this kind of attention, or None."""

@@ -9,7 +9,8 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Choice
-from nlpkit.models.config import ModelConfig, check_heads
+from nlpkit.models import counting
+from nlpkit.models.config import POST_NORM_RATE, ModelConfig, check_heads
 
 MODEL_TYPE = "xlm"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "mlm"  # of a checkpoint that names no objective
@@ -21,6 +22,7 @@ class Config(ModelConfig):
     """Sizes of an XLM; the vocabulary's comes from the tokenizer."""
 
     given_positions: ClassVar[bool] = True
+    rate_share: ClassVar[float] = POST_NORM_RATE
     capability_settings: ClassVar[tuple[str, ...]] = ("num_languages",)
     # Token types mean words in transformers, so texts of a task have none.
     pairs: ClassVar[bool] = False
@@ -70,3 +72,13 @@ class Config(ModelConfig):
     def default_attention(self) -> tuple[Choice, ...]:
         """Each token sees all tokens of its sequence."""
         return (Choice.of("full"),)
+
+    def count_parameters(self, vocab_size: int) -> int:
+        """Return the parameters of a model with these settings."""
+        width, layers, heads = self.hidden_size, self.num_layers, self.num_heads
+        rows = vocab_size * (1 if self.tie else 2)
+        rows += 0 if self.sinusoidal else self.max_positions
+        rows += self.num_languages if self.languages else 0
+        learned = counting.attention_tensors(self.kinds, layers, heads, width // heads)
+        blocks = layers * counting.transformer_layer(width, self.intermediate_size)
+        return rows * width + counting.norm(width) + vocab_size + blocks + learned

@@ -9,7 +9,8 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Choice
-from nlpkit.models.config import ModelConfig, check_heads
+from nlpkit.models import counting
+from nlpkit.models.config import POST_NORM_RATE, ModelConfig, check_heads
 
 MODEL_TYPE = "xlnet"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "plm"  # of a checkpoint that names no objective
@@ -21,6 +22,7 @@ class Config(ModelConfig):
 
     pairs: ClassVar[bool] = True
     two_streams: ClassVar[bool] = True
+    rate_share: ClassVar[float] = POST_NORM_RATE
     # Nothing before the texts; after the last one <sep> and <cls> (Yang et al. 2019, sec. 2.4).
     task_tokens: ClassVar[tuple[str, str, str]] = ("", "<sep>", "<sep>")
     summary_token: ClassVar[str] = "<cls>"
@@ -66,6 +68,14 @@ class Config(ModelConfig):
         """The inputs that `forward` requires: with a memory, where the parts of sequences begin."""
         required = ("input_ids", "token_type_ids")
         return (*required, "part_start") if self.memory else required
+
+    def count_parameters(self, vocab_size: int) -> int:
+        """Return the parameters of a model with these settings."""
+        width, layers, heads = self.hidden_size, self.num_layers, self.num_heads
+        # Attention is without biases.
+        layer = counting.transformer_layer(width, self.intermediate_size) - 4 * width
+        learned = counting.attention_tensors(self.kinds, layers, heads, width // heads)
+        return vocab_size * (width + 1) + width + layers * layer + learned
 
     def for_task(self) -> "Config":
         """Return the settings of the model that a task tunes: it reads each sequence at once."""

@@ -19,10 +19,17 @@ if TYPE_CHECKING:
 READS = ("beta1", "beta2", "adam_eps")
 SHARDED = True
 PACKAGE = None
+RATE = 2e-3  # at a width of 256
+NARROWEST = 128  # the rate of narrower models was not tried
 
 
 class Config(FrozenConfig):
     """No settings beside those of `train`."""
+
+
+def peak_lr(config: Config, width: int) -> float | None:
+    """Return the peak rate of a model of this width; see docs/dial.md."""
+    return RATE * 256 / max(width, NARROWEST)
 
 
 def groups(config: Config, settings: ResolvedTraining, trained: Trained) -> list[Group]:

@@ -75,7 +75,11 @@ def line(figures: Mapping[str, Any]) -> str:
 
 
 class OptimizerPart(Protocol):
-    """`train/optimizers/NAME.py`, or the module of a dotted name."""
+    """`train/optimizers/NAME.py`, or the module of a dotted name.
+
+    Optional is `peak_lr(config, width)`, the rate at which a model of this width is trained best;
+    None: it is not known with these settings. `model.size` needs it where `train.lr` is not set.
+    """
 
     Config: type[FrozenConfig]  # its settings; those of `train` are the same for all optimizers
     READS: tuple[str, ...]  # of train.beta1, beta2 and adam_eps: those that it uses

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from nlpkit.config import FrozenConfig
-from nlpkit.train.optimizers.adamw import adamw
+from nlpkit.train.optimizers.adamw import NARROWEST, adamw
 from nlpkit.train.optimizers.contract import Group, Trained, decay_of
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 READS = ("beta1", "beta2", "adam_eps")  # of the AdamW part
 SHARDED = True  # `train/split_muon.py` puts the shards of a matrix together
 PACKAGE = None
+RATE = 8e-3  # at a width of 256
 NAME = "Muon"  # of its groups; a run without one is warned
 
 
@@ -44,6 +45,17 @@ class Config(FrozenConfig):
     adamw_weight_decay: float | None = Field(
         None, ge=0, description="weight decay of tables and heads; default: train.weight_decay"
     )
+
+
+def peak_lr(config: Config, width: int) -> float | None:
+    """Return the peak rate of a model of this width, which no layer's step outgrows.
+
+    A step of `match_rms_adamw` has the spectral norm lr · 0.2 √width, which is the same at all
+    widths if the rate goes by 1 / √width (Yang et al. 2023, arXiv:2310.17813). See docs/dial.md.
+    """
+    if config.adjust_lr_fn != "match_rms_adamw":
+        return None
+    return RATE * (256 / max(width, NARROWEST)) ** 0.5
 
 
 def groups(config: Config, settings: ResolvedTraining, trained: Trained) -> list[Group]:

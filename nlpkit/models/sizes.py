@@ -1,0 +1,202 @@
+"""Width, layers and heads of a model from one number: of its parameters, or of its layers.
+
+A rule for all families, by the names of their settings: the width is `hidden_size`, about
+`width_per_layer` times `num_layers`; a head is about HEAD wide, in steps of 8; inside feed-forward
+layers the width grows as in the family's defaults. The number of parameters is
+`Config.count_parameters`. Importable without torch.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from nlpkit.models.config import ModelConfig
+
+WIDTH, LAYERS, HEADS, INSIDE = SIZES = "hidden_size", "num_layers", "num_heads", "intermediate_size"
+HEAD, NARROWEST, WIDEST = 64, 48, 96  # width of a head: usual, and limits
+NEAR = 0.01  # a size that is this near counts as reached
+FAR = 0.1  # a model that is so far from the size is refused
+_STEP, _MAX_WIDTH, _MAX_LAYERS = 8, 32768, 256
+_UNITS = {"K": 10**3, "M": 10**6, "B": 10**9}
+
+
+def parameters(size: str | int) -> int:
+    """Return the number in `15M`, `1.5B`, `800k` or 15000000; raise `ValueError`."""
+    found = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?)\s*([KMB])", str(size).upper(), re.ASCII)
+    number = 0
+    if found:
+        number = int(found[1]) if found[1] else round(float(found[2]) * _UNITS[found[3]])
+    if isinstance(size, bool) or number <= 0:
+        raise ValueError(f"{size!r} is not a number of parameters such as 15M, 1.5B or 15000000")
+    return number
+
+
+def decided_by_size(config: type[ModelConfig]) -> list[str]:
+    """Return the settings that a size decides in a family."""
+    fields = config.model_fields
+    return [name for name in SIZES if name in fields and fields[name].default is not None]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family, with what the recipe says of its settings itself.
+
+    `given` are the settings of the section `model`; `more` those that the run sets: kinds of
+    attention, the size of a second vocabulary.
+    """
+
+    name: str
+    config: type[ModelConfig]
+    given: Mapping[str, Any]
+    more: Mapping[str, Any]
+    vocab_size: int
+
+    def __post_init__(self) -> None:
+        fields = self.config.model_fields
+        lacking = [name for name in (WIDTH, LAYERS) if name not in fields]
+        if lacking:
+            raise ValueError(f"family {self.name} has no {' and no '.join(lacking)}; set its sizes")
+        if self.config.count_parameters is ModelConfig.count_parameters:
+            raise ValueError(
+                f"family {self.name} does not count its parameters (Config.count_parameters); "
+                "set its sizes"
+            )
+
+    def settings(self, width: int, layers: int) -> dict[str, int]:
+        """Return the settings of this width and depth that the recipe does not say itself."""
+        found = {WIDTH: width, LAYERS: layers}
+        if HEADS in self.config.model_fields:
+            found[HEADS] = self._heads(width) or self.given[HEADS]
+        inside, usual = self._default(INSIDE), self._default(WIDTH)
+        if inside and usual:
+            found[INSIDE] = max(_STEP, round(width * inside / usual / _STEP) * _STEP)
+        return {name: value for name, value in found.items() if name not in self.given}
+
+    def _default(self, name: str) -> Any:
+        field = self.config.model_fields.get(name)
+        return field.get_default() if field is not None and not field.is_required() else None
+
+    def _heads(self, width: int) -> int | None:
+        """Return the number of heads of a width, or None if no number is right."""
+        free = self.given.get("head_dim") or self._default("head_dim")
+        if HEADS in self.given:
+            return self.given[HEADS] if free or width % self.given[HEADS] == 0 else None
+        if free:
+            return max(1, round(width / free))
+        if width < NARROWEST:
+            return 1
+        if WIDTH in self.given:
+            divisors = [n for n in range(1, width + 1) if width % n == 0]
+            return min(divisors, key=lambda n: abs(math.log(width / n / HEAD)))
+        wide = range(NARROWEST, WIDEST + 1, _STEP)
+        fitting = [head for head in wide if width % head == 0]
+        return width // min(fitting, key=lambda h: abs(math.log(h / HEAD))) if fitting else None
+
+    def count(self, width: int, layers: int) -> int:
+        """Return the parameters of a model of this width and depth."""
+        settings = {**self.given, **self.settings(width, layers), **self.more}
+        found = self.config.model_construct(**settings).count_parameters(self.vocab_size)
+        assert found is not None
+        return found
+
+    def problem(self, width: int, layers: int, attention: bool = True) -> str | None:
+        """Return why the family, or its `attention`, does not take these sizes, or None."""
+        try:
+            config = self.config.model_validate({**self.given, **self.settings(width, layers)})
+        except ValidationError as error:
+            return " ".join(error.errors()[0]["msg"].removeprefix("Value error, ").split())
+        config = config.model_copy(update=dict(self.more))
+        kinds = config.attention if attention else ()
+        return next(filter(None, map(config.refuses_attention, kinds)), None)
+
+    def widths(self) -> list[int]:
+        """Return the widths that heads divide, smallest first; that of the recipe alone if any."""
+        if WIDTH in self.given:
+            return [self.given[WIDTH]]
+        all_of_them = range(_STEP, _MAX_WIDTH + 1, _STEP)
+        if HEADS not in self.config.model_fields:
+            return list(all_of_them)
+        return [width for width in all_of_them if self._heads(width)]
+
+    def shape_cost(self, width: int, layers: int) -> float:
+        """Return how far a shape is from the usual one; 0 is best."""
+        cost = abs(math.log(width / (layers * self.config.width_per_layer)))
+        heads = {**self.given, **self.settings(width, layers)}.get(HEADS)
+        return cost + (0.5 * abs(math.log(width / heads / HEAD)) if heads else 0)
+
+
+def of_size(family: Family, size: int) -> dict[str, int]:
+    """Return the settings of a model with about `size` parameters, as near as usual shapes allow.
+
+    Raises:
+        ValueError: no model of the family is near.
+    """
+    found = [
+        (20 * max(0.0, abs(math.log(family.count(width, layers) / size)) - NEAR), width, layers)
+        for width, layers in _around(family, size)
+    ]
+    found.sort(key=lambda each: each[0] + family.shape_cost(*each[1:]))
+    width, layers = _first_right(family, [each[1:] for each in found])
+    number = family.count(width, layers)
+    if abs(math.log(number / size)) > math.log1p(FAR):
+        raise ValueError(_too_far(family, size, number, width, layers))
+    return family.settings(width, layers)
+
+
+def _first_right(family: Family, shapes: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Return the first shape that the family takes; raise `ValueError`.
+
+    A kind of attention that takes none is a mistake of its own, which is named elsewhere.
+    """
+    for attention in (True, False):
+        for shape in shapes:
+            if family.problem(*shape, attention=attention) is None:
+                return shape
+    raise ValueError(f"no sizes fit the other settings: {family.problem(*shapes[0])}")
+
+
+def _around(family: Family, size: int) -> Iterator[tuple[int, int]]:
+    """Yield for each depth the widths whose models are nearest to the size."""
+    widths = family.widths()
+    depths = [family.given[LAYERS]] if LAYERS in family.given else range(1, _MAX_LAYERS + 1)
+    for layers in depths:
+        low, high = 0, len(widths)
+        while low < high:
+            middle = (low + high) // 2
+            if family.count(widths[middle], layers) < size:
+                low = middle + 1
+            else:
+                high = middle
+        for width in widths[max(0, low - 3) : low + 3]:
+            yield width, layers
+        # Deeper models of this size are ever narrower.
+        if low < len(widths) and 4 * widths[low] < layers * family.config.width_per_layer:
+            return
+
+
+def _too_far(family: Family, size: int, number: int, width: int, layers: int) -> str:
+    sizes = {**family.given, **family.settings(width, layers)}
+    named = ", ".join(f"{name} {sizes[name]}" for name in SIZES if sizes.get(name))
+    tokens = f" and {family.vocab_size:,} tokens" if family.vocab_size else ""
+    said = [name for name in SIZES if name in family.given]
+    remedy = f"remove {', '.join(said)}, or change the size" if said else "take another size"
+    return (
+        f"{size:,} parameters; the nearest {family.name}, with {named}{tokens}, has {number:,}; "
+        f"{remedy}"
+    )
+
+
+def of_depth(family: Family, depth: int) -> dict[str, int]:
+    """Return the settings of a model with this number of layers, in the usual shape.
+
+    Raises:
+        ValueError: the recipe has another number of layers.
+    """
+    if family.given.get(LAYERS, depth) != depth:
+        raise ValueError(f"{depth}, and {LAYERS} is {family.given[LAYERS]}; remove one of them")
+    widths = sorted(family.widths(), key=lambda width: family.shape_cost(width, depth))
+    return family.settings(*_first_right(family, [(width, depth) for width in widths]))

@@ -1,0 +1,267 @@
+"""One dial: `model.size` or `model.depth` gives what a recipe does not say of sizes and training.
+
+Sizes are of `models/sizes.py`, length, batch and rate of `dial_training.py`. What the recipe says
+itself is kept. Imports no torch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from nlpkit import registry
+from nlpkit.errors import FileError, UsageError
+from nlpkit.models import sizes
+from nlpkit.models.config import ModelConfig, vocabulary
+from nlpkit.part import part_config
+from nlpkit.recipe import fit, sections
+from nlpkit.recipe.dial_training import (
+    LENGTHS,
+    OTHERS,
+    SCHEDULE,
+    SETTINGS,
+    WARMUPS,
+    Refused,
+    Rules,
+)
+from nlpkit.recipe.places import Document, Problem
+from nlpkit.recipe.places import Path as KeyPath
+
+DIALS = ("size", "depth")
+# What a dial may decide; of a group, all or nothing.
+GROUPS: tuple[tuple[tuple[str, str], ...], ...] = (
+    *((("model", name),) for name in sizes.SIZES),
+    *((("train", name),) for name in OTHERS),
+    tuple(("train", name) for name in LENGTHS),
+    tuple(("train", name) for name in WARMUPS),
+)
+
+
+def dial_of(model: Any) -> str | None:
+    """Return which dial a section `model` of plain data has, if any."""
+    given = _dials(model)
+    return given[0] if given else None
+
+
+def _dials(model: Any) -> list[str]:
+    if not isinstance(model, dict):
+        return []
+    # A family may have settings of these names.
+    return [n for n in DIALS if model.get(n) is not None and n in sections.Model.own_in(model)]
+
+
+def turn(recipe: type[Any], document: Document, base: Path) -> list[Problem]:
+    """Fill in what a recipe with a dial leaves open, in `document`; return what is wrong.
+
+    `recipe` is the class `Recipe`. The origin of what is filled in is the dial. Where the recipe
+    has mistakes anyway, little is filled in, and its validation names them.
+    """
+    model = document.data.get("model")
+    _prefer_nearest(document, model)
+    name = dial_of(model)
+    if name is None or not isinstance(model, dict):
+        return []
+    try:
+        _Turned(recipe, document, base, name).fill()
+    except Refused as error:
+        return [Problem.at(document.place(error.path), error.path, error.what)]
+    return []
+
+
+def _prefer_nearest(document: Document, model: Any) -> None:
+    """Remove sizes of the file where the command line has a dial, and of a base where the file has.
+
+    So `--set model.size` and `extends` take the place of what they are built on.
+    """
+
+    def level(name: str) -> int:
+        return min(1, document.place(("model", name)).order)  # all of the command line are 1
+
+    if dials := _dials(model):
+        nearest = max(map(level, dials))
+        for name in (*DIALS, *sizes.SIZES):
+            if name in model and level(name) < nearest:
+                del model[name]
+
+
+class _Turned:
+    """A recipe whose dial is being turned."""
+
+    def __init__(self, recipe: type[Any], document: Document, base: Path, name: str):
+        self.document, self.base, self.name = document, base, name
+        self.path: KeyPath = ("model", name)
+        self.model: dict[str, Any] = document.data["model"]
+        train = document.data.get("train")
+        self.train: Any = {} if train is None else train
+        self.recipe = recipe
+
+    def fill(self) -> None:
+        """Fill in the sizes, then the settings of training; raise `Refused`."""
+        if len(_dials(self.model)) > 1:
+            raise Refused(self.path, f"{' and '.join(DIALS)} exclude each other; remove one")
+        if self.document.data.get("init_from") is not None:
+            raise Refused(self.path, "with init_from the sizes are the checkpoint's; remove it")
+        if not isinstance(self.train, dict):
+            return
+        self.document.data["train"] = self.train
+        for name in [n for n in SETTINGS if n in self.train and self.train[n] is None]:
+            del self.train[name]
+        wanted, config = self._wanted(), self._config()
+        given = {k: v for k, v in self.model.items() if k not in sections.Model.own_in(self.model)}
+        given = {k: v for k, v in given.items() if not (k in sizes.SIZES and v is None)}
+        if wanted is None or config is None or not _right_alone(config, given):
+            self._stand_in()
+        elif (others := self._others()) is None or not self._suits(others):
+            self._stand_in()
+            for name in sizes.SIZES:  # a wrong number of heads would be of another width
+                self.model.pop(name, None)
+        elif not self._is_complete(config):
+            self._decide(wanted, config, given, others)
+
+    def _decide(
+        self, wanted: int, config: type[ModelConfig], given: dict[str, Any], others: Any
+    ) -> None:
+        family = self._family(config, given, others)
+        try:
+            found = (sizes.of_size if self.name == "size" else sizes.of_depth)(family, wanted)
+        except ValueError as error:
+            raise Refused(self.path, str(error)) from error
+        for name, value in found.items():
+            self._set("model", name, value)
+        width, layers = ({**given, **found}[name] for name in (sizes.WIDTH, sizes.LAYERS))
+        rules = Rules(self.path, self.train, others, self.base)
+        for name, value in rules.decided(family, width, layers).items():
+            self._set("train", name, value)
+
+    def _is_complete(self, config: type[ModelConfig]) -> bool:
+        """Return whether the recipe says everything itself, as that of a run does."""
+        return (
+            all(name in self.model for name in sizes.decided_by_size(config))
+            and all(name in self.train for name in OTHERS)
+            and all(any(name in self.train for name in each) for each in (LENGTHS, WARMUPS))
+        )
+
+    def _wanted(self) -> int | None:
+        """Return the number of parameters or layers; None if it is wrong."""
+        value = self.model[self.name]
+        if self.name == "depth":
+            return value if type(value) is int and value > 0 else None
+        try:
+            return sizes.parameters(value)
+        except ValueError:
+            return None
+
+    def _others(self) -> Any:
+        """Return the recipe without its model, with stand-ins for what is open in `train`.
+
+        None if there are mistakes.
+        """
+        data = {
+            **self.document.data,
+            "model": None,
+            "init_from": "-",
+            "train": {**self.train, **self._stand_ins()},
+        }
+        try:
+            return self.recipe.model_validate(data)
+        except ValidationError:
+            return None
+
+    def _stand_in(self) -> None:
+        """Fill in what is missing, because the recipe has mistakes that its validation names."""
+        for name, value in self._stand_ins().items():
+            self._set("train", name, value)
+
+    def _stand_ins(self) -> dict[str, Any]:
+        found = {"schedule": SCHEDULE, "steps": 1, "tokens_per_step": 1}
+        if isinstance(batch := self.train.get("tokens_per_batch"), int):
+            found["tokens_per_step"] = batch
+        if any(name in self.train for name in LENGTHS):
+            del found["steps"]
+        return {name: value for name, value in found.items() if name not in self.train}
+
+    def _suits(self, others: Any) -> bool:
+        """Return whether family and tokenizer are there for what the objective reads."""
+        text = fit.reads_text(others.objective)
+        family = registry.load("models", self.model["family"])
+        return text is (others.tokenizer is not None) and text is bool(vocabulary(family))
+
+    def _set(self, section: str, name: str, value: Any) -> None:
+        place = replace(self.document.place(self.path), decides=f"model.{self.name}")
+        self.document.data[section][name] = value
+        self.document.places[section, name] = place
+
+    def _config(self) -> type[ModelConfig] | None:
+        """Return the class of the family's settings; None if its name is wrong."""
+        name = self.model.get("family")
+        try:
+            found = part_config("models", name if isinstance(name, str) else "")
+        except UsageError:
+            return None
+        return found if issubclass(found, ModelConfig) else None
+
+    def _family(
+        self, config: type[ModelConfig], given: dict[str, Any], others: Any
+    ) -> sizes.Family:
+        vocab_size, source_size = self._vocabulary(others, config)
+        choices = others.attention.choices
+        more: dict[str, Any] = {"attention": choices} if choices else {}
+        if source_size is not None and "source_vocab_size" in config.model_fields:
+            more["source_vocab_size"] = source_size
+        try:
+            return sizes.Family(self.model["family"], config, given, more, vocab_size)
+        except ValueError as error:
+            raise Refused(self.path, str(error)) from error
+
+    def _vocabulary(self, others: Any, config: type[ModelConfig]) -> tuple[int, int | None]:
+        """Return the tokens of the vocabulary, and those of sources that have their own."""
+        section = others.tokenizer
+        if section is None:
+            return 0, None
+        needed = {
+            token
+            for made in fit.classes(others.objective)
+            for token in made.special_tokens(config.model_construct())
+        }
+        if section.sides is not None:
+            source, target = (self._tokens(side) for side in section.sides)
+            return target + len(needed), source + len(needed)
+        return self._tokens(section) + len(needed), None
+
+    def _tokens(self, section: Any) -> int:
+        if section.path is None:
+            size = getattr(section.config, "vocab_size", None)
+            if size is None:
+                what = f"tokenizer {section.kind} has no vocab_size, which it depends on"
+                raise Refused(self.path, f"{what}; set the sizes")
+            return int(size)
+        path = find(section.path, self.base)
+        for kind in registry.names(sections.Tokenizer.FOLDER):
+            try:
+                loaded = registry.load(sections.Tokenizer.FOLDER, kind).Tokenizer.load(path)
+                return int(loaded.vocab_size)
+            except FileError:
+                continue
+        raise Refused(
+            self.path, f"depends on the number of tokens, and {path} has no tokenizer of nlpkit"
+        )
+
+
+def _right_alone(config: type[ModelConfig], given: Mapping[str, Any]) -> bool:
+    """Return whether each setting is right by itself; whether they fit depends on the sizes."""
+    try:
+        config.model_validate(given)
+    except ValidationError as error:
+        for found in error.errors(include_url=False):
+            is_open = found["type"] == "missing" and found["loc"][0] in sizes.SIZES
+            if found["loc"] and not is_open:
+                return False
+    return True
+
+
+def find(name: str, base: Path) -> Path:
+    """Return the path of a tokenizer, as the run finds it."""
+    path = Path(name).expanduser()
+    return base / path if not path.exists() and (base / path).exists() else path

@@ -1,0 +1,114 @@
+"""Length, batch and rate of a run of a model made to a size, where the recipe does not say them.
+
+Tokens: 20 for each parameter (Hoffmann et al. 2022, arXiv:2203.15556, sec. 3), but at most 4 epochs
+of the text: more repetition is worth less (Muennighoff et al. 2023, arXiv:2305.16264). Tokens of a
+step: by the root of all tokens, as the critical batch grows (Zhang et al. 2024, arXiv:2410.21676).
+The rate is the optimizer's `peak_lr`, and the schedule that of the sweeps that it comes from.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nlpkit import registry
+from nlpkit.data.amount import about_tokens
+from nlpkit.models.sizes import Family
+from nlpkit.recipe.places import Path as KeyPath
+from nlpkit.train.optimizers.contract import FOLDER
+
+TOKENS_PER_PARAMETER = 20
+EPOCHS = 4
+SCHEDULE, WARMUP = "linear", 0.1
+SMALLEST_STEP, LARGEST_STEP = 512, 2**20
+LENGTHS = ("steps", "epochs", "budget")
+WARMUPS = ("warmup_ratio", "warmup_steps")
+OTHERS = ("tokens_per_step", "lr", "schedule")
+SETTINGS = (*LENGTHS, *WARMUPS, *OTHERS)  # of `train`
+
+
+class Refused(Exception):
+    """What is wrong with the dial, or with another setting."""
+
+    def __init__(self, path: KeyPath, what: str):
+        super().__init__(what)
+        self.path, self.what = path, what
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is not set in `given`, the section `train`.
+
+    `dial` is the setting that decides; `recipe` the checked recipe, with stand-ins for what is
+    open; `base` the folder of its file.
+    """
+
+    dial: KeyPath
+    given: Mapping[str, Any]
+    recipe: Any
+    base: Path
+
+    def decided(self, family: Family, width: int, layers: int) -> dict[str, Any]:
+        """Return the settings for a model of the family of this size; raise `Refused`."""
+        found: dict[str, Any] = {}
+        if "lr" not in self.given:
+            found["lr"] = self._rate(width, family.config.rate_share)
+        warm = any(name in self.given for name in WARMUPS)
+        if "schedule" not in self.given and not warm:
+            found["schedule"] = SCHEDULE
+        if not warm:
+            found["warmup_ratio"] = WARMUP
+        return found | self._length(family.count(width, layers), family.vocab_size > 0)
+
+    def _rate(self, width: int, share: float) -> float:
+        optimizer = self.recipe.train.optimizer
+        rule = getattr(registry.load(FOLDER, optimizer.name), "peak_lr", None)
+        rate = rule(optimizer.config, width) if rule else None
+        if rate is None:
+            what = f"missing: optimizer {optimizer.name} has no rate for every size; set it"
+            raise Refused(("train", "lr"), what)
+        return float(f"{rate * share:.2g}")
+
+    def _length(self, parameters: int, has_vocabulary: bool) -> dict[str, Any]:
+        """Return steps or epochs, and the tokens of a step."""
+        has_length = any(name in self.given for name in LENGTHS)
+        if has_length and "tokens_per_step" in self.given:
+            return {}
+        epoch = about_tokens(self.recipe.data, self.base) if has_vocabulary else None
+        if epoch is None and not has_length:
+            why = "there is on stdin" if has_vocabulary else "the images are"
+            what = f"missing: {self.dial[-1]} decides it by the text, and how much {why} "
+            what += "is not known; set train.steps, epochs or budget"
+            raise Refused(("train", "steps"), what)
+        tokens = float(TOKENS_PER_PARAMETER * parameters)
+        by_text = epoch is not None and EPOCHS * epoch < tokens
+        if epoch is not None and by_text:
+            tokens = EPOCHS * epoch
+        found: dict[str, Any] = {}
+        step = self.given.get("tokens_per_step")
+        if step is None:
+            step = found["tokens_per_step"] = self._step(tokens, epoch)
+        if has_length:
+            return found
+        return found | ({"epochs": EPOCHS} if by_text else {"steps": max(1, round(tokens / step))})
+
+    def _step(self, tokens: float, epoch: float | None) -> int:
+        if "steps" in self.given:
+            tokens = 4.0 * self.given["steps"] ** 2  # as steps · 2 √tokens are all tokens
+        elif "epochs" in self.given and epoch is not None:
+            tokens = self.given["epochs"] * epoch
+        longest = getattr(self.recipe.objective[0].config, "max_length", None)
+        return tokens_per_step(tokens, longest, self.given.get("tokens_per_batch"))
+
+
+def tokens_per_step(tokens: float, longest: int | None, batch: int | None) -> int:
+    """Return the tokens of a step of a run of so many: about 2 √tokens, a power of 2.
+
+    A sequence of the longest length fits; the result is a multiple of a given `batch`.
+    """
+    wanted = 2 ** round(math.log2(max(1.0, 2 * math.sqrt(tokens))))
+    wanted = min(max(wanted, SMALLEST_STEP), LARGEST_STEP)
+    while longest is not None and wanted < longest:
+        wanted *= 2
+    return wanted if batch is None else batch * max(1, round(wanted / batch))
