@@ -56,6 +56,15 @@ def test_rows_have_their_own_range_in_attention_that_reads_fields() -> None:
     torch.testing.assert_close(found, whole[index], **oracle.CLOSE)
 
 
+def test_without_ranges_a_token_sees_its_whole_sequence() -> None:
+    model, plain = _model("bert", attention=(Choice.of("seen_range"),)), _model("bert")
+    plain.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        found = model(oracle.LENGTHS, **_inputs(model))
+        expected = plain(oracle.LENGTHS, **_inputs(plain))
+    torch.testing.assert_close(found, expected, **oracle.CLOSE)
+
+
 def test_last_layer_computes_the_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     model = _model("bert")
     sizes: list[int] = []
