@@ -17,6 +17,7 @@ from nlpkit.runs import seeds
 from nlpkit.train import best_evaluation, reports
 from nlpkit.train.log import QUIET, Log, Metrics
 from nlpkit.train.overfitting import Overfitting
+from nlpkit.train.pace import Pace
 from nlpkit.train.state import State
 from tests import _tiny, _tiny_tasks
 
@@ -58,7 +59,7 @@ def _run(path: Path, best_by: str, draw: random.Random) -> State:
         log=Log(QUIET),
         metrics=Metrics(path / "metrics.jsonl", 0, 0),
         overfitting=Overfitting(),
-        clock=None,
+        pace=Pace(settings),  # type: ignore[arg-type]
     )
     state = State()
     for step in range(1, 31):

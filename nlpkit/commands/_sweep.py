@@ -153,6 +153,9 @@ def _train_all(asked: Sweep, runs: Sequence[GridRun], log: "Log") -> dict[str, i
                 raise Stopped(_where(number - 1, len(runs), name), forks.signal)
             if code == TryAgain.exit_code and limit is not None and limit - time.monotonic() < 2:
                 raise TryAgain(_where(number - 1, len(runs), "the time limit is reached"))
+            if code == UsageError.exit_code and number == 1:
+                # The recipes are checked, so it is of all runs, such as --device; it has said why.
+                raise SystemExit(code)
             if code:
                 failed[run.point.name] = code
     return failed
