@@ -346,7 +346,7 @@ def test_a_line_of_a_group_says_its_matrices_weights_rate_and_decay() -> None:
     found = [
         contract.line(group.figures()) for group in groups(_outline("gpt2"), _settings("muon"))
     ]
-    assert "Muon: 2 x 3 matrices of layers; 1,536 weights; lr 0.02, decay 0.1" in found
+    assert "Muon: 2 x 3 layer matrices; 1,536 weights; lr 0.02, decay 0.1" in found
     assert json.dumps([group.figures() for group in groups(_outline("gpt2"), _settings("muon"))])
 
 

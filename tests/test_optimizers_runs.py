@@ -212,8 +212,8 @@ def test_log_says_what_updates_what(
     lines = capsys.readouterr().err.splitlines()
     said = [line.partition("optimizer: ")[2] for line in lines if "optimizer: " in line]
     # By hand: two layers of q, k, v, out (32 x 32) and gate, up, down (32 x 48).
-    assert said[0] == "Muon: 14 matrices of layers; 17,408 weights; lr 0.01, decay 0.01"
-    assert said[1].startswith("AdamW: 4 tables, heads, other; ")
+    assert said[0] == "Muon: 14 layer matrices; 17,408 weights; lr 0.01, decay 0.01"
+    assert said[1].startswith("AdamW: 4 tables, others; ")
     assert said[1].endswith("; lr 0.005, decay 0.01")
     assert said[2].startswith("AdamW: 5 norms, biases; ")
     assert said[2].endswith("; lr 0.005, decay 0")
@@ -290,6 +290,6 @@ def test_plan_counts_the_state_of_the_optimizer(tiny: Path) -> None:
 def test_plan_prints_a_line_for_each_group(tiny: Path) -> None:
     result = _tiny.command("plan", tiny, "--no-probe", "-q", "--set", MUON)
     assert result.returncode == 0, result.stderr
-    said = "optimizer.0  Muon: 14 matrices of layers; 17,408 weights; lr 0.01, decay 0.01\n"
+    said = "optimizer.0  Muon: 14 layer matrices; 17,408 weights; lr 0.01, decay 0.01\n"
     assert f"# optimizer\n{said}" in result.stdout
     assert "train.optimizer.adamw_lr" in result.stdout

@@ -1,7 +1,5 @@
 """Each token sees a range of places of its sequence, which the objective gives.
 
-Where an objective gives none, such as a task, it sees all of its sequence.
-
 With it one model has the four masks of UniLM (Dong et al. 2019, arXiv:1905.03197, sec. 2.2).
 """
 
@@ -10,7 +8,7 @@ from nlpkit.config import FrozenConfig
 VISIBILITY = "bidirectional"
 KERNEL = None
 FIELDS: tuple[str, ...] = ("position", "first", "last")
-OPTIONAL: tuple[str, ...] = ("first", "last")
+OPTIONAL: tuple[str, ...] = ()
 SORT_FIRST: str | None = None
 COST = "N² at most"
 
@@ -26,8 +24,6 @@ def tensors(config, heads, head_dim):
 
 def mask(config, q, k):
     """Return True where the key's place is in the query's range."""
-    if "first" not in q:
-        return (q["position"] >= 0) & (k["position"] >= 0)
     return (q["first"] <= k["position"]) & (k["position"] <= q["last"])
 
 

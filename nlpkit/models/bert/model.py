@@ -68,7 +68,8 @@ class Model(encoder.TransformedHead):
             input_ids: (N,) int64.
             token_type_ids: (N,) int64: which text of its sequence a token is in.
             position_ids: (N,) int64; default: from 0 in each sequence.
-            first: (N,) int64: the first position that a token sees, for attention `seen_range`.
+            first: (N,) int64: the first position that a token sees, for attention `seen_range`;
+                default: it sees all of its sequence, as in a task.
             last: (N,) int64: the last one.
             rows: (M,) int64, in the order of the pack: the result is the states of these tokens
                 alone, (M, C).
@@ -80,7 +81,9 @@ class Model(encoder.TransformedHead):
         words = F.embedding(input_ids, self.token_embedding)
         positions = layout.positions if position_ids is None else position_ids
         x = self.embeddings(words, positions, token_type_ids)
-        ranges = {} if first is None or last is None else {"first": first, "last": last}
+        if first is None or last is None:
+            first, last = torch.zeros_like(layout.positions), layout.token_lengths - 1
+        ranges = {"first": first, "last": last} if self.config.ranges else {}
         return self.layers(x, layout, self.backend, ranges, rows)
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:

@@ -66,7 +66,7 @@ def groups(config: Config, settings: ResolvedTraining, trained: Trained) -> list
         alike = [p for p in trained.parameters if numbers.get(p) == count]
         size = sum(p.numel() for p in alike)
         decay = decay_of(settings)
-        what = "matrices of layers"
+        what = "layer matrices"
         found.append(Group(NAME, what, alike, settings.lr, decay, size, count))
     rest = [p for p in trained.parameters if p not in numbers]
     lr = settings.lr if config.adamw_lr is None else config.adamw_lr
@@ -74,7 +74,7 @@ def groups(config: Config, settings: ResolvedTraining, trained: Trained) -> list
     if config.adamw_weight_decay is not None and settings.tune == "all":
         decay = config.adamw_weight_decay
     for what, alike, decayed in (
-        ("tables, heads, other", [p for p in rest if p.ndim >= 2], decay),
+        ("tables, others", [p for p in rest if p.ndim >= 2], decay),
         ("norms, biases", [p for p in rest if p.ndim < 2], 0.0),
     ):
         if alike:
