@@ -161,8 +161,9 @@ def _sharded(rank: int, port: str, name: str, found: Any) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    from nlpkit.train.average import Average
     from nlpkit.train.optim import optimizers
-    from nlpkit.train.settings import ResolvedTraining
+    from nlpkit.train.settings import AverageConfig, ResolvedTraining
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     dist.init_process_group("gloo", rank=rank, world_size=2)
@@ -176,11 +177,17 @@ def _sharded(rank: int, port: str, name: str, found: Any) -> None:
         if sharded:
             fully_shard(net, mesh=init_device_mesh("cpu", (2,)))
         made = optimizers(net, settings)
-        for _ in range(3):
-            net(torch.arange(32.0).view(4, 8).sin()).square().sum().backward()
+        average = Average(net, AverageConfig(name="ema"), 3)
+        x = torch.arange(32.0).view(4, 8).sin()
+        for step in range(3):
+            net(x).square().sum().backward()
             for optimizer in made:
                 optimizer.step()
                 optimizer.zero_grad()
+            average.update(step + 1)
+            # A forward pass alone leaves whole parameters behind; the next step has its own.
+            with average.applied(), torch.no_grad():
+                net(x)
         nets.append(net)
     pairs = zip(nets[0].parameters(), nets[1].parameters(), strict=True)
     found.put(max(float((p - q.full_tensor()).abs().max()) for p, q in pairs))

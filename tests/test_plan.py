@@ -304,7 +304,7 @@ def test_plan_for_people_is_narrow_prints_no_key_twice_and_says_units() -> None:
     rows = [line for line in lines if line and not line.startswith("#")]
     keys = [line.split()[0] for line in rows]
     assert len(keys) == len(set(keys))
-    assert max(map(len, rows)) <= 82  # a key of Muon is long: train.optimizer.adamw_weight_decay
+    assert max(map(len, rows)) <= 80
     text = result.stdout
     assert re.search(r"^data\.train\.documents +1,410$", text, re.MULTILINE)
     assert re.search(r"^estimate\.peak_memory_bytes +[\d,.]+ [MG]iB$", text, re.MULTILINE)

@@ -54,6 +54,7 @@ def sweep(asked: Sweep) -> None:
         _train_here(asked, runs, log)
         failed: dict[str, int] = {}
     else:
+        _check_device(common, runs[0])
         failed = _train_all(asked, runs, log)
     if int(os.environ.get("RANK", "0")) == 0:
         _print_result(common, axes, root, [run for run in runs if run.point.name not in failed])
@@ -114,6 +115,17 @@ def _check_surroundings(run: GridRun) -> None:
     columns.check(run.resolved)
 
 
+def _check_device(common: Common, run: GridRun) -> None:
+    """Exit if a device that is named is not there; a process of its own looks, and says so.
+
+    A process that has looked for GPUs cannot be forked any more.
+    """
+    if common.device not in ("auto", "cpu"):
+        with (forks := Forks()).passing_signals_on():
+            if code := forks.run([*run.arguments, "--dry-run", "-q"]):
+                raise SystemExit(code)
+
+
 def _train_here(asked: Sweep, runs: Sequence[GridRun], log: "Log") -> None:
     """Train in this process, which was launched together with others; the first error ends it."""
     from nlpkit.cli import exit_now
@@ -153,9 +165,6 @@ def _train_all(asked: Sweep, runs: Sequence[GridRun], log: "Log") -> dict[str, i
                 raise Stopped(_where(number - 1, len(runs), name), forks.signal)
             if code == TryAgain.exit_code and limit is not None and limit - time.monotonic() < 2:
                 raise TryAgain(_where(number - 1, len(runs), "the time limit is reached"))
-            if code == UsageError.exit_code and number == 1:
-                # The recipes are checked, so it is of all runs, such as --device; it has said why.
-                raise SystemExit(code)
             if code:
                 failed[run.point.name] = code
     return failed

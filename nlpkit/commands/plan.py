@@ -25,6 +25,7 @@ NoProbe = Annotated[
     bool, typer.Option("--no-probe", help="do not measure a few steps; then there is no estimate")
 ]
 _SECTIONS = ("data", "packing", "model", "estimate")
+_KEYS = 31  # columns; a longer key shifts its own line only
 
 
 @shared("overrides", "budget", "device", "json", "quiet", "verbose")
@@ -96,7 +97,7 @@ def _print(described: dict[str, Any], origin: dict[str, str]) -> None:
 def _print_block(title: str, rows: list[tuple[str, Any, str]]) -> None:
     """Print rows of key, value and origin under a title, with numbers aligned at the right."""
     shown = [(key, *_human(key, value), where) for key, value, where in rows]
-    width = max(len(key) for key, *_ in shown)
+    width = min(_KEYS, max(len(key) for key, *_ in shown))
     digits = max([len(text) for _, text, unit, _ in shown if unit is not None], default=0)
     cells = [
         (key, text if unit is None else f"{text:>{digits}} {unit}".rstrip(), where)
@@ -106,7 +107,8 @@ def _print_block(title: str, rows: list[tuple[str, Any, str]]) -> None:
     values = min(24, max(len(text) for _, text, _ in cells))
     print(f"{'' if title == _SECTIONS[0] else chr(10)}# {title}")
     for key, text, where in cells:
-        print(f"{key:<{width}}  {text:<{values}}  {where}".rstrip())
+        longer = max(0, len(key) - width)
+        print(f"{key:<{width}}  {text:<{values - longer}}  {where}".rstrip())
 
 
 def _flat(data: Any, prefix: str = "") -> list[tuple[str, Any]]:

@@ -254,20 +254,10 @@ def read(
         try:
             text, encoded = text_of(raw, rows)
         except RowError as bad:
-            bad.line += line - 1
-            if config.on_error == "stop":
-                raise
-            counts.add_bad(Bad(file.name, bad.line, bad.what))
+            _count_bad(bad, file, line - 1 + bad.line, config, counts)
             continue
-        if not text.strip():
-            counts.empty += 1
-        elif part != "all" and held_out(encoded, config.valid_fraction) != (part == "valid"):
-            counts.held_out += 1
-        else:
-            counts.documents += 1
-            counts.characters += len(text)
-            counts.bytes += len(encoded)
-            yield Document(text, file.name, line, len(encoded))
+        if document := _document(file, line, [(text, encoded)], config, counts, part):
+            yield document
 
 
 def _pairs(
@@ -278,23 +268,12 @@ def _pairs(
         try:
             if isinstance(found, RowError):
                 raise found
-            pairs = [text_of(found[side].encode(), rows) for side in parallel.FILES]
+            pair = [text_of(found[side].encode(), rows) for side in parallel.FILES]
         except RowError as bad:
-            bad.line = line
-            if config.on_error == "stop":
-                raise
-            counts.add_bad(Bad(file.name, line, bad.what))
+            _count_bad(bad, file, line, config, counts)
             continue
-        (text, encoded), (second, other) = pairs
-        both = encoded + b"\n" + other
-        if part != "all" and held_out(both, config.valid_fraction) != (part == "valid"):
-            counts.held_out += 1
-            continue
-        size = len(encoded) + len(other)
-        counts.documents += 1
-        counts.characters += len(text) + len(second)
-        counts.bytes += size
-        yield Document(text, file.name, line, size, second)
+        if document := _document(file, line, pair, config, counts, part):
+            yield document
 
 
 def _of_rows(
@@ -311,21 +290,45 @@ def _of_rows(
             if wrong := wrong_character(text):
                 raise RowError(f"character {wrong[0] + 1} of the text is {wrong[1]}")
         except RowError as bad:
-            bad.line = line
-            if config.on_error == "stop":
-                raise
-            counts.add_bad(Bad(file.name, line, bad.what))
+            _count_bad(bad, file, line, config, counts)
             continue
-        encoded = text.encode()
-        if not text.strip():
-            counts.empty += 1
-        elif part != "all" and held_out(encoded, config.valid_fraction) != (part == "valid"):
-            counts.held_out += 1
-        else:
-            counts.documents += 1
-            counts.characters += len(text)
-            counts.bytes += len(encoded)
-            yield Document(text, file.name, line, len(encoded))
+        if document := _document(file, line, [(text, text.encode())], config, counts, part):
+            yield document
+
+
+def _count_bad(bad: RowError, file: TextFile, line: int, config: Config, counts: Counts) -> None:
+    """Count a malformed row, or raise it where `config.on_error` is stop."""
+    bad.line = line
+    if config.on_error == "stop":
+        raise bad
+    counts.add_bad(Bad(file.name, line, bad.what))
+
+
+def _document(
+    file: TextFile,
+    line: int,
+    texts: Sequence[tuple[str, bytes]],
+    config: Config,
+    counts: Counts,
+    part: Part,
+) -> Document | None:
+    """Count and return a document of one text, or of two; None if it is empty or of another part.
+
+    `texts` are with their UTF-8. It is held out by all of it.
+    """
+    (text, _), *second = texts
+    if not second and not text.strip():
+        counts.empty += 1
+        return None
+    whole = b"\n".join(each for _, each in texts)
+    if part != "all" and held_out(whole, config.valid_fraction) != (part == "valid"):
+        counts.held_out += 1
+        return None
+    size = sum(len(each) for _, each in texts)
+    counts.documents += 1
+    counts.characters += sum(len(each) for each, _ in texts)
+    counts.bytes += size
+    return Document(text, file.name, line, size, *(each for each, _ in second))
 
 
 def finish(file: TextFile, config: Config, counts: Counts) -> None:

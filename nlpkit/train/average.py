@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from nlpkit.train import shards
 from nlpkit.train.settings import AverageConfig
 
 
@@ -18,6 +19,7 @@ class Average:
     """The running average of the trained parameters; `steps` is the length of the run."""
 
     def __init__(self, module: nn.Module, settings: AverageConfig, steps: int):
+        self.module = module
         self.parameters = [each for each in module.parameters() if each.requires_grad]
         self.settings, self.steps = settings, steps
         self.mean: list[Tensor] = []  # empty: the weights themselves
@@ -61,6 +63,7 @@ class Average:
         self.mean = [each.detach().clone() for each in self.parameters]
 
     def _exchange(self) -> None:
+        shards.release(self.module)
         for parameter, mean in zip(self.parameters, self.mean, strict=bool(self.mean)):
             kept = parameter.detach().clone()
             parameter.detach().copy_(mean)

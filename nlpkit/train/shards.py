@@ -1,6 +1,7 @@
 """Tensors that FSDP shards: each process has a part of them."""
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 
@@ -19,3 +20,13 @@ def fill(tensor: Tensor, values: Tensor) -> None:
         # Without a source rank, each process takes its part of what it has.
         values = distribute_tensor(values.to(tensor.device), mesh, placements, src_data_rank=None)
     tensor.copy_(values)
+
+
+def release(module: nn.Module) -> None:
+    """Let all parameters be shards, also those that a forward pass alone has left whole.
+
+    Until then, FSDP computes with the whole ones, whatever the shards have become.
+    """
+    for each in module.modules():
+        if isinstance(each, FSDPModule):
+            each.reshard()

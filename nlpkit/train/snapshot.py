@@ -15,7 +15,6 @@ from torch.distributed.checkpoint.state_dict import (
     get_optimizer_state_dict,
     set_model_state_dict,
 )
-from torch.distributed.fsdp import FSDPModule
 
 from nlpkit.train import shards
 
@@ -26,7 +25,7 @@ _PREFIX = "model."  # of `runs.run.Training`
 
 def weights(training: nn.Module) -> dict[str, Tensor]:
     """Return the model's full parameters on the CPU; on ranks other than 0, an empty dict."""
-    _reshard(training)
+    shards.release(training)
     state: dict[str, Any] = get_model_state_dict(training, options=_FULL)
     return {name.removeprefix(_PREFIX): tensor for name, tensor in state.items()}
 
@@ -35,20 +34,13 @@ def optimizer_state(
     training: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
 ) -> dict[str, Tensor]:
     """Return what the optimizers keep, such as `exp_avg:NAME` of AdamW, full and on the CPU."""
-    _reshard(training)
+    shards.release(training)
     state: Any = get_optimizer_state_dict(training, optimizers, options=_FULL)
     return {
         f"{kind}:{name.removeprefix(_PREFIX)}": value
         for name, entry in state.get("state", {}).items()
         for kind, value in entry.items()
     }
-
-
-def _reshard(training: nn.Module) -> None:
-    """Let the parameters be shards; after a forward pass alone, FSDP leaves some of them whole."""
-    for module in training.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
 
 
 def restore(
