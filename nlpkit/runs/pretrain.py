@@ -25,7 +25,7 @@ from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved, flatten
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import value_at
-from nlpkit.runs import build, checks, data_files, model_card
+from nlpkit.runs import build, checks, data_files, fastest_backend, model_card
 from nlpkit.runs.announce import announce, conclude
 from nlpkit.runs.budget import start_pace
 from nlpkit.runs.model_part import model_part
@@ -70,6 +70,7 @@ def pretrain(
         data_files.write(directory.path, *run.data.inputs, run.data.cache, stop.check)
     settings = run.settings
     announce(run, state)
+    fastest_backend.choose(run, state)
     budget = settings.batch_budget
     held_out = None
     if run.data.held_out is not None:
