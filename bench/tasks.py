@@ -67,7 +67,6 @@ CONDITIONS: dict[str, dict[str, list[str]]] = {
 }
 RATES = ("1.25e-4", "2.5e-4", "5e-4", "1e-3", "2e-3", "4e-3", "8e-3", "1.6e-2", "3.2e-2")
 FIRST = "5e-4"
-OPTIMIZERS = ("adamw", "muon")
 _ENDS_LOW = "train.schedule=linear"
 TUNED = {
     "english": {"pretrained": [PLAIN], "scratch": [SCRATCH, PLAIN], "LoRA": [PLAIN, LORA]},
@@ -147,9 +146,9 @@ TASKS = [
 class Bench(Runs):
     """Runs the tasks, each condition with several seeds."""
 
-    def __init__(self, out: Path, data: Path, seeds: int):
+    def __init__(self, out: Path, data: Path, seeds: int, optimizers: list[str]):
         super().__init__(out, data)
-        self.seeds = seeds
+        self.seeds, self.optimizers = seeds, optimizers
 
     def pretrain(self, name: str) -> None:
         """Make a base model, unless it is there."""
@@ -171,7 +170,7 @@ class Bench(Runs):
         place = self.out / "tuned" / plain(task.name) / plain(condition)
         special = TUNED[task.base][condition]
         scores = {}
-        for optimizer in OPTIMIZERS:
+        for optimizer in self.optimizers:
 
             def loss(rate: str, optimizer: str = optimizer) -> float:
                 more = [*special, f"train.optimizer={optimizer}", f"train.lr={rate}"]
@@ -186,7 +185,9 @@ class Bench(Runs):
         scores = dict(sorted(scores.items(), key=lambda each: each[1]))
         optimizer, rate = [*scores][-1].split()
         more = [*special, f"train.optimizer={optimizer}", f"train.lr={rate}"]
-        return scores, self._trained(task, place / "best", more, False, self.seeds)
+        return scores, self._trained(
+            task, place / f"best-{optimizer}-{rate}", more, False, self.seeds
+        )
 
     def _trained(
         self, task: Task, place: Path, special: list[str], held_out: bool, seeds: int
@@ -235,20 +236,22 @@ def _shown(figures: list[dict[str, Any]], name: str) -> str:
     return mean_and_deviation([each[name] for each in figures])
 
 
-def _print_tuned(bench: Bench, tasks: list[Task], pool: ThreadPoolExecutor) -> None:
+def _print_tuned(
+    bench: Bench, tasks: list[Task], conditions: list[str], pool: ThreadPoolExecutor
+) -> None:
     """Print the conditions, each with its own optimizer and learning rate."""
-    pairs = [(task, condition) for task in tasks for condition in TUNED[task.base]]
-    pairs.sort(key=lambda pair: LORA in TUNED[pair[0].base][pair[1]])  # adapters last
+    pairs = [(task, name) for task in tasks for name in conditions]
+    pairs.sort(key=lambda pair: pair[1] == "LoRA")  # the others are of more interest
     jobs = {(task.name, name): pool.submit(bench.tuned, task, name) for task, name in pairs}
-    for (name, condition), job in jobs.items():
-        print(f"{name}: {condition}: {job.result()}", file=sys.stderr, flush=True)
-    heads = [head for condition in TUNED["english"] for head in (condition, "its rate")]
+    for (task_name, name), job in jobs.items():
+        print(f"{task_name}: {name}: {job.result()}", file=sys.stderr, flush=True)
+    heads = [head for name in conditions for head in (name, "its rate")]
     print("| task | score |", " | ".join(heads), "|")
     print("|---" * (2 + len(heads)) + "|")
     for task in tasks:
         cells = [task.name, task.score.partition(":")[0] if not task.shown else "loss"]
-        for condition in TUNED[task.base]:
-            scores, figures = jobs[task.name, condition].result()
+        for name in conditions:
+            scores, figures = jobs[task.name, name].result()
             cells += [_shown(figures, "loss" if task.shown else task.score), [*scores][-1]]
         print("|", " | ".join(cells), "|")
 
@@ -261,14 +264,16 @@ def main() -> None:
     arguments.add_argument(
         "--tune", action="store_true", help="an optimizer and a rate for each condition"
     )
+    arguments.add_argument("--optimizers", nargs="+", default=["adamw", "muon"], help="for --tune")
+    arguments.add_argument("--conditions", nargs="+", default=[*TUNED["english"]], help="as well")
     options = arguments.parse_args()
     wanted = options.only.lower().split(",") if options.only else None
     tasks = [task for task in TASKS if wanted is None or plain(task.name) in wanted]
-    bench = Bench(options.out, check_data(options.data), options.seeds)
+    bench = Bench(options.out, check_data(options.data), options.seeds, options.optimizers)
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(bench.pretrain, dict.fromkeys(task.base for task in tasks)))
         if options.tune:
-            _print_tuned(bench, tasks, pool)
+            _print_tuned(bench, tasks, options.conditions, pool)
             return
         jobs = {
             (task.name, condition): pool.submit(bench.cell, task, condition)

@@ -33,7 +33,7 @@ from nlpkit.runs.parts import token_characters
 from nlpkit.runs.resume import named_checkpoint, restore
 from nlpkit.runs.run import Run, Training, from_first
 from nlpkit.runs.save import save
-from nlpkit.train import machine
+from nlpkit.train import machine, spinning
 from nlpkit.train.average import Average
 from nlpkit.train.duration import resolve_steps
 from nlpkit.train.held_out import HeldOut
@@ -189,6 +189,8 @@ def make_accelerator(
     if device not in ("auto", "cpu"):
         os.environ["ACCELERATE_TORCH_DEVICE"] = device
     machine.configure_allocator()
+    if target.type == "cpu":
+        spinning.start(log.info)
     # On a CPU, several processes form a group only with `cpu=True`.
     on_cpu = target.type == "cpu"
     processes = PartialState(cpu=on_cpu)
