@@ -108,7 +108,7 @@ def _print_block(title: str, rows: list[tuple[str, Any, str]]) -> None:
     print(f"{'' if title == _SECTIONS[0] else chr(10)}# {title}")
     for key, text, where in cells:
         longer = max(0, len(key) - width)
-        print(f"{key:<{width}}  {text:<{values - longer}}  {where}".rstrip())
+        print(f"{key:<{width}}  {text.ljust(values - longer)}  {where}".rstrip())
 
 
 def _flat(data: Any, prefix: str = "") -> list[tuple[str, Any]]:
