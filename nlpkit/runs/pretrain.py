@@ -230,19 +230,8 @@ def prepare(
     """Return the run with tokenized data and with the model on the device.
 
     `resumed` is the checkpoint that `--resume` names, or None.
-
-    Raises:
-        UsageError: the number of processes does not divide the batches of a step.
     """
     settings = resolved.recipe.train
-    if settings.batches_per_step % accelerator.num_processes:
-        raise UsageError(
-            f"train.tokens_per_step: {settings.tokens_per_step} in batches of "
-            f"{settings.batch_budget} makes {number_of(settings.batches_per_step, 'batches')} "
-            "per step, which is "
-            f"not a multiple of {accelerator.num_processes} processes; change "
-            "train.tokens_per_batch"
-        )
     callbacks = Callbacks(note=log.info, warn=log.warn, should_stop=stop.check)
     part = model_part(resolved, directory.path, resumed, log.info)
     for line in part.warnings:
