@@ -27,7 +27,7 @@ from nlpkit.runs.model_part import model_part
 from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.tokenizers._shown import shown
 from nlpkit.tokenizers._source_and_target import of_sources
-from nlpkit.train import machine
+from nlpkit.train import machine, recompute
 from nlpkit.train.duration import batches_per_epoch, long_warmup, resolve_steps
 from nlpkit.train.log import Log
 from nlpkit.train.loop import to_device
@@ -53,7 +53,7 @@ class Plan:
         return self.stream[0].batches[0]
 
     @cached_property
-    def _model(self) -> nn.Module:
+    def model(self) -> nn.Module:
         """The model without its weights."""
         part = replace(self.part, start=None)
         backend = self.resolved.recipe.attention.backend
@@ -63,17 +63,17 @@ class Plan:
     @cached_property
     def groups(self) -> list[Group]:
         """What updates which parameters."""
-        return groups(self._model, self.settings)
+        return groups(self.model, self.settings)
 
     @property
     def parameters(self) -> int:
         """The numbers of the model, with adapters and the task's layer."""
-        return sum(p.numel() for p in self._model.parameters())
+        return sum(p.numel() for p in self.model.parameters())
 
     @property
     def trained(self) -> int:
         """The numbers that have gradients: all, or adapters, or the table of soft prompts."""
-        return sum(p.numel() for p in self._model.parameters() if p.requires_grad)
+        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
     @property
     def optimizer_bytes(self) -> int:
@@ -114,7 +114,10 @@ def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
     training = resolve_steps(settings, stream)
     if note := long_warmup(training):
         log.warn(note)
-    return Plan(resolved, training, part, data, stream, where)
+    plan = Plan(resolved, training, part, data, stream, where)
+    if settings.gradient_checkpointing:
+        recompute.check(plan.model)
+    return plan
 
 
 def describe(plan: Plan) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from nlpkit.disk import user_path
 from nlpkit.objectives.contract import Loss, forward
 from nlpkit.plan import Plan
 from nlpkit.runs import build
-from nlpkit.train import machine, memory
+from nlpkit.train import machine, memory, recompute
 from nlpkit.train.average import Average
 from nlpkit.train.budget import KNOWN_BY
 from nlpkit.train.loop import to_device
@@ -61,6 +61,7 @@ class _Trial:
         backend = plan.resolved.recipe.attention.backend
         vocab_size = plan.data.vocab_size
         self.model: Any = build.build_model(plan.part, vocab_size, backend).to(plan.device)
+        recompute.apply(self.model, self.settings)
         self.optimizers = optimizers(self.model, self.settings)
         self.average = (
             Average(self.model, self.settings.average, 1) if self.settings.average else None

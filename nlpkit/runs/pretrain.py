@@ -33,7 +33,7 @@ from nlpkit.runs.parts import token_characters
 from nlpkit.runs.resume import named_checkpoint, restore
 from nlpkit.runs.run import Run, Training, from_first
 from nlpkit.runs.save import save
-from nlpkit.train import machine
+from nlpkit.train import machine, recompute
 from nlpkit.train.average import Average
 from nlpkit.train.duration import resolve_steps
 from nlpkit.train.held_out import HeldOut
@@ -243,6 +243,7 @@ def prepare(
     training_settings = resolve_steps(settings, Stream(data.examples, **packing))
     torch.manual_seed(resolved.recipe.seed)
     model = build.build_model(part, data.vocab_size, resolved.recipe.attention.backend)
+    recompute.apply(model, settings)
     if settings.z_loss:  # the objective predicts tokens: `checks.check_training`
         model.z_loss = settings.z_loss
     unwrapped = Training(model, data.objective)

@@ -148,6 +148,12 @@ class Config(FrozenConfig):
         None,
         description="average of the weights that is judged and saved as the model: ema, or last",
     )
+    gradient_checkpointing: bool = Field(
+        False,
+        description="keep only the inputs of layers and compute the rest again in backward: less "
+        "memory, a third more computation, the same numbers",
+        json_schema_extra=FREE,
+    )
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="precision of computation; auto: what is faster on this machine"
     )
