@@ -24,6 +24,9 @@ from tests._processes import FSDP, SHARDED, launched
 
 ON = "train.gradient_checkpointing=true"
 RECIPES = Path(__file__).parents[1] / "recipes"
+# Rows without texts train no tokenizer; the families of these recipes are in others.
+ROWS = {"cpm_ant_nlg", "cpm_ant_nlu", "gpt1_choice", "gpt1_similarity"}
+ALL = sorted({path.stem for path in RECIPES.glob("*.yaml")} - ROWS)
 DROPOUT = ("dropout", "residual_dropout", "attention_dropout")
 
 
@@ -89,7 +92,7 @@ def test_step_is_the_plain_one_bit_for_bit(folder: Path, family: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml")))
+@pytest.mark.parametrize("name", ALL)
 def test_step_of_every_recipe_is_the_plain_one(tmp_path: Path, name: str) -> None:
     sets = ["train.tokens_per_step=4096", "train.tokens_per_batch=2048", f"out={tmp_path}/run"]
     written = yaml.safe_load((RECIPES / f"{name}.yaml").read_text("utf-8"))
@@ -99,6 +102,8 @@ def test_step_of_every_recipe_is_the_plain_one(tmp_path: Path, name: str) -> Non
         )
         parts = {n: json.dumps(base[n]) for n in ("model", "tokenizer") if n in base}
         sets += ["init_from=null", *(f"{n}={value}" for n, value in parts.items())]
+    if name == "gpt1_paper":  # 12 layers of 768 take minutes
+        sets.append("model.num_layers=2")
     resolved = recipe.load(name, sets)
     plan = planning.make(resolved, tmp_path / "run", "cpu", Log(QUIET))
     try:

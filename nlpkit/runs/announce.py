@@ -81,7 +81,7 @@ def announce(run: Run, state: State) -> None:
         log.warn(note)
     if run.accelerator.num_processes > 1:
         log.info(f"processes: {run.accelerator.num_processes}")
-    if note := _idle(section, run.accelerator.num_processes):
+    if note := _idle(run.settings, run.accelerator.num_processes):
         log.warn(note)
 
 

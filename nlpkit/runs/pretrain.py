@@ -25,7 +25,7 @@ from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved, flatten
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import value_at
-from nlpkit.runs import build, checks, data_files, model_card
+from nlpkit.runs import build, checks, data_files, fit_memory, model_card, planned
 from nlpkit.runs.announce import announce, conclude
 from nlpkit.runs.budget import start_pace
 from nlpkit.runs.model_part import model_part
@@ -35,7 +35,6 @@ from nlpkit.runs.run import Run, Training, from_first
 from nlpkit.runs.save import save
 from nlpkit.train import machine, recompute
 from nlpkit.train.average import Average
-from nlpkit.train.duration import resolve_steps
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, train
@@ -239,11 +238,11 @@ def prepare(
     checks.check_backend(resolved, part, accelerator.device)
     with accelerator.main_process_first():  # the other ranks read the text from the cache
         data = build.build_data(resolved, part, directory.path, callbacks)
-    packing = {"budget": settings.batch_budget, "batches_per_step": settings.batches_per_step}
-    training_settings = resolve_steps(settings, Stream(data.examples, **packing))
+    fitted = fit_memory.of_run(resolved, directory, accelerator, part, data, resumed, log.info)
+    training_settings = planned.plan(resolved, fitted, part, data, accelerator.device).settings
     torch.manual_seed(resolved.recipe.seed)
     model = build.build_model(part, data.vocab_size, resolved.recipe.attention.backend)
-    recompute.apply(model, settings)
+    recompute.apply(model, training_settings)
     if settings.z_loss:  # the objective predicts tokens: `checks.check_training`
         model.z_loss = settings.z_loss
     unwrapped = Training(model, data.objective)

@@ -32,9 +32,14 @@ def apply(model: nn.Module, settings: Config) -> None:
         layer.forward = partial(_forward, layer, layer.forward)
 
 
+def can(model: nn.Module) -> bool:
+    """Return whether the model has layers that can be computed again."""
+    return bool(layers(model))
+
+
 def check(model: nn.Module) -> None:
     """Raise `UsageError` if no layer of the model can be computed again alone."""
-    if not layers(model):
+    if not can(model):
         raise UsageError(
             "train.gradient_checkpointing: the model has no layers that can be computed again one "
             "by one: torch computes all layers of a recurrent network in one call, and each step "
