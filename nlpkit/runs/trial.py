@@ -10,7 +10,7 @@ import torch
 
 from nlpkit.data.pack import Batch
 from nlpkit.objectives.contract import Loss, forward
-from nlpkit.runs import build
+from nlpkit.runs import build, fastest_backend
 from nlpkit.runs.planned import Planned
 from nlpkit.train import memory, recompute
 from nlpkit.train.average import Average
@@ -49,6 +49,10 @@ class Trial:
         if self.average:
             self.average.restore()  # takes its memory
         self.bf16 = precision == "bf16"
+        if fastest_backend.is_open(plan.resolved, plan.part, plan.device):
+            batch = fastest_backend.first_batch(plan.stream, plan.device)
+            found = fastest_backend.fastest(lambda: self._loss(batch))
+            fastest_backend.prefer(self.model, found[0] if found else "")
 
     def _timed(self, work: Callable[[], Any]) -> float:
         start = time.perf_counter()
