@@ -191,6 +191,41 @@ def test_stream_of_two_processes_is_that_of_one() -> None:
         assert all(map(_same, together, step.batches))
 
 
+@pytest.mark.parametrize("number", [3, 4, 5, 8])
+def test_stream_of_any_number_of_processes_is_that_of_one(number: int) -> None:
+    alone = _stream(batches_per_step=4)
+    ranks = [_stream(batches_per_step=4, rank=rank, world_size=number) for rank in range(number)]
+    for index in range(12):
+        step, parts = alone[index], [rank[index] for rank in ranks]
+        # All compute the same number of batches, since DDP and FSDP wait for each other.
+        assert {len(part.batches) for part in parts} == {-(-4 // number)}
+        assert {part.after for part in parts} == {step.after}
+        own = [part.own for part in parts]
+        together = [each[turn] for turn in range(4) for each in own if turn < len(each)]
+        assert all(map(_same, together, step.batches))
+        assert len(together) == 4
+
+
+def test_stream_goes_on_with_another_number_of_processes_and_workers() -> None:
+    alone = iter(_stream(batches_per_step=4)[index] for index in range(12))
+    at = Position()
+    for number, workers in ((2, 0), (3, 2), (1, 1), (4, 0)):
+        streams = [
+            _stream(batches_per_step=4, start=at, rank=rank, world_size=number)
+            for rank in range(number)
+        ]
+        for parts in zip(*(steps(stream, 3, workers) for stream in streams), strict=True):
+            step = next(alone)
+            batches = [batch for part in parts for batch in part.own]
+            for batch in step.batches:  # each once
+                assert sum(_same(batch, other) for other in batches) == 1
+            assert len(batches) == 4
+            at = parts[0].after
+            assert at == step.after
+    assert next(alone, None) is None
+    assert at.epoch > 1
+
+
 @pytest.mark.parametrize("budget", [BUDGET, 8192])
 def test_epoch_has_every_piece_once(budget: int) -> None:
     # 8192: the corpus is less than a batch, so that nothing is handed on.

@@ -13,6 +13,7 @@ import torch
 from nlpkit import plan as planning
 from nlpkit import recipe
 from nlpkit.plan import probe
+from nlpkit.runs import trial
 from nlpkit.train import memory
 from nlpkit.train.log import QUIET, Log
 from tests import _tiny
@@ -97,7 +98,7 @@ def test_growth_over_the_timed_batches_counts_twice_on_a_cpu(
     monkeypatch.setattr(memory, "limit", lambda device: 9000 * MIB)
     timed = probe._measure_time
 
-    def growing(trial: probe._Trial, times: probe.Times) -> None:
+    def growing(trial: trial.Trial, times: probe.Times) -> None:
         timed(trial, times)
         peaks.append(130 * MIB)
 
@@ -105,7 +106,7 @@ def test_growth_over_the_timed_batches_counts_twice_on_a_cpu(
     resolved = recipe.load(str(_tiny.write(tmp_path)), [f"out={json.dumps(str(tmp_path / 'run'))}"])
     plan = planning.make(resolved, tmp_path / "run", "cpu", Log(QUIET))
     assert probe.probe(plan)["peak_memory_bytes"] == (130 + 30) * MIB
-    assert probe._peak_of_run(100, 130, torch.device("cuda")) == 130
+    assert trial.peak_of_run(100, 130, torch.device("cuda")) == 130
 
 
 @pytest.mark.slow

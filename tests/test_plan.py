@@ -21,6 +21,7 @@ from nlpkit import recipe
 from nlpkit.commands.plan import _human
 from nlpkit.data.pack import Bins
 from nlpkit.plan import probe
+from nlpkit.runs import trial
 from nlpkit.train import memory
 from nlpkit.train.log import QUIET, Log
 from tests import _tiny
@@ -47,8 +48,8 @@ def test_longest_batches_are_those_of_most_attention_and_of_most_tokens() -> Non
         stream=SimpleNamespace(plan=lambda epoch: bins),
         data=SimpleNamespace(examples=SimpleNamespace(sizes=sizes)),
     )
-    assert probe.longest(plan) == [1, 2]
-    assert probe.longest_tokens(plan) == 9
+    assert trial.longest(plan) == [1, 2]
+    assert trial.longest_tokens(plan) == 9
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ class _Meter:
         monkeypatch.setattr(memory, "used", lambda device: (self.now, self.peak))
         monkeypatch.setattr(memory, "limit", lambda device: limit)
         monkeypatch.setattr(memory, "forget_peak", lambda device: None)
-        train = probe._Trial.train
+        train = trial.Trial.train
 
         def metered(trial, batch) -> float:
             self.tokens.append(batch.tokens)
@@ -119,7 +120,7 @@ class _Meter:
                 raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
             return train(trial, batch)
 
-        monkeypatch.setattr(probe._Trial, "train", metered)
+        monkeypatch.setattr(trial.Trial, "train", metered)
 
 
 BIG = ("train.tokens_per_step=4096", "train.tokens_per_batch=4096")
@@ -179,7 +180,7 @@ def test_other_errors_of_the_probe_are_not_taken_for_a_want_of_memory(
     def broken(trial, batch):
         raise RuntimeError("shapes do not match")
 
-    monkeypatch.setattr(probe._Trial, "train", broken)
+    monkeypatch.setattr(trial.Trial, "train", broken)
     with pytest.raises(RuntimeError, match="shapes do not match"):
         probe.probe(_plan(tiny))
     assert memory.is_shortage(MemoryError())

@@ -53,7 +53,7 @@ def command(
     from nlpkit import plan as planning
 
     log = Log(common.verbosity)
-    plan = planning.make(resolved, user_path(resolved.recipe.out), common.device, log)
+    plan = planning.make(resolved, user_path(resolved.recipe.out), common.device, log, not no_probe)
     if mask is not None:
         planning.draw_mask(plan, Path(mask))
         log.info(f"drawn: {mask}")

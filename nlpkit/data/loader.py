@@ -35,10 +35,20 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """The batches of one optimizer step that this process computes, and the position after it."""
+    """The batches of one optimizer step that this process computes, and the position after it.
+
+    All processes compute the same number of batches. Where a step has too few for that, the last
+    one of a process is a `stand_in`: a batch of another process, which counts for nothing here.
+    """
 
     batches: list[Batch]
     after: Position
+    stand_in: bool = False
+
+    @property
+    def own(self) -> list[Batch]:
+        """The batches that count."""
+        return self.batches[:-1] if self.stand_in else self.batches
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,7 @@ class Made:
 
     batches: list[list[dict[str, np.ndarray]]]
     after: Position
+    stand_in: bool = False
 
 
 class ExampleMaker(Protocol):
@@ -291,16 +302,19 @@ class Stream:
     def made(self, step: int) -> "Made":
         """Return the examples of `step`, not yet as they are when some share of the run is done."""
         first = step * self.batches_per_step
+        numbers = [*range(first + self.rank, first + self.batches_per_step, self.world_size)]
+        stand_in = len(numbers) < -(-self.batches_per_step // self.world_size)
         batches = []
-        for number in range(first + self.rank, first + self.batches_per_step, self.world_size):
+        for number in [*numbers, first] if stand_in else numbers:
             epoch, index = self.locate(number)
             items = self.plan(epoch)[index]
             batches.append([self.examples.make(item, epoch) for item in items])
-        return Made(batches, self.locate(first + self.batches_per_step))
+        return Made(batches, self.locate(first + self.batches_per_step), stand_in)
 
     def finished(self, made: "Made", progress: float) -> Step:
         """Return the step of these examples when this share of the run is done."""
-        return Step([self.examples.packed(each, progress) for each in made.batches], made.after)
+        batches = [self.examples.packed(each, progress) for each in made.batches]
+        return Step(batches, made.after, made.stand_in)
 
 
 @dataclass(frozen=True)

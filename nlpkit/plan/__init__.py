@@ -1,20 +1,19 @@
 """Plans a run before it costs anything: its data, packing, model, time and memory."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from nlpkit import attention
 from nlpkit.attention.layout import Layout
+from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.data.corpus import Counts
 from nlpkit.data.items import Items
-from nlpkit.data.loader import Stream, packing_efficiency
+from nlpkit.data.loader import packing_efficiency
 from nlpkit.data.pack import SOURCE_LENGTHS, Batch
 from nlpkit.data.store import Callbacks, Corpus
 from nlpkit.errors import UsageError
@@ -22,99 +21,78 @@ from nlpkit.models.flops import step_flops
 from nlpkit.objectives.contract import IGNORE
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
-from nlpkit.runs import build, checks
+from nlpkit.runs import build, checks, fit_memory, planned
 from nlpkit.runs.model_part import model_part
 from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.tokenizers._shown import shown
 from nlpkit.tokenizers._source_and_target import of_sources
-from nlpkit.train import machine
-from nlpkit.train.duration import batches_per_epoch, long_warmup, resolve_steps
+from nlpkit.train import machine, recompute
+from nlpkit.train.duration import batches_per_epoch, long_warmup
 from nlpkit.train.log import Log
 from nlpkit.train.loop import to_device
-from nlpkit.train.optim import groups
-from nlpkit.train.optimizers.contract import Group
-from nlpkit.train.settings import ResolvedTraining
 
 
-@dataclass
-class Plan:
-    """The parts of a run that is not started."""
-
-    resolved: Resolved
-    settings: ResolvedTraining  # `train` of the recipe, its length in steps
-    part: ModelPart
-    data: Data
-    stream: Stream
-    device: torch.device
+class Plan(planned.Planned):
+    """A run that is not started, with its first batch."""
 
     @property
     def first(self) -> Batch:
         """The first batch that the run would train on."""
         return self.stream[0].batches[0]
 
-    @cached_property
-    def _model(self) -> nn.Module:
-        """The model without its weights."""
-        part = replace(self.part, start=None)
-        backend = self.resolved.recipe.attention.backend
-        with torch.device("meta"):
-            return build.build_model(part, self.data.vocab_size, backend)
 
-    @cached_property
-    def groups(self) -> list[Group]:
-        """What updates which parameters."""
-        return groups(self._model, self.settings)
+def make(resolved: Resolved, run_path: Path, device: str, log: Log, measure: bool = True) -> Plan:
+    """Return the parts of the run; tokenises the text (into the cache), trains nothing.
 
-    @property
-    def parameters(self) -> int:
-        """The numbers of the model, with adapters and the task's layer."""
-        return sum(p.numel() for p in self._model.parameters())
-
-    @property
-    def trained(self) -> int:
-        """The numbers that have gradients: all, or adapters, or the table of soft prompts."""
-        return sum(p.numel() for p in self._model.parameters() if p.requires_grad)
-
-    @property
-    def optimizer_bytes(self) -> int:
-        """What the optimizers keep, such as AdamW's two moments of each trained number."""
-        return 4 * sum(group.state for group in self.groups)
-
-    @property
-    def state_bytes(self) -> int:
-        """Float32 weights; of what is trained also gradients, optimizers' state and the average."""
-        return 4 * (self.parameters + self.trained) + self.optimizer_bytes + self.average_bytes
-
-    @property
-    def average_bytes(self) -> int:
-        """Float32 weights of `train.average`."""
-        return 4 * self.trained if self.settings.average else 0
-
-    @property
-    def checkpoint_bytes(self) -> int:
-        """Weights and optimizers' state of a checkpoint: with adapters, nothing of the base."""
-        whole = self.trained if self.part.lora is not None else self.parameters
-        return 4 * whole + self.optimizer_bytes + self.average_bytes
-
-
-def make(resolved: Resolved, run_path: Path, device: str, log: Log) -> Plan:
-    """Return the parts of the run; tokenises the text (into the cache), trains nothing."""
+    With `measure`, what `train.memory` chooses is measured.
+    """
     where = machine.find_device(device)
     part = model_part(resolved, run_path, info=log.info)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
     checks.check_backend(resolved, part, where)
     data = build.build_data(resolved, part, run_path, Callbacks(note=log.detail, warn=log.warn))
-    settings = resolved.recipe.train
-    stream = Stream(
-        data.examples,
-        budget=settings.batch_budget,
-        batches_per_step=settings.batches_per_step,
-    )
-    training = resolve_steps(settings, stream)
-    if note := long_warmup(training):
+    resolved = _fitted(resolved, run_path, part, data, where, log, measure)
+    settings = resolved.recipe.train.model_copy(update={"memory": None})
+    found = planned.plan(resolved, settings, part, data, where)
+    if note := long_warmup(found.settings):
         log.warn(note)
-    return Plan(resolved, training, part, data, stream, where)
+    plan = Plan(*(getattr(found, each.name) for each in fields(found)))
+    if settings.gradient_checkpointing:
+        recompute.check(plan.model)
+    return plan
+
+
+def _fitted(
+    resolved: Resolved,
+    run_path: Path,
+    part: ModelPart,
+    data: Data,
+    device: torch.device,
+    log: Log,
+    measure: bool,
+) -> Resolved:
+    """Return the recipe with what `train.memory` chooses, or chose when the run began."""
+    settings = resolved.recipe.train
+    found = fit_memory.recorded(RunDirectory(run_path), None)
+    if found is None and settings.memory is None:
+        return resolved
+    if found is None and not measure:
+        log.warn("train.memory: nothing is measured, so no batch is chosen")
+        return resolved
+    if found is None:
+        precision, _ = machine.choose_precision(settings.precision, device)
+        found = fit_memory.choose(resolved, part, data, device, precision=precision, note=log.info)
+    chosen = found.settings(settings).model_copy(update={"memory": settings.memory})
+    where = "train.memory"
+    names = ["train.tokens_per_batch"]
+    if found.gradient_checkpointing and not settings.gradient_checkpointing:
+        names.append("train.gradient_checkpointing")
+    return replace(
+        resolved,
+        recipe=resolved.recipe.model_copy(update={"train": chosen}),
+        origin=resolved.origin | dict.fromkeys(names, where),
+    )
 
 
 def describe(plan: Plan) -> dict[str, Any]:
@@ -281,7 +259,7 @@ def draw_mask(plan: Plan, path: Path) -> None:
 
 def dry_run(resolved: Resolved, run_path: Path, device: str, log: Log) -> dict[str, Any]:
     """Check everything and build the first batch; return the plan's description."""
-    plan = make(resolved, run_path, device, log)
+    plan = make(resolved, run_path, device, log, measure=False)
     description = describe(plan)
     batch, steps, section = plan.first, plan.settings.known_steps, resolved.recipe.train
     log.info(

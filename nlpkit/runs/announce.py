@@ -19,6 +19,7 @@ from nlpkit.train.optim import groups
 from nlpkit.train.optimizers.contract import line
 from nlpkit.train.pace import Pace
 from nlpkit.train.schedule import stable_end
+from nlpkit.train.settings import Config
 from nlpkit.train.state import State
 
 
@@ -80,6 +81,22 @@ def announce(run: Run, state: State) -> None:
         log.warn(note)
     if run.accelerator.num_processes > 1:
         log.info(f"processes: {run.accelerator.num_processes}")
+    if note := _idle(run.settings, run.accelerator.num_processes):
+        log.warn(note)
+
+
+def _idle(settings: Config, processes: int) -> str | None:
+    """Return a note if the batches of a step cannot be shared out equally to the processes."""
+    batches = settings.batches_per_step
+    if not batches % processes:
+        return None
+    rounds = -(-batches // processes)
+    idle = rounds * processes - batches
+    return (
+        f"a step has {number_of(batches, 'batches')}, and {processes} processes could compute "
+        f"{rounds * processes} in the same time; {number_of(idle, 'computations')} count for "
+        "nothing. For a new run, train.tokens_per_batch decides how many batches a step has"
+    )
 
 
 def _trained(run: Run) -> Iterator[torch.Tensor]:

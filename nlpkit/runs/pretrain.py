@@ -25,7 +25,7 @@ from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved, flatten
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import value_at
-from nlpkit.runs import build, checks, data_files, fastest_backend, model_card
+from nlpkit.runs import build, checks, data_files, fastest_backend, fit_memory, model_card, planned
 from nlpkit.runs.announce import announce, conclude
 from nlpkit.runs.budget import start_pace
 from nlpkit.runs.model_part import model_part
@@ -33,9 +33,8 @@ from nlpkit.runs.parts import token_characters
 from nlpkit.runs.resume import named_checkpoint, restore
 from nlpkit.runs.run import Run, Training, from_first
 from nlpkit.runs.save import save
-from nlpkit.train import machine, spinning
+from nlpkit.train import machine, recompute, spinning
 from nlpkit.train.average import Average
-from nlpkit.train.duration import resolve_steps
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, train
@@ -233,19 +232,8 @@ def prepare(
     """Return the run with tokenized data and with the model on the device.
 
     `resumed` is the checkpoint that `--resume` names, or None.
-
-    Raises:
-        UsageError: the number of processes does not divide the batches of a step.
     """
     settings = resolved.recipe.train
-    if settings.batches_per_step % accelerator.num_processes:
-        raise UsageError(
-            f"train.tokens_per_step: {settings.tokens_per_step} in batches of "
-            f"{settings.batch_budget} makes {number_of(settings.batches_per_step, 'batches')} "
-            "per step, which is "
-            f"not a multiple of {accelerator.num_processes} processes; change "
-            "train.tokens_per_batch"
-        )
     callbacks = Callbacks(note=log.info, warn=log.warn, should_stop=stop.check)
     part = model_part(resolved, directory.path, resumed, log.info)
     for line in part.warnings:
@@ -253,10 +241,11 @@ def prepare(
     checks.check_backend(resolved, part, accelerator.device)
     with accelerator.main_process_first():  # the other ranks read the text from the cache
         data = build.build_data(resolved, part, directory.path, callbacks)
-    packing = {"budget": settings.batch_budget, "batches_per_step": settings.batches_per_step}
-    training_settings = resolve_steps(settings, Stream(data.examples, **packing))
+    fitted = fit_memory.of_run(resolved, directory, accelerator, part, data, resumed, log.info)
+    training_settings = planned.plan(resolved, fitted, part, data, accelerator.device).settings
     torch.manual_seed(resolved.recipe.seed)
     model = build.build_model(part, data.vocab_size, resolved.recipe.attention.backend)
+    recompute.apply(model, training_settings)
     if settings.z_loss:  # the objective predicts tokens: `checks.check_training`
         model.z_loss = settings.z_loss
     unwrapped = Training(model, data.objective)

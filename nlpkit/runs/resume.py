@@ -71,6 +71,7 @@ def restore(run: Run, resume: str) -> State:
         # With --allow-change, or finished with weights that are not finite, it has steps to do.
         run.directory.set_status(finished=False, steps=run.settings.known_steps)
     run.log.info(f"resuming from {checkpoint.path} (step {state.step})")
+    _note_processes(run)
     before, now = run.directory.status().get("threads"), torch.get_num_threads()
     if before not in (None, now):
         run.log.info(
@@ -79,6 +80,17 @@ def restore(run: Run, resume: str) -> State:
             "to rounding, not bit for bit"
         )
     return state
+
+
+def _note_processes(run: Run) -> None:
+    """Log what changes for a run that was started with another number of processes."""
+    before, now = run.directory.status().get("processes"), run.accelerator.num_processes
+    if before not in (None, now):
+        run.log.info(
+            f"this run was started with {number_of(before, 'processes')} and has {now} now: every "
+            "step has the same examples, and losses are equal up to rounding; with dropout, masks "
+            "are others"
+        )
 
 
 def _check_optimizer(run: Run, checkpoint: Path, then: str) -> None:

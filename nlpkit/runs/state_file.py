@@ -10,6 +10,8 @@ from nlpkit.errors import FileError
 from nlpkit.runs.run import Run
 from nlpkit.train.state import State
 
+FITTED = "fitted"  # what `train.memory` chose when the run began; also in run.json
+
 
 def read(path: Path, best_by: str) -> tuple[dict[str, Any], State]:
     """Return `training.json` of a checkpoint and the state in it.
@@ -52,4 +54,6 @@ def to_text(run: Run, state: State) -> str:
         "data": run.data.fingerprint,
         "nlpkit": __version__,
     }
+    if fitted := run.directory.status().get(FITTED):
+        content[FITTED] = fitted
     return json.dumps(content, indent=1) + "\n"

@@ -162,8 +162,8 @@ def _take_step(job: Job, state: State, step: Step) -> tuple[dict[str, Any], Tick
     *counted, tokens, stopping, elapsed, done, near_end = reduced(
         accelerator,
         [
-            *(sum(batch.num_targets[name] for batch in step.batches) for name in terms),
-            sum(batch.tokens for batch in step.batches),
+            *(sum(batch.num_targets[name] for batch in step.own) for name in terms),
+            sum(batch.tokens for batch in step.own),
             job.stop.raised,
             *own,
         ],
@@ -184,7 +184,7 @@ def _take_step(job: Job, state: State, step: Step) -> tuple[dict[str, Any], Tick
     for index, batch in enumerate(step.batches):
         last = index == len(step.batches) - 1
         batch.progress = progress
-        _backward(job, batch, num_targets, sums, last)
+        _backward(job, batch, num_targets, sums, last, counted=index < len(step.own))
         if job.stop.raised and accelerator.num_processes == 1 and not last:
             _zero_grad(job)
             return None
@@ -224,16 +224,21 @@ def _backward(
     num_targets: Mapping[str, float],
     sums: LossSums,
     last: bool,
+    counted: bool,
 ) -> None:
-    """Add the gradient and the losses of a batch; gradients are synchronized in the last batch."""
+    """Add the gradient and the losses of a batch; gradients are synchronized in the last batch.
+
+    A batch that is not counted adds 0: it is there because FSDP and DDP wait for all processes.
+    """
     accelerator = job.accelerator
     batch = to_device(batch, accelerator.device)
+    # DistributedDataParallel averages over processes, but `num_targets` is the sum over them.
+    scale = accelerator.num_processes if counted else 0
 
     def run() -> None:
         loss = job.training(batch)
-        # DistributedDataParallel averages over processes, but `num_targets` is the sum over them.
-        accelerator.backward(loss.mean(num_targets, scale=accelerator.num_processes))
-        sums.add(loss)
+        accelerator.backward(loss.mean(num_targets, scale=scale))
+        sums.add(loss, counted=counted)
 
     if last:
         run()

@@ -4,7 +4,10 @@ On Linux, the numbers come from /proc and the control groups. On other systems, 
 physical memory. For a GPU, the numbers come from torch.
 """
 
+import ctypes
+import gc
 import os
+import platform
 import resource
 import sys
 from pathlib import Path
@@ -41,6 +44,15 @@ def forget_peak(device: torch.device) -> None:
         Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM
     except OSError:
         return
+
+
+def release(device: torch.device) -> None:
+    """Give freed memory back to the system, which glibc and torch would keep."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def limit(device: torch.device) -> int:

@@ -14,6 +14,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from nlpkit import registry
+from nlpkit.byte_sizes import parsed
 from nlpkit.config import FrozenConfig
 from nlpkit.durations import seconds
 from nlpkit.part import Part, name_in
@@ -148,6 +149,18 @@ class Config(FrozenConfig):
         None,
         description="average of the weights that is judged and saved as the model: ema, or last",
     )
+    memory: str | None = Field(
+        None,
+        description="memory of a process, such as 20GB: chooses tokens_per_batch, and switches "
+        "gradient_checkpointing on if it is needed; a run keeps what was chosen at its start",
+        json_schema_extra=FREE,
+    )
+    gradient_checkpointing: bool = Field(
+        False,
+        description="keep only the inputs of layers and compute the rest again in backward: less "
+        "memory, a third more computation, the same numbers",
+        json_schema_extra=FREE,
+    )
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="precision of computation; auto: what is faster on this machine"
     )
@@ -208,6 +221,13 @@ class Config(FrozenConfig):
             seconds(budget)
         return budget
 
+    @field_validator("memory")
+    @classmethod
+    def _amount(cls, memory: str | None) -> str | None:
+        if memory is not None:
+            parsed(memory)
+        return memory
+
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
         if self.epochs and self.steps:
@@ -220,6 +240,11 @@ class Config(FrozenConfig):
             raise ValueError(
                 f"warmup_ratio: {self.warmup_ratio:g} and train.warmup_steps: {self.warmup_steps} "
                 "exclude each other; set one of them to 0"
+            )
+        if self.memory and self.tokens_per_batch:
+            raise ValueError(
+                f"memory: {self.memory} chooses tokens_per_batch, which is set to "
+                f"{self.tokens_per_batch}; set one of them to null"
             )
         if self.tokens_per_batch and self.tokens_per_step % self.tokens_per_batch:
             raise ValueError(

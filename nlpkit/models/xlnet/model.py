@@ -10,7 +10,8 @@ its own content never changes, a cache keeps it.
 N tokens of the pack, M of them predicted, C hidden_size, H heads, D width of a head.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,6 +46,9 @@ TASK_HEADS = {  # transformers' models with a task's layer
 }
 
 
+_Seeing = Callable[[Tensor, Tensor, Tensor], Tensor]  # attention with its learned tensors
+
+
 class Layer(nn.Module):
     """norm(x + attention(x)), then norm(x + feed_forward(x)), for both streams."""
 
@@ -65,6 +69,22 @@ class Layer(nn.Module):
         self.up = nn.Linear(width, config.intermediate_size)
         self.down = nn.Linear(config.intermediate_size, width)
         self.output_norm = nn.LayerNorm(width, config.norm_eps)
+
+    def forward(
+        self,
+        content: Tensor,
+        keys: Keys,
+        depth: int,
+        attend: _Seeing,
+        query: Tensor | None = None,
+        attend_query: _Seeing | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the content (N, C) and, if there are any, the queries (M, C) after this layer."""
+        k, v = keys.of(self, depth, content)
+        if query is not None and attend_query is not None:
+            query = self.added(query, attend_query(self.heads_of(query, self.query), k, v))
+        seen = attend(self.heads_of(content, self.query), k, v)
+        return self.added(content, seen), query
 
     def heads_of(self, x: Tensor, weight: Tensor) -> Tensor:
         """Return (N, H, D): states (N, C) by a weight (C, H, D)."""
@@ -145,23 +165,18 @@ class Model(TiedHead):
         content = self._dropped(F.embedding(input_ids, self.token_embedding))
         attends = self._prepared(layout, fields, keys)
         if rank is None and next_position is None:
-            for depth, (layer, attend, tensors) in enumerate(attends):
-                k, v = keys.of(layer, depth, content)
-                seen = attend(layer.heads_of(content, layer.query), k, v, tensors)
-                content = layer.added(content, seen)
+            for depth, (layer, attend) in enumerate(attends):
+                content, _ = layer(content, keys, depth, attend)
             return self._dropped(content)
         predicted, of_queries = _queries(fields, next_position, next_part_start)
         counts = torch.bincount(layout.document_ids[predicted], minlength=len(layout.lengths))
         queries = Layout.of(counts.tolist(), input_ids.device)
-        query = self._dropped(self.query_start[0].expand(len(predicted), -1))
+        query: Tensor | None = self._dropped(self.query_start[0].expand(len(predicted), -1))
         query_attends = self._prepared(queries, of_queries, keys)
         both = enumerate(zip(attends, query_attends, strict=True))
-        for depth, ((layer, attend, tensors), (_, attend_query, _)) in both:
-            k, v = keys.of(layer, depth, content)
-            seen = attend_query(layer.heads_of(query, layer.query), k, v, tensors)
-            query = layer.added(query, seen)
-            seen = attend(layer.heads_of(content, layer.query), k, v, tensors)
-            content = layer.added(content, seen)
+        for depth, ((layer, attend), (_, attend_query)) in both:
+            content, query = layer(content, keys, depth, attend, query, attend_query)
+        assert query is not None
         hidden = content.index_copy(0, predicted, query.to(content.dtype))
         return self._dropped(hidden)
 
@@ -174,8 +189,8 @@ class Model(TiedHead):
 
     def _prepared(
         self, layout: Layout, fields: Mapping[str, Tensor | None], keys: Keys
-    ) -> list[tuple[Layer, attention.Attend, dict[str, Tensor]]]:
-        """Return each layer with its attention and the learned tensors of this attention."""
+    ) -> list[tuple[Layer, _Seeing]]:
+        """Return each layer with its attention, which has its learned tensors."""
         config = self.config
         attends = self.attention_tensors.prepare(
             layout,
@@ -188,7 +203,8 @@ class Model(TiedHead):
         )
         self.attention_choice = attention.reasons(attends)
         tensors = map(self.attention_tensors.of, range(config.num_layers))
-        return [*zip(self.order, attends, tensors, strict=True)]
+        own = (partial(each, tensors=t) for each, t in zip(attends, tensors, strict=True))
+        return [*zip(self.order, own, strict=True)]
 
 
 def _queries(

@@ -1,0 +1,83 @@
+"""The parts of a run that is not started, and what follows from its sizes."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from nlpkit.data.loader import Stream
+from nlpkit.recipe import Resolved
+from nlpkit.runs import build
+from nlpkit.runs.parts import Data, ModelPart
+from nlpkit.train.duration import resolve_steps
+from nlpkit.train.optim import groups
+from nlpkit.train.optimizers.contract import Group
+from nlpkit.train.settings import Config, ResolvedTraining
+
+
+@dataclass
+class Planned:
+    """The parts of a run that is not started."""
+
+    resolved: Resolved
+    settings: ResolvedTraining  # `train` of the recipe, its length in steps
+    part: ModelPart
+    data: Data
+    stream: Stream
+    device: torch.device
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The model without its weights."""
+        part = replace(self.part, start=None)
+        backend = self.resolved.recipe.attention.backend
+        with torch.device("meta"):
+            return build.build_model(part, self.data.vocab_size, backend)
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """What updates which parameters."""
+        return groups(self.model, self.settings)
+
+    @property
+    def parameters(self) -> int:
+        """The numbers of the model, with adapters and the task's layer."""
+        return sum(p.numel() for p in self.model.parameters())
+
+    @property
+    def trained(self) -> int:
+        """The numbers that have gradients: all, or adapters, or the table of soft prompts."""
+        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """What the optimizers keep, such as AdamW's two moments of each trained number."""
+        return 4 * sum(group.state for group in self.groups)
+
+    @property
+    def state_bytes(self) -> int:
+        """Float32 weights; of what is trained also gradients, optimizers' state and the average."""
+        return 4 * (self.parameters + self.trained) + self.optimizer_bytes + self.average_bytes
+
+    @property
+    def average_bytes(self) -> int:
+        """Float32 weights of `train.average`."""
+        return 4 * self.trained if self.settings.average else 0
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Weights and optimizers' state of a checkpoint: with adapters, nothing of the base."""
+        whole = self.trained if self.part.lora is not None else self.parameters
+        return 4 * whole + self.optimizer_bytes + self.average_bytes
+
+
+def plan(
+    resolved: Resolved, settings: Config, part: ModelPart, data: Data, device: torch.device
+) -> Planned:
+    """Return the run with these settings of `train`."""
+    stream = Stream(
+        data.examples, budget=settings.batch_budget, batches_per_step=settings.batches_per_step
+    )
+    training = resolve_steps(settings, stream)
+    return Planned(resolved, training, part, data, stream, device)

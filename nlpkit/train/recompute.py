@@ -1,0 +1,54 @@
+"""Gradient checkpointing: backward computes the activations inside of a layer again.
+
+Only the inputs of layers are kept (Chen et al. 2016, arXiv:1604.06174). Random numbers are drawn
+again from the same state, so that dropout masks, losses and gradients are the same bit for bit.
+A layer is a member of an `nn.ModuleList`, as with FSDP; names of parameters do not change.
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from nlpkit.errors import UsageError
+from nlpkit.train.processes import layers
+from nlpkit.train.settings import Config
+
+
+def apply(model: nn.Module, settings: Config) -> None:
+    """Let the layers of `model` be computed again in backward if the settings ask for it.
+
+    Call it before the model is wrapped for several processes.
+
+    Raises:
+        UsageError: the model has no layers that can be computed again.
+    """
+    if not settings.gradient_checkpointing:
+        return
+    check(model)
+    for layer in layers(model):
+        layer.forward = partial(_forward, layer, layer.forward)
+
+
+def can(model: nn.Module) -> bool:
+    """Return whether the model has layers that can be computed again."""
+    return bool(layers(model))
+
+
+def check(model: nn.Module) -> None:
+    """Raise `UsageError` if no layer of the model can be computed again alone."""
+    if not can(model):
+        raise UsageError(
+            "train.gradient_checkpointing: the model has no layers that can be computed again one "
+            "by one: torch computes all layers of a recurrent network in one call, and each step "
+            "in time needs the one before; set it to false"
+        )
+
+
+def _forward(layer: nn.Module, forward: Any, *given: Any, **named: Any) -> Any:
+    """Return what the layer's own `forward` returns; keep only what is given, if it is trained."""
+    if not (layer.training and torch.is_grad_enabled()):
+        return forward(*given, **named)
+    return checkpoint(forward, *given, use_reentrant=False, preserve_rng_state=True, **named)

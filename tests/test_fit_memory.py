@@ -1,0 +1,157 @@
+"""`train.memory`: the batch that fits, gradient checkpointing where it is needed, the record."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nlpkit import plan as planning
+from nlpkit import recipe
+from nlpkit.byte_sizes import parsed, written
+from nlpkit.errors import NlpkitError, RecipeError, UsageError
+from nlpkit.runs import fit_memory, trial
+from nlpkit.train import memory
+from nlpkit.train.log import QUIET, Log
+from tests import _tiny
+
+MB = 10**6
+STEP = ("train.tokens_per_batch=null", "model.dropout=0.0", "train.precision=fp32")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _tiny.write(tmp_path_factory.mktemp("tiny"))
+
+
+class Machine:
+    """Memory in which a trial takes 100 MB and so many for each token of its longest batch."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, per_token: float = 1 * MB):
+        self.per_token, self.now, self.peak = per_token, 100 * MB, 100 * MB
+        self.tried: list[tuple[int, bool]] = []
+        monkeypatch.setattr(memory, "used", lambda device: (int(self.now), int(self.peak)))
+        monkeypatch.setattr(memory, "limit", lambda device: 10**12)
+        monkeypatch.setattr(memory, "forget_peak", lambda device: setattr(self, "peak", self.now))
+        monkeypatch.setattr(trial.Trial, "update", lambda tried: 0.0)
+        monkeypatch.setattr(trial.Trial, "train", self.train)
+
+    def train(self, batch) -> float:
+        raise NotImplementedError
+
+
+def _machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    machine = Machine(monkeypatch)
+
+    def train(tried: trial.Trial, batch) -> float:
+        on = tried.settings.gradient_checkpointing
+        machine.tried.append((tried.settings.tokens_per_batch, on))
+        each = machine.per_token / (4 if on else 1)
+        machine.peak = max(machine.peak, machine.now + each * batch.tokens)
+        return 0.0
+
+    monkeypatch.setattr(trial.Trial, "train", train)
+    return machine
+
+
+def test_amounts_of_memory() -> None:
+    assert [parsed(t) for t in ("20GB", "512 mb", "1.5GiB")] == [20 * 10**9, 512 * MB, 3 * 2**29]
+    assert (written(1.5e9), written(3.2e8)) == ("1.5 GB", "320 MB")
+    for wrong in ("20", "GB", "20XB", "-1GB", "0GB", ""):
+        with pytest.raises(ValueError, match="is not an amount of memory such as 20GB"):
+            parsed(wrong)
+
+
+def test_memory_and_a_batch_exclude_each_other(tiny: Path) -> None:
+    with pytest.raises(RecipeError) as caught:
+        recipe.load(str(tiny), ["train.memory=1GB"])
+    assert "memory: 1GB chooses tokens_per_batch, which is set to 256" in str(caught.value)
+    with pytest.raises(RecipeError, match="'much' is not an amount of memory such as 20GB"):
+        recipe.load(str(tiny), ["train.memory=much", *STEP])
+
+
+@pytest.mark.parametrize(
+    ("limit", "batch", "on"),
+    [  # 100 MB and 1 MB a token, 0.25 MB with checkpointing; a step is 512 tokens
+        ("800MB", 512, False),
+        ("500MB", 256, False),
+        ("240MB", 128, False),
+        ("150MB", 128, True),  # not even 64 tokens fit without
+    ],
+)
+def test_the_largest_batch_that_fits_is_chosen(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, limit: str, batch: int, on: bool
+) -> None:
+    machine = _machine(monkeypatch)
+    plan = _plan(tiny, f"train.memory={limit}")
+    assert (plan.settings.tokens_per_batch, plan.settings.gradient_checkpointing) == (batch, on)
+    assert plan.settings.batches_per_step == 512 // batch
+    assert (batch, on) in machine.tried
+    assert plan.resolved.origin["train.tokens_per_batch"] == "train.memory"
+    assert (plan.resolved.origin["train.gradient_checkpointing"] == "train.memory") == on
+    assert planning.describe(plan)["packing"]["tokens_per_batch"] == batch
+
+
+def _plan(path: Path, *sets: str) -> planning.Plan:
+    resolved = recipe.load(str(path), [*STEP, *sets])
+    return planning.make(resolved, path.parent / "none", "cpu", Log(QUIET))
+
+
+def test_every_process_gets_as_many_batches_where_that_is_possible(tiny: Path) -> None:
+    plan = _plan(tiny)
+    longest = int(plan.data.examples.sizes.max())
+    assert fit_memory.candidates(plan, 1) == [n for n in (64, 128, 256, 512) if n >= longest]
+    assert fit_memory.candidates(plan, 2)[-1] == 256
+    assert fit_memory.candidates(plan, 3)[-1] == 512  # 512 has no divisor 3
+
+
+def test_too_little_memory_is_one_line_with_what_is_needed(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _machine(monkeypatch)
+    with pytest.raises(UsageError) as caught:
+        _plan(tiny, "train.memory=101MB")
+    said = str(caught.value)
+    assert said.startswith("train.memory: 101MB: even a batch of ")
+    assert "with train.gradient_checkpointing; give more memory, lower objective.max_length" in said
+    assert "\n" not in said
+
+
+def test_a_run_keeps_what_was_chosen_whatever_the_memory_is_later(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixed = ("train.tokens_per_batch=128", "model.dropout=0.0", "train.gradient_checkpointing=true")
+    plain = _tiny.pretrain(tiny, tmp_path / "plain", *fixed, "train.precision=fp32")
+    _machine(monkeypatch)
+    with monkeypatch.context() as small:
+        small.setattr(fit_memory, "choose", lambda *a, **b: fit_memory.Fitted(128, True, 5))
+        with pytest.raises(NlpkitError):
+            _tiny.pretrain(
+                tiny, tmp_path / "run", *STEP, "train.memory=150MB", stop=_tiny.StopAfter(40)
+            )
+    assert json.loads((tmp_path / "run/run.json").read_text())["fitted"] == [128, True, 5]
+    begun = _metrics(tmp_path / "run")
+    assert 0 < len(begun) < 12
+    # Other memory, or none that is named: the run goes on as it began, also in another directory.
+    last = sorted((tmp_path / "run/checkpoints").glob("step-*"))[-1]
+    _tiny.pretrain(tiny, tmp_path / "other", *STEP, resume=str(last))
+    done = _tiny.pretrain(tiny, tmp_path / "run", *STEP, "train.memory=900MB")
+    theirs = _metrics(tmp_path / "plain")
+    assert _metrics(tmp_path / "run") == theirs
+    assert _metrics(tmp_path / "other") == theirs[len(theirs) - len(_metrics(tmp_path / "other")) :]
+    name = "model.safetensors"
+    assert (done / name).read_bytes() == (plain / name).read_bytes()
+
+
+def _metrics(run: Path) -> list[dict]:
+    return [record for record in _tiny.metrics(run) if "loss" in record]
+
+
+def test_a_real_run_stays_near_what_was_estimated(tiny: Path, tmp_path: Path) -> None:
+    # Whatever this process takes, and a little more: the smallest batches fit.
+    here = memory.used(planning.machine.find_device("cpu"))[0]
+    limit = f"train.memory={here // MB + 400}MB"
+    _tiny.pretrain(tiny, tmp_path / "run", *STEP, limit, "train.steps=4", "train.warmup_steps=1")
+    batch, on, peak = json.loads((tmp_path / "run/run.json").read_text())["fitted"]
+    assert 512 % batch == 0
+    assert not on
+    assert here * 0.5 < peak <= here + 401 * MB
