@@ -89,6 +89,20 @@ class Runs:
         return figures
 
 
+def bracketed(rates: Sequence[str], first: str, loss: Callable[[str], float]) -> dict[str, float]:
+    """Return the loss of the rates that were tried, in their order; the search begins with `first`.
+
+    The best one has a worse one on both sides, unless it is an end of `rates`.
+    """
+    tried = {rates.index(first): loss(first)}
+    while True:
+        best = min(tried, key=lambda place: tried[place])
+        beside = [p for p in (best - 1, best + 1) if 0 <= p < len(rates) and p not in tried]
+        if not beside:
+            return {rates[place]: tried[place] for place in sorted(tried)}
+        tried[beside[0]] = loss(rates[beside[0]])
+
+
 def parser(description: str | None) -> argparse.ArgumentParser:
     """Return a parser of the arguments that all these benchmarks have."""
     made = argparse.ArgumentParser(

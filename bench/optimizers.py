@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _runs import Runs, as_options, mean_and_deviation, plain
+from _runs import Runs, as_options, bracketed, mean_and_deviation, plain
 
 from nlpkit import recipe
 from nlpkit.checkpoints.run_directory import METRICS
 
 RECIPES = ("gpt1", "t5", "lstm", "cpm_ant", "bert")
 RATES = ("2.5e-4", "5e-4", "1e-3", "2e-3", "4e-3", "8e-3", "1.6e-2", "3.2e-2")
-FIRST = RATES.index("2e-3")
+FIRST = "2e-3"
 
 
 @dataclass(frozen=True)
@@ -84,15 +84,10 @@ class Bench(Runs):
             print(f"{name} {optimizer} {rate} seed {seed}: {found}", file=sys.stderr, flush=True)
             return found
 
-        ends = {FIRST: run(RATES[FIRST], 1).end}
-        while True:
-            best = min(ends, key=lambda place: ends[place])
-            beside = [p for p in (best - 1, best + 1) if 0 <= p < len(RATES) and p not in ends]
-            if not beside:
-                break
-            ends[beside[0]] = run(RATES[beside[0]], 1).end
-        runs = {RATES[place]: [run(RATES[place], 1)] for place in sorted(ends)}
-        runs[RATES[best]] += [run(RATES[best], seed) for seed in range(2, seeds + 1)]
+        ends = bracketed(RATES, FIRST, lambda rate: run(rate, 1).end)
+        runs = {rate: [run(rate, 1)] for rate in ends}
+        best = min(ends, key=ends.__getitem__)
+        runs[best] += [run(best, seed) for seed in range(2, seeds + 1)]
         return runs
 
 

@@ -8,12 +8,14 @@ each), then trains every task under every condition with `nlpkit finetune`, one 
 and scores the last checkpoint on the task's dev file with `nlpkit eval`. Nothing is chosen by a dev
 file: no early stopping, no best checkpoint. The same command resumes where it was stopped.
 
-With --tune, pretrained and scratch are compared each at its own learning rate: one run for each of
-RATES holds out a tenth of the training rows, and the rate with the best score on these is taken for
+With --tune, conditions are compared each with its own optimizer and learning rate. These are chosen
+by runs that hold out a tenth of the training rows: the rates of every optimizer are searched by
+factors of two, until the rates beside the best one are tried and worse. The best pair is taken for
 runs on all training rows with several seeds, which are scored on the dev file.
 """
 
 import json
+import math
 import statistics
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +26,7 @@ from _runs import (
     Runs,
     Task,
     as_options,
+    bracketed,
     check_data,
     mean_and_deviation,
     parser,
@@ -43,8 +46,8 @@ BASES = {
         "cpm_ant",
         ["zh_lm/clue_small.txt", "zh_lm/wiki_cmrc_contexts.jsonl", "zh_lm/poetry_songci.txt"],
         [
-            *("train.steps=500", "train.tokens_per_step=8192", "train.lr=2e-3"),
-            *("train.warmup_steps=40", "train.eval_every=100"),
+            *("train.steps=1600", "train.schedule=cosine", "train.warmup_ratio=0.06"),
+            "train.eval_every=400",
         ],
     ),
 }
@@ -62,10 +65,16 @@ CONDITIONS: dict[str, dict[str, list[str]]] = {
     },
     "chinese": {"pretrained": [], "scratch": [SCRATCH], "pretrained, LoRA": [LORA]},
 }
-RATES = ("1.25e-4", "2.5e-4", "5e-4", "1e-3", "2e-3")
+RATES = ("1.25e-4", "2.5e-4", "5e-4", "1e-3", "2e-3", "4e-3", "8e-3", "1.6e-2", "3.2e-2")
+FIRST = "5e-4"
+_ENDS_LOW = "train.schedule=linear"
 TUNED = {
-    "english": {"pretrained": [PLAIN], "scratch": [SCRATCH, PLAIN]},
-    "chinese": {"pretrained": [], "scratch": [SCRATCH]},
+    "english": {"pretrained": [PLAIN], "scratch": [SCRATCH, PLAIN], "LoRA": [PLAIN, LORA]},
+    "chinese": {
+        "pretrained": [_ENDS_LOW],
+        "scratch": [_ENDS_LOW, SCRATCH],
+        "LoRA": [_ENDS_LOW, LORA],
+    },
 }
 
 
@@ -137,9 +146,9 @@ TASKS = [
 class Bench(Runs):
     """Runs the tasks, each condition with several seeds."""
 
-    def __init__(self, out: Path, data: Path, seeds: int):
+    def __init__(self, out: Path, data: Path, seeds: int, optimizers: list[str]):
         super().__init__(out, data)
-        self.seeds = seeds
+        self.seeds, self.optimizers = seeds, optimizers
 
     def pretrain(self, name: str) -> None:
         """Make a base model, unless it is there."""
@@ -154,17 +163,31 @@ class Bench(Runs):
         return self._trained(task, place, CONDITIONS[task.base][condition], False, self.seeds)
 
     def tuned(self, task: Task, condition: str) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """Return the score of each rate on held-out training rows; figures of each seed."""
+        """Return the score of each optimizer and rate on held-out training rows; figures of seeds.
+
+        The best pair is the last one.
+        """
         place = self.out / "tuned" / plain(task.name) / plain(condition)
         special = TUNED[task.base][condition]
         scores = {}
-        for rate in RATES:
-            more = [*special, f"train.lr={rate}"]
-            (found,) = self._trained(task, place / rate, more, True, 1)
-            scores[rate] = -found["loss"] if task.shown else found[task.score]
-        best = max(scores, key=scores.__getitem__)
-        more = [*special, f"train.lr={best}"]
-        return scores, self._trained(task, place / "best", more, False, self.seeds)
+        for optimizer in self.optimizers:
+
+            def loss(rate: str, optimizer: str = optimizer) -> float:
+                more = [*special, f"train.optimizer={optimizer}", f"train.lr={rate}"]
+                (found,) = self._trained(task, place / f"{optimizer}-{rate}", more, True, 1)
+                if task.shown:
+                    return found["loss"]
+                score = found[task.score]
+                return math.inf if score is None else -score  # None: all answers are the same
+
+            found = bracketed(RATES, FIRST, loss)
+            scores |= {f"{optimizer} {rate}": -value for rate, value in found.items()}
+        scores = dict(sorted(scores.items(), key=lambda each: each[1]))
+        optimizer, rate = [*scores][-1].split()
+        more = [*special, f"train.optimizer={optimizer}", f"train.lr={rate}"]
+        return scores, self._trained(
+            task, place / f"best-{optimizer}-{rate}", more, False, self.seeds
+        )
 
     def _trained(
         self, task: Task, place: Path, special: list[str], held_out: bool, seeds: int
@@ -213,23 +236,23 @@ def _shown(figures: list[dict[str, Any]], name: str) -> str:
     return mean_and_deviation([each[name] for each in figures])
 
 
-def _print_tuned(bench: Bench, tasks: list[Task], pool: ThreadPoolExecutor) -> None:
-    """Print pretrained and scratch, each at its own learning rate."""
-    jobs = {
-        (task.name, condition): pool.submit(bench.tuned, task, condition)
-        for task in tasks
-        for condition in TUNED[task.base]
-    }
-    for (name, condition), job in jobs.items():
-        print(f"{name}: {condition}: {job.result()}", file=sys.stderr, flush=True)
-    print("| task | score | pretrained | its rate | scratch | its rate |")
-    print("|---" * 6 + "|")
+def _print_tuned(
+    bench: Bench, tasks: list[Task], conditions: list[str], pool: ThreadPoolExecutor
+) -> None:
+    """Print the conditions, each with its own optimizer and learning rate."""
+    pairs = [(task, name) for task in tasks for name in conditions]
+    pairs.sort(key=lambda pair: pair[1] == "LoRA")  # the others are of more interest
+    jobs = {(task.name, name): pool.submit(bench.tuned, task, name) for task, name in pairs}
+    for (task_name, name), job in jobs.items():
+        print(f"{task_name}: {name}: {job.result()}", file=sys.stderr, flush=True)
+    heads = [head for name in conditions for head in (name, "its rate")]
+    print("| task | score |", " | ".join(heads), "|")
+    print("|---" * (2 + len(heads)) + "|")
     for task in tasks:
         cells = [task.name, task.score.partition(":")[0] if not task.shown else "loss"]
-        for condition in ("pretrained", "scratch"):
-            scores, figures = jobs[task.name, condition].result()
-            cells.append(_shown(figures, "loss" if task.shown else task.score))
-            cells.append(max(scores, key=scores.__getitem__))
+        for name in conditions:
+            scores, figures = jobs[task.name, name].result()
+            cells += [_shown(figures, "loss" if task.shown else task.score), [*scores][-1]]
         print("|", " | ".join(cells), "|")
 
 
@@ -238,15 +261,19 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--jobs", type=int, default=2)
     arguments.add_argument("--only", help="tasks, by name, with commas")
-    arguments.add_argument("--tune", action="store_true", help="a learning rate for each condition")
+    arguments.add_argument(
+        "--tune", action="store_true", help="an optimizer and a rate for each condition"
+    )
+    arguments.add_argument("--optimizers", nargs="+", default=["adamw", "muon"], help="for --tune")
+    arguments.add_argument("--conditions", nargs="+", default=[*TUNED["english"]], help="as well")
     options = arguments.parse_args()
     wanted = options.only.lower().split(",") if options.only else None
     tasks = [task for task in TASKS if wanted is None or plain(task.name) in wanted]
-    bench = Bench(options.out, check_data(options.data), options.seeds)
+    bench = Bench(options.out, check_data(options.data), options.seeds, options.optimizers)
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(bench.pretrain, dict.fromkeys(task.base for task in tasks)))
         if options.tune:
-            _print_tuned(bench, tasks, pool)
+            _print_tuned(bench, tasks, options.conditions, pool)
             return
         jobs = {
             (task.name, condition): pool.submit(bench.cell, task, condition)

@@ -83,7 +83,8 @@ def prepare(
     The bias and the masks that the layers share are computed here once, and the gradient of the
     shared `tensors` is computed once. `scale` is 1 / sqrt(head_dim) by default. `dropout` is
     applied to the probabilities in training. `keys` is the layout of the keys in cross attention:
-    sequence i of the queries sees sequence i of the keys.
+    sequence i of the queries sees sequence i of the keys. `backend` is a name, `auto`, or
+    `auto:NAME`, which prefers one (`measured`).
 
     A `cache` has separate keys and values for each kind, its settings and its `role` in the model.
     The first call with a cache records them. In later calls every sequence has the same number of
@@ -192,7 +193,7 @@ def _computed(
     stream: tuple[str, str, str],
 ) -> Attend:
     """Return the attention of a kind that has its own computation."""
-    if backend != "auto":
+    if _first_choice(backend) is None:
         raise Unsupported(computes_itself(choice))
     if request.dropout and not getattr(kind, "DROPOUT", False):
         raise Unsupported(f"attention kind {choice.kind} has no probabilities for dropout")
@@ -225,11 +226,15 @@ def computes_itself(choice: Choice) -> str:
 
 def _chosen(kind: str, request: Request, backend: str) -> Attend:
     """Return the attention of the named backend, or of the first that supports the request."""
-    if backend != "auto":
+    first = _first_choice(backend)
+    if first is None:
         chosen = named_backend(kind, request, backend)
         return Attend(backend, f"{backend} (asked for)", chosen.prepare(request))
+    from nlpkit.attention import measured
+
+    measured.note(request)
     refused = []
-    for name in _order(request):
+    for name in _order(request, first):
         chosen = _backend(name)
         if reason := chosen.refuses(request):
             refused.append(f"{name} refused: {reason}")
@@ -251,8 +256,24 @@ def _backend(name: str) -> Backend:
     return cast(Backend, registry.load("attention/backends", name))
 
 
-def _order(request: Request) -> tuple[str, ...]:
-    """Return the backends in order of preference; `bench/attention_backends.py` measures it."""
+def usual(request: Request) -> str:
+    """Return the backend that the request gets from `auto`."""
+    return next(name for name in _order(request) if not _backend(name).refuses(request))
+
+
+def _first_choice(backend: str) -> str | None:
+    """Return what to prefer of backends, or nothing, ""; None if one is asked for by its name."""
+    from nlpkit.attention import measured
+
+    if backend == "auto":
+        return ""
+    return backend.removeprefix(measured.PREFER) if backend.startswith(measured.PREFER) else None
+
+
+def _order(request: Request, first: str = "") -> tuple[str, ...]:
+    """Return the backends in order of preference; `first` goes before all but `sparse`."""
+    if first and not isinstance(request.kind, PiecewiseKind):
+        return tuple(dict.fromkeys((first, *_order(request))))
     if request.device.type == "cuda":
         return "flash", "varlen", "flex", "sdpa", "reference"
     if request.device.type != "cpu":

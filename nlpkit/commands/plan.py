@@ -107,8 +107,8 @@ def _print_block(title: str, rows: list[tuple[str, Any, str]]) -> None:
     values = min(24, max(len(text) for _, text, _ in cells))
     print(f"{'' if title == _SECTIONS[0] else chr(10)}# {title}")
     for key, text, where in cells:
-        longer = max(0, len(key) - width)
-        print(f"{key:<{width}}  {text:<{values - longer}}  {where}".rstrip())
+        figure = f"{key:<{width}}  {text}"
+        print(f"{figure:<{width + 2 + values}}  {where}".rstrip())
 
 
 def _flat(data: Any, prefix: str = "") -> list[tuple[str, Any]]:

@@ -18,7 +18,7 @@ from nlpkit.data.pack import Batch
 from nlpkit.disk import user_path
 from nlpkit.objectives.contract import Loss, forward
 from nlpkit.plan import Plan
-from nlpkit.runs import build
+from nlpkit.runs import build, fastest_backend
 from nlpkit.train import machine, memory
 from nlpkit.train.average import Average
 from nlpkit.train.budget import KNOWN_BY
@@ -68,6 +68,10 @@ class _Trial:
         if self.average:
             self.average.restore()  # takes its memory
         self.bf16 = precision == "bf16"
+        if fastest_backend.is_open(plan.resolved, plan.part, plan.device):
+            batch = fastest_backend.first_batch(plan.stream, plan.device)
+            found = fastest_backend.fastest(lambda: self._loss(batch))
+            fastest_backend.prefer(self.model, found[0] if found else "")
 
     def _timed(self, work: Callable[[], Any]) -> float:
         start = time.perf_counter()

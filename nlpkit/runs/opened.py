@@ -36,7 +36,7 @@ from nlpkit.recipe.fit import missing
 from nlpkit.runs.parts import ModelPart
 from nlpkit.tokenizers._source_and_target import check_sources
 from nlpkit.tokenizers.contract import Extendable, Tokenizer
-from nlpkit.train import machine
+from nlpkit.train import machine, spinning
 
 # Files of the manifest that are not read and not checked here.
 _NOT_NEEDED = (files.OPTIMIZER_STATE, files.TRAINING)
@@ -106,6 +106,8 @@ def open_checkpoint(
     check_sources(directory, part.config, tokenizer)
     objective = objective_of(directory, notes, tokenizer, part)
     machine.configure_allocator()
+    if target.type == "cpu":
+        spinning.start()
     dtype = _precision(precision, _stored(state, part.vocabulary), target)
     model = _model(part, state, loaded.head, backend)
     _add_objective_heads(model, objective, directory)

@@ -25,7 +25,7 @@ from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved, flatten
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import value_at
-from nlpkit.runs import build, checks, data_files, model_card
+from nlpkit.runs import build, checks, data_files, fastest_backend, model_card
 from nlpkit.runs.announce import announce, conclude
 from nlpkit.runs.budget import start_pace
 from nlpkit.runs.model_part import model_part
@@ -33,7 +33,7 @@ from nlpkit.runs.parts import token_characters
 from nlpkit.runs.resume import named_checkpoint, restore
 from nlpkit.runs.run import Run, Training, from_first
 from nlpkit.runs.save import save
-from nlpkit.train import machine
+from nlpkit.train import machine, spinning
 from nlpkit.train.average import Average
 from nlpkit.train.duration import resolve_steps
 from nlpkit.train.held_out import HeldOut
@@ -70,6 +70,7 @@ def pretrain(
         data_files.write(directory.path, *run.data.inputs, run.data.cache, stop.check)
     settings = run.settings
     announce(run, state)
+    fastest_backend.choose(run, state)
     budget = settings.batch_budget
     held_out = None
     if run.data.held_out is not None:
@@ -188,6 +189,8 @@ def make_accelerator(
     if device not in ("auto", "cpu"):
         os.environ["ACCELERATE_TORCH_DEVICE"] = device
     machine.configure_allocator()
+    if target.type == "cpu":
+        spinning.start(log.info)
     # On a CPU, several processes form a group only with `cpu=True`.
     on_cpu = target.type == "cpu"
     processes = PartialState(cpu=on_cpu)

@@ -1,0 +1,116 @@
+"""Threads sleep while they wait if other programs need the processors, and spin again after it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from nlpkit.train import spinning
+from nlpkit.train.spinning import Look, Watch
+
+
+class _NoThreads:
+    """Stands for `Sleepers`."""
+
+    ended = 0
+
+    def end(self) -> None:
+        type(self).ended += 1
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> tuple[Watch, list[str]]:
+    monkeypatch.setattr(spinning, "Sleepers", _NoThreads)
+    said: list[str] = []
+    return Watch(2, 2, said.append), said
+
+
+def _look(watch: Watch, others: float) -> bool:
+    """Return whether threads sleep after a second in which other programs used so much."""
+    watch.decide(Look(5.0, 100.0, 40.0), Look(6.0, 101.5 + others, 41.5))
+    return watch.sleeping is not None
+
+
+def test_threads_sleep_beside_others_and_spin_when_it_is_quiet_for_a_while(
+    watch: tuple[Watch, list[str]],
+) -> None:
+    watching, said = watch
+    assert not _look(watching, 0.0)
+    assert not _look(watching, 0.2)  # too little to matter
+    assert said == []
+    assert _look(watching, 1.2)
+    text = "other programs use 1.2 of 2 processors: threads sleep while they wait for each other"
+    assert said == [text]
+    assert [_look(watching, 0.0) for _ in range(3)] == [True] * 3
+    assert _look(watching, 0.2)  # not quiet: it begins anew
+    assert [_look(watching, 0.0) for _ in range(4)] == [True, True, True, False]
+    assert _NoThreads.ended == 1
+    assert _look(watching, 2.0)
+    assert said == [text]  # once
+
+
+def test_free_processors_are_for_others(watch: tuple[Watch, list[str]]) -> None:
+    watching, _ = watch
+    watching.processors = 4
+    assert not _look(watching, 2.0)
+    assert _look(watching, 2.5)
+
+
+def test_only_several_threads_are_watched_and_never_what_the_user_has_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(spinning, "Watch", lambda *given: started.append(given))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    spinning.start()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    spinning.start()
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    monkeypatch.setattr(spinning, "look", lambda: None)  # no /proc
+    spinning.start()
+    assert started == []
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/stat"), reason="of Linux")
+def test_a_look_counts_the_time_of_this_process() -> None:
+    before = spinning.look()
+    x = torch.ones(300, 300)
+    for _ in range(60):
+        x = (x @ x).clamp(-1, 1)
+    after = spinning.look()
+    assert before is not None
+    assert after is not None
+    assert after.time > before.time
+    assert after.own > before.own
+    assert after.busy >= before.busy
+
+
+_TEAMS = """
+import os, time, torch
+from nlpkit.train.spinning import Sleepers
+torch.set_num_threads(2)
+def number():
+    return len(os.listdir("/proc/self/task"))
+torch.zeros(2**18).add_(1)
+alone = number()
+team = Sleepers()
+beside = number()
+team.end()
+for _ in range(1000):
+    if number() == alone:
+        break
+    time.sleep(0.01)
+print(beside - alone, number() - alone)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of Linux")
+def test_the_second_team_is_there_until_its_end() -> None:
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", _TEAMS], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.stdout == "2 0\n", done.stderr
