@@ -6,6 +6,7 @@ import errno
 import io
 import itertools
 import os
+import resource
 import signal
 import threading
 import time
@@ -124,6 +125,13 @@ class Disk:
             real(tensors, path, **options)
 
         return wrapped
+
+
+@contextmanager
+def limited_memory(size: int) -> Iterator[None]:
+    """Give this process so many bytes of addresses, as `ulimit -v` does."""
+    resource.setrlimit(resource.RLIMIT_AS, (size, size))
+    yield
 
 
 @contextmanager

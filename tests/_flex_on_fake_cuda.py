@@ -1,7 +1,7 @@
 """What FlexAttention gives on fake tensors on `cuda`; run by `tests/_fake_cuda.py`.
 
-    python -m tests._flex_on_fake_cuda calls     # of every kind, as JSON
-    python -m tests._flex_on_fake_cuda graphs    # how many are compiled for ever new packs
+    python -m tests._flex_on_fake_cuda uncompiled  # steps of families, calls of kinds; as JSON
+    python -m tests._flex_on_fake_cuda graphs      # how many are compiled for ever new packs
 
 torch traces and compiles as for a GPU, down to the graph of forward and backward; its last step,
 the kernels in Triton, is left out (`aot_eager`).
@@ -15,12 +15,12 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._dynamo.backends.debugging import aot_eager
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from nlpkit import attention
 from nlpkit.attention.backends import flex
 from nlpkit.attention.contract import Choice
+from tests import _steps_on_fake_cuda
 from tests._attention import KIND_SETTINGS, KINDS
 
 HEADS, WIDTH = 4, 16
@@ -83,6 +83,8 @@ def _calls() -> dict[str, Any]:
 
 
 def _count(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+    from torch._dynamo.backends.debugging import aot_eager  # half a second, of every worker
+
     global _graphs
     _graphs += 1
     return aot_eager(graph, inputs)
@@ -109,5 +111,9 @@ if __name__ == "__main__":
     warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
     flex._has_triton = lambda: True
     torch.cuda.get_device_capability = lambda device=None: (8, 0)
-    what = {"calls": _calls, "graphs": _compiled_graphs}[sys.argv[1]]
-    print(json.dumps(what()))
+    if sys.argv[1] == "graphs":
+        found = _compiled_graphs()
+    else:
+        sys.modules["flash_attn"] = None  # not installed
+        found = {"steps": _steps_on_fake_cuda.steps(), "calls": _calls()}
+    print(json.dumps(found))

@@ -111,7 +111,13 @@ def be_command_line(order: dict[str, Any], streams: list[int]) -> None:
     """Be the command line, in a process that was forked for it; `streams` are open files."""
     from nlpkit import cli
 
-    os.setpgid(0, 0)
+    if order.get("terminal"):
+        os.setsid()
+        for stream in streams:
+            os.close(stream)
+        streams = [os.open(order["terminal"], os.O_RDWR) for _ in streams]  # it controls us now
+    else:
+        os.setpgid(0, 0)
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environment"])

@@ -28,7 +28,8 @@ class Process:
 
     `around` is a picklable function; it gives a context manager in which the command line runs.
     With `script` the path of modules is that of the installed script `nlpkit`: the working
-    directory is not on it.
+    directory is not on it. `terminal` is the path of one, which controls the process and has its
+    streams.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Process:
         stdin: str = "",
         around: Callable[[], Any] | None = None,
         script: bool = False,
+        terminal: str = "",
     ):
         self._folder = tempfile.TemporaryDirectory(prefix="streams-")
         self._streams = [f"{self._folder.name}/{name}" for name in _FLAGS]
@@ -50,6 +52,7 @@ class Process:
             "environment": dict(os.environ) | {"OMP_NUM_THREADS": "1"} | dict(env or {}),
             "umask": _umask(),
             "script": script,
+            "terminal": terminal,
             "around": pickle.dumps(around).hex() if around else "",
         }
         self._server = socket.socket(socket.AF_UNIX)

@@ -2,7 +2,7 @@
 
 Fake tensors say they are on `cuda` and have shapes and types, but no values; a torch without CUDA
 can neither index them nor take their gradients, so these calls are the ones of fused kernels
-(flex: `test_attention_flex_fake_gpu.py`, in a process with a device that computes nothing).
+(flex: `test_fake_gpu.py`, in a process with a device that computes nothing).
 FlexAttention is compiled here for the CPU, where torch compiles its forward pass.
 """
 

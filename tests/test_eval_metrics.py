@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sklearn.metrics import matthews_corrcoef
 
 from nlpkit.recipe import changed
 from nlpkit.runs import seeds
@@ -80,6 +79,8 @@ def test_eval_metrics_are_checked_without_torch() -> None:
 def test_task_is_judged_by_eval_metrics_in_training_and_by_eval(
     server: Server, folder: Path, tmp_path: Path
 ) -> None:
+    from sklearn import metrics
+
     path, run = folder / "nlu.yaml", tmp_path / "run"
     arguments = ("finetune", path, "--out", run, *_MCC)
     ended = done(server.run(*arguments))
@@ -95,7 +96,8 @@ def test_task_is_judged_by_eval_metrics_in_training_and_by_eval(
                                             "--predictions", predictions)).stdout)  # fmt: skip
     assert evaluated["metrics"] == found[best // 2 - 1]["held_out"]["metrics"]
     rows = [json.loads(line) for line in predictions.read_text("utf-8").splitlines()]
-    expected = matthews_corrcoef([r["target"] for r in rows], [r["prediction"] for r in rows])
+    pairs = [r["target"] for r in rows], [r["prediction"] for r in rows]
+    expected = metrics.matthews_corrcoef(*pairs)
     assert evaluated["metrics"]["mcc"] == pytest.approx(expected, abs=1e-12)
     data = folder / "nlu.train.jsonl"
     other = json.loads(done(server.run("eval", run, "--json", "--data", data)).stdout)

@@ -8,13 +8,15 @@ import shlex
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from nlpkit import cli
 from nlpkit.checkpoints import files
-from tests import _server, _tiny
+from tests import _processes, _server, _tiny
+from tests._faults import limited_memory
 
 _SETS = (
     "--set",
@@ -90,26 +92,38 @@ def test_surroundings_reader_of_the_log_goes_away_the_run_goes_on(
     _check_saved(tmp_path)
 
 
-def test_surroundings_terminal_is_closed_saves_and_goes_on(recipe: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_surroundings_terminal_is_closed_saves_and_goes_on(
+    recipe: Path, tmp_path: Path, own: bool
+) -> None:
     # The kernel sends SIGHUP, and every further write to the terminal fails with EIO.
-    child, terminal = pty.fork()
-    if child == 0:
-        os.environ["OMP_NUM_THREADS"] = "1"
-        arguments = ["pretrain", str(recipe), "--out", str(tmp_path)]
-        more = ["--set", "train.steps=100000"]
-        os.execv(sys.executable, [sys.executable, "-m", "nlpkit", *arguments, *more])
+    arguments = ["pretrain", str(recipe), "--out", str(tmp_path), "--set", "train.steps=100000"]
+    if own:  # an interpreter
+        child, terminal = pty.fork()
+        if child == 0:
+            os.environ["OMP_NUM_THREADS"] = "1"
+            os.execv(sys.executable, [sys.executable, "-m", "nlpkit", *arguments])
+    else:
+        terminal, other = os.openpty()
+        process = _processes.Process(*arguments, terminal=os.ttyname(other))
     deadline = time.monotonic() + 300
     metrics = tmp_path / "metrics.jsonl"
+    said = b""
     while not (metrics.exists() and '"step": 6,' in metrics.read_text()):
         assert time.monotonic() < deadline
         os.set_blocking(terminal, False)
         try:
-            os.read(terminal, 1 << 16)
+            said += os.read(terminal, 1 << 16)
         except BlockingIOError:
             time.sleep(0.01)
+    assert said.startswith(b"run: ")
     os.close(terminal)
-    status = os.waitpid(child, 0)[1]
-    assert os.waitstatus_to_exitcode(status) == 129
+    if own:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    else:
+        os.close(other)
+        code = process.wait()
+    assert code == 129
     last = max(record["step"] for record in _tiny.metrics(tmp_path))
     assert files.find_corruption(files.checkpoint_path(tmp_path, last)) is None
 
@@ -244,8 +258,12 @@ def test_diverged_run_is_exit_5_and_says_what_is_kept(recipe: Path, tmp_path: Pa
 def test_model_beyond_the_memory_is_exit_7_and_says_what_to_lower(
     recipe: Path, tmp_path: Path
 ) -> None:
-    sizes = "--set model.hidden_size=1048576 --set model.intermediate_size=1048576"
-    result = _shell(f"ulimit -v 16000000; {_train(recipe, tmp_path)} {sizes}", own=True)
+    sizes = [f"model.{name}_size=1048576" for name in ("hidden", "intermediate")]
+    result = _processes.command(
+        *("pretrain", recipe, "--out", tmp_path, *_SETS),
+        *(word for size in sizes for word in ("--set", size)),
+        around=partial(limited_memory, 16_000_000 * 1024),
+    )
     assert result.returncode == 7, result.stderr
     assert result.stderr.splitlines()[-1].startswith(
         "nlpkit: out of memory: lower train.tokens_per_batch"

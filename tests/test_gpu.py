@@ -2,7 +2,7 @@
 
 `python -m pytest -m gpu` on a machine with a CUDA device; skipped elsewhere. What can be shown
 without one: `test_attention_selection.py`, `test_attention_fake_gpu.py`,
-`test_attention_flex_fake_gpu.py`, `test_training_fake_gpu.py`.
+`test_fake_gpu.py`.
 """
 
 import random

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from nlpkit import cli, report
 from nlpkit.errors import FileError, UsageError
@@ -164,6 +163,8 @@ def seeds(folder: Path, name: str, losses: list[float], lr: float) -> Path:
 
 
 def test_difference_of_two_directories_of_seeds_is_welchs(tmp_path, capsys, monkeypatch):
+    from scipy import stats
+
     monkeypatch.chdir(tmp_path)
     a, b = [2.0, 2.1, 1.9], [1.0, 1.3, 1.1, 0.9]
     seeds(tmp_path, "a", a, 0.1)
@@ -237,6 +238,8 @@ def test_real_difference_is_found():
 
 
 def test_student_t_is_scipys():
+    from scipy import stats
+
     for freedom in (1, 1.3, 2, 3.7, 8, 40, 1000):
         for t in (-30, -2, -0.1, 0, 0.3, 1, 5, 100):
             assert t_cdf(t, freedom) == pytest.approx(stats.t.cdf(t, freedom), rel=1e-9, abs=1e-14)

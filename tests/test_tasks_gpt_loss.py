@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import accuracy_score, f1_score
 from transformers import OpenAIGPTConfig, OpenAIGPTForSequenceClassification, OpenAIGPTModel
 
 from nlpkit import registry
@@ -237,6 +236,8 @@ def test_loss_of_a_row_does_not_depend_on_its_batch() -> None:
 
 
 def test_scores_of_classes_are_scikit_learns() -> None:
+    from sklearn.metrics import accuracy_score, f1_score
+
     draw = np.random.default_rng(3)
     answers, right = (draw.choice(["a", "b", "c"], 200, p=[0.6, 0.3, 0.1]) for _ in range(2))
     found = scores(_task("entailment").metrics, list(zip(answers, right, strict=True)))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, f1_score
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from nlpkit.runs.opened import open_checkpoint
@@ -49,6 +48,8 @@ def _last_evaluation(out: Path) -> dict:
 
 
 def test_checkpoint_opens_in_transformers_with_labels_tokens_and_our_predictions(classes) -> None:
+    from sklearn.metrics import accuracy_score, f1_score
+
     out, saved = classes
     theirs = AutoModelForSequenceClassification.from_pretrained(saved).eval()
     tokenizer = AutoTokenizer.from_pretrained(saved)

@@ -9,7 +9,6 @@ from typing import Any, get_args
 import pytest
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 from safetensors.torch import load_file
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from nlpkit import recipe
 from nlpkit.errors import NlpkitError, RecipeError, Unsupported
@@ -21,6 +20,8 @@ _TENSORBOARD = "train.trackers=[tensorboard]"
 
 def _events(run: Path) -> dict[str, list[tuple[int, float]]]:
     """Return what TensorBoard itself reads: the points of each curve."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     found = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0}).Reload()
     return {
         name: [(point.step, point.value) for point in found.Scalars(name)]

@@ -177,7 +177,7 @@ def _take_step(job: Job, state: State, step: Step) -> tuple[dict[str, Any], Tick
     num_targets = dict(zip(terms, counted, strict=True))
     if not any(counted):
         raise DataError(f"step {number}: no token in the whole step is a target; check the data")
-    _seed_dropout(job.seed, number, accelerator.process_index)
+    _seed_dropout(job.seed, number, accelerator)
     job.training.train()
     progress = state.progress(settings)
     sums = LossSums()
@@ -258,7 +258,11 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     return replace(batch, fields=fields)
 
 
-def _seed_dropout(seed: int, step: int, rank: int) -> None:
+def _seed_dropout(seed: int, step: int, accelerator: Accelerator) -> None:
     """Seed dropout from (seed, step, process), so that checkpoints need no generator state."""
-    word = np.random.SeedSequence([seed, _DROPOUT, step, rank]).generate_state(1, np.uint64)
-    torch.manual_seed(int(word[0]))
+    entropy = [seed, _DROPOUT, step, accelerator.process_index]
+    word = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
+    # On a CPU nothing else draws; without a GPU, `torch.manual_seed` would write down the stack of
+    # calls, which takes longer than a step of a small model.
+    on_cpu = accelerator.device.type == "cpu"
+    (torch.default_generator.manual_seed if on_cpu else torch.manual_seed)(int(word[0]))

@@ -1,4 +1,7 @@
-"""FlexAttention for a GPU, on fake tensors on `cuda`: forward, backward, number of graphs."""
+"""FlexAttention and training steps for a GPU, on fake tensors: backends, gradients, graphs.
+
+All tensors are on a `cuda` that computes nothing, in a process of its own.
+"""
 
 from typing import Any
 
@@ -7,14 +10,27 @@ import pytest
 from tests import _fake_cuda
 from tests._attention import KINDS
 from tests._flex_on_fake_cuda import BIASED, HEADS, LENGTHS, WIDTH
+from tests._steps_on_fake_cuda import INPUTS, SIZES, TOTAL
 
 _OWN = ("causal", "full", "local_window")  # of which fused kernels need no mask
 _EXPLICIT = "a mask that is neither full, causal nor a window"
+_NO_FLASH = "flash refused: flash-attn is not installed (pip install nlpkit[flash])"
+_FLOAT32 = "made for float16 and bfloat16, not for float32"
 
 
 @pytest.fixture(scope="module")
-def calls() -> dict[str, Any]:
-    return _fake_cuda.run("tests._flex_on_fake_cuda", "calls")
+def uncompiled() -> dict[str, Any]:
+    return _fake_cuda.run("tests._flex_on_fake_cuda", "uncompiled")
+
+
+@pytest.fixture(scope="module")
+def calls(uncompiled: dict[str, Any]) -> dict[str, Any]:
+    return uncompiled["calls"]
+
+
+@pytest.fixture(scope="module")
+def steps(uncompiled: dict[str, Any]) -> dict[str, Any]:
+    return uncompiled["steps"]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +54,7 @@ def test_flex_takes_the_pack_and_gives_its_gradients(
 def test_reason_says_why_no_fused_kernel_takes_the_kind(calls: dict[str, Any], kind: str) -> None:
     why = "learned bias" if kind in BIASED else _EXPLICIT
     if kind in _OWN:
-        why = "made for float16 and bfloat16, not for float32"
+        why = _FLOAT32
     reason = calls[f"{kind} float32"]["reason"]
     assert reason == f"flex (flash refused: {why}; varlen refused: {why})"
 
@@ -56,3 +72,30 @@ def test_flex_is_compiled_whole_and_no_longer_after_some_packs() -> None:
     graphs = _fake_cuda.run("tests._flex_on_fake_cuda", "graphs")["graphs"]
     assert graphs[0] >= 8  # two kinds, trained and evaluated, mask and attention
     assert graphs[6:] == [graphs[6]] * 4
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("family", INPUTS)
+def test_forward_and_backward_stay_on_the_gpu(
+    steps: dict[str, Any], family: str, precision: str
+) -> None:
+    # A tensor made on the CPU would have been an error in the process, as it is on a GPU.
+    step = steps[f"{family} {precision}"]
+    assert step["hidden"] == [[TOTAL, SIZES["hidden_size"]], "cuda"]
+    assert step["gradients"] == ["torch.float32 cuda"]
+    # BERT's pooler and next-sentence layer take no part in this loss.
+    assert step["without"] == (4 if family == "bert" else 0)
+
+
+@pytest.mark.parametrize("family", INPUTS)
+def test_backend_is_chosen_by_the_type_of_autocast(steps: dict[str, Any], family: str) -> None:
+    if family == "cpm_ant":
+        why = "flex (flash refused: learned bias; varlen refused: learned bias)"
+        expected = {"fp32": why, "bf16": why}
+    else:
+        expected = {
+            "fp32": f"flex (flash refused: {_FLOAT32}; varlen refused: {_FLOAT32})",
+            "bf16": f"varlen ({_NO_FLASH})",
+        }
+    found = {name: steps[f"{family} {name}"]["reason"] for name in expected}
+    assert found == expected
