@@ -94,8 +94,8 @@ def _idle(settings: Config, processes: int) -> str | None:
     idle = rounds * processes - batches
     return (
         f"a step has {number_of(batches, 'batches')}, and {processes} processes could compute "
-        f"{rounds * processes} in the same time; {number_of(idle, 'computations')} count for "
-        "nothing. For a new run, train.tokens_per_batch decides how many batches a step has"
+        f"{rounds * processes} in the same time; computations of a step that count for nothing: "
+        f"{idle}. For a new run, train.tokens_per_batch decides how many batches a step has"
     )
 
 
