@@ -228,6 +228,7 @@ def test_dropout_differs_from_step_to_step_and_from_batch_to_batch(
 
     monkeypatch.setattr(Training, "forward", watched)
     sets = [each for each in _STEPS if "dropout" not in each]
+    sets.append("attention.backend=sdpa")  # a choice takes a forward pass more
     _tiny.pretrain(_tiny.write(tmp_path), tmp_path / "run", *sets)
     assert len(draws) == len(set(draws)) == 6
 

@@ -5,7 +5,6 @@ What was chosen at the start of a run is recorded and stays, since it decides wh
 a batch; also on a machine with other memory.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,8 @@ from nlpkit.data.loader import Stream
 from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
-from nlpkit.runs import trial
+from nlpkit.runs import state_file, trial
+from nlpkit.runs.finite import find_problem
 from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.runs.planned import Planned, plan
 from nlpkit.runs.run import from_first
@@ -55,12 +55,14 @@ def recorded(directory: RunDirectory, resumed: Path | None) -> Fitted | None:
     found: Any = None
     if files.list_checkpoints(directory.path):
         found = directory.status().get(FITTED)
-    elif resumed is not None:
-        try:
-            found = json.loads(files.training_file(resumed).read_text("utf-8")).get(FITTED)
-        except (OSError, ValueError, AttributeError):
-            found = None  # `resume.restore` says what is wrong with the checkpoint
-    return Fitted(*found) if found else None
+    elif resumed is not None and resumed.exists() and find_problem(resumed) is None:
+        found = state_file.read(resumed, "")[0].get(FITTED)
+    return Fitted(*found) if _is_fitted(found) else None
+
+
+def _is_fitted(found: Any) -> bool:
+    """Return whether this is what a `Fitted` is in a file."""
+    return isinstance(found, list) and [*map(type, found)] == [int, bool, int]
 
 
 def of_run(
