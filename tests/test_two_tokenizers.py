@@ -147,6 +147,32 @@ def test_transformers_opens_the_model_and_both_tokenizers(run: Path, opened: Ope
         torch.testing.assert_close(opened.model.logits(hidden), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
+def test_transformers_writes_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # A model that has learned to write: one that has not is near ties.
+    path = _recipe(tmp_path)
+    sets = [f"train.{each}=60" for each in ("steps", "eval_every", "save_every")]
+    place = _tiny.pretrain(path, tmp_path / "run", *sets)
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(place).eval()
+    source, target = (
+        transformers.AutoTokenizer.from_pretrained(place / f"{side}_tokenizer")
+        for side in ("source", "target")
+    )
+    texts = [*dict.fromkeys((tmp_path / "a.txt").read_text("utf-8").splitlines())]
+    (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in texts), "utf-8")
+    command = ["generate", str(place), str(tmp_path / "in.txt"), "--max-new-tokens", "12", "-q"]
+    assert cli.run(command) == 0
+    written = [
+        target.decode(
+            theirs.generate(input_ids=source(text, return_tensors="pt").input_ids)[0],
+            skip_special_tokens=True,
+        )
+        for text in texts
+    ]
+    assert len({*written}) > 10
+    assert capsys.readouterr().out.splitlines() == written
+
+
 def test_adapters_are_tuned_on_both_vocabularies(run: Path, tmp_path: Path, opened: Opened) -> None:
     if opened.part.family != "transformer":
         pytest.skip("recurrent layers take no adapters")
