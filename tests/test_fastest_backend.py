@@ -154,6 +154,15 @@ def test_a_run_says_its_choice_and_keeps_it_when_resumed(
         (old / "run.json").write_text(json.dumps(status), "utf-8")
         _times(monkeypatch, cpu_flash=1.0, sdpa=0.5)
 
+    def name_a_module() -> None:
+        status = _status(old) | {"attention_backend": "evil.backend"}
+        (old / "run.json").write_text(json.dumps(status), "utf-8")
+
     assert (stopped(old, forget) / "model.safetensors").read_bytes() == (
+        usual / "model.safetensors"
+    ).read_bytes()
+    old = tmp_path / "stranger"
+    _times(monkeypatch, cpu_flash=0.5, sdpa=1.0)
+    assert (stopped(old, name_a_module) / "model.safetensors").read_bytes() == (
         usual / "model.safetensors"
     ).read_bytes()

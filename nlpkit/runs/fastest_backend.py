@@ -11,6 +11,7 @@ from accelerate import PartialState
 
 from nlpkit import attention
 from nlpkit.attention import measured
+from nlpkit.attention.contract import Request
 from nlpkit.data.loader import Stream
 from nlpkit.data.pack import Batch
 from nlpkit.recipe import Resolved
@@ -29,16 +30,15 @@ def choose(run: Run, state: State) -> None:
         return
     processes = PartialState()
     kept = from_first(processes, lambda: run.directory.status().get(_STATUS))
-    if kept is None and state.step:
-        kept = ""
-    if kept is None:
+    if kept is None and not state.step:
         found = _measured(run, processes)
         kept = found[0] if found else ""
         if processes.is_main_process:
             run.directory.set_status(**{_STATUS: kept})
         if found:
             run.log.info(f"attention: {found[0]} first ({found[1]})")
-    prefer(run.unwrapped.model, kept)
+    if kept in measured.CANDIDATES:  # run.json may name anything, also a module of a stranger
+        prefer(run.unwrapped.model, kept)
 
 
 def is_open(resolved: Resolved, part: ModelPart, device: torch.device) -> bool:
@@ -63,7 +63,7 @@ def fastest(forward: Callable[[], object]) -> tuple[str, str] | None:
     return measured.fastest(requests(forward), attention.usual)
 
 
-def requests(forward: Callable[[], object]) -> list[Any]:
+def requests(forward: Callable[[], object]) -> list[Request]:
     """Return the requests that a forward pass makes of `auto`; no random number is used up."""
     with torch.random.fork_rng(devices=[]), torch.no_grad(), measured.noting() as found:
         forward()
