@@ -1,11 +1,12 @@
 """Time and memory of training attention: 12 layers, forward and backward, on ragged packs.
 
-    python bench/attention_backends.py [--threads 2] [--rounds 10] [--tokens 4096]
+    python bench/attention_backends.py [--threads 2] [--rounds 10] [--tokens 4096] [--length 512]
 
 Prints a table: for each kind and dtype every backend that trains here, the rounds interleaved so
 that a busy machine disturbs all alike. Median and best in ms of one step (prepare, 12 forward, 12
 backward); memory is what one step adds to the peak of a fresh process. On one thread the time is
-that of the processor, which other programs disturb less than the clock on the wall.
+that of the processor, which other programs disturb less than the clock on the wall. With --length,
+all sequences have it; else lengths are drawn anew in each round.
 """
 
 import argparse
@@ -27,8 +28,10 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 BACKENDS = ("sdpa", "cpu_flash")  # the reference, tiled and flex are for checking, not for work
 
 
-def draw_lengths(tokens, seed):
-    """Return lognormal lengths from 30 to 512 that add up to `tokens`."""
+def draw_lengths(tokens, seed, fixed):
+    """Return lognormal lengths from 30 to 512 that add up to `tokens`, or `fixed` as often."""
+    if fixed:
+        return [fixed] * (tokens // fixed)
     rng = torch.Generator().manual_seed(seed)
     lengths = []
     while (left := tokens - sum(lengths)) > 0:
@@ -54,7 +57,7 @@ def draw_fields(lengths, seed):
     return {name: torch.cat(values) for name, values in parts.items()}
 
 
-def make_step(kind, backend, dtype, tokens):
+def make_step(kind, backend, dtype, tokens, length):
     """Return a function of the round's number that does one training step of attention."""
     torch.manual_seed(0)
     qkv = [torch.randn(tokens, HEADS, WIDTH).to(dtype).requires_grad_() for _ in range(3)]
@@ -64,7 +67,7 @@ def make_step(kind, backend, dtype, tokens):
     table = (torch.randn(shape) * 0.1).requires_grad_()
 
     def step(number):
-        lengths = draw_lengths(tokens, number)
+        lengths = draw_lengths(tokens, number, length)
         attend = attention.prepare(
             Choice.of(kind),
             Layout.of(lengths),
@@ -93,9 +96,10 @@ def resident(name):
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
 
 
-def peak_memory(kind, backend, name, tokens):
+def peak_memory(kind, backend, name, tokens, length):
     """Return what one step adds to the peak of a fresh process, in MB."""
     code = [sys.executable, __file__, "--memory", f"{kind},{backend},{name}", "--tokens", tokens]
+    code += ["--length", length]
     return float(subprocess.run(list(map(str, code)), check=True, capture_output=True).stdout)
 
 
@@ -104,13 +108,14 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--length", type=int, default=0, help="of all sequences; divides --tokens")
     parser.add_argument("--memory", help="KIND,BACKEND,DTYPE: print the memory of one step in MB")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.memory:
         kind, backend, name = options.memory.split(",")
-        make_step(kind, backend, DTYPES[name], 64)(0)
-        step = make_step(kind, backend, DTYPES[name], options.tokens)
+        make_step(kind, backend, DTYPES[name], 64, 0)(0)
+        step = make_step(kind, backend, DTYPES[name], options.tokens, options.length)
         before = resident("VmRSS")
         step(0)
         print(resident("VmHWM") - before)
@@ -120,7 +125,7 @@ def main():
     print(f"{'kind':9}{'dtype':10}{'backend':11}{'median ms':>10}{'best ms':>9}{'MB':>7}")
     for kind in ("cpm_ant", "causal", "full"):
         for name, dtype in DTYPES.items():
-            steps = {b: make_step(kind, b, dtype, options.tokens) for b in BACKENDS}
+            steps = {b: make_step(kind, b, dtype, options.tokens, options.length) for b in BACKENDS}
             times = {backend: [] for backend in BACKENDS}
             for number in range(options.rounds + 1):
                 for backend, step in steps.items():
@@ -129,7 +134,7 @@ def main():
                     times[backend].append(1000 * (clock() - start))
             for backend, spent in times.items():
                 middle, best = statistics.median(spent[1:]), min(spent[1:])
-                memory = peak_memory(kind, backend, name, options.tokens)
+                memory = peak_memory(kind, backend, name, options.tokens, options.length)
                 row = f"{kind:9}{name:10}{backend:11}{middle:10.0f}{best:9.0f}{memory:7.0f}"
                 print(row, flush=True)
 

@@ -265,7 +265,9 @@ def main() -> None:
         "--tune", action="store_true", help="an optimizer and a rate for each condition"
     )
     arguments.add_argument("--optimizers", nargs="+", default=["adamw", "muon"], help="for --tune")
-    arguments.add_argument("--conditions", nargs="+", default=[*TUNED["english"]], help="as well")
+    arguments.add_argument(
+        "--conditions", nargs="+", default=[*TUNED["english"]], help="for --tune"
+    )
     options = arguments.parse_args()
     wanted = options.only.lower().split(",") if options.only else None
     tasks = [task for task in TASKS if wanted is None or plain(task.name) in wanted]

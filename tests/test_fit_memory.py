@@ -8,6 +8,7 @@ import pytest
 from nlpkit import plan as planning
 from nlpkit import recipe
 from nlpkit.byte_sizes import parsed, written
+from nlpkit.data.pack import Batch
 from nlpkit.errors import NlpkitError, RecipeError, UsageError
 from nlpkit.runs import fit_memory, trial
 from nlpkit.train import memory
@@ -24,33 +25,25 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Machine:
-    """Memory in which a trial takes 100 MB and so many for each token of its longest batch."""
+    """Memory in which a trial takes 100 MB and 1 MB for each token of its longest batch.
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, per_token: float = 1 * MB):
-        self.per_token, self.now, self.peak = per_token, 100 * MB, 100 * MB
+    With gradient checkpointing it is a fourth of that for each token.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.now = self.peak = 100 * MB
         self.tried: list[tuple[int, bool]] = []
-        monkeypatch.setattr(memory, "used", lambda device: (int(self.now), int(self.peak)))
+        monkeypatch.setattr(memory, "used", lambda device: (self.now, self.peak))
         monkeypatch.setattr(memory, "limit", lambda device: 10**12)
         monkeypatch.setattr(memory, "forget_peak", lambda device: setattr(self, "peak", self.now))
         monkeypatch.setattr(trial.Trial, "update", lambda tried: 0.0)
-        monkeypatch.setattr(trial.Trial, "train", self.train)
+        monkeypatch.setattr(trial.Trial, "train", lambda *given: self.train(*given))
 
-    def train(self, batch) -> float:
-        raise NotImplementedError
-
-
-def _machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    machine = Machine(monkeypatch)
-
-    def train(tried: trial.Trial, batch) -> float:
+    def train(self, tried: trial.Trial, batch: Batch) -> float:
         on = tried.settings.gradient_checkpointing
-        machine.tried.append((tried.settings.tokens_per_batch, on))
-        each = machine.per_token / (4 if on else 1)
-        machine.peak = max(machine.peak, machine.now + each * batch.tokens)
+        self.tried.append((tried.settings.tokens_per_batch, on))
+        self.peak = max(self.peak, self.now + MB // (4 if on else 1) * batch.tokens)
         return 0.0
-
-    monkeypatch.setattr(trial.Trial, "train", train)
-    return machine
 
 
 def test_amounts_of_memory() -> None:
@@ -81,7 +74,7 @@ def test_memory_and_a_batch_exclude_each_other(tiny: Path) -> None:
 def test_the_largest_batch_that_fits_is_chosen(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, limit: str, batch: int, on: bool
 ) -> None:
-    machine = _machine(monkeypatch)
+    machine = Machine(monkeypatch)
     plan = _plan(tiny, f"train.memory={limit}")
     assert (plan.settings.tokens_per_batch, plan.settings.gradient_checkpointing) == (batch, on)
     assert plan.settings.batches_per_step == 512 // batch
@@ -107,7 +100,7 @@ def test_every_process_gets_as_many_batches_where_that_is_possible(tiny: Path) -
 def test_too_little_memory_is_one_line_with_what_is_needed(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _machine(monkeypatch)
+    Machine(monkeypatch)
     with pytest.raises(UsageError) as caught:
         _plan(tiny, "train.memory=101MB")
     said = str(caught.value)
@@ -121,7 +114,7 @@ def test_a_run_keeps_what_was_chosen_whatever_the_memory_is_later(
 ) -> None:
     fixed = ("train.tokens_per_batch=128", "model.dropout=0.0", "train.gradient_checkpointing=true")
     plain = _tiny.pretrain(tiny, tmp_path / "plain", *fixed, "train.precision=fp32")
-    _machine(monkeypatch)
+    Machine(monkeypatch)
     with monkeypatch.context() as small:
         small.setattr(fit_memory, "choose", lambda *a, **b: fit_memory.Fitted(128, True, 5))
         with pytest.raises(NlpkitError):

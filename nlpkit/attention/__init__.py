@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, cast
 from nlpkit import registry
 from nlpkit.attention import given, shares
 from nlpkit.attention.contract import (
+    PREFER,
     Backend,
     Choice,
     ComputedKind,
@@ -263,11 +264,9 @@ def usual(request: Request) -> str:
 
 def _first_choice(backend: str) -> str | None:
     """Return what to prefer of backends, or nothing, ""; None if one is asked for by its name."""
-    from nlpkit.attention import measured
-
     if backend == "auto":
         return ""
-    return backend.removeprefix(measured.PREFER) if backend.startswith(measured.PREFER) else None
+    return backend.removeprefix(PREFER) if backend.startswith(PREFER) else None
 
 
 def _order(request: Request, first: str = "") -> tuple[str, ...]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # kinds and recipes are free of torch
 # The tokens that a state may depend on. causal: its own token and those to its left; prefix: also
 # all tokens of a context, anywhere in the sequence; bidirectional: all tokens of its sequence.
 Visibility = Literal["causal", "prefix", "bidirectional"]
+PREFER = "auto:"  # before the name of a backend that `auto` shall try first
 LAYOUT_FIELDS = ("position", "length")  # every layout has them: position and sequence length
 
 

@@ -20,7 +20,6 @@ from nlpkit import registry
 from nlpkit.attention.contract import Backend, Request
 
 CANDIDATES = ("cpu_flash", "sdpa")
-PREFER = "auto:"  # before the name of a backend that `auto` shall try first
 _LAYERS, _ROUNDS = 2, 2
 _GAIN = 0.7  # of the usual one's time; a smaller gain is there in one run, not in the next
 # Numbers of scores times width of a head. Fewer take milliseconds, and noise would choose.

@@ -11,7 +11,7 @@ from accelerate import PartialState
 
 from nlpkit import attention
 from nlpkit.attention import measured
-from nlpkit.attention.contract import Request
+from nlpkit.attention.contract import PREFER, Request
 from nlpkit.data.loader import Stream
 from nlpkit.data.pack import Batch
 from nlpkit.recipe import Resolved
@@ -50,7 +50,7 @@ def is_open(resolved: Resolved, part: ModelPart, device: torch.device) -> bool:
 def prefer(model: Any, backend: str) -> None:
     """Let a model prefer a backend; "" is the usual order."""
     if backend:
-        model.backend = measured.PREFER + backend
+        model.backend = PREFER + backend
 
 
 def first_batch(stream: Stream, device: torch.device) -> Batch:

@@ -10,6 +10,7 @@ computed, and by how many threads, stays the same.
 
 import os
 import resource
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -36,18 +37,21 @@ class Look:
 def start(note: Callable[[str], None] = lambda text: None) -> None:
     """Watch the machine until the process ends; `note` is told once that it is busy.
 
-    Nothing is watched with one thread, without /proc, or where the user has set how threads wait.
+    Nothing is watched outside of Linux, with one thread, without /proc, or where the user has set
+    how threads wait.
     """
-    threads, processors = torch.get_num_threads(), len(os.sched_getaffinity(0))
+    threads = torch.get_num_threads()
     if threads < 2 or any(name in os.environ for name in _SET_BY_USER) or look() is None:
         return
     if _started.acquire(blocking=False):
-        watch = Watch(threads, processors, note)
+        watch = Watch(threads, len(os.sched_getaffinity(0)), note)
         threading.Thread(target=watch.forever, name="load", daemon=True).start()
 
 
 def look() -> Look | None:
     """Return the figures of now, or None where the system does not tell them."""
+    if sys.platform != "linux":
+        return None
     try:
         with open("/proc/stat", encoding="ascii") as file:
             lines = [line.split() for line in file if line.startswith("cpu")]
