@@ -109,6 +109,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--length", type=int, default=0, help="of all sequences; divides --tokens")
+    parser.add_argument("--kinds", nargs="+", default=["cpm_ant", "causal", "full"])
     parser.add_argument("--memory", help="KIND,BACKEND,DTYPE: print the memory of one step in MB")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -123,7 +124,7 @@ def main():
     clock = time.process_time if options.threads == 1 else time.perf_counter
     print(f"torch {torch.__version__}, {options.threads} thread(s), {options.tokens} tokens")
     print(f"{'kind':9}{'dtype':10}{'backend':11}{'median ms':>10}{'best ms':>9}{'MB':>7}")
-    for kind in ("cpm_ant", "causal", "full"):
+    for kind in options.kinds:
         for name, dtype in DTYPES.items():
             steps = {b: make_step(kind, b, dtype, options.tokens, options.length) for b in BACKENDS}
             times = {backend: [] for backend in BACKENDS}
