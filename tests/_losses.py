@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from nlpkit.data.pack import Batch
 from nlpkit.objectives.contract import Loss, Objective, Term, forward
 
@@ -19,3 +21,8 @@ def only_term(loss: Loss) -> Term:
     """Return the term of a loss that has one."""
     (term,) = loss.terms.values()
     return term
+
+
+def all_states(objective: Objective, model: Any, batch: Batch) -> torch.Tensor:
+    """Return the hidden states (N, C) of all tokens, also of those that the loss does not read."""
+    return model(batch.lengths, **{name: batch.fields[name] for name in objective.inputs})

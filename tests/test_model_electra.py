@@ -20,6 +20,7 @@ from nlpkit.models.sampling import sample
 from nlpkit.objectives.contract import IGNORE, forward
 from tests._families import oracle
 from tests._families.oracle import CLOSE, LENGTHS, VOCAB
+from tests._losses import all_states
 from tests._masked import bound
 
 SIZES = {
@@ -84,7 +85,7 @@ def test_states_both_losses_and_gradients_equal_transformers(tmp_path: Path, set
     objective, batch = bound("rtd"), _batch(ids, oracle.masked_labels(ids))
     labels = batch.fields["labels"]
 
-    hidden = forward(objective, made, batch)
+    hidden = all_states(objective, made, batch)
     expected = generator(
         **oracle.inputs(ids, token_types=types), labels=oracle.padded(labels, IGNORE),
         output_hidden_states=True,

@@ -20,6 +20,7 @@ from nlpkit.models import bert, families, xlm
 from nlpkit.objectives import tlm
 from nlpkit.objectives.contract import IGNORE, forward
 from tests._families import oracle
+from tests._losses import all_states
 from tests._masked import bound_of, marked, tokenizer
 
 SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 24}
@@ -150,7 +151,7 @@ def test_states_are_those_of_transformers_with_the_same_positions(
     batch = collate(made, objective.fields)
     batch.fields = {n: torch.from_numpy(v) for n, v in batch.fields.items()}
     with torch.no_grad():
-        ours = forward(objective, model, batch)
+        ours = all_states(objective, model, batch)
         for example, states in zip(made, ours.split([*batch.lengths]), strict=True):
             given = {n: torch.from_numpy(example[n])[None] for n in objective.inputs}
             wanted = theirs(**given, output_hidden_states=True).hidden_states[-1][0]

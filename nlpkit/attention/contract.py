@@ -204,6 +204,11 @@ def visibility(kind: object, config: object) -> Visibility:
     return cast(Kind, kind).VISIBILITY
 
 
+def is_auto(backend: str) -> bool:
+    """Return whether no backend is asked for by its name."""
+    return backend == "auto" or backend.startswith(PREFER)
+
+
 def is_bounded(choice: Choice) -> bool:
     """Return whether sequences may have no more than `max_length` tokens in this kind."""
     return bool(getattr(choice.config, "bounded", False))

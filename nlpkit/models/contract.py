@@ -57,7 +57,7 @@ class Model(Protocol):
 
         Optional is the argument `rows`, (M,) in the order of the pack: the result is then the
         states (M, C) of these tokens, and no others are computed where that saves time. Scores of
-        texts use it.
+        texts use it, and objectives whose loss reads the states of some tokens alone.
         """
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:

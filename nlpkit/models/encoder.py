@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit import attention
-from nlpkit.attention.contract import Choice, ComputedKind
+from nlpkit.attention.contract import Choice, ComputedKind, is_auto
 from nlpkit.attention.layout import Layout
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.dropout import dropout
@@ -153,7 +153,8 @@ class Layers(nn.Module):
             return last(x, attends[-1], tensors(depth))
         queries = _queries(layout, rows)
         choice = self.config.kinds[depth % len(self.config.kinds)]
-        if queries is None or isinstance(choice.module, ComputedKind):
+        # A backend that is named may be made for queries and keys of the same tokens.
+        if queries is None or isinstance(choice.module, ComputedKind) or not is_auto(backend):
             return last(x, attends[-1], tensors(depth))[rows]
         own = {"position": layout.positions, "length": layout.token_lengths, **fields}
         attend = kinds.prepare_one(
@@ -162,9 +163,10 @@ class Layers(nn.Module):
             weight,
             fields={name: values[rows] for name, values in own.items()},
             dropout=dropout_rate,
+            backend=backend,
             keys=layout,
             key_fields=fields,
-        )  # any backend: some are made for queries and keys of the same tokens
+        )
         return last(x, attend, tensors(depth), rows)
 
 

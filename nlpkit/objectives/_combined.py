@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from nlpkit.data.loader import Scheduled
@@ -13,6 +15,7 @@ from nlpkit.objectives.contract import (
     Loss,
     Objective,
     OwnsHeads,
+    ReadsSome,
     Spans,
     TrainedModel,
 )
@@ -95,6 +98,15 @@ class Combined:
         for objective in self.objectives:
             counts |= objective.num_targets(batch)
         return counts
+
+    def tokens_read(self, batch: Batch) -> torch.Tensor | None:
+        """Return (N,) bool: the tokens that any of the objectives reads; None: all of them."""
+        read = [
+            objective.tokens_read(batch) if isinstance(objective, ReadsSome) else None
+            for objective in self.objectives
+        ]
+        known = [each for each in read if each is not None]
+        return reduce(or_, known) if len(known) == len(read) else None
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return the terms of all objectives, weighted."""

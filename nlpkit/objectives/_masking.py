@@ -206,6 +206,11 @@ class Masking(TextObjective):
         """Return the number of predicted tokens."""
         return {"mlm": int((batch["labels"] != IGNORE).sum())}
 
+    def tokens_read(self, batch: Batch) -> torch.Tensor | None:
+        """Return (N,) bool: the targets; None in a batch of texts to be scored, without labels."""
+        labels = batch.fields.get("labels")
+        return None if labels is None else labels != IGNORE
+
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return cross entropy over the targets; logits are computed for no other token."""
         labels = batch.fields["labels"]

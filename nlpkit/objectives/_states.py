@@ -115,6 +115,14 @@ class StateTask(FramedTask):
         """Return the number of rows."""
         return {"task": int((batch["order"] == 0).sum())}
 
+    def tokens_read(self, batch: Batch) -> torch.Tensor | None:
+        """Return (N,) bool: a summary is made of the first token of its sequence, or the last."""
+        if self.lm_weight:
+            return None
+        read = batch.fields["input_ids"].new_zeros(sum(batch.lengths)).bool()
+        read[np.cumsum(batch.lengths) - 1] = True
+        return read
+
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return L3, summed over rows; `parts` has L2 and L1 without their weights."""
         return self._computed(model, hidden, batch)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -208,6 +209,18 @@ class Objective(Protocol):
 
 
 @runtime_checkable
+class ReadsSome(Protocol):
+    """The additional method of an objective whose loss reads the states of some tokens alone.
+
+    A model may leave out the others in its last layer. The first token of each sequence, which many
+    models make their summary of, is never left out.
+    """
+
+    def tokens_read(self, batch: Batch) -> torch.Tensor | None:
+        """Return (N,) bool: the tokens whose hidden states the loss reads; None: all of them."""
+
+
+@runtime_checkable
 class OwnsHeads(Protocol):
     """The additional method of an objective with layers that no model of the family has.
 
@@ -231,10 +244,32 @@ class Joining(Protocol):
 def forward(objective: Objective, model: Callable[..., torch.Tensor], batch: Batch) -> torch.Tensor:
     """Return the model's hidden states (N, C) for the inputs that the objective lists.
 
-    The input `progress` is the completed share of the run, from 0 to 1.
+    The input `progress` is the completed share of the run, from 0 to 1. States that the loss does
+    not read may be zeros.
     """
     given = {**batch.fields, "progress": batch.progress}
-    return model(batch.lengths, **{name: given[name] for name in objective.inputs})
+    inputs = {name: given[name] for name in objective.inputs}
+    rows = _rows_read(objective, model, batch)
+    if rows is None:
+        return model(batch.lengths, **inputs)
+    states = model(batch.lengths, rows=rows, **inputs)
+    return states.new_zeros(sum(batch.lengths), states.shape[1]).index_copy(0, rows, states)
+
+
+def _rows_read(
+    objective: Objective, model: Callable[..., torch.Tensor], batch: Batch
+) -> torch.Tensor | None:
+    """Return the tokens (M,) whose states the loss reads; None if the model computes all."""
+    method = getattr(model, "forward", None)
+    if method is None or "rows" not in inspect.signature(method).parameters:
+        return None
+    read = objective.tokens_read(batch) if isinstance(objective, ReadsSome) else None
+    # On a GPU the numbers of rows would have to be waited for.
+    if read is None or read.device.type != "cpu":
+        return None
+    read[np.cumsum((0, *batch.lengths[:-1]))] = True
+    rows = read.nonzero().squeeze(1)
+    return rows if len(rows) < len(read) else None
 
 
 class TextObjective:

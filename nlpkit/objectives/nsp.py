@@ -89,6 +89,10 @@ class Objective(Pairing):
         """Return the number of sequences."""
         return {"nsp": len(batch["next_sentence_label"])}
 
+    def tokens_read(self, batch: Batch) -> torch.Tensor | None:
+        """Return (N,) bool: no token but the first of each sequence."""
+        return batch.fields["input_ids"].new_zeros(sum(batch.lengths)).bool()
+
     def loss(self, model: Any, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return cross entropy over the sequences, and the accuracy for the log."""
         labels = batch.fields["next_sentence_label"]

@@ -134,6 +134,13 @@ class Objective(TextMasking):
             counts["sbo"] = int((_places(batch["span"]) < PLACES)[batch["span"] > 0].sum())
         return counts
 
+    def tokens_read(self, batch: Batch) -> torch.Tensor | None:
+        """Return (N,) bool: the targets, and the tokens beside them if the boundaries count."""
+        targets = super().tokens_read(batch)
+        if targets is None or "span" not in self.fields:
+            return targets
+        return targets | targets.roll(1) | targets.roll(-1)
+
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return cross entropy from the states of the targets, and from their boundaries."""
         terms = super().loss(model, hidden, batch).terms

@@ -63,10 +63,12 @@ class Encoder(nn.Module):
         blocks = [encoder.Layer(config) for _ in range(config.num_layers)]
         self.layers = encoder.Layers(config, nn.ModuleList(blocks), blocks)
 
-    def forward(self, embedded: Tensor, layout: Layout, backend: str) -> Tensor:
-        """Return the last hidden states (N, C) from the embeddings (N, E)."""
+    def forward(
+        self, embedded: Tensor, layout: Layout, backend: str, rows: Tensor | None = None
+    ) -> Tensor:
+        """Return the last hidden states (N, C) from the embeddings (N, E), or those of `rows`."""
         x = embedded if self.widen is None else self.widen(embedded)
-        return self.layers(x, layout, backend)
+        return self.layers(x, layout, backend, rows=rows)
 
 
 class Generator(Encoder):
@@ -119,6 +121,7 @@ class Model(encoder.TiedHead):
         input_ids: Tensor,
         token_type_ids: Tensor,
         is_target: Tensor | None = None,
+        rows: Tensor | None = None,
     ) -> Tensor:
         """Return the discriminator's last hidden states (N, C) of a pack of sequences.
 
@@ -127,6 +130,8 @@ class Model(encoder.TiedHead):
             token_type_ids: (N,) int64: which text of its sequence a token is in.
             is_target: (N,) bool: the tokens that the generator is to predict. If it is given, the
                 states are the generator's, (N, G), of a text with masked tokens.
+            rows: (M,) int64, in the order of the pack: the result is the states of these tokens
+                alone.
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.
@@ -135,7 +140,7 @@ class Model(encoder.TiedHead):
         words = F.embedding(input_ids, self.token_embedding)
         x = self.embeddings(words, layout.positions, token_type_ids)
         half = self.discriminator if is_target is None else self._generator
-        return half(x, layout, self.backend)
+        return half(x, layout, self.backend, rows)
 
     @property
     def _generator(self) -> Generator:
