@@ -1,6 +1,6 @@
 """Time training steps whose last layer computes the states that the loss reads, or all of them.
 
-    OMP_NUM_THREADS=1 python bench/tokens_read.py [--recipes bert albert electra] [--rounds 8]
+    OMP_NUM_THREADS=1 python bench/tokens_read.py [--recipes bert cpm_ant …] [--rounds 8]
 
 The first batches of each recipe, forward and backward, the two ways in turns; processor time.
 """
@@ -68,7 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--recipes", nargs="+", default=["bert", "albert", "electra"])
+    parser.add_argument("--recipes", nargs="+", default=["bert", "albert", "electra", "cpm_ant"])
     parser.add_argument("--batches", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=8)
     options = parser.parse_args()

@@ -18,6 +18,7 @@ from accelerate.state import AcceleratorState
 from nlpkit import cli, recipe
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import UsageError
+from nlpkit.objectives import contract
 from nlpkit.runs.opened import open_checkpoint
 from tests.make_old_runs import dropout_sha256, machine, outcome
 
@@ -30,6 +31,14 @@ RUNS = pytest.mark.parametrize("name", EXPECTED["runs"])
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The old runs, their recipes and their data, in another place."""
     return Path(shutil.copytree(OLD, tmp_path_factory.mktemp("moved") / "runs", symlinks=True))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def all_states():
+    """Let the last layer compute all states, as it did then: its dropout masks are the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contract, "_rows_read", lambda *given: None)
+        yield patch
 
 
 def _nlpkit(folder: Path, *arguments: str) -> str:
@@ -107,6 +116,23 @@ def test_an_old_run_goes_on(folder: Path, name: str) -> None:
     _skip_where_dropout_differs()
     _same_but_for_rounding(found["metrics"], wanted["metrics"])
     _same_sums_but_for_rounding(found["files"], wanted["files"])
+
+
+def test_an_old_run_goes_on_where_the_last_layer_computes_what_is_read(
+    tmp_path: Path, all_states: pytest.MonkeyPatch
+) -> None:
+    moved = Path(shutil.copytree(OLD, tmp_path / "runs", symlinks=True))
+    computed = contract._rows_read
+    all_states.undo()
+    assert contract._rows_read is not computed
+    try:
+        metrics = _resumed(moved, "cpm_ant")["metrics"]
+    finally:
+        all_states.setattr(contract, "_rows_read", computed)
+    wanted = EXPECTED["runs"]["cpm_ant"]["metrics"]
+    assert [record["targets"] for record in metrics if "targets" in record] == [
+        record["targets"] for record in wanted if "targets" in record
+    ]
 
 
 @RUNS

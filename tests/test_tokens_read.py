@@ -4,16 +4,18 @@ import numpy as np
 import pytest
 import torch
 
+from nlpkit import registry
 from nlpkit.attention.contract import Choice
 from nlpkit.data.items import Row
 from nlpkit.data.marks import Marked
 from nlpkit.data.pack import Batch, collate
 from nlpkit.models import encoder, families
 from nlpkit.models.head import Head
-from nlpkit.objectives import classification
+from nlpkit.objectives import classification, cpm_ant
 from nlpkit.objectives._combined import combined
 from nlpkit.objectives.contract import Loss, forward
 from tests import _masked
+from tests._letters import Letters
 from tests._losses import all_states
 
 SIZES = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "max_positions": 512}
@@ -35,10 +37,11 @@ CASES: dict[str, tuple[str, dict, dict[str, dict]]] = {
 }
 
 
-def _model(name: str, **more):
+def _model(name: str, size: int, **more):
     torch.manual_seed(0)
-    config = families.load(name).Config(**SIZES, **more)
-    size = _masked.tokenizer().vocab_size
+    settings = families.load(name).Config.model_fields
+    sizes = {key: value for key, value in SIZES.items() if key in settings}
+    config = families.load(name).Config(**sizes, **more)
     model = families.load_model(name).Model(config, size).double().eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
@@ -60,7 +63,7 @@ def _batch(objective, examples: list[dict[str, np.ndarray]]) -> Batch:
 def _case(name: str):
     """Return a model, an objective and a batch."""
     family, settings, listed = CASES[name]
-    model = _model(family, **settings)
+    model = _model(family, _masked.tokenizer().vocab_size, **settings)
     bound = [_masked.bound(each, model.config, **more) for each, more in listed.items()]
     objective = combined(bound, [1.0] * len(bound))
     torch.manual_seed(1)
@@ -117,19 +120,79 @@ def test_last_layer_computes_no_more(name: str, monkeypatch: pytest.MonkeyPatch)
     assert sizes[1] < sizes[0]
 
 
-@pytest.mark.parametrize("family", ["bert", "electra"])
-def test_a_class_is_read_from_the_first_state(family: str) -> None:
-    model = _model(family)
-    model.head = Head(model.config.state_size, 2, 0.0).double()
-    config = classification.Config(labels=["a", "b"], lm_weight=0)
-    objective = classification.Objective(config, _masked.tokenizer(), model.config)
-    items = []
-    for number, text in enumerate(_masked.SENTENCES):
-        row = Row({"text": text, "label": "ab"[number % 2]}, "rows", number + 1)
-        items.append(objective.item(row, [_masked.tokenizer().encode_batch([text])[0]]))
-    batch = _batch(objective, [objective.example(item, np.random.default_rng(0)) for item in items])
-    assert int(objective.tokens_read(batch).sum()) == len(items)
+class Characters(Letters):
+    """Letters with begin and end tokens."""
+
+    bos_id, eos_id = 6, 7
+
+    def special_id(self, token: str) -> int | None:
+        return 7 if token == "</s>" else super().special_id(token)
+
+    def encode(self, text: str) -> list[int]:
+        return self.encode_batch([text])[0]
+
+
+TEXTS = ("a model", "predicts", "what it does not see", "x")
+INPUTS = [{"input": text, "target": text[:3]} for text in TEXTS]
+PAIRS = [{"source": text, "target": text[:3]} for text in TEXTS]
+CLASSES = [{"text": text, "label": "xy"[number % 2]} for number, text in enumerate(TEXTS)]
+OPTIONS = [{"input": text, "target": 1, "options": ["a", "bc"]} for text in TEXTS]
+CHOICES = [{"context": text, "label": 0, "options": ["a", "b c"]} for text in TEXTS]
+ONE_LOSS = {"labels": ["x", "y"], "lm_weight": 0}
+# Of each: the family, the objective with its settings, the rows.
+TASKS: dict[str, tuple[str, str, dict, list[dict]]] = {
+    "classes of bert": ("bert", "classification", ONE_LOSS, CLASSES),
+    "classes of electra": ("electra", "classification", ONE_LOSS, CLASSES),
+    "classes of gpt": ("gpt", "classification", ONE_LOSS, CLASSES),
+    "options of gpt2": ("gpt2", "multiple_choice", {"lm_weight": 0}, CHOICES),
+    "texts of gpt": ("gpt", "generation", {}, PAIRS),
+    "texts of gpt2": ("gpt2", "generation", {}, PAIRS),
+    "texts of cpm_ant": ("cpm_ant", "cpm_ant_nlg", {}, INPUTS),
+    "options of cpm_ant": ("cpm_ant", "cpm_ant_nlu", {"cue": "", "answer": "y"}, OPTIONS),
+}
+
+
+def _task_case(name: str):
+    """Return a model, a task and a batch of its rows."""
+    family, task, settings, rows = TASKS[name]
+    words = _masked.tokenizer() if family in ("bert", "electra") else Characters()
+    model = _model(family, words.vocab_size)
+    module = registry.load("objectives", task)
+    objective = module.Objective(module.Config(**settings), words, model.config)
+    if hasattr(objective, "outputs"):
+        model.head = Head(model.config.state_size, objective.outputs, 0.0).double()
+    examples = []
+    for number, values in enumerate(rows):
+        row = Row(values, "rows", number + 1)
+        item = objective.item(row, objective.encode(list(objective.texts(row))))
+        examples.append(objective.example(item, np.random.default_rng(number)))
+    return model, objective, _batch(objective, examples)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_loss_of_a_task_is_that_of_all_states(name: str) -> None:
+    model, objective, batch = _task_case(name)
+    read = objective.tokens_read(batch)
+    assert 0 < int(read.sum()) < len(read)
     _is_the_same(model, objective, batch)
+
+
+def test_loss_of_cpm_ant_is_that_of_all_states() -> None:
+    words = Characters()
+    model = _model("cpm_ant", words.vocab_size)
+    objective = cpm_ant.Objective(cpm_ant.Config(), words, model.config)
+    texts = [np.array(ids) for ids in words.encode_batch([*TEXTS])]
+    rngs = [np.random.default_rng(number) for number in range(len(texts))]
+    batch = _batch(objective, [*map(objective.example, texts, rngs)])
+    _is_the_same(model, objective, batch)
+
+
+def test_a_task_with_the_loss_of_all_tokens_reads_all_states() -> None:
+    objective = classification.Objective(
+        classification.Config(labels=["x", "y"]), Characters(), _model("gpt", 100).config
+    )
+    assert objective.lm_weight
+    assert objective.tokens_read(Batch({}, (3, 4))) is None
 
 
 def test_all_states_are_computed_where_one_of_a_list_does_not_say_what_it_reads() -> None:

@@ -45,9 +45,21 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(hidden_size, 3 * hidden_size)  # q, k, v
         self.c_proj = nn.Linear(hidden_size, hidden_size)
 
-    def forward(self, x: Tensor, attend: attention.Attend, tensors: Mapping[str, Tensor]) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        attend: attention.Attend,
+        tensors: Mapping[str, Tensor],
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
         q, k, v = (part.unflatten(1, (self.heads, -1)) for part in self.c_attn(x).chunk(3, 1))
-        return self.c_proj(attend(q, k, v, tensors).flatten(1))
+        return self.c_proj(picked(attend(q, k, v, tensors).flatten(1), rows))
+
+
+def picked(states: Tensor, rows: Tensor | None) -> Tensor:
+    """Return the `rows` (M,) of states (N, C), or all of them."""
+    return states if rows is None else states[rows]
 
 
 class FeedForward(nn.Module):
@@ -94,13 +106,19 @@ class Decoder(TiedHead):
         return self.config.init_std
 
     def forward(
-        self, lengths: Sequence[int], input_ids: Tensor, cache: Cache | None = None
+        self,
+        lengths: Sequence[int],
+        input_ids: Tensor,
+        cache: Cache | None = None,
+        rows: Tensor | None = None,
     ) -> Tensor:
         """Return the states (N, C) after the last block, for a pack of these `lengths`.
 
         Args:
             input_ids: (N,) int64.
             cache: keys and values of the earlier tokens; this call adds those of its tokens.
+            rows: (M,) int64, in the order of the pack: the result is the states of these tokens
+                alone, (M, C).
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.
@@ -123,8 +141,10 @@ class Decoder(TiedHead):
         words = F.embedding(input_ids, self.token_embedding)
         x = words + F.embedding(layout.positions, self.position_embedding)
         x = F.dropout(x, config.embedding_dropout, self.training)
+        last = len(self.layers) - 1
         for number, (layer, attend) in enumerate(zip(self.layers, attends, strict=True)):
-            x = layer(x, attend, self.attention_tensors.of(number))
+            tensors = self.attention_tensors.of(number)
+            x = layer(x, attend, tensors, rows if number == last else None)
         return x
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:

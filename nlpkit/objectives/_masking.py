@@ -33,6 +33,7 @@ from nlpkit.objectives.contract import (
     Term,
     TextObjective,
     TrainedModel,
+    labels_read,
 )
 
 if TYPE_CHECKING:
@@ -208,8 +209,7 @@ class Masking(TextObjective):
 
     def tokens_read(self, batch: Batch) -> torch.Tensor | None:
         """Return (N,) bool: the targets; None in a batch of texts to be scored, without labels."""
-        labels = batch.fields.get("labels")
-        return None if labels is None else labels != IGNORE
+        return labels_read(batch)
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return cross entropy over the targets; logits are computed for no other token."""

@@ -272,6 +272,12 @@ def _rows_read(
     return rows if len(rows) < len(read) else None
 
 
+def labels_read(batch: Batch) -> torch.Tensor | None:
+    """Return (N,) bool: the tokens with a label; None in a batch without labels."""
+    labels = batch.fields.get("labels")
+    return None if labels is None else labels != IGNORE
+
+
 class TextObjective:
     """An optional base class of objectives on running text, with the usual default values.
 

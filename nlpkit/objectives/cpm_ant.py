@@ -34,6 +34,7 @@ from nlpkit.objectives.contract import (
     TextObjective,
     TrainedModel,
     cut_documents,
+    labels_read,
 )
 
 if TYPE_CHECKING:
@@ -150,6 +151,10 @@ class Objective(TextObjective):
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of predicted positions."""
         return {"cpm_ant": int((batch["labels"] != IGNORE).sum())}
+
+    def tokens_read(self, batch: Batch) -> torch.Tensor | None:
+        """Return (N,) bool: the tokens that predict a target."""
+        return labels_read(batch)
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return cross entropy over the targets; `parts` separates infilling and generation."""

@@ -21,7 +21,15 @@ from nlpkit.objectives import _soft_prompt
 from nlpkit.objectives._abilities import Prompt
 from nlpkit.objectives._choices import Choices, target_of
 from nlpkit.objectives._task import Item, Question, Task, Wording, counted, shorten
-from nlpkit.objectives.contract import IGNORE, Field, Loss, ModelSettings, Term, TrainedModel
+from nlpkit.objectives.contract import (
+    IGNORE,
+    Field,
+    Loss,
+    ModelSettings,
+    Term,
+    TrainedModel,
+    labels_read,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -166,6 +174,10 @@ class Objective(Task):
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of predicted tokens."""
         return {"nlg": int((batch["labels"] != IGNORE).sum())}
+
+    def tokens_read(self, batch: Batch) -> torch.Tensor | None:
+        """Return (N,) bool: the tokens that predict a target."""
+        return labels_read(batch)
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return cross entropy over the target's known tokens and `</s>`."""

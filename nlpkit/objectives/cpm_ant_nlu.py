@@ -194,6 +194,12 @@ class Objective(Task):
         """Return the number of rows."""
         return {"nlu": int((batch["option"] == 0).sum())}
 
+    def tokens_read(self, batch: Batch) -> torch.Tensor | None:
+        """Return (N,) bool: the last token of each sequence."""
+        read = batch.fields["input_ids"].new_zeros(sum(batch.lengths)).bool()
+        read[last_tokens(batch.lengths, read.device)] = True
+        return read
+
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return cross entropy over the options of each row."""
         return _loss(*self._scores(model, hidden, batch), batch)

@@ -38,6 +38,7 @@ from nlpkit.objectives.contract import (
     Term,
     TrainedModel,
     check_length,
+    labels_read,
 )
 from nlpkit.tokenizers.contract import Template
 
@@ -182,6 +183,10 @@ class Objective(Task):
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of predicted tokens."""
         return {"generation": int((batch["labels"] != IGNORE).sum())}
+
+    def tokens_read(self, batch: Batch) -> torch.Tensor | None:
+        """Return (N,) bool: the tokens that predict a target."""
+        return labels_read(batch)
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return cross entropy over the targets and their ends."""

@@ -58,10 +58,14 @@ class Block(nn.Module):
         self.down = nn.Linear(config.intermediate_size, width, bias=False)
         self.dropout = config.dropout
 
-    def forward(self, x: Tensor, attend: attention.Attend) -> Tensor:
+    def forward(self, x: Tensor, attend: attention.Attend, rows: Tensor | None = None) -> Tensor:
+        """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
         normed = self.attention_norm(x)
         q, k, v = (part(normed).unflatten(1, (self.heads, -1)) for part in (self.q, self.k, self.v))
-        x = x + self._drop(self.out(attend(q, k, v).flatten(1)))
+        seen = attend(q, k, v).flatten(1)
+        if rows is not None:
+            x, seen = x[rows], seen[rows]
+        x = x + self._drop(self.out(seen))
         normed = self.ffn_norm(x)
         # transformers also has dropout inside the feed-forward layer (CpmAntFeedForward).
         inner = self._drop(F.gelu(self.gate(normed)) * self.up(normed))
@@ -128,6 +132,7 @@ class Model(TiedHead):
         position: Tensor,
         context: Tensor,
         cache: Cache | None = None,
+        rows: Tensor | None = None,
     ) -> Tensor:
         """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
 
@@ -137,6 +142,8 @@ class Model(TiedHead):
             position: (N,) int64, from 0 in every sequence.
             context: (N,) bool; False where the token is a target.
             cache: keys and values of the earlier tokens; this call adds those of its tokens.
+            rows: (M,) int64, in the order of the pack: the result is the states of these tokens
+                alone, (M, C).
         """
         config = self.config
         attend = attention.prepare(
@@ -156,9 +163,10 @@ class Model(TiedHead):
         self.attention_choice = attend.reason
         x = self.embed(input_ids, segment)
         x = F.dropout(x, config.dropout, self.training) if config.dropout else x
-        for layer in self.layers:
+        *before, last = self.layers
+        for layer in before:
             x = layer(x, attend)
-        return self.norm(x)
+        return self.norm(last(x, attend, rows))
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C), the representation of each sequence in a task: its last token's state."""

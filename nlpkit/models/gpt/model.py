@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from nlpkit import attention
 from nlpkit.models.flops import visible_pairs
 from nlpkit.models.gpt import Config
-from nlpkit.models.gpt_layers import CONV1D, SIZES, Attention, Decoder, FeedForward
+from nlpkit.models.gpt_layers import CONV1D, SIZES, Attention, Decoder, FeedForward, picked
 from nlpkit.models.head import TaskHead
 from nlpkit.models.hf_format import HfFormat, Settings, Transposed
 
@@ -37,8 +37,16 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(width, config.norm_eps)
         self.dropout = config.residual_dropout
 
-    def forward(self, x: Tensor, attend: attention.Attend, tensors: Mapping[str, Tensor]) -> Tensor:
-        x = self.ln_1(x + F.dropout(self.attn(x, attend, tensors), self.dropout, self.training))
+    def forward(
+        self,
+        x: Tensor,
+        attend: attention.Attend,
+        tensors: Mapping[str, Tensor],
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
+        seen = self.attn(x, attend, tensors, rows)
+        x = self.ln_1(picked(x, rows) + F.dropout(seen, self.dropout, self.training))
         return self.ln_2(x + F.dropout(self.mlp(x), self.dropout, self.training))
 
 

@@ -17,7 +17,7 @@ from nlpkit.attention.cache import Cache
 from nlpkit.models.dropout import dropout
 from nlpkit.models.flops import visible_pairs
 from nlpkit.models.gpt2 import Config
-from nlpkit.models.gpt_layers import CONV1D, SIZES, Attention, Decoder, FeedForward
+from nlpkit.models.gpt_layers import CONV1D, SIZES, Attention, Decoder, FeedForward, picked
 from nlpkit.models.head import TaskHead
 from nlpkit.models.hf_format import HfFormat, Settings, Transposed
 
@@ -41,9 +41,16 @@ class Block(nn.Module):
         self.mlp = FeedForward(width, config.inner_size)
         self.dropout = config.residual_dropout
 
-    def forward(self, x: Tensor, attend: attention.Attend, tensors: Mapping[str, Tensor]) -> Tensor:
-        attended = self.attn(self.ln_1(x), attend, tensors)
-        x = x + dropout(attended, self.dropout, self.training)
+    def forward(
+        self,
+        x: Tensor,
+        attend: attention.Attend,
+        tensors: Mapping[str, Tensor],
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
+        attended = self.attn(self.ln_1(x), attend, tensors, rows)
+        x = picked(x, rows) + dropout(attended, self.dropout, self.training)
         return x + dropout(self.mlp(self.ln_2(x)), self.dropout, self.training)
 
 
@@ -65,10 +72,14 @@ class Model(Decoder):
         return std / (2 * self.config.num_layers) ** 0.5 if is_residual else std
 
     def forward(
-        self, lengths: Sequence[int], input_ids: Tensor, cache: Cache | None = None
+        self,
+        lengths: Sequence[int],
+        input_ids: Tensor,
+        cache: Cache | None = None,
+        rows: Tensor | None = None,
     ) -> Tensor:
         """Return the last hidden states (N, C), normed; see `Decoder.forward`."""
-        return self.final_norm(super().forward(lengths, input_ids, cache))
+        return self.final_norm(super().forward(lengths, input_ids, cache, rows))
 
 
 def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
