@@ -157,10 +157,11 @@ def signal_in_evaluation(at: int, number: int) -> Iterator[None]:
 
 
 @contextmanager
-def signals_in_learning(numbers: list[int], apart: float) -> Iterator[None]:
+def signals_in_learning(numbers: list[int], apart: float, patience: float = 2.0) -> Iterator[None]:
     """Send this process these signals, so many seconds apart, when the library has all the text of
-    a unigram tokenizer and learns: one native call."""
+    a unigram tokenizer and learns: one native call. It is waited for `patience` seconds."""
     from nlpkit.tokenizers import unigram
+    from nlpkit.train import signals as handling
 
     def send() -> None:
         for number in numbers:
@@ -173,7 +174,10 @@ def signals_in_learning(numbers: list[int], apart: float) -> Iterator[None]:
         yield from real(words)
         threading.Thread(target=send, daemon=True).start()
 
-    with mock.patch.object(unigram, "repeat", wrapped):
+    with (
+        mock.patch.object(unigram, "repeat", wrapped),
+        mock.patch.object(handling, "_PATIENCE_SECONDS", patience),
+    ):
         yield
 
 
@@ -213,7 +217,7 @@ class Server:
         when: tuple[Path, str] | None = None,
         disk: tuple[Path, int, str] | None = None,
         evaluation: tuple[int, int] | None = None,
-        learning: tuple[list[int], float] | None = None,
+        learning: tuple[list[int], float] | tuple[list[int], float, float] | None = None,
     ) -> Ended:
         """Run a command line to its end.
 

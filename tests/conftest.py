@@ -32,6 +32,7 @@ sys.dont_write_bytecode = False
 gc.disable()
 # One server of processes for all workers.
 _forks.share()
+_forks.sync_nothing()
 
 GPU = torch.cuda.is_available()
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -89,6 +90,7 @@ def pytest_collection(session: pytest.Session) -> None:
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+    _forks.collect_less_rubbish()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from nlpkit import attention
 from nlpkit.attention import measured
+from nlpkit.attention.backends import cpu_flash, sdpa
 from nlpkit.attention.contract import Choice, Request
 from nlpkit.errors import NlpkitError
 from nlpkit.runs import fastest_backend
@@ -77,7 +78,12 @@ def test_small_batches_and_requests_for_one_backend_alone_are_not_measured(
     assert measured.fastest(_requests([7, 5], dropout=0.1), attention.usual) is None
 
 
-def test_of_long_sequences_nothing_is_measured_and_no_mask_is_made() -> None:
+def test_of_long_sequences_nothing_is_measured_and_no_mask_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Prepared where the request comes from, masks of such a length would take ten seconds.
+    for backend in (cpu_flash, sdpa):
+        monkeypatch.setattr(backend, "prepare", lambda request: lambda q, k, v: q)
     found = measured.fastest(_requests([2**15]), attention.usual)
     assert found == ("sdpa", "long sequences, no mask")
     assert measured.fastest(_requests([2**15], dtype=torch.float32), attention.usual) is None

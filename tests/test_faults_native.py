@@ -30,6 +30,16 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _tiny.write(tmp_path_factory.mktemp("text"), documents=12_000, text=text)
 
 
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the library learn on one core: what is learned is thrown away."""
+    monkeypatch.setenv("RAYON_NUM_THREADS", "1")
+
+
+# How long the native call is waited for after a signal; two seconds for users.
+_PATIENCE = 0.5
+
+
 def _was_learned() -> bool:
     return any(Path(os.environ["NLPKIT_CACHE"]).glob("tokenizers/[!.]*"))
 
@@ -44,7 +54,7 @@ def test_signal_while_the_library_learns_ends_the_run_soon(
     server, recipe: Path, tmp_path: Path, name: str
 ) -> None:
     number = getattr(signal, name)
-    ended = server.run("pretrain", recipe, "--out", tmp_path, learning=([number], 0.3))
+    ended = server.run("pretrain", recipe, "--out", tmp_path, learning=([number], 0.3, _PATIENCE))
     assert ended.code == 128 + number, ended.stderr
     assert _said(ended) == [f"nlpkit: stopped by {name}; nothing was trained yet"]
     assert not _was_learned()
@@ -54,7 +64,7 @@ def test_end_of_the_time_while_the_library_learns_is_exit_75(
     server, recipe: Path, tmp_path: Path
 ) -> None:
     ended = server.run(
-        *("pretrain", recipe, "--out", tmp_path, "--max-time", "2s"), learning=([], 0.0)
+        *("pretrain", recipe, "--out", tmp_path, "--max-time", "2s"), learning=([], 0.0, _PATIENCE)
     )
     assert ended.code == 75, ended.stderr
     assert _said(ended) == ["nlpkit: the time limit is reached; nothing was trained yet"]
@@ -76,7 +86,8 @@ def test_interrupt_of_tokenizer_train_ends_it_soon_and_leaves_nothing(
     server, recipe: Path, tmp_path: Path
 ) -> None:
     ended = server.run(
-        *("tokenizer", "train", recipe, "--out", tmp_path / "made"), learning=([signal.SIGINT], 0.3)
+        *("tokenizer", "train", recipe, "--out", tmp_path / "made"),
+        learning=([signal.SIGINT], 0.3, _PATIENCE),
     )
     assert ended.code == 130, ended.stderr
     assert _said(ended) == ["nlpkit: stopped by SIGINT; nothing was trained yet"]

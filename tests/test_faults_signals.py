@@ -101,14 +101,14 @@ def _signal_at(server: Server, path: Path, run: Path, seconds: float, number: in
 def test_signal_in_any_phase_says_what_is_kept(
     server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # a text that takes a second or so to read, so that signals come into that, too
-    path = _tiny.write(tmp_path / "text", documents=20_000)
+    # a text that takes half a second or so to read, so that signals come into that, too
+    path = _tiny.write(tmp_path / "text", documents=8_000)
     draw = random.Random(3)
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     said = []
     for trial in range(6):
         monkeypatch.setenv("NLPKIT_CACHE", str(tmp_path / f"cache{trial}"))
-        seconds = draw.uniform(0, 0.3) if trial < 2 else draw.uniform(0.3, 3)
+        seconds = draw.uniform(0, 0.3) if trial < 2 else draw.uniform(0.3, 1.4)
         run = tmp_path / f"run{trial}"
         said.append(_signal_at(server, path, run, seconds, numbers[trial % 3]))
         assert not list((tmp_path / f"cache{trial}").rglob(".building-*"))

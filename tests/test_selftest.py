@@ -53,6 +53,25 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with _bench(tmp_path_factory.mktemp("bench")) as made:
+        yield made
+
+
+@pytest.fixture
+def shared(made_once: Bench) -> Iterator[Bench]:
+    """The bench for what trains and saves nothing in it; all is put back that a test replaces."""
+    subject = made_once.subject
+    right = {name: getattr(subject, name) for name in ("objective", "examples", "fresh")}
+    weights = {name: each.clone() for name, each in subject.model.state_dict().items()}
+    yield made_once
+    for name, value in right.items():
+        setattr(subject, name, value)
+    subject.examples.objective = subject.objective
+    subject.model.load_state_dict(weights)
+
+
 def _use(bench: Bench, cls: type[Objective]) -> None:
     """Put an objective of `cls` in the place of the recipe's."""
     right = bench.subject.objective
@@ -162,54 +181,54 @@ def test_selftest_of_a_sound_recipe_proves_everything_and_leaves_nothing(
         pytest.param(Uncovered, of_objective.noise_floor, marks=pytest.mark.slow),
     ],
 )
-def test_selftest_of_targets_in_sight_is_a_leak(bench: Bench, broken, proof) -> None:
-    _use(bench, broken)
-    passed, figure = proof(bench.subject)
+def test_selftest_of_targets_in_sight_is_a_leak(shared: Bench, broken, proof) -> None:
+    _use(shared, broken)
+    passed, figure = proof(shared.subject)
     assert not passed, figure
     assert "leak" in figure or "move with their own token" in figure
 
 
 def test_selftest_of_a_model_that_gives_nan_proves_nothing(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    shared: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with torch.no_grad():
-        bench.subject.model.norm.weight.fill_(torch.nan)
-    assert not of_objective.no_leak(bench.subject)[0]
-    assert not of_objective.no_neighbour_leak(bench.subject)[0]
-    assert not of_objective.packed_is_alone(bench.subject)[0]
-    right = bench.subject.fresh
+        shared.subject.model.norm.weight.fill_(torch.nan)
+    assert not of_objective.no_leak(shared.subject)[0]
+    assert not of_objective.no_neighbour_leak(shared.subject)[0]
+    assert not of_objective.packed_is_alone(shared.subject)[0]
+    right = shared.subject.fresh
 
     def fresh():
         model = right()
-        model.load_state_dict(bench.subject.model.state_dict())
+        model.load_state_dict(shared.subject.model.state_dict())
         return model
 
-    bench.subject.fresh = fresh
+    shared.subject.fresh = fresh
     monkeypatch.setattr(of_objective, "NOISE_STEPS", 3)  # no more of them end the NaN
     monkeypatch.setattr(of_objective, "NOISE_LAST", 2)
-    assert not of_objective.noise_floor(bench.subject)[0]
+    assert not of_objective.noise_floor(shared.subject)[0]
 
 
 def test_selftest_of_a_mask_that_shows_everything_is_a_leak(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    shared: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         kind, "mask", lambda config, q, k: (q.index == q.index) & (k.index == k.index)
     )
-    passed, figure = of_objective.no_leak(bench.subject)
+    passed, figure = of_objective.no_leak(shared.subject)
     assert not passed
     assert " 0 move with their own" not in figure
 
 
 def test_selftest_of_a_mask_that_shows_only_later_targets_is_a_leak(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    shared: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def mask(config, q, k):
         near = k["position"] - q["position"]
         return k["context"] | (~q["context"] & (near <= 2) & (near != 1))
 
     monkeypatch.setattr(kind, "mask", mask)
-    assert not of_objective.no_leak(bench.subject)[0]
+    assert not of_objective.no_leak(shared.subject)[0]
 
 
 def test_dependence_in_a_ring_is_told_from_an_order() -> None:
@@ -234,10 +253,10 @@ def test_selftest_of_a_mask_that_forgets_documents_is_a_neighbour_leak(
 
 
 @pytest.mark.parametrize("broken", [Late, Forgetful])
-def test_selftest_of_an_example_without_its_text_is_found(bench: Bench, broken) -> None:
-    assert of_examples.unmasking(bench.subject)[0]
-    _use(bench, broken)
-    assert not of_examples.unmasking(bench.subject)[0]
+def test_selftest_of_an_example_without_its_text_is_found(shared: Bench, broken) -> None:
+    assert of_examples.unmasking(shared.subject)[0]
+    _use(shared, broken)
+    assert not of_examples.unmasking(shared.subject)[0]
 
 
 def test_unmasking_puts_back_a_last_target_that_is_not_learned() -> None:
@@ -251,9 +270,9 @@ def test_unmasking_puts_back_a_last_target_that_is_not_learned() -> None:
     assert [5, 3, 6, 3] not in found
 
 
-def test_selftest_of_an_objective_with_global_randomness_is_found(bench: Bench) -> None:
-    _use(bench, Global)
-    passed, figure = of_run.batches(bench)
+def test_selftest_of_an_objective_with_global_randomness_is_found(shared: Bench) -> None:
+    _use(shared, Global)
+    passed, figure = of_run.batches(shared)
     assert not passed
     assert "other batches" in figure
 
@@ -271,24 +290,24 @@ def _repeating(bins: pack.Bins) -> pack.Bins:
 
 @pytest.mark.parametrize("spoil", [_dropping, _repeating])
 def test_selftest_of_a_packer_that_drops_or_repeats_is_found(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[pack.Bins], pack.Bins]
+    shared: Bench, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[pack.Bins], pack.Bins]
 ) -> None:
     def plan_bins(*arguments, **options):
         return spoil(pack.plan_bins(*arguments, **options))
 
     monkeypatch.setattr(loader, "plan_bins", plan_bins)
-    passed, figure = of_run.batches(bench)
+    passed, figure = of_run.batches(shared)
     assert not passed
     assert "every piece exactly once" in figure
 
 
-def test_selftest_of_examples_longer_than_planned_is_found(bench: Bench) -> None:
-    _use(bench, Longer)
-    examples = bench.subject.examples
-    bench.subject.examples = loader.Examples(
-        examples.corpus, bench.subject.objective, examples.seed
+def test_selftest_of_examples_longer_than_planned_is_found(shared: Bench) -> None:
+    _use(shared, Longer)
+    examples = shared.subject.examples
+    shared.subject.examples = loader.Examples(
+        examples.corpus, shared.subject.objective, examples.seed
     )
-    passed, figure = of_run.batches(bench)
+    passed, figure = of_run.batches(shared)
     assert not passed
     assert "was planned as" in figure or "over 256" in figure
 
