@@ -59,8 +59,8 @@ def address() -> str:
 def sync_nothing() -> None:
     """Let `os.fsync` only look whether there is such a file, in this process.
 
-    No power is cut here, and to wait for the disk was a tenth of the time. The interpreters that
-    tests start sync as users' do.
+    No power is cut here, and to wait for the disk took a tenth of the time of most runs. The
+    interpreters that tests start sync as users' do.
     """
 
     def fsync(handle: int) -> None:
@@ -69,17 +69,11 @@ def sync_nothing() -> None:
     os.fsync = fsync
 
 
-def collect_less_rubbish() -> None:
-    """Let Python look for cyclic rubbish seldom; at its own rate it takes a tenth of the time."""
-    gc.set_threshold(20_000, 20, 50)
-
-
 def serve() -> None:
     """Fork a process for each client and tell how it ended, until the run of the tests is gone."""
     owner, _, folder = os.environ[_PLACE].partition(":")
     importlib.import_module("tests._imported")
     gc.freeze()  # what was imported stays: no process need look through it
-    collect_less_rubbish()
     sync_nothing()
     clients: dict[int, socket.socket] = {}
     ended, end = socket.socketpair()

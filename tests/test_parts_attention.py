@@ -34,7 +34,7 @@ tokenizer: {kind: bpe, vocab_size: 300}
 data: {train: [TRAIN], valid: [VALID]}
 objective: {name: clm, max_length: 64}
 ATTENTION
-train: {steps: 6, tokens_per_step: 256, tokens_per_batch: 128, lr: 1.0e-2, warmup_steps: 2,
+train: {steps: 6, tokens_per_step: 128, tokens_per_batch: 64, lr: 1.0e-2, warmup_steps: 2,
   eval_every: 3, save_every: 3, precision: fp32}
 """
 ALTERNATING = f"attention: {{layers: [{{kind: causal}}, {{kind: {WINDOW}, window: 3}}]}}"
