@@ -51,8 +51,8 @@ def small_ranges(monkeypatch):
 def forked_workers(monkeypatch):
     """Fork the workers from a process that has made their imports, a fourth of a second each.
 
-    The job goes to them as to those that are spawned. What depends on how workers start, and that
-    both ways give the same, is proven with spawned ones.
+    The job goes to them as to those that are spawned, pickled. With spawned ones it is proven that
+    their number changes nothing, and what is said of a bug, a kill, a signal and a full disk.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["nlpkit.data.tokenize", "tests._fakes"])
