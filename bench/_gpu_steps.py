@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from _gpu_clock import Measured, measure
 from attention_backends import draw_fields
-from train_step import padded, plain_loss
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -160,12 +159,12 @@ def _theirs(
     def step(number: int) -> None:
         batch = batches[number]
         if family == "cpm_ant":
-            _update(model, optimizer, plain_loss(model, batch, True, device.type))
+            _update(model, optimizer, _plain_loss(model, batch, True, device.type))
             return
         fill = {"input_ids": 0, "labels": -100, "real": 0}
         batch = [e | {"real": np.ones_like(e["input_ids"])} for e in batch]
         ids, labels, real = (
-            padded(batch, name, value, device.type) for name, value in fill.items()
+            _padded(batch, name, value, device.type) for name, value in fill.items()
         )
         with torch.autocast(device.type, torch.bfloat16):
             logits = model(input_ids=ids, attention_mask=real).logits
@@ -203,3 +202,34 @@ def _their_model(family: str, arguments: argparse.Namespace) -> PreTrainedModel:
             attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0,
         )
     )  # fmt: skip
+
+
+def _plain_loss(
+    model: CpmAntForCausalLM, examples: list[dict[str, np.ndarray]], bf16: bool, device: str = "cpu"
+) -> torch.Tensor:
+    """Return the mean loss of the targets of a padded batch, with all its logits."""
+    ids, segment, context, labels = (
+        _padded(examples, name, value, device)
+        for name, value in (("input_ids", 0), ("segment", 0), ("context", 0), ("labels", -100))
+    )
+    place = torch.arange(ids.shape[1], device=device)
+    real = place < torch.tensor([[len(e["input_ids"])] for e in examples], device=device)
+    mask = context[:, None, :] | (~context[:, :, None] & (place[None, :] <= place[:, None]))
+    mask = mask & real[:, None, :]
+    body = model.cpmant
+    position = place.repeat(len(examples), 1)
+    with torch.autocast(device, torch.bfloat16, enabled=bf16):
+        bias = body.position_bias(position, position, segment, segment)
+        hidden = body.input_embedding(ids) + body.segment_embedding(segment)
+        hidden, _, _ = body.encoder(hidden, mask, bias)
+        logits = model.lm_head(hidden)
+    return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100)
+
+
+def _padded(
+    examples: list[dict[str, np.ndarray]], name: str, value: int, device: str
+) -> torch.Tensor:
+    """Return a field of the examples as (B, T), `value` where an example has ended."""
+    longest = max(len(example["input_ids"]) for example in examples)
+    rows = [np.pad(e[name], (0, longest - len(e[name])), constant_values=value) for e in examples]
+    return torch.from_numpy(np.stack(rows)).to(device)

@@ -6,6 +6,7 @@ time of the process, which other jobs disturb less; with several threads it coun
 """
 
 import multiprocessing
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +38,7 @@ class Turns:
     def __init__(self, pipe: Connection):
         self._pipe = pipe
         self._started: tuple[float, float] | None = None
+        self.peak = 0  # bytes, at the end of the last round
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -45,6 +47,7 @@ class Turns:
         """Report what the last round took; return the work of the next one."""
         if self._started is not None:
             wall, cpu = self._started
+            self.peak = memory.used(_CPU)[1]
             self._pipe.send(Spent(time.perf_counter() - wall, time.process_time() - cpu))
         work = self._pipe.recv()
         if work is None:
@@ -93,8 +96,16 @@ def _serve(pipe: Connection, make: Callable[..., Subject], threads: int, argumen
     memory.forget_peak(_CPU)
     before = memory.used(_CPU)[0]
     with suppress(EOFError):  # the measuring process has died
-        make(*arguments).run(Turns(pipe))
-        pipe.send(memory.used(_CPU)[1] - before)
+        turns = Turns(pipe)
+        make(*arguments).run(turns)
+        pipe.send(turns.peak - before)
+
+
+def redirect(log: Path) -> None:
+    """Send stdout and stderr of this process to a file: stdout is for the table."""
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(file, stream)
 
 
 def gemm_rate(dtype: torch.dtype, threads: int, clock: str) -> float:

@@ -1,0 +1,192 @@
+"""The updates of a workload of `bench/steps.py`: which texts ours takes, and so the others take.
+
+They are asked of nlpkit itself: its data, its packer and its stream of steps, as in a run. The
+run's own `metrics.jsonl` is held against them afterwards.
+"""
+
+import json
+import pickle
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _steps_recipes import OF_TASK, PROMPT, Workload, recipe
+
+from nlpkit import recipe as recipes
+from nlpkit.data.corpus import Config as DataConfig
+from nlpkit.data.corpus import Counts, documents, resolve
+from nlpkit.data.loader import Examples, Stream
+from nlpkit.data.pack import Batch
+from nlpkit.data.store import Callbacks
+from nlpkit.objectives.contract import IGNORE
+from nlpkit.runs.build import build_data
+from nlpkit.runs.model_part import model_part
+
+_SEEDS = range(1, 50)
+_BLOCK = 50  # batches that are sorted together by `group_by_length` of transformers
+# A sequence: "input_ids" and "labels" as transformers reads them, "size" with soft prompts.
+Text = dict[str, Any]
+
+
+@dataclass
+class Plan:
+    """The updates of a workload, and what they cost."""
+
+    workload: Workload
+    recipe: Path
+    seed: int
+    updates: list[list[Text]]
+    grouped: list[list[Text]]  # the same texts in the batches of `group_by_length`
+    vocabulary: int
+    config: Any  # of our model
+    flops_of: Any  # the family's function
+
+    def flops(self, texts: list[Text]) -> float:
+        """Return the FLOPs that an update of these texts needs, without padding."""
+        labels = [text["labels"] for text in texts if np.ndim(text["labels"])]
+        targets = sum(int((each != IGNORE).sum()) for each in labels)
+        sizes = [text["size"] for text in texts]
+        return float(self.flops_of(self.config, self.vocabulary, sizes, targets))
+
+    def save(self, path: Path, classes: int) -> None:
+        """Write what a process with Trainer reads."""
+        about = {
+            "family": self.workload.family, "classes": classes, "vocabulary": self.vocabulary,
+            "size": asdict(self.workload.size), "batches": (self.updates, self.grouped),
+            "prompt": PROMPT if self.workload.family == "cpm_ant" else 0,
+        }  # fmt: skip
+        path.write_bytes(pickle.dumps(about))
+
+
+def tokens(updates: list[list[Text]]) -> list[int]:
+    """Return the real tokens of each update."""
+    return [sum(text["size"] for text in texts) for texts in updates]
+
+
+def positions(updates: list[list[Text]]) -> float:
+    """Return the positions of padded batches for each token."""
+    padded = sum(len(texts) * max(text["size"] for text in texts) for texts in updates)
+    return padded / sum(tokens(updates))
+
+
+def make(
+    workload: Workload, files: dict[str, list[str]], folder: Path, rounds: int, per_round: int
+) -> Plan:
+    """Return the plan of so many rounds; its recipe and the text of full rows lie in `folder`.
+
+    Raises:
+        SystemExit: the text is too short for full rows.
+    """
+    steps = rounds * per_round
+    chosen = _files(workload, files, folder, steps)
+    start = _start(workload, files, folder) if workload.verb == "finetune" else None
+    path = folder / f"{workload.name}.yaml"
+    made = recipe(workload, chosen, steps=steps, start=start, cache=folder / "cache")
+    path.write_text(json.dumps(made), encoding="utf-8")
+    resolved = recipes.load(str(path))
+    part = model_part(resolved)
+    data = build_data(resolved, part, folder, Callbacks())
+    settings = resolved.recipe.train
+    for seed in _SEEDS:
+        stream = Stream(
+            Examples(data.train, data.objective, seed), budget=settings.batch_budget,
+            batches_per_step=settings.batches_per_step, total_steps=steps,
+        )  # fmt: skip
+        updates = [
+            [text for batch in stream[number].batches for text in _texts(workload, batch)]
+            for number in range(steps)
+        ]
+        sizes = {text["size"] for texts in updates for text in texts}
+        # A stream of text has one row that is not full, its last.
+        if not workload.is_full or (len(sizes) == 1 and len(set(map(len, updates))) == 1):
+            break
+    else:
+        raise SystemExit(f"{workload.name}: {', '.join(chosen)}: too short for {steps} updates")
+    plan = Plan(
+        *(workload, path, seed, updates, _grouped(updates, rounds, seed)),
+        *(data.vocab_size, part.config, part.module().flops),
+    )
+    plan.save(folder / f"{workload.name}.pickle", part.outputs)
+    return plan
+
+
+def _files(workload: Workload, files: dict[str, list[str]], folder: Path, steps: int) -> list[str]:
+    """Return the files that the run reads: those named, or one with the text of full rows."""
+    named = files[workload.source]
+    if not workload.is_full or (workload.verb == "pretrain" and workload.family != "cpm_ant"):
+        return named
+    config = DataConfig.model_validate({"train": named})
+    inputs, _ = resolve(config, None, folder)
+    text = "\n".join(document.text for document in documents(inputs, config, Counts()))
+    path = folder / f"{workload.name}.jsonl"
+    rows: list[dict[str, Any]] = [{"text": text}]
+    if workload.verb == "finetune":
+        # Eight characters a token are more than enough; the task cuts what is too long.
+        size, length = 8 * workload.size.task_length, workload.size.task_length // 2
+        count = 2 * steps * workload.size.tokens // workload.size.task_length
+        starts = [place * size % max(1, len(text) - size) for place in range(count)]
+        cut = [text[start : start + size].strip() for start in starts]
+        rows = [{"text": each, "label": i % 2} for i, each in enumerate(cut)]
+        if OF_TASK[workload.family] == "cpm_ant_nlg":
+            rows = [{"input": each[length:], "target": each[:length]} for each in cut]
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    path.write_text("".join(lines), encoding="utf-8")
+    return [str(path)]
+
+
+def _start(workload: Workload, files: dict[str, list[str]], folder: Path) -> Path:
+    """Return the checkpoint that is fine-tuned: one step of pretraining, made at the first use."""
+    before = Workload(workload.family, "pretrain", "varied", workload.size_name)
+    out = folder / f"{workload.family}-start"
+    if not out.exists():
+        path = folder / f"{out.name}.yaml"
+        made = recipe(before, files[before.source], steps=1, start=None, cache=folder / "cache")
+        path.write_text(json.dumps(made), encoding="utf-8")
+        command = ["pretrain", str(path), "--device", "cpu", "--out", str(out), "-q"]
+        subprocess.run(
+            [sys.executable, "-m", "nlpkit", *command], check=True, stdout=subprocess.DEVNULL
+        )
+    return out
+
+
+def _texts(workload: Workload, batch: Batch) -> list[Text]:
+    """Return the sequences of a batch; transformers' CPM-Ant puts the soft prompt in front."""
+    fields, made = batch.fields, []
+    prompt = PROMPT if workload.family == "cpm_ant" else 0
+    for number, (start, end) in enumerate(pairwise([0, *np.cumsum(batch.lengths)])):
+        ids = fields["input_ids"][start + prompt : end]
+        if workload.is_classification:
+            labels = int(fields["label"][number])
+        elif workload.family == "gpt1":  # transformers moves them by one itself
+            labels = ids
+        else:
+            labels = fields["labels"][start + prompt : end]
+        made.append({"input_ids": ids, "labels": labels, "size": int(end - start)})
+    return made
+
+
+def _grouped(updates: list[list[Text]], rounds: int, seed: int) -> list[list[Text]]:
+    """Return the texts of all updates in as many batches of like lengths.
+
+    Each round gets one out of each of equal parts of the sorted batches, so that all rounds have
+    texts of all lengths.
+    """
+    rng = np.random.default_rng(seed)
+    texts = [text for each in updates for text in each]
+    order = rng.permutation(len(texts))
+    blocks = -(-len(updates) // _BLOCK)
+    batches: list[list[Text]] = []
+    for block, count in zip(
+        np.array_split(order, blocks), map(len, np.array_split(range(len(updates)), blocks)),
+        strict=True,
+    ):  # fmt: skip
+        by_size = sorted(block, key=lambda index: -texts[index]["size"])
+        batches += [[texts[i] for i in each] for each in np.array_split(by_size, count)]
+    batches.sort(key=lambda batch: sum(text["size"] for text in batch))
+    per_round = len(updates) // rounds
+    parts = [rng.permutation(rounds) + rounds * number for number in range(per_round)]
+    return [batches[parts[i][r]] for r in range(rounds) for i in rng.permutation(per_round)]
