@@ -34,11 +34,10 @@ test: check
 test-all: check
 	$(PYTEST) -m "not gpu"
 
-# Our training steps against the plain way in transformers and against its Trainer, every kind of
-# attention against torch's own, our BLEU against sacrebleu, our BM25 against bm25s; tables on stdout.
+# Training steps of the command line against transformers' Trainer, every kind of attention against
+# torch's own, our BLEU against sacrebleu, our BM25 against bm25s; tables on stdout.
 bench: install
-	$(BIN)/python bench/train_step.py
-	$(BIN)/python bench/train_encoder.py
+	$(BIN)/python bench/steps.py
 	$(BIN)/python bench/attention.py
 	OMP_NUM_THREADS=1 $(BIN)/python bench/score_bleu.py
 	OMP_NUM_THREADS=1 $(BIN)/python bench/score_bm25.py

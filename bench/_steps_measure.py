@@ -21,32 +21,40 @@ TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 class Bench:
     """Runs subjects below a folder."""
 
-    def __init__(self, folder: Path, threads: int, clock: str, per_round: int):
-        self.folder, self.threads, self.clock, self.per_round = folder, threads, clock, per_round
+    def __init__(self, folder: Path, threads: int, clock: str):
+        self.folder, self.threads, self.clock = folder, threads, clock
         self.notes: list[str] = []
 
     def measure(self, plan: Plan, dtype: str, subjects: list[str]) -> Group:
         """Return the figures of these subjects on all rounds of the plan but the first."""
         name = f"{plan.workload.name}, {plan.workload.size}, {dtype}"
-        workers: dict[str, Worker] = {}
-        seconds: dict[str, list[float]] = {}
+        workers = {subject: self._worker(plan, dtype, subject) for subject in subjects}
+        seconds: dict[str, list[float]] = {subject: [] for subject in subjects}
         peaks: list[float] = []
+        memory: dict[str, int] = {}
         try:
-            for subject in subjects:
+            # Ours chooses its attention by the clock, so it begins when the others are loaded.
+            for subject in sorted(subjects, key=lambda subject: subject == OURS):
                 _progress(f"{name}: {subject} warms up")
-                worker = self._warm(plan, dtype, subject)
-                if worker is not None:
-                    workers[subject], seconds[subject] = worker, []
-            rounds = len(plan.updates) // self.per_round
-            for number in range(1, rounds):
-                _progress(f"{name}: round {number} of {rounds - 1}")
+                try:
+                    workers[subject].train(0)
+                except (EOFError, OSError):
+                    if subject != BEST or not plan.workload.is_full:
+                        raise
+                    workers.pop(subject).stop()
+                    why = _last_lines(self._log(plan, dtype, subject))
+                    self.notes.append(f"- {name}: torch_compile fails: {why}")
+            for number in range(1, len(plan.updates) // plan.per_round):
+                _progress(f"{name}: round {number}")
                 peaks.append(gemm_rate(TYPES[dtype], self.threads, self.clock))
                 for subject in np.random.default_rng(number).permutation(list(workers)):
                     spent = workers[subject].train(number)
                     seconds[subject].append(getattr(spent, self.clock))
-            memory = {subject: worker.finish() for subject, worker in workers.items()}
+            for subject, worker in workers.items():
+                memory[subject] = worker.finish()
         except (EOFError, OSError):
-            raise SystemExit(f"{name}: a subject has died: {self._last_lines()}") from None
+            why = _last_lines(self._log(plan, dtype, subject))
+            raise SystemExit(f"bench/steps.py: {name}: {subject} has died: {why}") from None
         finally:
             for worker in workers.values():
                 worker.stop()
@@ -56,21 +64,6 @@ class Bench:
         }
         return Group(plan, dtype, made, max(peaks))
 
-    def _warm(self, plan: Plan, dtype: str, subject: str) -> Worker | None:
-        """Return the process of a subject after its first round; None: no flag is left for it."""
-        worker = self._worker(plan, dtype, subject)
-        if subject != BEST or not plan.workload.is_full:
-            worker.train(0)
-            return worker
-        try:
-            worker.train(0)
-        except (EOFError, OSError):
-            worker.stop()
-            where = f"{plan.workload.name}, {plan.workload.size}, {dtype}"
-            self.notes.append(f"- {where}: torch_compile fails: {self._last_lines()}")
-            return None
-        return worker
-
     def _worker(self, plan: Plan, dtype: str, subject: str) -> Worker:
         log = self._log(plan, dtype, subject)
         if subject == OURS:
@@ -79,24 +72,18 @@ class Bench:
                 *("--set", f"seed={plan.seed}", "--set", f"train.precision={dtype}"),
                 *("--out", str(log.with_suffix(""))),
             ]
-            return Worker(Ours, self.threads, command, log, self.per_round)
+            return Worker(Ours, self.threads, command, log, plan.per_round)
         best, full = subject == BEST, plan.workload.is_full
         make = partial(
             TrainerSubject, bf16=dtype == "bf16", grouped=best and not full, compiled=best and full
         )
         pickled = plan.recipe.with_suffix(".pickle")
-        return Worker(make, self.threads, pickled, log, self.per_round)
+        return Worker(make, self.threads, pickled, log, plan.per_round)
 
     def _log(self, plan: Plan, dtype: str, subject: str) -> Path:
         return plan.recipe.with_name(
             f"{plan.workload.name}-{dtype}-{subject.replace(' ', '-')}.log"
         )
-
-    def _last_lines(self) -> str:
-        """Return the end of the log that was written last."""
-        newest = max(self.folder.rglob("*.log"), key=lambda path: path.stat().st_mtime_ns)
-        lines = newest.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return " / ".join(lines[-3:])
 
     def _measured(
         self, plan: Plan, dtype: str, subject: str, seconds: list[float], memory: int
@@ -118,8 +105,8 @@ class Bench:
         if counted != planned:
             raise SystemExit(f"{log.stem}: tokens of updates {counted}, planned {planned}")
         rounds: list[list[list[Text]]] = [
-            updates[start : start + self.per_round]
-            for start in range(self.per_round, len(updates), self.per_round)
+            updates[start : start + plan.per_round]
+            for start in range(plan.per_round, len(updates), plan.per_round)
         ]
         return Measured(
             subject,
@@ -133,3 +120,9 @@ class Bench:
 
 def _progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def _last_lines(log: Path) -> str:
+    """Return the end of what a process has said."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    return " / ".join(line for line in text.splitlines()[-12:] if line.strip())[-400:]

@@ -39,6 +39,7 @@ class Plan:
     workload: Workload
     recipe: Path
     seed: int
+    per_round: int
     updates: list[list[Text]]
     grouped: list[list[Text]]  # the same texts in the batches of `group_by_length`
     vocabulary: int
@@ -107,7 +108,7 @@ def make(
     else:
         raise SystemExit(f"{workload.name}: {', '.join(chosen)}: too short for {steps} updates")
     plan = Plan(
-        *(workload, path, seed, updates, _grouped(updates, rounds, seed)),
+        *(workload, path, seed, per_round, updates, _grouped(updates, rounds, seed)),
         *(data.vocab_size, part.config, part.module().flops),
     )
     plan.save(folder / f"{workload.name}.pickle", part.outputs)

@@ -31,6 +31,8 @@ TYPES, SUBJECTS = ("fp32", "bf16"), ("nlpkit", "Trainer", "best flags")
 
 
 def main() -> None:
+    given = _arguments()
+    workloads = _workloads(given)
     # Not at the top: the process of a subject imports this file, too, but its own libraries alone.
     import torch
     from _steps_measure import Bench
@@ -39,7 +41,6 @@ def main() -> None:
 
     from nlpkit.train.machine import choose_precision
 
-    given = _arguments()
     torch.set_num_threads(given.threads)
     files = usual_files() | {
         name: [str(Path(file).absolute()) for file in named]
@@ -51,12 +52,13 @@ def main() -> None:
     left_out = "" if given.types or chosen == "bf16" else f"; bf16 is left out: {why}"
     groups, notes = [], []
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder), given.threads, given.clock, given.updates)
-        for workload in _workloads(given):
+        bench = Bench(Path(folder), given.threads, given.clock)
+        for workload in workloads:
             place = Path(folder) / workload.size_name
             place.mkdir(exist_ok=True)
             rounds = given.paper_rounds if workload.size_name == "paper" else given.rounds
-            plan = make(workload, files, place, 1 + rounds, given.updates)
+            per_round = 1 if workload.is_full else given.updates  # all full rows are alike
+            plan = make(workload, files, place, 1 + rounds, per_round)
             notes.append(note(plan))
             for dtype in types:
                 groups.append(bench.measure(plan, dtype, given.subjects))
@@ -108,7 +110,7 @@ def _arguments() -> argparse.Namespace:
     add("--sizes", nargs="+", choices=list(SIZES), default=["small", "paper"])
     add("--rounds", type=int, default=3, help="after the one that warms up")
     add("--paper-rounds", type=int, default=2, help="those of the paper's size")
-    add("--updates", type=int, default=2, help="in each round")
+    add("--updates", type=int, default=2, help="in each round of texts of their own lengths")
     add("--threads", type=int, default=len(os.sched_getaffinity(0)))
     add("--clock", choices=("wall", "cpu"), default="wall", help="cpu: processor time")
     add("--data", nargs="+", metavar="FILE", help="text to pretrain GPT-1 and BERT")
