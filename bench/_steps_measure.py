@@ -42,7 +42,7 @@ class Bench:
                     if subject != BEST or not plan.workload.is_full:
                         raise
                     workers.pop(subject).stop()
-                    why = _last_lines(self._log(plan, dtype, subject))
+                    why = _last_error(self._log(plan, dtype, subject))
                     self.notes.append(f"- {name}: torch_compile fails: {why}")
             for number in range(1, len(plan.updates) // plan.per_round):
                 _progress(f"{name}: round {number}")
@@ -53,7 +53,7 @@ class Bench:
             for subject, worker in workers.items():
                 memory[subject] = worker.finish()
         except (EOFError, OSError):
-            why = _last_lines(self._log(plan, dtype, subject))
+            why = _last_error(self._log(plan, dtype, subject))
             raise SystemExit(f"bench/steps.py: {name}: {subject} has died: {why}") from None
         finally:
             for worker in workers.values():
@@ -122,7 +122,8 @@ def _progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _last_lines(log: Path) -> str:
-    """Return the end of what a process has said."""
+def _last_error(log: Path) -> str:
+    """Return the last error in the log of a process, or else its last line."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    return " / ".join(line for line in text.splitlines()[-12:] if line.strip())[-400:]
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["nothing is logged"]
+    return next((line for line in reversed(lines) if "Error" in line), lines[-1])
