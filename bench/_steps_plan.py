@@ -41,7 +41,7 @@ class Plan:
     seed: int
     per_round: int
     updates: list[list[Text]]
-    grouped: list[list[Text]]  # the same texts in the batches of `group_by_length`
+    grouped: list[list[Text]]  # batches of `group_by_length`, for texts of their own lengths
     vocabulary: int
     config: Any  # of our model
     flops_of: Any  # the family's function
@@ -97,10 +97,11 @@ def make(
             Examples(data.train, data.objective, seed), budget=settings.batch_budget,
             batches_per_step=settings.batches_per_step, total_steps=steps,
         )  # fmt: skip
-        updates = [
+        pool = [
             [text for batch in stream[number].batches for text in _texts(workload, batch)]
-            for number in range(steps)
+            for number in range(steps if workload.is_full else -(-steps // _BLOCK) * _BLOCK)
         ]
+        updates = pool[:steps]
         sizes = {text["size"] for texts in updates for text in texts}
         # A stream of text has one row that is not full, its last.
         if not workload.is_full or (len(sizes) == 1 and len(set(map(len, updates))) == 1):
@@ -108,7 +109,8 @@ def make(
     else:
         raise SystemExit(f"{workload.name}: {', '.join(chosen)}: too short for {steps} updates")
     plan = Plan(
-        *(workload, path, seed, per_round, updates, _grouped(updates, rounds, seed)),
+        *(workload, path, seed, per_round, updates),
+        [] if workload.is_full else _grouped(pool, rounds, per_round),
         *(data.vocab_size, part.config, part.module().flops),
     )
     plan.save(folder / f"{workload.name}.pickle", part.outputs)
@@ -170,24 +172,22 @@ def _texts(workload: Workload, batch: Batch) -> list[Text]:
     return made
 
 
-def _grouped(updates: list[list[Text]], rounds: int, seed: int) -> list[list[Text]]:
-    """Return the texts of all updates in as many batches of like lengths.
+def _grouped(pool: list[list[Text]], rounds: int, per_round: int) -> list[list[Text]]:
+    """Return batches of like lengths for these rounds, out of as many as there are in `pool`.
 
-    Each round gets one out of each of equal parts of the sorted batches, so that all rounds have
-    texts of all lengths.
+    Few texts could not be grouped well. So those of all updates of the pool are sorted in blocks,
+    as transformers does, and batches are taken from the whole range of lengths. Each round has as
+    many tokens as others, or nearly: the longest batches are with the shortest.
     """
-    rng = np.random.default_rng(seed)
-    texts = [text for each in updates for text in each]
-    order = rng.permutation(len(texts))
-    blocks = -(-len(updates) // _BLOCK)
+    rng = np.random.default_rng(0)
+    texts = [text for each in pool for text in each]
     batches: list[list[Text]] = []
-    for block, count in zip(
-        np.array_split(order, blocks), map(len, np.array_split(range(len(updates)), blocks)),
-        strict=True,
-    ):  # fmt: skip
+    for block in np.array_split(rng.permutation(len(texts)), -(-len(pool) // _BLOCK)):
         by_size = sorted(block, key=lambda index: -texts[index]["size"])
-        batches += [[texts[i] for i in each] for each in np.array_split(by_size, count)]
+        batches += [[texts[i] for i in each] for each in np.array_split(by_size, _BLOCK)]
     batches.sort(key=lambda batch: sum(text["size"] for text in batch))
-    per_round = len(updates) // rounds
-    parts = [rng.permutation(rounds) + rounds * number for number in range(per_round)]
-    return [batches[parts[i][r]] for r in range(rounds) for i in rng.permutation(per_round)]
+    steps = rounds * per_round
+    taken = ((np.arange(steps) + 0.5) * len(batches) / steps).astype(int)
+    parts = taken.reshape(per_round, rounds)
+    parts[1::2] = parts[1::2, ::-1].copy()
+    return [batches[i] for r in rng.permutation(rounds) for i in rng.permutation(parts[:, r])]

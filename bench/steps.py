@@ -8,7 +8,8 @@ and gpt1-pretrain-full in that of the paper (12 x 768). Subjects:
 - nlpkit: `nlpkit pretrain` or `finetune`, from the recipe to metrics.jsonl, with AdamW.
 - Trainer: as it comes, with transformers' model of the same sizes and dropout; the same texts in
   each update, padded to the longest.
-- best flags: torch_compile for full rows, group_by_length for others (the same texts in all).
+- best flags: torch_compile for full rows, group_by_length for others (texts of the same stream,
+  on the average as many tokens in an update).
 
 Each subject has a process of its own; they take turns, round by round, in an order that changes.
 The first round warms up. On a busy machine only ratios are usable, and only with `--threads 1

@@ -45,8 +45,8 @@ def _check(folder: Path, *workloads: str) -> None:
         full = workload.endswith("full")
         assert len(updates["nlpkit"]) == (2 if full else 4)  # a round that warms up, and another
         assert updates["nlpkit"] == updates["Trainer"]
-        # `group_by_length` has the same texts in another order.
-        assert sum(updates["best flags"]) == sum(updates["nlpkit"])
+        # Other texts of the same stream where they are grouped by length.
+        assert sum(updates["best flags"]) == pytest.approx(sum(updates["nlpkit"]), rel=0.1)
         least = 256 if full else 200
         assert all(least <= tokens <= 256 for tokens in updates["nlpkit"])
 
