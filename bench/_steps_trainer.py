@@ -35,7 +35,8 @@ class TrainerSubject:
         redirect(log)
         about = pickle.loads(plan.read_bytes())
         batches = about["batches"][grouped]
-        self.per_round, self.sizes, self.counts = per_round, log.with_suffix(".json"), []
+        self.per_round, self.sizes = per_round, log.with_suffix(".json")
+        self.counts: list[int] = []  # tokens of each update
         self.is_left = about["family"] == "cpm_ant"
         settings = TrainingArguments(
             output_dir=str(log.with_suffix("")),

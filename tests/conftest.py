@@ -48,7 +48,8 @@ def _seed() -> None:
 LONGEST = (
     *("cli_finetune", "selftest", "train", "faults_surroundings", "selftest_provable", "fake_gpu"),
     *("attention", "store", "faults_save", "memory", "budget_runs", "grid"),
-    *("bench_gpu", "optimizers_runs", "readme", "faults_kill", "cli_pretrain", "cli_generate"),
+    *("bench_steps", "bench_gpu", "optimizers_runs", "readme", "faults_kill", "cli_pretrain"),
+    "cli_generate",
     *("cli_eval", "generate", "report", "score_bleu", "score_bleu_fuzz", "faults_native"),
     *("objective_cpm_ant", "plan", "faults_signals", "best_evaluation", "bert_page"),
     *("faults_evaluation", "mixture", "lora", "recipe", "dotted", "tokenizers_training"),
