@@ -25,11 +25,11 @@ from transformers import (
 )
 
 from nlpkit.errors import UsageError
-from nlpkit.models import encoder
+from nlpkit.models import encoder, gpt_layers
 from nlpkit.models.cpm_ant import Config as CpmAnt
-from nlpkit.models.cpm_ant.model import Model as CpmAntModel
+from nlpkit.models.cpm_ant import model as cpm_ant_model
 from nlpkit.models.gpt import Config as Gpt
-from nlpkit.models.gpt.model import Model as GptModel
+from nlpkit.models.gpt import model as gpt_model
 from nlpkit.models.gpt2 import Config as Gpt2
 from nlpkit.models.gpt2 import model as gpt2_model
 from nlpkit.models.head import Head
@@ -45,7 +45,7 @@ CPM_ANT = CpmAnt(
     prompt_length=5, segment_types=4, num_buckets=32, max_distance=40, dropout=RATE,
 )  # fmt: skip
 GPTS = {  # ours and theirs
-    "gpt": (Gpt, GptModel, OpenAIGPTConfig, OpenAIGPTLMHeadModel),
+    "gpt": (Gpt, gpt_model.Model, OpenAIGPTConfig, OpenAIGPTLMHeadModel),
     "gpt2": (Gpt2, gpt2_model.Model, GPT2Config, GPT2LMHeadModel),
 }
 
@@ -62,7 +62,7 @@ def _thinned(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = F
 def thinned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tensor]:
     """Put the pattern in the place of dropout."""
     monkeypatch.setattr(F, "dropout", _thinned)
-    for module in (gpt2_model, encoder):
+    for module in (cpm_ant_model, gpt_layers, gpt_model, gpt2_model, encoder):
         monkeypatch.setattr(module, "dropout", _thinned)
     return _thinned
 
@@ -77,7 +77,7 @@ def _filled(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def test_cpm_ant_drops_where_transformers_does_and_on_the_embeddings(thinned) -> None:
-    ours = _filled(CpmAntModel(CPM_ANT, VOCAB, "reference").double())
+    ours = _filled(cpm_ant_model.Model(CPM_ANT, VOCAB, "reference").double())
     settings, tensors = to_hf("cpm_ant", CPM_ANT, ours.state_dict())
     theirs = CpmAntForCausalLM(CpmAntConfig(**settings)).double().train()
     theirs.load_state_dict(tensors)
@@ -159,7 +159,7 @@ def test_head_of_a_run_has_the_dropout_of_its_task(
     assert {*rates} == {0.375}
 
 
-def _std(model: CpmAntModel, *names: str) -> float:
+def _std(model: cpm_ant_model.Model, *names: str) -> float:
     """Return the standard deviation of all parameters whose name ends so."""
     found = [p.flatten() for n, p in model.named_parameters() if n.endswith(names)]
     return float(torch.cat(found).std().detach())
@@ -172,7 +172,7 @@ def test_cpm_ant_draws_its_weights_from_the_deviations_said(init: str, layers: i
         update={"hidden_size": 64, "intermediate_size": 96, "num_layers": layers, "init": init}
     )
     torch.manual_seed(1)
-    model = CpmAntModel(config, 2000)
+    model = cpm_ant_model.Model(config, 2000)
     depth = 2 * layers if init == "scaled" else 1  # Radford et al. 2019, sec. 2.3
     expected = {
         ("token_embedding",): (0.02 if init == "folded" else 1.0) / math.sqrt(64),

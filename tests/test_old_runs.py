@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.nn.functional as F
 from accelerate.state import AcceleratorState
 
 from nlpkit import cli, recipe
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import UsageError
+from nlpkit.models import dropout
 from nlpkit.objectives import contract
 from nlpkit.runs.opened import open_checkpoint
 from tests.make_old_runs import dropout_sha256, machine, outcome
@@ -34,10 +36,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def all_states():
-    """Let the last layer compute all states, as it did then: its dropout masks are the same."""
+def as_it_was():
+    """Let the last layer compute all states, and torch draw dropout's masks, as it was then."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contract, "_rows_read", lambda *given: None)
+        patch.setattr(dropout._Dropout, "apply", F.dropout)
         yield patch
 
 
@@ -118,20 +121,18 @@ def test_an_old_run_goes_on(folder: Path, name: str) -> None:
     _same_sums_but_for_rounding(found["files"], wanted["files"])
 
 
-def test_an_old_run_goes_on_where_the_last_layer_computes_what_is_read(
-    tmp_path: Path, all_states: pytest.MonkeyPatch
-) -> None:
+def test_an_old_run_goes_on_as_runs_do_today(tmp_path: Path, as_it_was: pytest.MonkeyPatch) -> None:
     moved = Path(shutil.copytree(OLD, tmp_path / "runs", symlinks=True))
-    computed = contract._rows_read
-    all_states.undo()
-    assert contract._rows_read is not computed
+    then = contract._rows_read, dropout._Dropout.apply
+    as_it_was.undo()
     try:
         metrics = _resumed(moved, "cpm_ant")["metrics"]
     finally:
-        all_states.setattr(contract, "_rows_read", computed)
+        as_it_was.setattr(contract, "_rows_read", then[0])
+        as_it_was.setattr(dropout._Dropout, "apply", then[1])
     wanted = EXPECTED["runs"]["cpm_ant"]["metrics"]
-    assert [record["targets"] for record in metrics if "targets" in record] == [
-        record["targets"] for record in wanted if "targets" in record
+    assert [each["targets"] for each in metrics if "targets" in each] == [
+        each["targets"] for each in wanted if "targets" in each
     ]
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.models.attention_tensors import AttentionTensors
+from nlpkit.models.dropout import dropout
 from nlpkit.models.gpt_config import GptConfig
 from nlpkit.models.head import last_states
 from nlpkit.models.vocabulary_head import TiedHead
@@ -140,7 +141,7 @@ class Decoder(TiedHead):
         self.attention_choice = attention.reasons(attends)
         words = F.embedding(input_ids, self.token_embedding)
         x = words + F.embedding(layout.positions, self.position_embedding)
-        x = F.dropout(x, config.embedding_dropout, self.training)
+        x = dropout(x, config.embedding_dropout, self.training)
         last = len(self.layers) - 1
         for number, (layer, attend) in enumerate(zip(self.layers, attends, strict=True)):
             tensors = self.attention_tensors.of(number)

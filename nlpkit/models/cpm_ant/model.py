@@ -20,6 +20,7 @@ from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.models.compute import compute_dtype
 from nlpkit.models.cpm_ant import Config
+from nlpkit.models.dropout import dropout
 from nlpkit.models.flops import visible_pairs
 from nlpkit.models.head import last_states
 from nlpkit.models.hf_format import HfFormat, Settings, State
@@ -72,7 +73,7 @@ class Block(nn.Module):
         return x + self._drop(self.down(inner))
 
     def _drop(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.dropout, self.training) if self.dropout else x
+        return dropout(x, self.dropout, self.training)
 
 
 class Model(TiedHead):
@@ -162,7 +163,7 @@ class Model(TiedHead):
         )
         self.attention_choice = attend.reason
         x = self.embed(input_ids, segment)
-        x = F.dropout(x, config.dropout, self.training) if config.dropout else x
+        x = dropout(x, config.dropout, self.training)
         *before, last = self.layers
         for layer in before:
             x = layer(x, attend)

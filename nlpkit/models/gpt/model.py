@@ -8,10 +8,10 @@ them are in `gpt_layers.py`, which GPT-2 shares.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit import attention
+from nlpkit.models.dropout import dropout
 from nlpkit.models.flops import visible_pairs
 from nlpkit.models.gpt import Config
 from nlpkit.models.gpt_layers import CONV1D, SIZES, Attention, Decoder, FeedForward, picked
@@ -46,8 +46,8 @@ class Block(nn.Module):
     ) -> Tensor:
         """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
         seen = self.attn(x, attend, tensors, rows)
-        x = self.ln_1(picked(x, rows) + F.dropout(seen, self.dropout, self.training))
-        return self.ln_2(x + F.dropout(self.mlp(x), self.dropout, self.training))
+        x = self.ln_1(picked(x, rows) + dropout(seen, self.dropout, self.training))
+        return self.ln_2(x + dropout(self.mlp(x), self.dropout, self.training))
 
 
 class Model(Decoder):
