@@ -9,6 +9,7 @@ from _turns import Turns, redirect
 # Loaded here, as the command line would later: memory is counted from what libraries take.
 from nlpkit import cli, verbs  # noqa: F401
 from nlpkit.runs import pretrain
+from nlpkit.train import spinning
 from nlpkit.train.log import Metrics
 
 
@@ -37,6 +38,9 @@ class Ours:
                     raise _Enough
 
         pretrain.Metrics = Waiting  # type: ignore[misc]
+        # While the others have their turns, it would find the machine busy, and for some seconds of
+        # its own turn, too. Its threads spin, as on a quiet machine and as Trainer's do.
+        spinning.start = lambda *given: None
         with suppress(_Enough):
             code = cli.run(self.command)
             raise SystemExit(f"nlpkit has ended before the last round, with exit code {code}")

@@ -26,7 +26,7 @@ from grammar import Grammar, Memory, read_rules  # noqa: E402 (it lies beside, i
 SEED = 24
 SENTENCES = {"train": 1000, "valid": 300}  # of tagging
 TEXTS = {"train": 240, "valid": 100}  # of question answering
-FACTS, QUESTIONS = 3, 3  # of a text
+FACTS, QUESTIONS = (1, 2, 3), 3  # of a text
 SLOTS = "pdngct"  # who, day, number, goods, colour, town
 ENTITY = re.compile(r"<(\w+):([^>]*)>")
 UNITS = {"en": re.compile(r"\w+|[^\w\s]"), "zh": re.compile(r"\S")}
@@ -94,12 +94,13 @@ def inside(count: int, kind: str, language: str) -> list[str]:
 
 
 def questions(grammar: Grammar, language: str) -> Iterator[dict[str, Any]]:
-    """Texts of some facts, each with questions about different facts."""
+    """Texts of one to three facts, with different questions about each of them in turn."""
     space = " " if language == "en" else ""
     while True:
+        count = grammar.rng.choice(FACTS)
         facts: list[Memory] = []
         parts: list[str] = []
-        while len(facts) < FACTS:
+        while len(facts) < count:
             memory: Memory = {}
             part = grammar.write("told", memory)
             # No two facts share a value, so that every question has one answer.
@@ -107,8 +108,13 @@ def questions(grammar: Grammar, language: str) -> Iterator[dict[str, Any]]:
                 facts.append(memory)
                 parts.append(part)
         context = space.join(parts)
-        numbers = grammar.rng.sample(range(FACTS), FACTS)
-        asked = [question(grammar, facts[numbers[k]]) for k in range(QUESTIONS)]
+        order = grammar.rng.sample(range(count), count)
+        numbers = [order[k % count] for k in range(QUESTIONS)]
+        asked: list[tuple[str, str]] = []
+        while len(asked) < QUESTIONS:
+            another = question(grammar, facts[numbers[len(asked)]])
+            if another not in asked:
+                asked.append(another)
         starts = [len(space.join(parts[:n])) + len(space) * (n > 0) for n in numbers]
         yield {
             "context": context,
