@@ -111,7 +111,9 @@ class Special(proofs_mlm.Objective):
 
 
 class Withheld(proofs_mlm.Objective):
-    """Shows a fifth of its targets, as it should, and does not say which."""
+    """Shows most of its targets, and does not say which."""
+
+    hidden = 0.2
 
     def __getattribute__(self, name):
         if name in ("shown", "shown_rate"):

@@ -68,17 +68,21 @@ def test_answers_stand_in_the_sentence_that_the_question_is_about(language: str)
     for part, count in (("train", 240), ("valid", 100)):
         texts = paragraphs(language, part)
         assert len({text["context"] for text in texts}) == len(texts) == count
+        facts = [len(re.findall(r"[.。]", text["context"])) for text in texts]
+        assert {*facts} == {1, 2, 3}
+        assert min(map(facts.count, (1, 2, 3))) > count / 5
         for text in texts:
             ends = [m.end() for m in re.finditer(r"[.。]", text["context"])]
-            assert len(ends) == 3
+            asked = [row["question"] for row in text["qas"]]
+            assert len({*asked}) == len(asked) == 3
             for row in text["qas"]:
                 (answer,) = row["answers"]
                 start, stop = answer["answer_start"], answer["answer_start"] + len(answer["text"])
                 assert text["context"][start:stop] == answer["text"]
                 number = sum(end <= start for end in ends)
                 told = text["context"][[0, *ends][number] : ends[number]]
-                asked = [w for w in re.findall(r"[A-Z]\w+", row["question"])[1:] if w in told]
-                assert asked or language == "zh", row
+                names = re.findall(r"[A-Z]\w+", row["question"])[1:]
+                assert language == "zh" or any(name in told for name in names), row
     learned = {text["context"] for text in paragraphs(language, "train")}
     assert not learned & {text["context"] for text in paragraphs(language, "valid")}
 

@@ -29,6 +29,7 @@ class Objective(TextObjective):
     joins = True
     extra = 2
     shown_rate = 0.2
+    hidden = 0.8  # share of the targets; half of the others show a random word
 
     def __init__(self, config, tokenizer, model_config):
         super().__init__(config, tokenizer, model_config)
@@ -56,7 +57,9 @@ class Objective(TextObjective):
         labels[chosen] = ids[chosen]
         fate = rng.random(len(chosen))
         drawn = rng.choice(self.words, len(chosen))
-        ids[chosen] = np.select([fate < 0.8, fate < 0.9], [self.mask, drawn], ids[chosen])
+        ids[chosen] = np.select(
+            [fate < self.hidden, fate < (1 + self.hidden) / 2], [self.mask, drawn], ids[chosen]
+        )
         return example | {"input_ids": ids, "labels": labels}
 
     def shown(self, example):
