@@ -51,6 +51,7 @@ def _check(folder: Path, *workloads: str) -> None:
         assert all(least <= tokens <= 256 for tokens in updates["nlpkit"])
 
 
+@pytest.mark.slow
 def test_each_subject_trains_on_the_same_tokens(tmp_path: Path) -> None:
     _check(tmp_path, "gpt1-pretrain-varied")
 
