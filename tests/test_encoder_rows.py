@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from nlpkit.attention.contract import Choice
+from nlpkit.evaluate import likelihood as scores
 from nlpkit.evaluate.likelihood import Likelihood
 from nlpkit.models import encoder, families
 from nlpkit.objectives import mlm
 from tests._families import oracle
+from tests._losses import all_states
 from tests._masked import tokenizer
 
 SIZES = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "max_positions": 64}
@@ -100,8 +102,9 @@ def test_scores_of_texts_are_those_of_all_states(
     )
     texts = ["a model predicts what it does not see.", "it sees.", "predicts, what"]
     likelihood = Likelihood(opened, tokens_per_batch=50)
-    assert likelihood._takes_rows
     found = likelihood.log_probs(likelihood.encode(texts))
-    likelihood._takes_rows = False
+    monkeypatch.setattr(
+        scores, "forward", lambda objective, model, batch, rows: all_states(objective, model, batch)
+    )
     for ours, expected in zip(found, likelihood.log_probs(likelihood.encode(texts)), strict=True):
         np.testing.assert_allclose(ours, expected, atol=1e-5, rtol=0)

@@ -208,3 +208,16 @@ def test_attention_with_a_named_backend_computes_all_states() -> None:
     model, objective, batch = _case("mlm")
     model.backend = "reference"
     _is_the_same(model, objective, batch)
+
+
+def test_a_loss_that_reads_more_than_it_says_is_nan() -> None:
+    model, objective, batch = _case("mlm")
+    model.train()
+    hidden = forward(objective, model, batch)
+    read = objective.tokens_read(batch)
+    read[np.cumsum((0, *batch.lengths[:-1]))] = True
+    assert hidden[read].isfinite().all()
+    assert hidden[~read].isnan().all()
+    other = (~read).nonzero().squeeze(1)
+    total, _ = model.token_loss(hidden, other, batch.fields["input_ids"][other])
+    assert total.isnan()

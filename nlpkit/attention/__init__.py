@@ -23,6 +23,7 @@ from nlpkit.attention.contract import (
     Choice,
     ComputedKind,
     Request,
+    is_auto,
     is_bounded,
 )
 from nlpkit.attention.pieces import PiecewiseKind
@@ -264,9 +265,7 @@ def usual(request: Request) -> str:
 
 def _first_choice(backend: str) -> str | None:
     """Return what to prefer of backends, or nothing, ""; None if one is asked for by its name."""
-    if backend == "auto":
-        return ""
-    return backend.removeprefix(PREFER) if backend.startswith(PREFER) else None
+    return backend.removeprefix(PREFER).removeprefix("auto") if is_auto(backend) else None
 
 
 def _order(request: Request, first: str = "") -> tuple[str, ...]:

@@ -8,10 +8,8 @@ a target are computed in the last layer and multiplied by the vocabulary.
 T tokens of a text, N tokens of a pack, M targets.
 """
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import cast
 
 import numpy as np
@@ -70,7 +68,6 @@ class Likelihood:
         if self.method not in methods:
             raise UsageError(f"--method {method}: this model has {', '.join(methods)}")
         self._device = next(opened.model.parameters()).device
-        self._takes_rows = "rows" in inspect.signature(opened.model.forward).parameters
 
     def encode(self, texts: Sequence[str]) -> list[Encoded]:
         """Return the tokens of each text, without unknown ones if the objective drops them."""
@@ -154,12 +151,7 @@ class Likelihood:
             batch = Batch(given, lengths, progress=progress)
             rows, targets = self._tensor(index), self._tensor(ids)
             with torch.no_grad():
-                if self._takes_rows:
-                    model = partial(opened.model, rows=rows)
-                    hidden = forward(opened.objective, model, batch)
-                    rows = torch.arange(len(rows), device=self._device)
-                else:
-                    hidden = forward(opened.objective, opened.model, batch)
+                hidden = forward(opened.objective, opened.model, batch, rows)
                 _, losses = opened.model.token_loss(hidden, rows, targets)
             yield losses.double().cpu().numpy()
 

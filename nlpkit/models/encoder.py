@@ -22,6 +22,7 @@ from nlpkit.attention.layout import Layout
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.dropout import dropout
 from nlpkit.models.encoder_config import EncoderConfig
+from nlpkit.models.head import picked
 from nlpkit.models.vocabulary_head import TiedHead
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -81,7 +82,7 @@ class Layer(nn.Module):
         rows: Tensor | None = None,
     ) -> Tensor:
         """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
-        own = x if rows is None else x[rows]
+        own = picked(x, rows)
         q, k, v = (
             layer(states).unflatten(1, (self.heads, -1))
             for layer, states in ((self.query, own), (self.key, x), (self.value, x))

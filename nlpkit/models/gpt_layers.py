@@ -18,7 +18,7 @@ from nlpkit.attention.cache import Cache
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.dropout import dropout
 from nlpkit.models.gpt_config import GptConfig
-from nlpkit.models.head import last_states
+from nlpkit.models.head import last_states, picked
 from nlpkit.models.vocabulary_head import TiedHead
 
 CONV1D = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
@@ -56,11 +56,6 @@ class Attention(nn.Module):
         """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
         q, k, v = (part.unflatten(1, (self.heads, -1)) for part in self.c_attn(x).chunk(3, 1))
         return self.c_proj(picked(attend(q, k, v, tensors).flatten(1), rows))
-
-
-def picked(states: Tensor, rows: Tensor | None) -> Tensor:
-    """Return the `rows` (M,) of states (N, C), or all of them."""
-    return states if rows is None else states[rows]
 
 
 class FeedForward(nn.Module):

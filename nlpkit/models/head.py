@@ -130,6 +130,11 @@ def taken_head(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(PREFIX): state.pop(name) for name in names}
 
 
+def picked(states: Tensor, rows: Tensor | None) -> Tensor:
+    """Return the `rows` (M,) of states (N, C), or all of them."""
+    return states if rows is None else states[rows]
+
+
 def last_states(hidden: Tensor, lengths: Sequence[int]) -> Tensor:
     """Return (S, C), the state of the last token of each sequence in a pack."""
     return hidden[torch.tensor(lengths, device=hidden.device).cumsum(0) - 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -241,28 +242,33 @@ class Joining(Protocol):
         """Return the example with changed or additional fields."""
 
 
-def forward(objective: Objective, model: Callable[..., torch.Tensor], batch: Batch) -> torch.Tensor:
+def forward(
+    objective: Objective,
+    model: Callable[..., torch.Tensor],
+    batch: Batch,
+    rows: torch.Tensor | None = None,
+) -> torch.Tensor:
     """Return the model's hidden states (N, C) for the inputs that the objective lists.
 
-    The input `progress` is the completed share of the run, from 0 to 1. States that the loss does
-    not read may be zeros.
+    The input `progress` is the completed share of the run, from 0 to 1. States are needed of the
+    `rows` (M,), by default of the tokens that the loss reads. Those of other tokens are NaN where
+    the model leaves them out, so that a loss that reads them does not go unnoticed.
     """
     given = {**batch.fields, "progress": batch.progress}
     inputs = {name: given[name] for name in objective.inputs}
-    rows = _rows_read(objective, model, batch)
+    method = getattr(model, "forward", None)
+    if method is None or "rows" not in inspect.signature(method).parameters:
+        return model(batch.lengths, **inputs)
+    rows = _rows_read(objective, batch) if rows is None else rows
     if rows is None:
         return model(batch.lengths, **inputs)
     states = model(batch.lengths, rows=rows, **inputs)
-    return states.new_zeros(sum(batch.lengths), states.shape[1]).index_copy(0, rows, states)
+    left_out = states.new_full((sum(batch.lengths), states.shape[1]), math.nan)
+    return left_out.index_copy(0, rows, states)
 
 
-def _rows_read(
-    objective: Objective, model: Callable[..., torch.Tensor], batch: Batch
-) -> torch.Tensor | None:
-    """Return the tokens (M,) whose states the loss reads; None if the model computes all."""
-    method = getattr(model, "forward", None)
-    if method is None or "rows" not in inspect.signature(method).parameters:
-        return None
+def _rows_read(objective: Objective, batch: Batch) -> torch.Tensor | None:
+    """Return the tokens (M,) whose states the loss reads; None: all."""
     read = objective.tokens_read(batch) if isinstance(objective, ReadsSome) else None
     # On a GPU the numbers of rows would have to be waited for.
     if read is None or read.device.type != "cpu":

@@ -255,10 +255,10 @@ def sums_packed_are_alone(subject: Subject) -> Verdict:
         alone = [look(subject, subject.model, subject.pack([e]), dtype) for e in made]
         differences = [_terms_apart(packed, alone)]
         if dtype == torch.float32:  # a sum can hide differences of single states
-            apart = packed.hidden - torch.cat([one.hidden for one in alone])
-            differences.append(
-                (apart.norm(dim=1) / packed.hidden.norm(dim=1).clamp(min=1e-12)).cpu()
-            )
+            read = ~packed.hidden.isnan().any(1)  # others were left out
+            states = packed.hidden[read]
+            apart = states - torch.cat([one.hidden for one in alone])[read]
+            differences.append((apart.norm(dim=1) / states.norm(dim=1).clamp(min=1e-12)).cpu())
         return float(torch.cat(differences).max())
 
     return _small(subject, difference, f"{len(made)} examples, |Δ| of losses and states")

@@ -59,7 +59,7 @@ class Seen:
 
     loss: Loss
     heads: dict[str, Head]
-    hidden: Tensor  # (N, C), without gradient
+    hidden: Tensor  # (N, C), without gradient; NaN where the model left a state out
     # (N,) ids that the model read in the loss, such as samples of a generator, or None.
     read_in_loss: Tensor | None
 

@@ -22,7 +22,7 @@ from nlpkit.models.compute import compute_dtype
 from nlpkit.models.cpm_ant import Config
 from nlpkit.models.dropout import dropout
 from nlpkit.models.flops import visible_pairs
-from nlpkit.models.head import last_states
+from nlpkit.models.head import last_states, picked
 from nlpkit.models.hf_format import HfFormat, Settings, State
 from nlpkit.models.vocabulary_head import TiedHead
 
@@ -64,9 +64,7 @@ class Block(nn.Module):
         normed = self.attention_norm(x)
         q, k, v = (part(normed).unflatten(1, (self.heads, -1)) for part in (self.q, self.k, self.v))
         seen = attend(q, k, v).flatten(1)
-        if rows is not None:
-            x, seen = x[rows], seen[rows]
-        x = x + self._drop(self.out(seen))
+        x = picked(x, rows) + self._drop(self.out(picked(seen, rows)))
         normed = self.ffn_norm(x)
         # transformers also has dropout inside the feed-forward layer (CpmAntFeedForward).
         inner = self._drop(F.gelu(self.gate(normed)) * self.up(normed))

@@ -14,8 +14,8 @@ from nlpkit import attention
 from nlpkit.models.dropout import dropout
 from nlpkit.models.flops import visible_pairs
 from nlpkit.models.gpt import Config
-from nlpkit.models.gpt_layers import CONV1D, SIZES, Attention, Decoder, FeedForward, picked
-from nlpkit.models.head import TaskHead
+from nlpkit.models.gpt_layers import CONV1D, SIZES, Attention, Decoder, FeedForward
+from nlpkit.models.head import TaskHead, picked
 from nlpkit.models.hf_format import HfFormat, Settings, Transposed
 
 LORA_TARGETS = ("c_attn",)  # queries, keys and values are one layer
