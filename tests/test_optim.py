@@ -142,7 +142,7 @@ def _net() -> nn.Module:
 
 def adamw(net: nn.Module, settings: ResolvedTraining) -> torch.optim.Optimizer:
     (made,) = optimizers(net, settings)
-    assert type(made) is torch.optim.AdamW
+    assert isinstance(made, torch.optim.AdamW)
     return made
 
 

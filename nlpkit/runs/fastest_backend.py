@@ -53,9 +53,9 @@ def prefer(model: Any, backend: str) -> None:
         model.backend = PREFER + backend
 
 
-def first_batch(stream: Stream, device: torch.device) -> Batch:
-    """Return the first batch of a run."""
-    return to_device(stream.examples.batch(stream.plan(0)[0], 0), device)
+def sample(stream: Stream, device: torch.device) -> Batch:
+    """Return every third example of the first batch of a run: enough to tell, in half a second."""
+    return to_device(stream.examples.batch(stream.plan(0)[0][::3], 0), device)
 
 
 def fastest(forward: Callable[[], object]) -> tuple[str, str] | None:
@@ -78,7 +78,7 @@ def _measured(run: Run, processes: PartialState) -> tuple[str, str] | None:
         budget=settings.batch_budget,
         batches_per_step=settings.batches_per_step,
     )
-    batch = first_batch(stream, run.accelerator.device)
+    batch = sample(stream, run.accelerator.device)
     run.training.train()
     with run.accelerator.autocast():
         noted = requests(lambda: run.unwrapped(batch))

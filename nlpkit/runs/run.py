@@ -18,6 +18,7 @@ from nlpkit.recipe import Resolved
 from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.train.average import Average
 from nlpkit.train.log import Log
+from nlpkit.train.processes import unwrapped
 from nlpkit.train.settings import ResolvedTraining
 
 T = TypeVar("T")
@@ -60,7 +61,7 @@ class Run:
     @property
     def unwrapped(self) -> Training:
         """The training module without the wrappers of accelerate."""
-        return self.accelerator.unwrap_model(self.training)
+        return unwrapped(self.training)
 
     def averaged(self) -> AbstractContextManager[None]:
         """Return a context in which the model has the average of its weights, if there is one."""

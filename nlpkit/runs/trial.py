@@ -50,7 +50,7 @@ class Trial:
             self.average.restore()  # takes its memory
         self.bf16 = precision == "bf16"
         if fastest_backend.is_open(plan.resolved, plan.part, plan.device):
-            batch = fastest_backend.first_batch(plan.stream, plan.device)
+            batch = fastest_backend.sample(plan.stream, plan.device)
             found = fastest_backend.fastest(lambda: self._loss(batch))
             fastest_backend.prefer(self.model, found[0] if found else "")
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 
 from nlpkit.data.loader import Step
 from nlpkit.data.pack import Batch
@@ -188,7 +189,7 @@ def _take_step(job: Job, state: State, step: Step) -> tuple[dict[str, Any], Tick
         if job.stop.raised and accelerator.num_processes == 1 and not last:
             _zero_grad(job)
             return None
-    norm = float(accelerator.clip_grad_norm_(job.training.parameters(), settings.clip or math.inf))
+    norm = float(clip_grad_norm_(job.training.parameters(), settings.clip or math.inf))
     sums.reduce(accelerator)
     loss = sums.mean
     if not (math.isfinite(loss) and math.isfinite(norm)):

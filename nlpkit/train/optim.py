@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 from nlpkit.models.matrices import layer_matrices
 from nlpkit.train.optimizers.contract import Group, Trained
 from nlpkit.train.settings import ResolvedTraining
+from nlpkit.train.uncompiled import leave_out_the_compiler
 
 
 def groups(model: nn.Module, settings: ResolvedTraining) -> list[Group]:
@@ -24,6 +25,7 @@ def optimizers(model: nn.Module, settings: ResolvedTraining) -> list[Optimizer]:
     Raises:
         Unsupported: the package of the optimizer is not installed.
     """
+    leave_out_the_compiler()
     chosen = settings.optimizer
     return chosen.module.make(chosen.config, settings, groups(model, settings))
 

@@ -6,12 +6,13 @@ With FSDP each process has a shard of every parameter; the weights of one layer 
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
+import accelerate.accelerator
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 from nlpkit.data.pack import Batch
 from nlpkit.train.loop import to_device
@@ -20,6 +21,7 @@ from nlpkit.train.loop import to_device
 _FSDP, _OFFLOAD, _RESHARD = "USE_FSDP", "OFFLOAD_PARAMS", "RESHARD_AFTER_FORWARD"
 _NAMES = {_FSDP: "ACCELERATE_USE_FSDP", _OFFLOAD: "FSDP_OFFLOAD_PARAMS"}
 _NAMES |= {_RESHARD: "FSDP_RESHARD_AFTER_FORWARD"}
+_LOOK = "model_has_dtensor"  # of accelerate.accelerator
 
 
 def _is_asked(what: str, default: str = "false") -> bool:
@@ -40,6 +42,19 @@ def unknown_to_accelerate() -> Iterator[None]:
             os.environ[_NAMES[_FSDP]] = asked
 
 
+@contextmanager
+def _nothing_sharded() -> Iterator[None]:
+    """Let accelerate know that no parameter is a shard: to look costs it an import of 0.4 s."""
+    look = getattr(accelerate.accelerator, _LOOK, None)
+    try:
+        if look is not None:
+            setattr(accelerate.accelerator, _LOOK, lambda model: False)
+        yield
+    finally:
+        if look is not None:
+            setattr(accelerate.accelerator, _LOOK, look)
+
+
 def is_sharded(number: int) -> bool:
     """Return whether the parameters of so many processes are sharded."""
     return number > 1 and _is_asked(_FSDP)
@@ -57,8 +72,13 @@ def wrap(
     """
     if not is_sharded(accelerator.num_processes):
         _expect_unused(accelerator, training, batch)
-        wrapped, *prepared = accelerator.prepare(training, *optimizers())
+        with _nothing_sharded():
+            wrapped, *prepared = accelerator.prepare(training, *optimizers())
         return wrapped, [each.optimizer for each in prepared]
+    # Half a second, for those who shard.
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+
     training.to(accelerator.device)
     mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
     offload = CPUOffloadPolicy() if _is_asked(_OFFLOAD) else OffloadPolicy()
@@ -69,6 +89,15 @@ def wrap(
     # Sharded modules are not wrapped; this adds autocast, as without FSDP.
     wrapped = accelerator.prepare_model(training, evaluation_mode=True)
     return wrapped, list(optimizers())
+
+
+def unwrapped(module: Any) -> Any:
+    """Return the module that `wrap` was given.
+
+    As `Accelerator.unwrap_model`, which imports torch's compiler to look for compiled modules.
+    """
+    module = getattr(module, "_orig_mod", module)  # compiled as `accelerate launch` was asked to
+    return module.module if isinstance(module, DistributedDataParallel) else module
 
 
 def layers(module: nn.Module) -> list[nn.Module]:

@@ -1,7 +1,8 @@
 """Gets and sets weights and optimizer state as named tensors, independent of DDP and FSDP.
 
 torch's distributed state dicts have the same names for a plain module, DDP and FSDP, on any number
-of processes. All processes must call these functions together.
+of processes. All processes must call these functions together. They are imported at the first save,
+not at the start.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,24 +10,24 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-)
 
 from nlpkit.train import shards
 
-_FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
-_SOME = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
 _PREFIX = "model."  # of `runs.run.Training`
+
+
+def _options(strict: bool = True) -> Any:
+    from torch.distributed.checkpoint.state_dict import StateDictOptions
+
+    return StateDictOptions(full_state_dict=True, cpu_offload=True, strict=strict)
 
 
 def weights(training: nn.Module) -> dict[str, Tensor]:
     """Return the model's full parameters on the CPU; on ranks other than 0, an empty dict."""
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
     shards.release(training)
-    state: dict[str, Any] = get_model_state_dict(training, options=_FULL)
+    state: dict[str, Any] = get_model_state_dict(training, options=_options())
     return {name.removeprefix(_PREFIX): tensor for name, tensor in state.items()}
 
 
@@ -34,8 +35,10 @@ def optimizer_state(
     training: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
 ) -> dict[str, Tensor]:
     """Return what the optimizers keep, such as `exp_avg:NAME` of AdamW, full and on the CPU."""
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
     shards.release(training)
-    state: Any = get_optimizer_state_dict(training, optimizers, options=_FULL)
+    state: Any = get_optimizer_state_dict(training, optimizers, options=_options())
     return {
         f"{kind}:{name.removeprefix(_PREFIX)}": value
         for name, entry in state.get("state", {}).items()
@@ -60,13 +63,18 @@ def restore(
     Raises:
         KeyError: a tensor is missing.
     """
+    from torch.distributed.checkpoint.state_dict import (
+        get_optimizer_state_dict,
+        set_model_state_dict,
+    )
+
     named: Any = {_PREFIX + name: tensor for name, tensor in weights.items()}
     # The state dicts have no prefix of DistributedDataParallel.
     trained = {n.removeprefix("module.") for n, p in training.named_parameters() if p.requires_grad}
     all_trained = len(trained) == len(list(training.parameters()))
     if lacking := trained - named.keys():
         raise KeyError(sorted(lacking)[0])
-    set_model_state_dict(training, named, options=_FULL if all_trained else _SOME)
+    set_model_state_dict(training, named, options=_options(strict=all_trained))
     get_optimizer_state_dict(training, optimizers)  # makes the state of new optimizers
     names: dict[Tensor, str] = {
         p: n.removeprefix("module.") for n, p in training.named_parameters()

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.optim._muon import muon
 
 from nlpkit.train import shards
@@ -64,7 +63,7 @@ class SplitMuon(torch.optim.Muon):
                 whole = [shards.whole(tensor) for tensor in (parameter, parameter.grad, momentum)]
                 split = [_matrices(tensor, group["matrices"]) for tensor in whole]
                 muon(*split, **settings, has_complex=False)
-                if isinstance(parameter, DTensor):
+                if shards.is_sharded(parameter):
                     shards.fill(parameter, whole[0])
                     shards.fill(momentum, whole[2])
         return loss

@@ -199,9 +199,10 @@ def prompt_blocks(config: Config) -> list[int]:
 def _join(config: Config, state: State) -> State:
     """Return the state dict with words and soft prompts in one table, in the order on disk."""
     ours = state["prompt_embedding"].unflatten(0, (config.prompt_types, config.prompt_length))
-    theirs = torch.empty_like(ours)
-    theirs[prompt_blocks(config)] = ours
-    table = torch.cat([state["token_embedding"], theirs.flatten(0, 1)])
+    words = state["token_embedding"]
+    table = words.new_empty(len(words) + len(ours.flatten(0, 1)), config.hidden_size)
+    table[: len(words)] = words
+    table[len(words) :].view_as(ours)[prompt_blocks(config)] = ours
     others = {name: tensor for name, tensor in state.items() if name != "prompt_embedding"}
     return {**others, "token_embedding": table}
 

@@ -55,8 +55,10 @@ def make(config: Config, settings: ResolvedTraining, groups: Sequence[Group]) ->
     """Return torch's Adafactor."""
     import torch
 
+    from nlpkit.train.uncompiled import uncompiled
+
     return [
-        torch.optim.Adafactor(
+        uncompiled(torch.optim.Adafactor)(
             param_groups(groups),
             lr=settings.lr,
             beta2_decay=config.beta2_decay,

@@ -46,7 +46,9 @@ def adamw(settings: ResolvedTraining, groups: Sequence[Group]) -> Optimizer:
     """Return torch's AdamW of these groups with the settings of `train`."""
     import torch
 
-    return torch.optim.AdamW(
+    from nlpkit.train.uncompiled import uncompiled
+
+    return uncompiled(torch.optim.AdamW)(
         param_groups(groups),
         lr=settings.lr,
         betas=(settings.beta1, settings.beta2),

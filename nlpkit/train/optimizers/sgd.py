@@ -46,8 +46,10 @@ def make(config: Config, settings: ResolvedTraining, groups: Sequence[Group]) ->
     """Return torch's SGD."""
     import torch
 
+    from nlpkit.train.uncompiled import uncompiled
+
     return [
-        torch.optim.SGD(
+        uncompiled(torch.optim.SGD)(
             param_groups(groups),
             lr=settings.lr,
             momentum=config.momentum,
