@@ -25,6 +25,7 @@ from nlpkit.runs import trial
 from nlpkit.train import memory
 from nlpkit.train.log import QUIET, Log
 from tests import _tiny
+from tests._tiny_tasks import CLASSES, start, task
 
 CPU = torch.device("cpu")
 MIB = 2**20
@@ -337,6 +338,19 @@ def test_plan_counts_new_tokens_of_a_grown_vocabulary(tiny: Path, tmp_path: Path
     grown = replace(resolved, recipe=section)
     plan = planning.make(grown, tmp_path / "other", "cpu", Log(QUIET))
     assert planning.describe(plan)["model"]["new_tokens"] == 10
+
+
+def test_rows_of_a_task_are_not_counted_as_products_with_the_vocabulary(tmp_path: Path) -> None:
+    path = task(tmp_path, "classes", CLASSES, start(tmp_path / "base", "gpt"))
+    flops = {}
+    for weight in (0, 0.5):
+        plan = _plan(path, f"objective.lm_weight={weight}")
+        flops[weight] = planning.describe(plan)["model"]["flops_per_step"]
+    config, batches = plan.part.config, plan.settings.batches_per_step
+    per_token = 3 * 2 * config.hidden_size * plan.data.vocab_size
+    assert flops[0.5] - flops[0] == batches * plan.first.tokens * per_token
+    model = plan.part.module()
+    assert flops[0] == batches * model.flops(config, plan.data.vocab_size, plan.first.lengths, 0)
 
 
 @pytest.mark.parametrize(

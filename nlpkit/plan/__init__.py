@@ -136,7 +136,7 @@ def describe(plan: Plan) -> dict[str, Any]:
             "flops_per_step": settings.batches_per_step
             * step_flops(
                 *(plan.part.module(), plan.part.config, vocab_size),
-                *(first.lengths, first.targets, first.fields.get(SOURCE_LENGTHS, ())),
+                *(first.lengths, _projections(plan), first.fields.get(SOURCE_LENGTHS, ())),
             ),
         },
         "settings": plan.resolved.dump(),
@@ -163,6 +163,15 @@ def _corpus(corpus: Corpus | Items) -> dict[str, Any]:
         "empty": counts.empty,
         "left_out": counts.left_out,
     }
+
+
+def _projections(plan: Plan) -> int:
+    """Return how many states of the first batch are multiplied with the output table."""
+    objective = plan.data.objective
+    if objective.predicts_text:
+        return plan.first.targets
+    # The targets of a task are rows; its auxiliary loss predicts their tokens.
+    return plan.first.tokens if getattr(objective, "lm_weight", 0) else 0
 
 
 def _target_share(plan: Plan, batches: int = 16) -> float:
