@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, TextIO
 
 from nlpkit import registry
-from nlpkit.errors import FileError, NlpkitError, OutOfMemory, RecipeError, UsageError
+from nlpkit.errors import FileError, NlpkitError, OutOfMemory, RecipeError, TryAgain, UsageError
 
 _BROKEN_PIPE = 141
 _INTERRUPTED = 130
@@ -30,6 +30,9 @@ _OUT_OF_MEMORY = (
     "out of memory: lower train.tokens_per_batch (a step stays the same, only in more parts), then "
     "the objective's max_length or the model's sizes"
 )
+# What gloo and NCCL say when a process that they wait for is gone.
+_LOST = ("Connection closed by peer", "Connection reset by peer", "ncclRemoteError")
+_ANOTHER_ENDED = "another process of this run has ended, so this one ends, too; see what it said"
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -137,6 +140,8 @@ def _other_error(error: Exception, shown: bool) -> int:
         return _say(_OUT_OF_MEMORY, OutOfMemory.exit_code, shown)
     if os.strerror(errno.ENOSPC) in text:
         return _say(text, FileError.exit_code, shown)
+    if os.environ.get("WORLD_SIZE", "1") != "1" and any(each in text for each in _LOST):
+        return _say(_ANOTHER_ENDED, TryAgain.exit_code, shown)
     _print_traceback()
     return _say("this is a bug of nlpkit; please report it with the lines above", 1, False)
 

@@ -116,6 +116,20 @@ def test_cli_prints_the_first_fifty_of_many_mistakes_and_counts_the_rest(monkeyp
     assert err.splitlines() == [*problems[:50], "nlpkit: and 1,184 more mistakes"]
 
 
+@pytest.mark.parametrize(
+    ("processes", "code", "said"),
+    [("2", 75, "another process of this run has ended"), ("1", 1, "this is a bug of nlpkit")],
+)
+def test_cli_lost_process_is_no_bug_where_there_are_others(
+    processes, code, said, monkeypatch, capsys
+):
+    monkeypatch.setenv("WORLD_SIZE", processes)
+    gloo = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:59020"
+    verb(monkeypatch, raising(RuntimeError(gloo)))
+    assert cli.run(["recipes"]) == code
+    assert said in capsys.readouterr().err
+
+
 def test_cli_bug_gives_1_and_a_traceback(monkeypatch, capsys):
     verb(monkeypatch, raising(ZeroDivisionError("oops")))
     assert cli.run(["recipes"]) == 1
