@@ -321,6 +321,16 @@ def test_selftest_of_a_loss_of_each_batch_apart_is_found(bench: Bench, broken, f
     assert figure in found
 
 
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_selftest_of_few_examples_counts_each_once(
+    shared: Bench, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    few = shared.subject.sources(2000)[:number]
+    monkeypatch.setattr(shared.subject, "sources", lambda count: few)
+    passed, figure = of_run.accumulated(shared)
+    assert passed, figure
+
+
 def test_selftest_of_a_checkpoint_with_another_weight_is_found(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

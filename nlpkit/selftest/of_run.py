@@ -94,8 +94,8 @@ def accumulated(bench: Bench) -> Verdict:
     subject = bench.subject
     sources = subject.sources(2000)[:24]
     made = [subject.example(s, subject.rng(9, i)) for i, s in enumerate(sources)]
-    cuts = [0, 1, len(made) // 2, len(made)]  # very unequal parts
-    parts = [made[a:b] for a, b in pairwise(cuts) if b > a]
+    cuts = sorted({0, 1, len(made) // 2, len(made)})  # very unequal parts
+    parts = [made[a:b] for a, b in pairwise(cuts)]
 
     def gradient(groups: list[list[Any]]) -> tuple[Tensor, Counter[str]]:
         step = Step([subject.pack(group) for group in groups], Position())
