@@ -42,6 +42,7 @@ def _generated(checkpoint: Path, texts: list[str], capsys, *more: str) -> list[s
     return [json.loads(line)["output"] for line in capsys.readouterr().out.splitlines()]
 
 
+CLASSES = "{name: classification, max_length: 80, lm_weight: 0.0}"
 CLASSIFIERS = (
     *("gpt2", "roberta", "xlnet"),
     *(pytest.param(family, marks=slow) for family in ("albert", "gpt", "bert", "electra", "xlm")),
@@ -50,8 +51,7 @@ CLASSIFIERS = (
 
 @pytest.mark.parametrize("family", CLASSIFIERS)
 def test_classifier_answers_as_eval(runs: Runs, capsys, family: str) -> None:
-    objective = "{name: classification, max_length: 80, lm_weight: 0.0}"
-    saved = runs.tuned(family, "classes", "classify.{}.tsv", objective)
+    saved = runs.tuned(family, "classes", "classify.{}.tsv", CLASSES)
     printed, predictions = _evaluated(saved, capsys)
     lines = (runs.folder / "classify.valid.tsv").read_text("utf-8").splitlines()[1:]
     labels, texts = zip(*(line.split("\t") for line in lines), strict=True)
@@ -210,7 +210,7 @@ def test_checkpoint_of_a_task_that_writes_nothing_has_no_generation_settings(run
 
 def test_control_tokens_stay_the_objectives_affair_in_nlpkit(runs: Runs) -> None:
     # The file says what transformers puts around a text; our own ids have none of it.
-    saved = runs.tuned("gpt2", "classes", "classify.{}.tsv", "{name: classification}")
+    saved = runs.tuned("gpt2", "classes", "classify.{}.tsv", CLASSES)
     theirs = transformers.AutoTokenizer.from_pretrained(saved)
     ours = open_checkpoint(saved, device="cpu").tokenizer
     text = "The soup was _start_ good</s>"

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nlpkit.models.undrawn import undrawn
+
 PREFIX = "head."  # of the head's parameters in a state dict
 HEAD = "head.weight"
 BIAS = "head.bias"  # only if the layer in transformers has a bias
@@ -83,7 +85,7 @@ class TaskHead:
 
     def shapes(self, hidden_size: int, outputs: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the head's parameters, by their names in a state dict."""
-        with torch.device("meta"):
+        with undrawn():
             state = self.new(hidden_size, outputs, 0.0).state_dict()
         return {f"{PREFIX}{name}": tuple(tensor.shape) for name, tensor in state.items()}
 

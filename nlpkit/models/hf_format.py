@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from nlpkit.config import FrozenConfig
+from nlpkit.models.undrawn import undrawn
 
 State = Mapping[str, Tensor]
 Settings = Mapping[str, Any]
@@ -133,26 +133,8 @@ def in_memory(form: HfFormat, theirs: str) -> str:
 
 def outline(model: Callable[..., nn.Module], config: FrozenConfig, vocab_size: int) -> nn.Module:
     """Return a family's `Model` on the meta device, for its names and shapes."""
-    with torch.device("meta"), _Undrawn():
+    with undrawn():
         return model(config, vocab_size, "auto")
-
-
-class _Undrawn(TorchFunctionMode):
-    """Draws no initial values: the meta device has none, and takes long to say so."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in _DRAWING:
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **kwargs)
-
-
-_DRAWING = {
-    *(Tensor.normal_, Tensor.uniform_),
-    *(nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_),
-}
 
 
 def linear_names(

@@ -27,6 +27,7 @@ from nlpkit.errors import DivergedError, FileError, UsageError
 from nlpkit.models import families
 from nlpkit.models.head import TaskHead, taken_head
 from nlpkit.models.rows import vocabulary_size, without_padding
+from nlpkit.models.undrawn import undrawn
 from nlpkit.objectives import _members
 from nlpkit.objectives._combined import combined
 from nlpkit.objectives._preprocessed import Preprocessed
@@ -268,7 +269,7 @@ def _model(
     """Return the model with the weights of `state`, also of the output layer if there is one."""
     taken = taken_head(state)
     # On `meta`, no time is needed for random weights, which would be replaced.
-    with torch.device("meta"):
+    with undrawn():
         model = part.module().Model(part.config, part.rows or 0, backend)
     for name, tensor in model.state_dict().items():
         if name not in state:  # optional in this family
