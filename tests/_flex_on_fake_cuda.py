@@ -1,6 +1,7 @@
 """What FlexAttention gives on fake tensors on `cuda`; run by `tests/_fake_cuda.py`.
 
-    python -m tests._flex_on_fake_cuda uncompiled  # steps of families, calls of kinds; as JSON
+    # steps of these families and calls of these kinds; as JSON
+    python -m tests._flex_on_fake_cuda uncompiled bert,gpt causal,cpm_ant
     python -m tests._flex_on_fake_cuda graphs      # how many are compiled for ever new packs
 
 torch traces and compiles as for a GPU, down to the graph of forward and backward; its last step,
@@ -21,7 +22,7 @@ from nlpkit import attention
 from nlpkit.attention.backends import flex
 from nlpkit.attention.contract import Choice
 from tests import _steps_on_fake_cuda
-from tests._attention import KIND_SETTINGS, KINDS
+from tests._attention import KIND_SETTINGS
 
 HEADS, WIDTH = 4, 16
 LENGTHS = [5, 1, 17, 2, 133, 9]
@@ -72,12 +73,12 @@ def _call(
     return found
 
 
-def _calls() -> dict[str, Any]:
-    """Return the calls of every kind in float32, which no other fused kernel takes, uncompiled."""
+def _calls(kinds: list[str]) -> dict[str, Any]:
+    """Return the calls of kinds in float32, which no other fused kernel takes, uncompiled."""
     flex._compiled = lambda function: function
     torch.use_deterministic_algorithms(True, warn_only=True)
-    found = {f"{kind} float32": _call(kind, LENGTHS, torch.float32, layers=1) for kind in KINDS}
-    for kind in BIASED:
+    found = {f"{kind} float32": _call(kind, LENGTHS, torch.float32, layers=1) for kind in kinds}
+    for kind in set(BIASED) & set(kinds):
         found[f"{kind} bfloat16"] = _call(kind, LENGTHS, torch.bfloat16, layers=1)
     return found
 
@@ -115,5 +116,9 @@ if __name__ == "__main__":
         found = _compiled_graphs()
     else:
         sys.modules["flash_attn"] = None  # not installed
-        found = {"steps": _steps_on_fake_cuda.steps(), "calls": _calls()}
+        families, kinds = (words.split(",") for words in sys.argv[2:])
+        found = {
+            "steps": _steps_on_fake_cuda.steps(families),
+            "calls": _calls(kinds),
+        }
     print(json.dumps(found))

@@ -75,7 +75,9 @@ def _tolerance(name: str, dtype: torch.dtype) -> float:
     return 4e-5 if "cosformer" in name else 1e-5
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.slow)], ids=str
+)
 @pytest.mark.parametrize("pack", PACKS)
 @pytest.mark.parametrize("name", CASES)
 def test_fast_form_equals_reference(name: str, pack: str, dtype, monkeypatch) -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 
-from nlpkit import recipe, selftest
+from nlpkit import recipe
 from nlpkit.attention.cache import Cache
 from nlpkit.attention.chunks import Chunks
 from nlpkit.attention.contract import Choice
@@ -24,9 +23,7 @@ from nlpkit.runs.convert import convert
 from nlpkit.runs.model_part import model_part
 from nlpkit.runs.opened import open_checkpoint
 from nlpkit.selftest import of_objective
-from nlpkit.train.log import QUIET, Log
-from nlpkit.train.signals import StopFlag
-from tests import _tiny
+from tests import _provable, _tiny
 
 CONSTANT = {
     "linear": Choice.of("linear"),
@@ -166,7 +163,13 @@ def test_convert_says_that_transformers_cannot_open_it(run: Path, tmp_path: Path
     assert torch.equal(ours((3,), torch.tensor([1, 2, 3])), whole((3,), torch.tensor([1, 2, 3])))
 
 
-@pytest.mark.parametrize("kind", ["linear", "cosformer", "aft", "memory_compressed"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("cosformer", "memory_compressed"),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("linear", "aft")),
+    ],
+)
 def test_encoder_trains_with_the_bidirectional_form(kind: str, tmp_path: Path) -> None:
     path = _tiny.write(tmp_path, text=BERT.replace("ATTENTION", f"{{kind: {kind}}}"))
     _tiny.pretrain(path, tmp_path / "run")
@@ -260,10 +263,9 @@ def test_selftest_finds_a_defect_of_a_fast_form(
             return replace(made, mask=(made.mask + made.mask.mT).clamp(max=1))
         return replace(made, mask=torch.ones_like(made.mask).tril())
 
-    AcceleratorState._reset_state(reset_partial_state=True)
     path = _tiny.write(tmp_path, text=GPT2.replace("ATTENTION", "{kind: linear}"))
-    resolved = recipe.load(str(path), ["objective.max_length=40"])  # not as long as a chunk
-    with selftest.bench(resolved, device="cpu", log=Log(QUIET), stop=StopFlag()) as bench:
+    # not as long as a chunk
+    with _provable.of_recipe(path, "objective.max_length=40") as bench:
         assert proof(bench.subject)[0]
         monkeypatch.setattr(Chunks, "of", classmethod(broken))
         assert not proof(bench.subject)[0]

@@ -107,7 +107,9 @@ def test_schema_of_recipes_has_both_forms(average: object, is_right: bool) -> No
     assert validator().is_valid(data) is is_right
 
 
-@pytest.fixture(scope="module", params=[EMA, LAST], ids=["ema", "last"])
+@pytest.fixture(
+    scope="module", params=[EMA, pytest.param(LAST, marks=pytest.mark.slow)], ids=["ema", "last"]
+)
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("average")
     path = _tiny.write(folder)

@@ -29,6 +29,7 @@ def _rows(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
+@pytest.mark.slow
 def test_rows_have_figures_or_the_reason_why_not(bench, capsys) -> None:
     bench(f"{TINY} --documents 2 --kinds causal cpm_ant linear --backends varlen sdpa")
     rows = {tuple(row[:2]): row[2:] for row in _rows(capsys.readouterr().out)}

@@ -29,7 +29,7 @@ STEPS: dict[str, Callable[[int], float]] = {
 }
 
 
-@pytest.mark.parametrize("kills", [0, 3])
+@pytest.mark.parametrize("kills", [pytest.param(0, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize(
     ("kind", "evaluation"), [*((kind, 3.0) for kind in STEPS), ("constant", 0.0), ("varying", 60.0)]
 )

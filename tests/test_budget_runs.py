@@ -72,7 +72,7 @@ def test_run_ends_with_its_budget_and_says_so(
     assert notes["progress"] == 1.0
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_replay_gives_the_same_bits_whatever_the_clock_says(
     path: Path, whole: Path, time: FakeTime, tmp_path: Path, monkeypatch, workers: int
 ) -> None:
@@ -89,7 +89,13 @@ def test_other_times_give_other_bits(path: Path, whole: Path, tmp_path: Path, mo
     assert _weights(tmp_path / "other") != _weights(whole)
 
 
-@pytest.mark.parametrize("deaths", [[20.0], [44.0, 45.0], [5.0, 30.0, 31.0]])
+@pytest.mark.parametrize(
+    "deaths",
+    [
+        *(pytest.param(deaths, marks=pytest.mark.slow) for deaths in ([20.0], [44.0, 45.0])),
+        [5.0, 30.0, 31.0],
+    ],
+)
 def test_killed_run_takes_its_lost_steps_again_bit_for_bit(
     path: Path, time: FakeTime, tmp_path: Path, deaths: list[float]
 ) -> None:

@@ -261,7 +261,9 @@ def test_same_file_may_be_train_and_valid_for_a_test_of_overfitting(
     assert "also in data.train" not in other.stderr
 
 
-@pytest.mark.parametrize("task", ["nlg", "nlu", "classes"])
+@pytest.mark.parametrize(
+    "task", ["nlg", *(pytest.param(task, marks=pytest.mark.slow) for task in ("nlu", "classes"))]
+)
 def test_plan_and_dry_run_of_a_task_show_its_batch_and_mask(
     server: Server, folder: Path, tmp_path: Path, task: str
 ) -> None:
@@ -296,7 +298,9 @@ def test_plan_and_dry_run_of_a_task_show_its_batch_and_mask(
     assert "Glyph" not in drawn.stderr
 
 
-@pytest.mark.parametrize("task", ["nlg", "nlu", "classes"])
+@pytest.mark.parametrize(
+    "task", ["nlu", *(pytest.param(task, marks=pytest.mark.slow) for task in ("nlg", "classes"))]
+)
 def test_report_of_a_task_has_its_scores(server: Server, folder: Path, task: str) -> None:
     run = folder / f"runs/{task}"
     done(server.run("finetune", folder / f"{task}.yaml"))
@@ -339,7 +343,9 @@ def test_wrong_rows_are_named_by_file_and_line(
     assert found.code == 0, found.stderr
 
 
-@pytest.mark.parametrize("task", ["nlg", "nlu", "classes"])
+@pytest.mark.parametrize(
+    "task", ["nlg", *(pytest.param(task, marks=pytest.mark.slow) for task in ("nlu", "classes"))]
+)
 def test_killed_task_goes_on_bit_for_bit(
     server: Server, folder: Path, tmp_path: Path, task: str
 ) -> None:
@@ -374,7 +380,9 @@ def test_two_processes_give_the_losses_and_scores_of_one(tmp_path: Path, task: s
         assert theirs.get("metrics") == ours.get("metrics")
 
 
-@pytest.mark.parametrize("task", ["nlg", "nlu", "classes"])
+@pytest.mark.parametrize(
+    "task", ["nlu", *(pytest.param(task, marks=pytest.mark.slow) for task in ("nlg", "classes"))]
+)
 def test_selftest_of_a_task_proves_what_applies_to_rows(
     server: Server, folder: Path, task: str
 ) -> None:

@@ -73,7 +73,12 @@ def test_quiet_says_nothing_and_json_is_one_object(done) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
+    ],
 )
 def test_signal_saves_leaves_and_the_same_command_goes_on(
     done, tmp_path: Path, number: int, code: int

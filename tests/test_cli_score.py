@@ -164,18 +164,23 @@ def both(corpus, line, **more):
 @pytest.mark.parametrize(
     "line",
     [
-        "ref1 -i sys1 -f text",
         "ref1 ref2 -i sys1 -f text -w 4 -tok char -lc",
         "ref1.gz -i sys1 -f text -b -w 3 -s floor -sv 0.5",
         "refs.tsv -nr 2 -i sys1 -f json --tok zh --smooth-method add-k",
         "ref1 -i sys1 -f json -m ter chrf bleu --chrf-word-order 2 --chrf-lowercase",
-        "ref1 -i sys1 -f text -m ter bleu --ter-no-punct -sh",
         "ref1 ref2 -i sys1 -sl -w 3",
-        "ref1 -i sys1 -sl -b",
-        "ref1 -i sys1 -m chrf --chrf-beta 3 -cc 4 -b -w 5",
         "ref1 -i sys1 sys2 -f json -m bleu chrf -w 2",
         "ref1 -i sys1 -f text -ci -cin 30",
-        "ref1 -i sys1 -f json -ci -cin 30 -m bleu",
+        *(
+            pytest.param(line, marks=pytest.mark.slow)
+            for line in (
+                "ref1 -i sys1 -f text",
+                "ref1 -i sys1 -f text -m ter bleu --ter-no-punct -sh",
+                "ref1 -i sys1 -sl -b",
+                "ref1 -i sys1 -m chrf --chrf-beta 3 -cc 4 -b -w 5",
+                "ref1 -i sys1 -f json -ci -cin 30 -m bleu",
+            )
+        ),
     ],
 )
 def test_score_moves_over_from_sacrebleu_by_the_name_of_the_program(corpus, line):

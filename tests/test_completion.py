@@ -184,9 +184,14 @@ def test_completion_tells_zsh_and_fish_what_an_offer_is():
     "words",
     [
         ("nlpkit", "plan", "cpm_ant", "--set", "train."),
-        ("nlpkit", "plan", "gpt1", "--set", "objective."),
-        ("nlpkit", "pretrain", ""),
         ("nlpkit", "score", "bleu", "--"),
+        *(
+            pytest.param(words, marks=pytest.mark.slow)
+            for words in (
+                ("nlpkit", "plan", "gpt1", "--set", "objective."),
+                ("nlpkit", "pretrain", ""),
+            )
+        ),
     ],
 )
 def test_completion_does_not_import_torch(words):
@@ -211,13 +216,18 @@ def test_completion_does_not_import_torch(words):
     "words",
     [
         ("nlpkit", "nothing", ""),
-        ("nlpkit", "tokenizer", "nothing", ""),
-        ("nlpkit", "score", "nothing", "--"),
         ("nlpkit", "score", "mylab.nothing", "--"),
-        ("nlpkit", "score", "bleu,bleu", "--"),
-        ("nlpkit", "plan", "--set", "train.steps.more.", ""),
         ("nlpkit", "plan", "--nothing", "--set", "=.="),
-        ("",),
+        *(
+            pytest.param(words, marks=pytest.mark.slow)
+            for words in (
+                ("nlpkit", "tokenizer", "nothing", ""),
+                ("nlpkit", "score", "nothing", "--"),
+                ("nlpkit", "score", "bleu,bleu", "--"),
+                ("nlpkit", "plan", "--set", "train.steps.more.", ""),
+                ("",),
+            )
+        ),
     ],
 )
 def test_completion_of_nonsense_is_silent_and_gives_0(words):
@@ -259,12 +269,12 @@ def offered(shell, program):
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        ("nlpkit pretr", ["pretrain"]),
         ("nlpkit pretrain gpt1_ch", ["gpt1_choice"]),
         ("nlpkit plan --set train.st", ["train.steps=", "nospace"]),
         ("nlpkit plan --set objective.name = cl", ["classification", "clm"]),
-        ("nlpkit score bleu --smooth-m", ["--smooth-method"]),
-        ("nlpkit plan my", []),
+        pytest.param("nlpkit pretr", ["pretrain"], marks=pytest.mark.slow),
+        pytest.param("nlpkit score bleu --smooth-m", ["--smooth-method"], marks=pytest.mark.slow),
+        pytest.param("nlpkit plan my", [], marks=pytest.mark.slow),
     ],
 )
 def test_completion_in_bash(words, answer, home, monkeypatch, capsys):

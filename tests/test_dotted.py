@@ -68,13 +68,31 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the package and a run of its family, stopped and gone on with."""
     folder = _dotted.package(tmp_path_factory.mktemp("own"))
     _tiny.write(folder, text=_dotted.recipe("mylab.own"))
-    first = _dotted.installed_script(folder, "pretrain", "tiny.yaml", "--out", "run")
-    assert first.returncode == 0, first.stderr
+    code, _, err = _dotted.script(folder, "pretrain", "tiny.yaml", "--out", "run")
+    assert code == 0, err
     longer = ("--set", "train.steps=6", "--allow-change")
     code, _, err = _dotted.script(folder, "pretrain", "tiny.yaml", "--out", "run", *longer)
     assert code == 0, err
     assert "resuming from run/checkpoints/step-00000004 (step 4)" in err
     return folder
+
+
+@pytest.mark.slow
+def test_installed_script_trains_a_family_of_the_working_directory(tmp_path: Path) -> None:
+    _dotted.package(tmp_path)
+    _tiny.write(tmp_path, text=_dotted.recipe("mylab.own"))
+    done = _dotted.installed_script(tmp_path, "pretrain", "tiny.yaml", "--out", "run")
+    assert done.returncode == 0, done.stderr
+
+
+def test_installed_script_imports_a_family_of_the_working_directory(tmp_path: Path) -> None:
+    _dotted.package(tmp_path)
+    for family, code in (("mylab.own", 0), ("mylab.none", 2)):
+        _tiny.write(tmp_path, text=_dotted.recipe(family))
+        done = _dotted.installed_script(
+            tmp_path, "pretrain", "tiny.yaml", "--grid", "seed=1,2", "--print"
+        )
+        assert done.returncode == code, done.stderr
 
 
 def _held_out(run: Path) -> float:

@@ -3,6 +3,8 @@
 All tensors are on a `cuda` that computes nothing, in a process of its own.
 """
 
+import functools
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -18,29 +20,41 @@ _NO_FLASH = "flash refused: flash-attn is not installed (pip install nlpkit[flas
 _FLOAT32 = "made for float16 and bfloat16, not for float32"
 
 
-@pytest.fixture(scope="module")
-def uncompiled() -> dict[str, Any]:
-    return _fake_cuda.run("tests._flex_on_fake_cuda", "uncompiled")
+# Of those in `make test` one process tells, and of the rest another.
+FAMILIES, FEW = ("bert",), ("cpm_ant",)
 
 
-@pytest.fixture(scope="module")
-def calls(uncompiled: dict[str, Any]) -> dict[str, Any]:
-    return uncompiled["calls"]
+def _all(names: Iterable[str], few: tuple[str, ...]) -> list[Any]:
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name not in few)) for name in names]
 
 
-@pytest.fixture(scope="module")
-def steps(uncompiled: dict[str, Any]) -> dict[str, Any]:
-    return uncompiled["steps"]
+@functools.cache
+def _uncompiled(few: bool) -> dict[str, dict[str, Any]]:
+    both = ((INPUTS, FAMILIES), (KINDS, FEW))
+    chosen = (",".join(n for n in names if (n in some) == few) for names, some in both)
+    return _fake_cuda.run("tests._flex_on_fake_cuda", "uncompiled", *chosen)
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [*((kind, "float32") for kind in KINDS), *((kind, "bfloat16") for kind in BIASED)],
-)
-def test_flex_takes_the_pack_and_gives_its_gradients(
-    calls: dict[str, Any], kind: str, dtype: str
-) -> None:
-    found = calls[f"{kind} {dtype}"]
+def _call(kind: str, dtype: str = "float32") -> dict[str, Any]:
+    return _uncompiled(kind in FEW)["calls"][f"{kind} {dtype}"]
+
+
+def _step(family: str, precision: str) -> dict[str, Any]:
+    return _uncompiled(family in FAMILIES)["steps"][f"{family} {precision}"]
+
+
+@pytest.mark.parametrize("kind", _all(KINDS, FEW))
+def test_flex_takes_the_pack_and_gives_its_gradients(kind: str) -> None:
+    _check_call(kind, "float32")
+
+
+@pytest.mark.parametrize("kind", _all(BIASED, FEW))
+def test_flex_takes_a_pack_in_half_precision_and_its_bias_in_float32(kind: str) -> None:
+    _check_call(kind, "bfloat16")
+
+
+def _check_call(kind: str, dtype: str) -> None:
+    found = _call(kind, dtype)
     assert found["backend"] == "flex"
     packed = [[sum(LENGTHS), HEADS, WIDTH], dtype, "cuda"]
     assert found["out"] == packed
@@ -50,19 +64,19 @@ def test_flex_takes_the_pack_and_gives_its_gradients(
     assert found["gradients"] == [packed] * 3 + learned
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_reason_says_why_no_fused_kernel_takes_the_kind(calls: dict[str, Any], kind: str) -> None:
+@pytest.mark.parametrize("kind", _all(KINDS, FEW))
+def test_reason_says_why_no_fused_kernel_takes_the_kind(kind: str) -> None:
     why = "learned bias" if kind in BIASED else _EXPLICIT
     if kind in _OWN:
         why = _FLOAT32
-    reason = calls[f"{kind} float32"]["reason"]
+    reason = _call(kind)["reason"]
     assert reason == f"flex (flash refused: {why}; varlen refused: {why})"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_gradient_that_is_not_deterministic_is_said(calls: dict[str, Any], kind: str) -> None:
+@pytest.mark.parametrize("kind", _all(KINDS, FEW))
+def test_gradient_that_is_not_deterministic_is_said(kind: str) -> None:
     # The process has deterministic algorithms on, as a run has by default.
-    assert calls[f"{kind} float32"]["warned"] == (kind in BIASED)
+    assert _call(kind)["warned"] == (kind in BIASED)
 
 
 @pytest.mark.slow
@@ -75,20 +89,18 @@ def test_flex_is_compiled_whole_and_no_longer_after_some_packs() -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("family", INPUTS)
-def test_forward_and_backward_stay_on_the_gpu(
-    steps: dict[str, Any], family: str, precision: str
-) -> None:
+@pytest.mark.parametrize("family", _all(INPUTS, FAMILIES))
+def test_forward_and_backward_stay_on_the_gpu(family: str, precision: str) -> None:
     # A tensor made on the CPU would have been an error in the process, as it is on a GPU.
-    step = steps[f"{family} {precision}"]
+    step = _step(family, precision)
     assert step["hidden"] == [[TOTAL, SIZES["hidden_size"]], "cuda"]
     assert step["gradients"] == ["torch.float32 cuda"]
     # BERT's pooler and next-sentence layer take no part in this loss.
     assert step["without"] == (4 if family == "bert" else 0)
 
 
-@pytest.mark.parametrize("family", INPUTS)
-def test_backend_is_chosen_by_the_type_of_autocast(steps: dict[str, Any], family: str) -> None:
+@pytest.mark.parametrize("family", _all(INPUTS, FAMILIES))
+def test_backend_is_chosen_by_the_type_of_autocast(family: str) -> None:
     if family == "cpm_ant":
         why = "flex (flash refused: learned bias; varlen refused: learned bias)"
         expected = {"fp32": why, "bf16": why}
@@ -97,5 +109,5 @@ def test_backend_is_chosen_by_the_type_of_autocast(steps: dict[str, Any], family
             "fp32": f"flex (flash refused: {_FLOAT32}; varlen refused: {_FLOAT32})",
             "bf16": f"varlen ({_NO_FLASH})",
         }
-    found = {name: steps[f"{family} {name}"]["reason"] for name in expected}
+    found = {name: _step(family, name)["reason"] for name in expected}
     assert found == expected

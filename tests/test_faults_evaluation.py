@@ -71,7 +71,9 @@ def _evaluated(run: Path) -> list[int]:
     return [record["step"] for record in _tiny.metrics(run) if "held_out" in record]
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+@pytest.mark.parametrize(
+    "name", ["SIGTERM", *(pytest.param(n, marks=pytest.mark.slow) for n in ("SIGINT", "SIGHUP"))]
+)
 def test_signal_inside_evaluations_loses_and_doubles_nothing(
     server, whole, tmp_path: Path, name: str
 ) -> None:

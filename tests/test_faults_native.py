@@ -49,7 +49,9 @@ def _said(ended: Ended) -> list[str]:
     return [line for line in ended.stderr.splitlines() if line.startswith("nlpkit: ")]
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+@pytest.mark.parametrize(
+    "name", ["SIGTERM", *(pytest.param(n, marks=pytest.mark.slow) for n in ("SIGINT", "SIGHUP"))]
+)
 def test_signal_while_the_library_learns_ends_the_run_soon(
     server, recipe: Path, tmp_path: Path, name: str
 ) -> None:

@@ -98,15 +98,16 @@ def _signal_at(server: Server, path: Path, run: Path, seconds: float, number: in
     return kept[1]
 
 
+@pytest.mark.parametrize("trials", [4, pytest.param(12, marks=pytest.mark.slow)])
 def test_signal_in_any_phase_says_what_is_kept(
-    server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trials: int
 ) -> None:
     # a text that takes half a second or so to read, so that signals come into that, too
     path = _tiny.write(tmp_path / "text", documents=8_000)
     draw = random.Random(3)
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     said = []
-    for trial in range(6):
+    for trial in range(trials):
         monkeypatch.setenv("NLPKIT_CACHE", str(tmp_path / f"cache{trial}"))
         seconds = draw.uniform(0, 0.3) if trial < 2 else draw.uniform(0.3, 1.4)
         run = tmp_path / f"run{trial}"

@@ -74,11 +74,15 @@ def test_surroundings_stream_closed_or_full_saves_all_the_same(
     _check_saved(tmp_path)
 
 
-def test_surroundings_closed_stderr_puts_nothing_of_it_on_stdout(
+@pytest.mark.slow
+def test_surroundings_closed_stderr_of_a_run_puts_nothing_of_it_on_stdout(
     recipe: Path, tmp_path: Path
 ) -> None:
     result = _shell(f"{_train(recipe, tmp_path)} 2>&-", own=True)
     assert (result.returncode, result.stdout) == (0, f"{tmp_path}/{_STEP}\n")
+
+
+def test_surroundings_closed_stderr_puts_no_error_on_stdout() -> None:
     wrong = _shell("$NLPKIT pretrain nope.yaml 2>&-", own=True)
     assert (wrong.returncode, wrong.stdout) == (4, "")
 

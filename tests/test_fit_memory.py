@@ -114,22 +114,23 @@ def test_too_little_memory_is_one_line_with_what_is_needed(
 def test_a_run_keeps_what_was_chosen_whatever_the_memory_is_later(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fixed = ("train.tokens_per_batch=128", "model.dropout=0.0", "train.gradient_checkpointing=true")
-    plain = _tiny.pretrain(tiny, tmp_path / "plain", *fixed, "train.precision=fp32")
+    step = (*STEP, "train.tokens_per_step=256")
+    fixed = ("train.tokens_per_batch=128", "train.gradient_checkpointing=true")
+    plain = _tiny.pretrain(tiny, tmp_path / "plain", *step, *fixed)
     Machine(monkeypatch)
     with monkeypatch.context() as small:
         small.setattr(fit_memory, "choose", lambda *a, **b: fit_memory.Fitted(128, True, 5))
         with pytest.raises(NlpkitError):
             _tiny.pretrain(
-                tiny, tmp_path / "run", *STEP, "train.memory=150MB", stop=_tiny.StopAfter(40)
+                tiny, tmp_path / "run", *step, "train.memory=150MB", stop=_tiny.StopAfter(25)
             )
     assert json.loads((tmp_path / "run/run.json").read_text())["fitted"] == [128, True, 5]
     begun = _metrics(tmp_path / "run")
     assert 0 < len(begun) < 12
     # Other memory, or none that is named: the run goes on as it began, also in another directory.
     last = sorted((tmp_path / "run/checkpoints").glob("step-*"))[-1]
-    _tiny.pretrain(tiny, tmp_path / "other", *STEP, resume=str(last))
-    done = _tiny.pretrain(tiny, tmp_path / "run", *STEP, "train.memory=900MB")
+    _tiny.pretrain(tiny, tmp_path / "other", *step, resume=str(last))
+    done = _tiny.pretrain(tiny, tmp_path / "run", *step, "train.memory=900MB")
     theirs = _metrics(tmp_path / "plain")
     assert _metrics(tmp_path / "run") == theirs
     assert _metrics(tmp_path / "other") == theirs[len(theirs) - len(_metrics(tmp_path / "other")) :]

@@ -170,7 +170,14 @@ def test_generate_gpt_with_two_end_tokens_equals_transformers(gpts, given: dict)
     _assert_equal(gpts, found, texts, [], ends, **theirs)
 
 
-@pytest.mark.parametrize("given", GREEDY[:2] + BEAMS[:2], ids=str)
+@pytest.mark.parametrize(
+    "given",
+    [
+        *(GREEDY[1], BEAMS[1]),
+        *(pytest.param(given, marks=pytest.mark.slow) for given in (GREEDY[0], BEAMS[0])),
+    ],
+    ids=str,
+)
 def test_generate_cpm_ant_equals_transformers_with_its_cache(ants, given: dict) -> None:
     # `<s>` is in transformers' input ids, too; it counts as repeated there, but never comes.
     texts = _texts()
@@ -192,7 +199,14 @@ SAMPLED = [
 ]
 
 
-@pytest.mark.parametrize("given", SAMPLED + BEAMS[:1] + GREEDY[1:2], ids=str)
+@pytest.mark.parametrize(
+    "given",
+    [
+        *(SAMPLED[-1], BEAMS[0]),
+        *(pytest.param(given, marks=pytest.mark.slow) for given in SAMPLED[:-1] + GREEDY[1:2]),
+    ],
+    ids=str,
+)
 def test_generate_alone_equals_in_a_batch(ants, given: dict) -> None:
     texts = _texts() + _texts(1)
     alone = _ours(ants, texts, batch=1, **given)

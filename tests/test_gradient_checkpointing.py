@@ -137,7 +137,7 @@ def _tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
     return weights | load_file(checkpoint / files.OPTIMIZER_STATE)
 
 
-@pytest.mark.parametrize("case", TINY)
+@pytest.mark.parametrize("case", ["average_bf16", pytest.param("sparse", marks=pytest.mark.slow)])
 def test_run_that_was_begun_without_goes_on_with_it_bit_for_bit(
     tiny: Path, tmp_path: Path, case: str
 ) -> None:
@@ -170,6 +170,7 @@ def test_recurrent_network_is_refused_before_training(tiny: Path, tmp_path: Path
         assert str(caught.value) == said
 
 
+@pytest.mark.slow
 def test_shards_of_two_processes_give_the_losses_of_one(tiny: Path, tmp_path: Path) -> None:
     sets = [word for each in ("model.dropout=0.0", ON) for word in ("--set", each)]
     _tiny.pretrain(tiny, tmp_path / "one", "model.dropout=0.0")

@@ -258,7 +258,7 @@ def test_killed_grid_goes_on_where_it_was(recipe, tmp_path):
     out = tmp_path / "g"
     first, second = out / "seed-1", out / "seed-2"
     arguments = ("pretrain", recipe, "--seeds", "2", "--out", out, *SMALL,
-                 "--set", "train.steps=30", "--set", "train.save_every=1000")  # fmt: skip
+                 "--set", "train.steps=16", "--set", "train.save_every=1000")  # fmt: skip
     process = _processes.Process(*arguments)
     _processes.wait_until(lambda: _has_step(second, 2), process)
     process.kill()
@@ -268,13 +268,15 @@ def test_killed_grid_goes_on_where_it_was(recipe, tmp_path):
     reached = len(_tiny.metrics(second))
     _, stderr = run(*arguments)
     assert f"{first} is finished; nothing to do" in stderr
-    assert f"{second} (resumes from step" in stderr or reached == 30
+    assert f"{second} (resumes from step" in stderr or reached == 16
     alone = tmp_path / "alone"
     run("pretrain", recipe, "--set", "seed=2", "--out", alone, *arguments[6:])
     assert _tiny.metrics(second) == _tiny.metrics(alone)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_signal_saves_the_running_run_and_begins_no_other(recipe, tmp_path, number):
     out = tmp_path / "g"
     process = _processes.Process(

@@ -32,6 +32,7 @@ def _printed(code: str) -> list[int]:
     return [int(word) for word in done.stdout.split()]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.system() != "Linux", reason="the peak is read from /proc")
 def test_peak_of_a_child_is_not_that_of_its_parent() -> None:
     # ru_maxrss of the child, started by vfork and exec, is the parent's peak; its own is 220 MiB.

@@ -30,7 +30,7 @@ USED = {
     "multiple-choice": ("roberta", ("choices", "choice.{}.jsonl", CHOICES)),
     "xlnet": ("xlnet", None),
 }
-LONG = ("token-classification", "sentinels", "multiple-choice", "xlnet")
+LONG = ("token-classification", "sentinels", "seq2seq", "multiple-choice", "xlnet")
 
 
 @pytest.fixture(scope="module")

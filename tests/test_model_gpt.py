@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from accelerate.state import AcceleratorState
 from transformers import AutoModelForCausalLM, OpenAIGPTConfig, OpenAIGPTLMHeadModel, OpenAIGPTModel
 
-from nlpkit import attention, recipe, selftest
+from nlpkit import attention, recipe
 from nlpkit.attention.contract import Choice
 from nlpkit.attention.kinds import causal
 from nlpkit.attention.layout import Layout
@@ -20,10 +19,8 @@ from nlpkit.models.gpt.model import Model
 from nlpkit.models.rows import resize_embeddings
 from nlpkit.objectives import clm
 from nlpkit.selftest import of_checkpoint, of_examples, of_objective, of_run
-from nlpkit.train.log import QUIET, Log
 from nlpkit.train.optim import optimizers
-from nlpkit.train.signals import StopFlag
-from tests import _tiny
+from tests import _provable, _tiny
 from tests._formats import from_hf, to_hf
 from tests._losses import loss_of, only_term
 
@@ -209,7 +206,7 @@ def test_backend_that_cannot_drop_is_refused_by_name_and_passed_over_by_auto(mod
     assert model.attention_choice == "sdpa"
 
 
-@pytest.mark.parametrize("backend", ["reference", "sdpa"])
+@pytest.mark.parametrize("backend", [pytest.param("reference", marks=pytest.mark.slow), "sdpa"])
 def test_causal_attention_dropout_keeps_the_expectation_and_hides_the_future(backend) -> None:
     lengths, total = [6, 3], 9
     q, k, v = torch.randn(3, total, 2, 8)
@@ -263,7 +260,13 @@ train: {steps: 12, tokens_per_step: 512, tokens_per_batch: 256, lr: 1.0e-2, sche
 """
 
 
-@pytest.mark.parametrize("sets", [(), ("objective.contiguous=false", "train.workers=1")])
+@pytest.mark.parametrize(
+    "sets",
+    [
+        (),
+        pytest.param(("objective.contiguous=false", "train.workers=1"), marks=pytest.mark.slow),
+    ],
+)
 def test_run_with_dropout_stopped_and_resumed_is_the_uninterrupted_one(tmp_path, sets) -> None:
     path = _tiny.write(tmp_path, text=RECIPE)
     whole = _tiny.pretrain(path, tmp_path / "whole", *sets)
@@ -287,9 +290,7 @@ class Unshifted(clm.Objective):
 
 
 def test_selftest_of_gpt_holds_and_finds_targets_in_sight(tmp_path) -> None:
-    AcceleratorState._reset_state(reset_partial_state=True)
-    resolved = recipe.load(str(_tiny.write(tmp_path, text=RECIPE, documents=60)))
-    with selftest.bench(resolved, device="cpu", log=Log(QUIET), stop=StopFlag()) as bench:
+    with _provable.of_recipe(_tiny.write(tmp_path, text=RECIPE, documents=60)) as bench:
         for proof in (
             of_objective.no_leak,
             of_objective.no_neighbour_leak,
@@ -311,10 +312,8 @@ def test_selftest_of_gpt_holds_and_finds_targets_in_sight(tmp_path) -> None:
 
 
 def test_selftest_of_a_mask_that_shows_the_next_token_is_a_leak(tmp_path, monkeypatch) -> None:
-    AcceleratorState._reset_state(reset_partial_state=True)
-    sets = ["attention.backend=reference"]
-    resolved = recipe.load(str(_tiny.write(tmp_path, text=RECIPE, documents=60)), sets)
-    with selftest.bench(resolved, device="cpu", log=Log(QUIET), stop=StopFlag()) as bench:
+    path = _tiny.write(tmp_path, text=RECIPE, documents=60)
+    with _provable.of_recipe(path, "attention.backend=reference") as bench:
         assert of_objective.no_leak(bench.subject)[0]
         monkeypatch.setattr(causal, "mask", lambda config, q, k: k["position"] <= q["position"] + 1)
         assert not of_objective.no_leak(bench.subject)[0]

@@ -55,7 +55,13 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("optimizer", KEPT)
+# Of Muon the next test proves it, too; momentum is what SGD has to keep.
+_PROVED = ("{name: muon}", "{name: sgd, momentum: 0.0}")
+
+
+@pytest.mark.parametrize(
+    "optimizer", [pytest.param(o, marks=[pytest.mark.slow] * (o in _PROVED)) for o in KEPT]
+)
 def test_stopped_run_goes_on_bit_for_bit(tiny: Path, tmp_path: Path, optimizer: str) -> None:
     assert {text.split()[1].strip(",}") for text in KEPT if text != OUTSIDE} == {*NAMES}
     _installed(optimizer.split()[1].strip(",}"))

@@ -63,6 +63,7 @@ def test_run_of_one_goes_on_with_two_and_then_with_one(
     _same_figures(one, tmp_path / "again", 8)
 
 
+@pytest.mark.slow
 def test_run_of_one_goes_on_with_three(tiny: Path, one: Path, tmp_path: Path) -> None:
     log = _goes_on(tiny, one, 8, 3, tmp_path)  # two of them have one batch of four
     assert (

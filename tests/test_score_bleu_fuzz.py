@@ -103,7 +103,11 @@ def check_scores(name: str, seed: int, lines: int, **options: object) -> None:
         assert one.signature == str(alone.get_signature())
 
 
-@pytest.mark.parametrize("seed", range(2))
+# The number of references depends on it.
+SEEDS = [1, pytest.param(0, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("name", "lines"), [("13a", 12_000), ("zh", 12_000), ("char", 2_000), ("none", 2_000)]
 )
@@ -121,7 +125,7 @@ def test_bleu_tokens_with_a_full_memory_of_words_stay_the_same(
     check_tokens(name, 4, 3_000)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", ["13a", "zh", "char", "none"])
 def test_bleu_of_tricky_texts_is_that_of_sacrebleu(name: str, seed: int) -> None:
     check_scores(name, seed, 250)
@@ -131,12 +135,17 @@ def test_bleu_of_tricky_texts_is_that_of_sacrebleu(name: str, seed: int) -> None
     "options",
     [
         {"lowercase": True},
-        {"smooth_method": "none"},
-        {"smooth_method": "floor"},
         {"smooth_method": "floor", "smooth_value": 0.013},
-        {"smooth_method": "add-k"},
         {"smooth_method": "add-k", "smooth_value": 0.7},
-        {"smooth_method": "add-k", "smooth_value": 0.0},
+        *(
+            pytest.param(options, marks=pytest.mark.slow)
+            for options in (
+                {"smooth_method": "none"},
+                {"smooth_method": "floor"},
+                {"smooth_method": "add-k"},
+                {"smooth_method": "add-k", "smooth_value": 0.0},
+            )
+        ),
     ],
 )
 def test_bleu_of_tricky_texts_with_options_is_that_of_sacrebleu(options: dict) -> None:

@@ -117,6 +117,7 @@ def test_scripts_without_a_recipe_say_how_they_are_called(tmp_path: Path) -> Non
         assert process.returncode == 2
 
 
+@pytest.mark.slow
 def test_failure_is_passed_on_through_the_launcher(tmp_path: Path) -> None:
     process = _start(tmp_path, "torchrun.sh", 1, "missing.yaml")
     _, err = process.communicate(timeout=600)

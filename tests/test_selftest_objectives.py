@@ -6,15 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from accelerate.state import AcceleratorState
 
-from nlpkit import recipe, selftest
+from nlpkit import selftest
 from nlpkit.objectives import mlm, nsp, sop, span, wwm
 from nlpkit.objectives.contract import IGNORE
 from nlpkit.selftest import of_examples, of_labels, of_objective
 from nlpkit.selftest.bench import Bench
-from nlpkit.train.log import QUIET, Log
-from nlpkit.train.signals import StopFlag
 from tests import _provable, _tiny
 from tests._masked import SENTENCES
 
@@ -31,16 +28,14 @@ train: {steps: 12, tokens_per_step: 512, tokens_per_batch: 256, lr: 1.0e-2, warm
 
 
 @contextmanager
-def _bench(folder: Path, *names: str) -> Iterator[Bench]:
+def _bench(folder: Path, *names: str, tokens: int = _provable.FEW) -> Iterator[Bench]:
     listed = ", ".join(f"{{name: {name}, max_length: 64}}" for name in names)
     path = _tiny.write(folder, text=RECIPE.replace("OBJECTIVES", listed))
     rng = np.random.default_rng(0)
     for name, count in (("train.txt", 80), ("valid.txt", 8)):
         lines = [" ".join(rng.choice(SENTENCES, int(rng.integers(3, 8)))) for _ in range(count)]
         (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    AcceleratorState._reset_state(reset_partial_state=True)
-    resolved = recipe.load(str(path))
-    with selftest.bench(resolved, device="cpu", log=Log(QUIET), stop=StopFlag()) as made:
+    with _provable.of_recipe(path, tokens=tokens) as made:
         yield made
 
 
@@ -66,7 +61,7 @@ def test_selftest_of_examples_holds(tmp_path: Path, names: tuple[str, ...]) -> N
     ids=["mlm", "nsp+wwm", "sop+span"],
 )
 def test_selftest_proves_all(tmp_path: Path, names: tuple[str, ...]) -> None:
-    with _bench(tmp_path, *names) as bench:
+    with _bench(tmp_path, *names, tokens=_provable.ALL) as bench:
         found = list(selftest.prove(bench))
     assert [(proof.name, proof.figure) for proof in found if not proof.passed] == []
 

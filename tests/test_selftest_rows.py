@@ -81,11 +81,6 @@ def _rows(folder: Path, model: str = TRANSFORMER) -> Path:
     return path
 
 
-@pytest.fixture(autouse=True)
-def _few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(of_objective, "SHORT", 8)  # a quarter of the time
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """What is proven of a transformer whose sources have a vocabulary of their own."""

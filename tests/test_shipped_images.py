@@ -7,6 +7,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "data/images"
 COUNTS = {"train": 1600, "valid": 400}
@@ -30,6 +32,7 @@ def test_classes_are_balanced_and_no_image_is_held_out_and_learned() -> None:
     assert not {*_images("train")} & {*_images("valid")}
 
 
+@pytest.mark.slow
 def test_make_writes_the_committed_files_byte_for_byte(tmp_path: Path) -> None:
     command = [sys.executable, "-B", IMAGES / "make.py", tmp_path]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -298,11 +298,12 @@ def test_store_skipped_rows_have_absolute_lines(tmp_path, here, small_ranges, fo
         assert [(bad.file, bad.line) for bad in built.counts.first_bad] == expected
 
 
-def test_store_bad_line_150000_of_300000_is_named(tmp_path, here, forked_workers):
-    lines = ['{"text": "a"}          '] * 300_000  # two ranges
-    lines[149_999] = '{"text": "a few words}'
+def test_store_bad_line_15000_of_30000_is_named(tmp_path, here, monkeypatch, forked_workers):
+    monkeypatch.setattr(tokenize, "RANGE_BYTES", tokenize.RANGE_BYTES // 10)
+    lines = ['{"text": "a"}          '] * 30_000  # two ranges
+    lines[14_999] = '{"text": "a few words}'
     (here / "a.jsonl").write_text("\n".join(lines))
-    with pytest.raises(DataError, match=r"^a.jsonl:150000: broken JSON at column 10: Unterminated"):
+    with pytest.raises(DataError, match=r"^a.jsonl:15000: broken JSON at column 10: Unterminated"):
         build(tmp_path, "a.jsonl", workers=2)
 
 
@@ -641,7 +642,7 @@ def start(tmp_path, here, name, *, workers, delay=0.0, **rest):
     )
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_store_failed_write_names_the_path_and_leaves_nothing(tmp_path, here, workers):
     (here / "a.txt").write_text("one two three\n" * 40_000)
     process = start(tmp_path, here, "a.txt", workers=workers, preexec_fn=limited(1 << 16))
@@ -713,7 +714,7 @@ def test_store_killed_build_leaves_no_store_and_its_rest_is_swept(tmp_path, here
     assert leftovers(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("name", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.slow)])
 def test_store_signal_to_the_group_is_the_parents_to_handle(tmp_path, here, name):
     """Control-C reaches the workers too: they must neither print nor end by themselves."""
     (here / "a.txt").write_text("one two three\n" * 100_000)

@@ -198,7 +198,10 @@ def test_run_stopped_and_resumed_is_the_same_bit_for_bit(
 
 @pytest.mark.parametrize(
     ("task", "kind", "layer"),
-    [("tagging", "TOKEN_CLS", "classifier"), ("question_answering", "QUESTION_ANS", "qa_outputs")],
+    [
+        ("tagging", "TOKEN_CLS", "classifier"),
+        pytest.param(*("question_answering", "QUESTION_ANS", "qa_outputs"), marks=pytest.mark.slow),
+    ],
 )
 def test_adapters_resume_and_merge_into_the_model_of_the_task(
     starts, tmp_path, capsys, task: str, kind: str, layer: str

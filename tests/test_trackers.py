@@ -207,7 +207,7 @@ def test_unknown_tracker_is_a_mistake_of_the_recipe_with_the_nearest_name(tmp_pa
     assert recipe.load(str(path)).recipe.train.trackers == []
 
 
-@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+@pytest.mark.parametrize("dry", [(), pytest.param(("--dry-run",), marks=pytest.mark.slow)])
 def test_tracker_that_is_not_installed_is_refused_before_torch_and_before_anything_is_written(
     tmp_path: Path, dry: tuple[str, ...]
 ) -> None:

@@ -100,7 +100,17 @@ def test_checkpoint_opens_in_transformers_with_our_logits(whole) -> None:
 
 
 # The flag is read about three times a step; evaluations read it once a batch.
-@pytest.mark.parametrize("reads", [[2], [8], [12, 12], [19], [22, 9, 11], [28], [35, 40]])
+@pytest.mark.parametrize(
+    "reads",
+    [
+        [2],
+        [22, 9, 11],
+        *(
+            pytest.param(reads, marks=pytest.mark.slow)
+            for reads in ([8], [12, 12], [19], [28], [35, 40])
+        ),
+    ],
+)
 def test_stopped_run_goes_on_bit_for_bit(whole, tmp_path: Path, reads: list[int]) -> None:
     path, run = whole
     place = _tiny.pretrain_with_stops(path, tmp_path / "run", reads)

@@ -279,8 +279,14 @@ def test_command_line_grows_the_vocabulary(old: Path, tmp_path: Path) -> None:
     [
         (lambda file: file.write_bytes(file.read_bytes().replace("天".encode(), "夭".encode())),
          "damaged, its hash differs from the one in sha256.json"),
-        (lambda file: file.unlink(), "cannot be read: No such file or directory"),
-        (lambda file: (file.parent / "sha256.json").unlink(), "cannot be read"),
+        pytest.param(
+            *(lambda file: file.unlink(), "cannot be read: No such file or directory"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(lambda file: (file.parent / "sha256.json").unlink(), "cannot be read"),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["changed", "missing", "without hashes"],
 )  # fmt: skip
