@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,27 @@ def command(*arguments: object, **options: Any) -> subprocess.CompletedProcess[s
     code = process.returncode
     assert code is not None
     return subprocess.CompletedProcess(list(map(str, arguments)), code, stdout, stderr)
+
+
+def printed(function: Callable[[], None]) -> str:
+    """Return what a function of a module prints in a process that has computed nothing before."""
+    done = command(around=partial(_Called, function))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class _Called:
+    """Calls a function in place of the command line."""
+
+    def __init__(self, function: Callable[[], None]):
+        self.function = function
+
+    def __enter__(self) -> None:
+        self.function()
+        raise SystemExit(0)
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 # What `accelerate launch --use_fsdp` puts into the environment, and what the log says then.

@@ -1,11 +1,13 @@
 """Memory of a process: its own peak, products of ever new shapes, and what `plan` says of a run."""
 
+import ctypes
 import json
 import os
 import platform
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -16,19 +18,16 @@ from nlpkit.plan import probe
 from nlpkit.runs import trial
 from nlpkit.train import machine, memory
 from nlpkit.train.log import QUIET, Log
-from tests import _tiny
+from tests import _processes, _tiny
 
 MIB = 2**20
+CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 
 
 def _printed(code: str) -> list[int]:
     """Return the integers that `code` prints in a process of its own."""
-    untold = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-    clean = {name: value for name, value in os.environ.items() if name not in untold}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True, text=True, check=True, env=clean,
-    )  # fmt: skip
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return [int(word) for word in done.stdout.split()]
 
 
@@ -49,37 +48,40 @@ def test_peak_of_a_child_is_not_that_of_its_parent() -> None:
 
 # Growth of the memory in use over products of 200 shapes that the caches have not seen. Not of the
 # resident memory: some kernels leave the heap in fragments, which later shapes use again.
-_PRODUCTS = f"""
-import ctypes, os, torch
-from nlpkit.train import machine, memory
-tuned = os.fork() == 0  # the parent is untold; neither has made a product yet
-if tuned:
-    machine.configure_allocator()
-right = torch.ones(256, 640, dtype=torch.bfloat16)
-class Heap(ctypes.Structure):  # mallinfo2 of glibc
-    _fields_ = [(name, ctypes.c_size_t) for name in "abcdefghij"]
-mallinfo2 = ctypes.CDLL(None).mallinfo2
-mallinfo2.restype = Heap
-def used():
-    heap = mallinfo2()
-    return heap.e + heap.h  # bytes in blocks of mapped files and of the heap
-for rows in range(64, 164):
-    torch.ones(rows, 256, dtype=torch.bfloat16) @ right
-before = used()
-for rows in range(164, 364):
-    torch.ones(rows, 256, dtype=torch.bfloat16) @ right
-grown = (used() - before) // {MIB}
-if not tuned:
-    os.wait()  # the child has printed
-print(grown, flush=True)
-"""
+def _products() -> None:
+    for name in CACHES:
+        os.environ.pop(name, None)
+    tuned = os.fork() == 0  # the parent is untold; neither has made a product yet
+    if tuned:
+        machine.configure_allocator()
+    right = torch.ones(256, 640, dtype=torch.bfloat16)
+
+    class Heap(ctypes.Structure):  # mallinfo2 of glibc
+        _fields_: ClassVar = [(name, ctypes.c_size_t) for name in "abcdefghij"]
+
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = Heap
+
+    def used() -> int:
+        heap = mallinfo2()
+        return heap.e + heap.h  # bytes in blocks of mapped files and of the heap
+
+    for rows in range(64, 164):
+        torch.ones(rows, 256, dtype=torch.bfloat16) @ right
+    before = used()
+    for rows in range(164, 364):
+        torch.ones(rows, 256, dtype=torch.bfloat16) @ right
+    grown = (used() - before) // MIB
+    if not tuned:
+        os.wait()  # the child has printed
+    print(grown, flush=True)
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="resident memory is read from /proc")
 def test_products_of_ever_new_shapes_keep_no_memory() -> None:
     # Measured with torch 2.13, 600 shapes: 411 MiB untold, 282 with the first cache told, 353 with
     # the second, 0 with both.
-    growth, untold = _printed(_PRODUCTS)
+    growth, untold = map(int, _processes.printed(_products).split())
     if untold < 30:
         pytest.skip("bf16 products keep no kernels on this CPU: nothing to be proved")
     assert growth < 10

@@ -392,6 +392,8 @@ def _over_the_floor(cls: type) -> float:
     return over / targets
 
 
+# `nlpkit selftest` of a sound recipe, and of one that is not, has both in `make test`.
+@pytest.mark.slow
 def test_training_on_noise_stays_above_its_entropy() -> None:
     # 0.01: twice what chance moves the mean of some 8,000 losses by (deviation about 0.5 each).
     over = _over_the_floor(Objective)

@@ -187,7 +187,7 @@ def test_encoder_and_decoder_write_as_in_generate(runs: Runs, capsys, task: str)
     texts = [line[:30] for line in (runs.folder / "valid.txt").read_text("utf-8").splitlines()[:6]]
     if task == "seq2seq":
         objective = "{name: seq2seq, max_length: 40}"
-        saved = runs.tuned("t5", "written", "copy.{}.jsonl", objective, 30)
+        saved = runs.tuned("t5", "written", "copy.{}.jsonl", objective, 12)
     else:
         saved = runs.first("t5")
         texts = [text.replace(" a ", " <extra_id_0> ") for text in texts]

@@ -3,8 +3,6 @@
 import json
 import re
 import resource
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +22,7 @@ from nlpkit.plan import probe
 from nlpkit.runs import trial
 from nlpkit.train import memory
 from nlpkit.train.log import QUIET, Log
-from tests import _tiny
+from tests import _processes, _tiny
 from tests._tiny_tasks import CLASSES, start, task
 
 CPU = torch.device("cpu")
@@ -225,18 +223,20 @@ def test_available_memory_heeds_version_1_control_groups(tmp_path: Path) -> None
     assert memory.available(root) == 5000
 
 
+def _memory_of_a_tensor() -> None:
+    cpu = torch.device("cpu")
+    memory.forget_peak(cpu)
+    before, _ = memory.used(cpu)
+    block = torch.ones(64 * 2**20 // 4)
+    now, _ = memory.used(cpu)
+    del block
+    _, peak = memory.used(cpu)
+    print(now - before, peak - before, memory.limit(cpu) > before)
+
+
 def test_used_memory_rises_with_a_tensor_and_its_peak_stays() -> None:
     # In a process of its own: in this one the heap may hold 64 MiB that earlier tests freed.
-    code = (
-        "import torch; from nlpkit.train import memory; cpu = torch.device('cpu');"
-        "memory.forget_peak(cpu); before, _ = memory.used(cpu);"
-        "block = torch.ones(64 * 2**20 // 4); now, _ = memory.used(cpu); del block;"
-        "_, peak = memory.used(cpu);"
-        "print(now - before, peak - before, memory.limit(cpu) > before)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
+    done = _processes.printed(_memory_of_a_tensor).split()
     assert int(done[0]) >= 60 * MIB
     assert int(done[1]) >= 60 * MIB
     assert done[2] == "True"

@@ -243,7 +243,8 @@ def test_dependence_in_a_ring_is_told_from_an_order() -> None:
 def test_selftest_of_a_mask_that_forgets_documents_is_a_neighbour_leak(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with _bench(tmp_path, "attention.backend=reference") as bench:
+    with _bench(tmp_path) as bench:
+        _provable.by_reference(bench)
         assert of_objective.no_neighbour_leak(bench.subject)[0]
         assert of_objective.packed_is_alone(bench.subject)[0]
         monkeypatch.setattr(Request, "visible", lambda self, q, k: self.mask(q, k))

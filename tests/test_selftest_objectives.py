@@ -1,7 +1,8 @@
 """`nlpkit selftest` of the masked and paired objectives that come with nlpkit, sound and broken."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -128,6 +129,15 @@ class Guessed(sop.Objective):
         return made | {"sentence_order_label": rng.integers(2, size=1)}
 
 
+@pytest.fixture(scope="module")
+def shared_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Bench]]:
+    """Return what is proven of the objective of a name, made once: proofs change nothing of it."""
+    with ExitStack() as stack:
+        yield cache(
+            lambda name: stack.enter_context(_bench(tmp_path_factory.mktemp("bench"), name))
+        )
+
+
 @pytest.mark.parametrize(
     ("broken", "proof", "said"),
     [
@@ -142,9 +152,11 @@ class Guessed(sop.Objective):
         ),
     ],
 )
-def test_selftest_of_a_broken_objective_fails(tmp_path: Path, broken, proof, said: str) -> None:
-    with _bench(tmp_path, broken.__base__.__module__.rpartition(".")[2]) as bench:
-        _provable.use(bench, broken)
-        passed, figure = proof(bench.subject)
+def test_selftest_of_a_broken_objective_fails(
+    shared_bench: Callable[[str], Bench], broken, proof, said: str
+) -> None:
+    bench = shared_bench(broken.__base__.__module__.rpartition(".")[2])
+    _provable.use(bench, broken)
+    passed, figure = proof(bench.subject)
     assert not passed, figure
     assert said in figure

@@ -359,7 +359,7 @@ def test_selftest_of_a_mask_that_forgets_documents_is_found_by_every_head(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objectives: tuple[str, ...]
 ) -> None:
     with _provable.bench(tmp_path, *objectives) as bench:
-        bench.subject.model.backend = "reference"
+        _provable.by_reference(bench)
         assert of_objective.no_neighbour_leak(bench.subject)[0]
         assert of_objective.packed_is_alone(bench.subject)[0]
         monkeypatch.setattr(Request, "visible", lambda self, q, k: self.mask(q, k))

@@ -1,14 +1,15 @@
 """Threads sleep while they wait if other programs need the processors, and spin again after it."""
 
 import os
-import subprocess
 import sys
+import time
 
 import pytest
 import torch
 
 from nlpkit.train import spinning
 from nlpkit.train.spinning import Look, Watch
+from tests import _processes
 
 
 class _NoThreads:
@@ -88,29 +89,24 @@ def test_a_look_counts_the_time_of_this_process() -> None:
     assert after.busy >= before.busy
 
 
-_TEAMS = """
-import os, time, torch
-from nlpkit.train.spinning import Sleepers
-torch.set_num_threads(2)
-def number():
+def _threads() -> int:
     return len(os.listdir("/proc/self/task"))
-torch.zeros(2**18).add_(1)
-alone = number()
-team = Sleepers()
-beside = number()
-team.end()
-for _ in range(1000):
-    if number() == alone:
-        break
-    time.sleep(0.01)
-print(beside - alone, number() - alone)
-"""
+
+
+def _teams() -> None:
+    torch.set_num_threads(2)
+    torch.zeros(2**18).add_(1)
+    alone = _threads()
+    team = spinning.Sleepers()
+    beside = _threads()
+    team.end()
+    for _ in range(1000):
+        if _threads() == alone:
+            break
+        time.sleep(0.01)
+    print(beside - alone, _threads() - alone)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of Linux")
 def test_the_second_team_is_there_until_its_end() -> None:
-    environment = os.environ | {"OMP_NUM_THREADS": "2"}
-    done = subprocess.run(
-        [sys.executable, "-c", _TEAMS], capture_output=True, text=True, env=environment, check=False
-    )
-    assert done.stdout == "2 0\n", done.stderr
+    assert _processes.printed(_teams) == "2 0\n"
