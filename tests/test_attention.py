@@ -94,11 +94,18 @@ def test_attention_cpm_ant_spans_equal_separate_documents(backend):
     torch.testing.assert_close(together, apart, atol=1e-6, rtol=0)
 
 
+# To flex they are a mask or a bias like the others'.
+ALIKE = ("block_local", "fixed", "full", "group", "local_window", "relative_bias_causal")
+
+
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize(
     "pack", ["ragged", *(pytest.param(p, marks=pytest.mark.slow) for p in ("equal", "one token"))]
 )
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.slow] * (kind in ALIKE)) for kind in KINDS],
+)
 def test_attention_flex_on_cpu_forward_equals_reference(kind, pack):
     lengths = PACKS[pack]
     qkv, table, _ = inputs(sum(lengths))

@@ -74,7 +74,8 @@ def test_commands_of_the_page_run(
     for kind, text in BLOCKS:
         if kind == "yaml":
             name = re.findall(r"`(\w+\.yaml)`", PAGE.split(text)[0])[-1]
-            (lab / name).write_text(text, encoding="utf-8")
+            fewer = text.replace("steps: 20,", "steps: 6,")
+            (lab / name).write_text(fewer, encoding="utf-8")
         elif kind == "sh":
             commands += text.splitlines()
     assert sorted(path.name for path in lab.glob("*.yaml")) == [

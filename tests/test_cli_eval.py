@@ -58,7 +58,9 @@ def _run(folder: Path, task: str) -> Path:
     return folder / ("cpm_ant-run" if task == "text" else f"runs/{task}")
 
 
-@pytest.mark.parametrize("task", ["text", "nlg", "nlu", "classes"])
+@pytest.mark.parametrize(
+    "task", ["text", "nlg", pytest.param("nlu", marks=pytest.mark.slow), "classes"]
+)
 def test_eval_gives_the_figures_of_the_training_log_whatever_the_batch(
     server: Server, folder: Path, tmp_path: Path, task: str
 ) -> None:

@@ -173,7 +173,13 @@ def test_layers_light_modules_import_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("folder", CONFIGURED)
+@pytest.mark.parametrize(
+    "folder",
+    [
+        *CONFIGURED[:2],
+        *(pytest.param(folder, marks=pytest.mark.slow) for folder in CONFIGURED[2:]),
+    ],
+)
 def test_layers_each_light_part_alone_imports_nothing_heavy(folder: str) -> None:
     # As a recipe loads it: by the registry, with nothing imported before.
     program = (

@@ -36,7 +36,7 @@ def test_checkpoint_before_the_decay_is_kept(runs: Path) -> None:
     assert not files.find_corruption(files.checkpoint_path(runs / "short", 9))
 
 
-@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("stopped", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_run_from_the_stable_part_equals_the_longer_run(
     runs: Path, tmp_path: Path, stopped: bool
 ) -> None:

@@ -20,7 +20,7 @@ from nlpkit.data.words import word_starts
 from nlpkit.errors import FileError, UsageError
 from nlpkit.objectives import clm
 from nlpkit.tokenizers import bpe, cpm_ant, gpt1_bpe, unigram, wordpiece
-from tests._fakes import CharacterTokenizer
+from tests._fakes import AlignedCharacters, CharacterTokenizer, fork_workers
 from tests.test_tokenizers_training import made_up_texts
 
 PARTS = {
@@ -34,13 +34,6 @@ PARTS = {
 LETTERS = string.digits + string.ascii_letters + string.punctuation + " \t\n\r"
 ROOT = Path(__file__).parent.parent
 PROSE = "He came. “Why?” she said!  (No.)\nA list 3.5 wide… 他来了。“好！”她说……走吧"
-
-
-class AlignedCharacters(CharacterTokenizer):
-    """A token a character that knows where it stands."""
-
-    def encode_with_offsets(self, texts):
-        return [(self.encode(t), [(i, i + 1) for i in range(len(t))]) for t in texts]
 
 
 PLAIN = AlignedCharacters()
@@ -251,6 +244,7 @@ def test_store_marks_are_the_same_for_any_number_of_workers(
     tmp_path, here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokenize, "RANGE_BYTES", 1 << 12)
+    fork_workers(monkeypatch)
     rows = [{"text": f"{i}. " + "ab cd. ef床" * (i % 37)} for i in range(2000)]
     (here / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (here / "b.txt").write_text("one two.\nthree\n" * 700)

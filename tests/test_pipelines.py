@@ -182,12 +182,12 @@ def test_answers_end_where_those_of_generate_do(runs: Runs, capsys, family: str)
     assert config["eos_token_id"] == settings["eos_token_id"] == pipe.tokenizer.eos_token_id
 
 
-@pytest.mark.parametrize("task", ["span_corruption", "seq2seq"])
+@pytest.mark.parametrize("task", ["span_corruption", pytest.param("seq2seq", marks=slow)])
 def test_encoder_and_decoder_write_as_in_generate(runs: Runs, capsys, task: str) -> None:
     texts = [line[:30] for line in (runs.folder / "valid.txt").read_text("utf-8").splitlines()[:6]]
     if task == "seq2seq":
         objective = "{name: seq2seq, max_length: 40}"
-        saved = runs.tuned("t5", "written", "copy.{}.jsonl", objective, 12)
+        saved = runs.tuned("t5", "written", "copy.{}.jsonl", objective, 30)
     else:
         saved = runs.first("t5")
         texts = [text.replace(" a ", " <extra_id_0> ") for text in texts]

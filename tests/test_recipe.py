@@ -188,7 +188,7 @@ plain = st.recursive(
 
 
 @given(plain)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_yaml_written_is_read_back_equal(data):
     data = {"a": data}
     assert yaml.read(yaml.write(data), "x").data == data

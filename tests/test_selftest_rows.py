@@ -129,9 +129,10 @@ def test_selftest_of_a_target_in_sight_is_a_leak(bench: Bench, broken) -> None:
     assert "move with their own token" in figure
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "mask"),
-    [(Unshifted, None), pytest.param(seq2seq.Objective, _next_token, marks=pytest.mark.slow)],
+    [(Unshifted, None), (seq2seq.Objective, _next_token)],
 )
 def test_selftest_of_a_learned_leak_is_below_the_noise(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, broken, mask

@@ -4,7 +4,6 @@ import errno
 import gzip
 import json
 import math
-import multiprocessing
 import os
 import pickle
 import resource
@@ -19,13 +18,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nlpkit.data import _worker_pool, cache, store, tokenize
+from nlpkit.data import cache, store, tokenize
 from nlpkit.data.cache import cache_directory
 from nlpkit.data.corpus import Config, resolve
 from nlpkit.data.store import Callbacks, Corpus, build_corpus
 from nlpkit.data.token_store import TokenStore
 from nlpkit.errors import DataError, FileError, OutOfMemory
-from tests._fakes import BrokenTokenizer, CharacterTokenizer, DyingTokenizer
+from tests._fakes import BrokenTokenizer, CharacterTokenizer, DyingTokenizer, fork_workers
 
 ROOT = Path(__file__).parent.parent
 PLAIN = CharacterTokenizer()
@@ -49,15 +48,9 @@ def small_ranges(monkeypatch):
 
 @pytest.fixture
 def forked_workers(monkeypatch):
-    """Fork the workers from a process that has made their imports, a fourth of a second each.
-
-    The job goes to them as to those that are spawned, pickled. With spawned ones it is proven that
-    their number changes nothing, and what is said of a bug, a kill, a signal and a full disk.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["nlpkit.data.tokenize", "tests._fakes"])
-    ways = {"spawn": context}
-    monkeypatch.setattr(_worker_pool.multiprocessing, "get_context", ways.__getitem__)
+    """With spawned workers it is proven that their number changes nothing, and what is said of a
+    bug, a kill, a signal and a full disk."""
+    fork_workers(monkeypatch)
 
 
 def build(tmp_path, names, tokenizer=PLAIN, *, cache="cache", drop=False, **rest):
