@@ -9,6 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,23 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     path = _tiny.write(folder)
     _tiny.pretrain(path, folder / "run")
     return path, folder / "run"
+
+
+@pytest.fixture(scope="module")
+def stopped(whole, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, Path], None]:
+    """Put a copy of the run, stopped after so many looks at the flag, into a directory."""
+
+    @cache
+    def made(reads: int) -> Path:
+        run = tmp_path_factory.mktemp("stopped")
+        with pytest.raises(NlpkitError):
+            _tiny.pretrain(whole[0], run, stop=_tiny.StopAfter(reads))
+        return run
+
+    def copy(reads: int, place: Path) -> None:
+        shutil.copytree(made(reads), place, symlinks=True, dirs_exist_ok=True)
+
+    return copy
 
 
 def _tensors(checkpoint_path: Path) -> dict[str, torch.Tensor]:
@@ -181,10 +200,9 @@ def test_killed_worker_is_one_line_and_the_last_whole_step_is_saved(
     assert _same_bits(place, files.read_pointer(run, "latest"))
 
 
-def test_metrics_written_after_the_last_save_are_taken_back(whole, tmp_path: Path) -> None:
+def test_metrics_written_after_the_last_save_are_taken_back(whole, stopped, tmp_path: Path) -> None:
     path, run = whole
-    with pytest.raises(NlpkitError):
-        _tiny.pretrain(path, tmp_path, stop=_tiny.StopAfter(20))
+    stopped(20, tmp_path)
     with open(tmp_path / "metrics.jsonl", "a") as file:  # as kill -9 leaves it
         file.write('{"step": 11, "tokens": 1, "loss": 99.0}\n{"step": 12, "tok')
     _tiny.pretrain(path, tmp_path)
@@ -238,10 +256,11 @@ def test_held_out_loss_that_is_not_finite_is_no_finished_run(
     assert json.loads((run / "run.json").read_text())["finished"] is False
 
 
-def test_changed_recipe_is_refused_with_each_key_and_both_values(whole, tmp_path: Path) -> None:
+def test_changed_recipe_is_refused_with_each_key_and_both_values(
+    whole, stopped, tmp_path: Path
+) -> None:
     path, _ = whole
-    with pytest.raises(NlpkitError):
-        _tiny.pretrain(path, tmp_path, stop=_tiny.StopAfter(20))
+    stopped(20, tmp_path)
     with pytest.raises(UsageError) as error:
         _tiny.pretrain(path, tmp_path, "train.lr=0.5", "seed=7")
     assert "train.lr: 0.01 then, 0.5 now" in str(error.value)
@@ -328,10 +347,11 @@ def test_changed_tokenizer_of_a_run_is_named_and_can_be_restored(tmp_path: Path)
     _tiny.pretrain(path, tmp_path / "run")
 
 
-def test_damaged_newest_checkpoint_gives_way_to_the_one_before(whole, tmp_path: Path) -> None:
+def test_damaged_newest_checkpoint_gives_way_to_the_one_before(
+    whole, stopped, tmp_path: Path
+) -> None:
     path, run = whole
-    with pytest.raises(NlpkitError):
-        _tiny.pretrain(path, tmp_path, stop=_tiny.StopAfter(40))
+    stopped(40, tmp_path)
     newest, before = files.list_checkpoints(tmp_path)[:2]
     weights = newest.path / "model.safetensors"
     content = bytearray(weights.read_bytes())
@@ -345,10 +365,9 @@ def test_damaged_newest_checkpoint_gives_way_to_the_one_before(whole, tmp_path: 
     assert _same_bits(place, files.read_pointer(run, "latest"))
 
 
-def test_all_damaged_is_an_error_and_never_a_fresh_start(whole, tmp_path: Path) -> None:
+def test_all_damaged_is_an_error_and_never_a_fresh_start(whole, stopped, tmp_path: Path) -> None:
     path, _ = whole
-    with pytest.raises(NlpkitError):
-        _tiny.pretrain(path, tmp_path, stop=_tiny.StopAfter(40))
+    stopped(40, tmp_path)
     for found in files.list_checkpoints(tmp_path):
         (found.path / "optimizer.safetensors").unlink()
     with pytest.raises(NlpkitError, match="checkpoints are damaged"):
@@ -369,11 +388,10 @@ def _make_infinite(checkpoint: Path) -> None:
 
 
 def test_sealed_checkpoint_of_infinite_weights_gives_way_to_the_last_finite_one(
-    whole, tmp_path: Path, capsys
+    whole, stopped, tmp_path: Path, capsys
 ) -> None:
     path, run = whole
-    with pytest.raises(NlpkitError):
-        _tiny.pretrain(path, tmp_path, stop=_tiny.StopAfter(40))
+    stopped(40, tmp_path)
     newest, before = files.list_checkpoints(tmp_path)[:2]
     _make_infinite(newest.path)
     assert files.find_corruption(newest.path) is None
@@ -386,10 +404,11 @@ def test_sealed_checkpoint_of_infinite_weights_gives_way_to_the_last_finite_one(
     assert _same_bits(place, files.read_pointer(run, "latest"))
 
 
-def test_run_of_infinite_checkpoints_alone_is_an_error_that_says_so(whole, tmp_path: Path) -> None:
+def test_run_of_infinite_checkpoints_alone_is_an_error_that_says_so(
+    whole, stopped, tmp_path: Path
+) -> None:
     path, _ = whole
-    with pytest.raises(NlpkitError):
-        _tiny.pretrain(path, tmp_path, stop=_tiny.StopAfter(40))
+    stopped(40, tmp_path)
     saved = files.list_checkpoints(tmp_path)
     for found in saved:
         _make_infinite(found.path)
@@ -437,10 +456,11 @@ def test_old_finished_run_of_finite_weights_is_looked_at_once(whole, tmp_path: P
     assert json.loads(status.read_text("utf-8")) == new
 
 
-def test_checkpoint_without_a_manifest_is_put_aside_and_named(whole, tmp_path: Path) -> None:
+def test_checkpoint_without_a_manifest_is_put_aside_and_named(
+    whole, stopped, tmp_path: Path
+) -> None:
     path, run = whole
-    with pytest.raises(NlpkitError):
-        _tiny.pretrain(path, tmp_path, stop=_tiny.StopAfter(40))
+    stopped(40, tmp_path)
     newest, before = files.list_checkpoints(tmp_path)[:2]
     (newest.path / "manifest.json").unlink()
     content = (newest.path / "model.safetensors").read_bytes()
