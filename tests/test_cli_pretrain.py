@@ -295,6 +295,7 @@ def _is_run_of_two(result: subprocess.CompletedProcess[str], run: Path, one: Pat
         assert theirs["targets"] == ours["targets"]
 
 
+@pytest.mark.slow  # test_processes.py has a part of it
 def test_two_processes_give_the_losses_of_one(done, one: Path, tmp_path: Path) -> None:
     _is_run_of_two(launched(2, "pretrain", done[0], "--out", tmp_path, *_SETS), tmp_path, one)
 

@@ -168,6 +168,15 @@ def test_tuned_model_is_transformers_classifier(run: Path, family: str, name: st
         torch.testing.assert_close(_scores(opened, ids), expected, **CLOSE)
 
 
+# The others' layers have the names of BERT's; test_lora.py has every family.
+@pytest.mark.parametrize(
+    "family",
+    [
+        *("bert", "xlm", "xlnet"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("albert", "roberta")),
+    ],
+    indirect=True,
+)
 def test_adapters_open_in_peft_and_here_and_merge(run: Path, family: str, tmp_path: Path) -> None:
     saved = _tuned(run, "classification", "lora.rank=4")
     settings = json.loads((saved / "adapter_config.json").read_text())
@@ -193,6 +202,14 @@ def test_adapters_open_in_peft_and_here_and_merge(run: Path, family: str, tmp_pa
                 torch.testing.assert_close(model(ids[None], **types).logits, ours, **CLOSE)
 
 
+@pytest.mark.parametrize(
+    "family",
+    [
+        *("bert", "albert"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("roberta", "xlm", "xlnet")),
+    ],
+    indirect=True,
+)
 def test_loss_of_several_terms_is_not_compared_with_an_entropy(
     family: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -142,7 +142,13 @@ def test_checkpoint_moved_away_and_linked_is_not_pruned_through_the_link(
     assert files.find_corruption(kept) is None
 
 
-@pytest.mark.parametrize("tokenizer", ["", "tokenizer: {kind: cpm_ant, vocab_size: 210}"])
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        pytest.param("", marks=pytest.mark.slow),
+        "tokenizer: {kind: cpm_ant, vocab_size: 210}",
+    ],
+)
 def test_resume_of_a_named_checkpoint_needs_no_init_from(
     server, base: Path, tmp_path: Path, tokenizer: str
 ) -> None:

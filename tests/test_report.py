@@ -354,7 +354,7 @@ def test_command_prints_the_file_and_imports_no_torch(run: Path, tmp_path: Path)
     assert page.table("Facts")[0][1:] == [str(run), f"{run} (2)"]
 
 
-@pytest.mark.parametrize("ending", ["html", "svg", "png"])
+@pytest.mark.parametrize("ending", ["html", "svg", pytest.param("png", marks=pytest.mark.slow)])
 def test_same_runs_give_the_same_bytes(runs: dict[str, Path], tmp_path: Path, ending: str) -> None:
     files = [report.write([*runs.values()], tmp_path / f"{n}.{ending}") for n in range(2)]
     first, second = (file.read_bytes() for file in files)
