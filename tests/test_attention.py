@@ -277,7 +277,7 @@ def test_attention_repeated_run_is_bitwise_the_same(backend):
 # --- dropout ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["reference", "sdpa"])
+@pytest.mark.parametrize("backend", [pytest.param("reference", marks=pytest.mark.slow), "sdpa"])
 def test_attention_dropout_has_the_expectation_of_none_and_follows_the_seed(backend):
     lengths = [6, 9]
     (q, k, v), table, _ = inputs(15)

@@ -251,7 +251,11 @@ def test_sparse_computes_for_queries_that_are_some_of_the_tokens() -> None:
         torch.testing.assert_close(attend(q, *qkv[1:]), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("choice", [CHOICES[5], CHOICES[7], SPLIT[0]], ids=_name)
+@pytest.mark.parametrize(
+    "choice",
+    [CHOICES[5], *(pytest.param(c, marks=pytest.mark.slow) for c in (CHOICES[7], SPLIT[0]))],
+    ids=_name,
+)
 def test_sparse_dropout_has_the_expectation_of_none_and_follows_the_seed(choice) -> None:
     qkv, grad = _inputs(15)
     layout = Layout.of([6, 9])

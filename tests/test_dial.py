@@ -52,7 +52,7 @@ def _family(name: str, vocab_size: int = 2000, **given: object) -> sizes.Family:
 
 
 @pytest.mark.parametrize("name", registry.names("models"))
-@pytest.mark.parametrize("size", [3_000_000, 110_000_000])
+@pytest.mark.parametrize("size", [pytest.param(3_000_000, marks=pytest.mark.slow), 110_000_000])
 def test_every_family_has_the_parameters_that_are_asked_for(name, size):
     settings = sizes.of_size(_family(name), size)
     config = families.load(name).Config(**settings)

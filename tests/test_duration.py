@@ -184,7 +184,7 @@ def test_run_of_epochs_is_that_of_as_many_steps(task: Path, whole: Path, tmp_pat
     assert _tiny.metrics(tmp_path) == _tiny.metrics(whole)
 
 
-@pytest.mark.parametrize("reads", [[8], [15, 9]])
+@pytest.mark.parametrize("reads", [pytest.param([8], marks=pytest.mark.slow), [15, 9]])
 def test_stopped_run_of_epochs_goes_on_bit_for_bit(
     task: Path, whole: Path, tmp_path: Path, reads: list[int]
 ) -> None:

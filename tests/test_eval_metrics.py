@@ -113,6 +113,7 @@ def test_task_is_judged_by_eval_metrics_in_training_and_by_eval(
     assert 'eval.metrics.1: "accuracy" then, not set now' in more.stderr
 
 
+@pytest.mark.slow
 def test_seeds_are_summarised_by_eval_metrics(server: Server, folder: Path, tmp_path: Path) -> None:
     arguments = ("finetune", folder / "classes.yaml", "--seeds", "2", "--out", tmp_path, *_MCC)
     figures = json.loads(done(server.run(*arguments, "--json")).stdout)["figures"]

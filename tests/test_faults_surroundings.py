@@ -132,17 +132,25 @@ def test_surroundings_terminal_is_closed_saves_and_goes_on(
     assert files.find_corruption(files.checkpoint_path(tmp_path, last)) is None
 
 
+@pytest.mark.parametrize("own", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_surroundings_bare_environment_and_odd_names_are_no_hindrance(
-    recipe: Path, tmp_path: Path
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
 ) -> None:
     run = tmp_path / "with space 和中文 'é'"
     # no home, an ASCII locale, no cache anywhere: the run directory's own takes its place
-    result = subprocess.run(
-        [sys.executable, "-m", "nlpkit", "pretrain", recipe, "--out", run, *_SETS],
-        capture_output=True, text=True, encoding="utf-8", check=False, stdin=subprocess.DEVNULL,
-        env={"LC_ALL": "C", "LANG": "C", "HOME": "/proc/nowhere", "OMP_NUM_THREADS": "1"},
-        cwd=Path(__file__).parents[1],
-    )  # fmt: skip
+    for name in os.environ:
+        if not name.startswith("NLPKIT_TESTS"):
+            monkeypatch.delenv(name)
+    words = ("pretrain", recipe, "--out", run, *_SETS)
+    bare = {"LC_ALL": "C", "LANG": "C", "HOME": "/proc/nowhere", "OMP_NUM_THREADS": "1"}
+    if own:
+        result = subprocess.run(
+            [sys.executable, "-m", "nlpkit", *words],
+            capture_output=True, text=True, encoding="utf-8", check=False, env=bare,
+            stdin=subprocess.DEVNULL, cwd=Path(__file__).parents[1],
+        )  # fmt: skip
+    else:
+        result = _processes.command(*words, env=bare)
     assert result.returncode == 0, result.stderr
     assert result.stdout == f"{run}/{_STEP}\n"
     assert "no cache in /proc/nowhere/.cache/nlpkit" in result.stderr

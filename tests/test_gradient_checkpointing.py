@@ -115,7 +115,7 @@ def test_step_of_every_recipe_is_the_plain_one(tmp_path: Path, name: str) -> Non
 
 
 BPE = "tokenizer={kind: bpe, vocab_size: 300}"
-RUN = ("model.dropout=0.1", "train.tokens_per_batch=256", "train.precision=bf16")
+RUN = ("model.dropout=0.1", "train.steps=8", "train.precision=bf16")
 TINY = {  # of the layers: what a run does with them
     "average_bf16": (*RUN, "train.average=ema"),
     "sparse": (

@@ -207,6 +207,7 @@ def test_held_out_loss_of_each_member_is_reported_and_evaluated_again(
     assert told["losses"] == pytest.approx(held_out["losses"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_losses_of_one(tmp_path: Path) -> None:
     path = _tiny.write(tmp_path, text=TWO_HEADS)
     # One batch of a few sequences a process: some have no example of a member. Dropout depends on

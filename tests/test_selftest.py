@@ -155,6 +155,8 @@ def test_selftest_of_a_sound_recipe_proves_everything_and_leaves_nothing(
     room.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(room))
     monkeypatch.chdir(room)
+    monkeypatch.setattr(of_objective, "SHORT", _provable.FEW)
+    monkeypatch.setattr(of_objective, "NOISE_STEPS", 200)
     # A small vocabulary: the unknown tokens are warned of once, however many runs are made.
     assert _run_selftest(tmp_path, "--set", "tokenizer.vocab_size=40") == 0
     out, err = capsys.readouterr()
