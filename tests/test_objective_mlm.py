@@ -23,9 +23,12 @@ from tests._masked import MODEL, bound, bound_of, examples, plain, tokenizer
 from tests.parts import encoder
 
 
+@pytest.mark.parametrize("tokens", [30_000, pytest.param(100_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("size", "rate"), [(3, 0.15), (62, 0.15), (62, 0.4), (500, 0.4)])
-def test_share_of_targets_is_the_rate_for_pieces_of_any_length(size: int, rate: float) -> None:
-    count = -(-100_000 // max(size, 15))
+def test_share_of_targets_is_the_rate_for_pieces_of_any_length(
+    size: int, rate: float, tokens: int
+) -> None:
+    count = -(-tokens // max(size, 15))
     made = examples(bound("mlm", rate=rate), count, size)
     targets = sum(int((example["labels"] != IGNORE).sum()) for example in made)
     # The numbers of targets of an example differ by at most 1, so binomial bounds are wide.

@@ -100,6 +100,9 @@ def test_text_in_is_the_same_text_out_as_in_transformers(run: Path, family: str)
     assert written.outputs[0].text == decode(right)
 
 
+@pytest.mark.parametrize(
+    "family", ["transformer", pytest.param("t5", marks=pytest.mark.slow)], indirect=True
+)
 def test_tuned_with_adapters_is_evaluated_and_opens_in_peft(run: Path, family: str) -> None:
     tuned = _tiny.pretrain(run / "tuned.yaml", run / "lora", "lora={rank: 2}")
     assert (tuned / "adapter_model.safetensors").is_file()

@@ -186,7 +186,10 @@ def test_gpt1_keeps_its_class_where_transformers_has_none_for_the_task(tuned, ta
         torch.testing.assert_close(ours, theirs(ids[None]).logits[0], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("family", "task"), [("bert", "tagging"), ("gpt", "question_answering")])
+@pytest.mark.parametrize(
+    ("family", "task"),
+    [("bert", "tagging"), pytest.param("gpt", "question_answering", marks=pytest.mark.slow)],
+)
 def test_run_stopped_and_resumed_is_the_same_bit_for_bit(
     tuned, starts, tmp_path, family: str, task: str
 ) -> None:
