@@ -46,15 +46,14 @@ def _seed() -> None:
 
 # The files that take longest, which begin first: the workers are to end together.
 LONGEST = (
-    *("cli_finetune", "selftest", "train", "faults_surroundings", "selftest_provable", "fake_gpu"),
-    *("attention", "store", "faults_save", "memory", "budget_runs", "grid"),
-    *("bench_steps", "bench_gpu", "optimizers_runs", "readme", "faults_kill", "cli_pretrain"),
-    "cli_generate",
-    *("cli_eval", "generate", "report", "score_bleu", "score_bleu_fuzz", "faults_native"),
-    *("objective_cpm_ant", "plan", "faults_signals", "best_evaluation", "bert_page"),
-    *("faults_evaluation", "mixture", "lora", "recipe", "dotted", "tokenizers_training"),
-    *("completion", "tokenizers", "selftest_mixture", "cli", "eval_metrics", "checkpoint_names"),
-    *("pipelines", "model_card"),
+    *("selftest", "train", "cli_finetune", "fake_gpu", "readme", "attention", "cli_pretrain"),
+    *("grid", "store", "lora", "cli_eval", "encoder_runs", "report", "faults_native"),
+    *("budget_runs", "selftest_provable", "selftest_objectives", "optimizers_runs", "pipelines"),
+    *("recipe", "objective_rtd", "faults_save", "dotted", "faults_evaluation", "generate"),
+    *("budget", "faults_kill", "cli", "plan", "score_bleu_fuzz", "eval_metrics", "two_tokenizers"),
+    *("layers", "tasks_gpt_runs", "objective_cpm_ant", "faults_surroundings", "cli_score"),
+    *("coming_from", "tasks_spans_runs", "faults_signals", "model_gpt", "trackers"),
+    *("selftest_rows", "parts_attention", "completion"),
 )
 
 

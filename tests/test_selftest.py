@@ -362,7 +362,9 @@ def test_selftest_of_a_checkpoint_without_position_in_the_data_is_found(
     assert figure == "metrics differ from step 3 on"
 
 
-@pytest.mark.parametrize("sets", [("data.valid=[]",), ("model.dropout=0.0",)])
+@pytest.mark.parametrize(
+    "sets", [("data.valid=[]",), pytest.param(("model.dropout=0.0",), marks=pytest.mark.slow)]
+)
 def test_selftest_of_a_run_without_held_out_text_or_dropout_holds(
     tmp_path: Path, sets: tuple[str, ...]
 ) -> None:

@@ -42,7 +42,10 @@ def _bench(folder: Path, *names: str, tokens: int = _provable.FEW) -> Iterator[B
 
 @pytest.mark.parametrize(
     "names",
-    [("mlm",), ("nsp", "wwm"), ("sop", "span")],
+    [
+        pytest.param(("mlm",), marks=pytest.mark.slow),  # the others mask as it does
+        *(("nsp", "wwm"), ("sop", "span")),
+    ],
     ids=["mlm", "nsp+wwm", "sop+span"],
 )
 def test_selftest_of_examples_holds(tmp_path: Path, names: tuple[str, ...]) -> None:
