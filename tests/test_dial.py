@@ -318,3 +318,15 @@ def test_another_size_is_another_run(tmp_path):
         now = directory.as_begun(recipe.load(str(path), [*sets, other]))
         with pytest.raises(Exception, match=rf"{other.split('=')[0]}: .* then, .* now"):
             directory.changed(now, False)
+
+
+def test_own_value_that_is_taken_away_is_a_change(tmp_path):
+    path = _tiny.write(tmp_path, documents=40)
+    sets = [*TINY, "train.steps=1", f"out={tmp_path / 'run'}"]
+    _tiny.pretrain(path, tmp_path / "run", *sets, "train.lr=0.5")
+    directory = RunDirectory(tmp_path / "run")
+    now = directory.as_begun(recipe.load(str(path), sets))
+    with pytest.raises(Exception, match=r"train.lr: 0.5 then, .* now"):
+        directory.changed(now, False)
+    directory.set_status(decided_by_size=None)  # a run of before: it keeps its rate
+    assert directory.changed(directory.as_begun(recipe.load(str(path), sets)), False) == []

@@ -18,9 +18,10 @@ from nlpkit import recipe
 from nlpkit.checkpoints import files
 from nlpkit.disk import name_path_in_errors, sync, write_json
 from nlpkit.errors import FileError, TryAgain, UsageError
-from nlpkit.recipe.earlier import as_begun
+from nlpkit.recipe.earlier import as_begun, decided
 
 RECIPE, STATUS, METRICS, LOCK = "recipe.yaml", "run.json", "metrics.jsonl", "lock"
+_DECIDED = "decided_by_size"  # in run.json
 
 
 def process_rank() -> int:
@@ -119,7 +120,9 @@ class RunDirectory:
         path = self.path / RECIPE
         if not path.exists() or not files.list_checkpoints(self.path):
             return resolved
-        return as_begun(resolved, recipe.load(str(path)))
+        names = self.status().get(_DECIDED)
+        names = names if isinstance(names, list) else None
+        return as_begun(resolved, recipe.load(str(path)), names)
 
     def accept(self, resolved: recipe.Resolved, allow_change: bool) -> list[str]:
         """Return what `changed` does, and take over changes that are allowed: write the recipe."""
@@ -178,13 +181,15 @@ class RunDirectory:
         return f"; from before its decay: --resume {stable} --out another directory"
 
     def write_recipe(self, resolved: recipe.Resolved) -> None:
-        """Write `recipe.yaml` with all settings, including defaults."""
+        """Write `recipe.yaml` with all settings, including defaults; note what a size decided."""
         path = self.path / RECIPE
         with name_path_in_errors(path):
             draft = path.with_name(f".{RECIPE}")
             draft.write_text(resolved.to_yaml(), encoding="utf-8")
             sync(draft)
             draft.replace(path)
+        if (names := decided(resolved)) or _DECIDED in self.status():
+            self.set_status(**{_DECIDED: names})
 
     def finished(self) -> Path | None:
         """Return the final checkpoint of a finished run, or None."""

@@ -1,6 +1,6 @@
 """Keeps a run as it was begun: before a setting existed, or with another rule of `model.size`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,14 +8,21 @@ from nlpkit.recipe import DECIDED, DEFAULT, Recipe, Resolved, dial
 from nlpkit.recipe.places import dotted
 
 
-def as_begun(resolved: Resolved, recorded: Resolved) -> Resolved:
+def decided(resolved: Resolved) -> list[str]:
+    """Return the settings that `model.size` or `model.depth` decides, in dotted form."""
+    return sorted(key for key, origin in resolved.origin.items() if origin.startswith(DECIDED))
+
+
+def as_begun(
+    resolved: Resolved, recorded: Resolved, decided: Collection[str] | None = None
+) -> Resolved:
     """Return `resolved` with the `EARLIER` values of settings that are newer than a run.
 
     `recorded` is the recipe in the run's directory. It has all settings that existed when the run
     was started. A value that the user sets is not changed. What `model.size` decides is what it was
-    then, if the size is the same.
+    then, if the size is the same and decided it then, too: `decided`; None in runs of before.
     """
-    resolved = _as_decided(resolved, recorded)
+    resolved = _as_decided(resolved, recorded, decided)
     both = resolved, recorded
     objectives = []
     for number, section in enumerate(resolved.recipe.objective):
@@ -26,15 +33,20 @@ def as_begun(resolved: Resolved, recorded: Resolved) -> Resolved:
     return replace(resolved, recipe=begun)
 
 
-def _as_decided(resolved: Resolved, recorded: Resolved) -> Resolved:
+def _as_decided(
+    resolved: Resolved, recorded: Resolved, decided: Collection[str] | None
+) -> Resolved:
     """Return `resolved` with what `model.size` or `model.depth` decided when a run was started."""
     now, then = resolved.dump(), recorded.dump()
     name = dial.dial_of(now["model"])
     if name is None or now["model"][name] != (then["model"] or {}).get(name):
         return resolved
     for group in dial.GROUPS:
-        origins = [resolved.origin.get(dotted(path), DEFAULT) for path in group]
-        if all(each == DEFAULT or each.startswith(DECIDED) for each in origins):
+        origins = {name: resolved.origin.get(name, DEFAULT) for name in map(dotted, group)}
+        by_user = decided is not None and not {*origins} & {*decided}
+        if not by_user and all(
+            each == DEFAULT or each.startswith(DECIDED) for each in origins.values()
+        ):
             for section, setting in group:
                 if setting in then[section]:
                     now[section][setting] = then[section][setting]
