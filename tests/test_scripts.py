@@ -1,6 +1,7 @@
 """docs/scripts: real launches on this node, also two nodes of them, and what Slurm is asked for."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -174,7 +175,8 @@ def test_slurm_job_of_two_nodes_goes_back_and_goes_on(
         assert code == 0, said
         if "nlpkit: done" in said:
             break
-        assert "exit code 75; back into the queue" in said
+        # The launcher of the node that is the first to end stops the others by SIGTERM.
+        assert re.search(r"exit code (75|143); back into the queue", said), said
         assert "requeue" in asked
     assert "nlpkit: done" in said
     _same(one, run)
