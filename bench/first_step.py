@@ -62,6 +62,8 @@ def main() -> None:
     parser.add_argument("recipes", nargs="*", default=["cpm_ant", "gpt1", "bert", "t5"])
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error("--rounds: at least 1")
     found: dict[str, list[list[list[float]]]] = {recipe: [] for recipe in options.recipes}
     with tempfile.TemporaryDirectory() as folder:
         for recipe in found:

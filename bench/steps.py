@@ -119,7 +119,10 @@ def _arguments() -> argparse.Namespace:
     add("--rows", nargs="+", metavar="FILE", help="rows of text and label")
     add("--rows-zh", nargs="+", metavar="FILE", help="rows of input and target, for CPM-Ant")
     add("--json", type=Path, metavar="FILE", help="the figures, after each workload and type")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if min(given.rounds, given.paper_rounds, given.updates, given.threads) < 1:
+        parser.error("--rounds, --paper-rounds, --updates and --threads: at least 1")
+    return given
 
 
 if __name__ == "__main__":
