@@ -170,6 +170,12 @@ def test_image_processor_of_transformers_makes_the_same_pixels(
     assert again == objective.config  # so that a run that goes on has the same task
 
 
+def test_processor_with_a_step_that_is_not_done_here_is_refused() -> None:
+    Objective.with_preprocessor(Config(), {"do_center_crop": False, "do_resize": True})
+    with pytest.raises(ValueError, match=r"^do_center_crop: nlpkit does not do this"):
+        Objective.with_preprocessor(Config(), {"do_center_crop": True, "do_resize": True})
+
+
 def test_processor_without_rescaling_and_normalizing_is_understood() -> None:
     written = {"do_rescale": False, "do_normalize": False, "image_mean": [0.9], "resample": 3}
     found = Objective.with_preprocessor(Config(mean=0.3), {**written, "image_std": None})

@@ -19,7 +19,7 @@ from transformers import ViTConfig, ViTForImageClassification
 
 from nlpkit import recipe, selftest
 from nlpkit.data.store import Callbacks
-from nlpkit.errors import RecipeError, UsageError
+from nlpkit.errors import NlpkitError, RecipeError, UsageError
 from nlpkit.evaluate import confusion, held_out
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
@@ -156,6 +156,13 @@ def test_classifier_of_transformers_is_evaluated_with_its_own_processor(tmp_path
     written = json.loads((place / "preprocessor_config.json").read_text())
     found = [written[n] for n in ("rescale_factor", "image_mean", "image_std")]
     assert found == [0.02, [0.0], [0.25]]
+    named = tmp_path / "theirs/preprocessor_config.json"
+    named.write_text(json.dumps(processor | {"do_center_crop": True}))
+    said = f"{named}: do_center_crop: nlpkit does not do this"
+    with pytest.raises(NlpkitError, match=said):
+        _tiny.pretrain(path, tmp_path / "other", start, "train.steps=1")
+    with pytest.raises(NlpkitError, match="do_center_crop: nlpkit does not do this"):
+        open_checkpoint(tmp_path / "theirs", device="cpu")
 
 
 def test_confusion_table_equals_scikit_learn(run: Path) -> None:

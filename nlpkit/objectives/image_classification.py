@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from nlpkit.data.pack import Batch
 
+# What a `preprocessor_config.json` may ask for.
+_STEPS = ("do_convert_rgb", "do_resize", "do_rescale", "do_normalize")
 # In the order of their numbers in pillow and in `preprocessor_config.json`.
 Resample = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
 _RESAMPLE: tuple[Resample, ...] = get_args(Resample)
@@ -126,8 +128,17 @@ class Objective(Task):
 
     @classmethod
     def with_preprocessor(cls, config: Config, settings: Mapping[str, Any]) -> Config:
-        """Return `config` with what it does not set from a `preprocessor_config.json`."""
+        """Return `config` with what it does not set from a `preprocessor_config.json`.
+
+        Raises:
+            ValueError: the file has a step that is unknown here, such as `do_center_crop`.
+        """
         settings = {name: value for name, value in settings.items() if value is not None}
+        asked = [name for name, value in settings.items() if name.startswith("do_") and value]
+        if unknown := sorted({*asked} - {*_STEPS}):
+            raise ValueError(
+                f"{unknown[0]}: nlpkit does not do this to images; do it before, and set false"
+            )
         normalized = settings.get("do_normalize", True)
         given = {
             "scale": settings.get("rescale_factor", 1 / 255)

@@ -174,7 +174,10 @@ def bind_objective(
     settings = first.config
     if issubclass(objective_class, Preprocessed):
         found = preprocessor.read(part.source) if part.source else {}
-        settings = objective_class.with_preprocessor(settings, found)
+        try:
+            settings = objective_class.with_preprocessor(settings, found)
+        except ValueError as error:
+            raise UsageError(f"{part.source}/{preprocessor.FILE}: {error}") from error
     if issubclass(objective_class, Task):
         columns = objective_class.named_columns(settings)
         rows = read_rows(inputs, resolved.recipe.data, columns, corpus.Counts(), which)
