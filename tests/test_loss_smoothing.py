@@ -183,7 +183,7 @@ def _without_bias_and_smoothing(
         (torch.bfloat16, torch.bfloat16),
     ],
 )
-def test_loss_without_bias_and_smoothing_is_bit_for_bit_what_it_was(
+def test_loss_without_bias_and_smoothing_is_what_it_was_but_for_rounding(
     hidden_type: torch.dtype, weight_type: torch.dtype, weighted: bool
 ) -> None:
     hidden = torch.randn(M, C).to(hidden_type).requires_grad_()
@@ -196,4 +196,5 @@ def test_loss_without_bias_and_smoothing_is_bit_for_bit_what_it_was(
         expected = _without_bias_and_smoothing(hidden, weight, targets, weights)
     for ours, before in zip(found, expected, strict=True):
         assert ours.dtype == before.dtype
-        assert torch.equal(ours, before)
+        limit = 1e-6 if hidden_type == torch.float32 or ours.ndim < 2 else 2**-8
+        assert (ours - before).norm() <= limit * before.norm()

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-CHUNK = 512  # targets per chunk; logits: 512 x 30,000 x 4 bytes = 60 MB
+# Targets per chunk. Logits of 512 x 8,192 x 4 bytes are 16 MB, which caches hold; the gradient of a
+# table is added once a chunk, so that smaller chunks cost more.
+CHUNK, CHUNK_OF_LARGE, LARGE = 512, 256, 1 << 14
 
 
 def _wide(tensor: Tensor) -> torch.dtype:
@@ -39,18 +41,21 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight_grad = torch.zeros_like(weight, dtype=_wide(weight)) if of_weight else None
         bias_grad = torch.zeros_like(bias, dtype=wide) if of_bias and bias is not None else None
         compute = weight.to(hidden.dtype)
-        for start in range(0, len(targets), CHUNK):
-            rows = slice(start, start + CHUNK)
+        size = CHUNK_OF_LARGE if len(weight) > LARGE else CHUNK
+        for start in range(0, len(targets), size):
+            rows = slice(start, start + size)
             logits = (hidden[rows] @ compute.T).to(wide)  # (M', V)
             if bias is not None:
                 logits += bias
             chosen = targets[rows, None]
-            normalizer = logits.logsumexp(1, keepdim=True)
+            # The largest probability is 1 / sum of exp(logit - largest): one pass of exp for all.
+            likely = logits.softmax(1)
+            normalizer = logits.amax(1, True) - likely.amax(1, True).log_()
             normalizers[rows] = normalizer.squeeze(1)
             token_losses[rows] = _losses(logits, normalizer, chosen, label_smoothing).squeeze(1)
             if not (of_hidden or of_weight or of_bias):
                 continue
-            grad = _logits_grad(logits, normalizer, chosen, label_smoothing, z_loss)
+            grad = _logits_grad(likely, normalizer, chosen, label_smoothing, z_loss)
             if loss_weights is not None:
                 grad *= loss_weights[rows, None]
             if bias_grad is not None:
@@ -93,19 +98,18 @@ def _losses(logits: Tensor, normalizer: Tensor, chosen: Tensor, smoothing: float
 
 
 def _logits_grad(
-    logits: Tensor, normalizer: Tensor, chosen: Tensor, smoothing: float, z_loss: float
+    likely: Tensor, normalizer: Tensor, chosen: Tensor, smoothing: float, z_loss: float
 ) -> Tensor:
     """Return (1 + 2 * z * normalizer) * p - (1 - e) * one_hot - e / V (M', V).
 
-    It overwrites the logits.
+    It overwrites the probabilities p.
     """
-    grad = logits.sub_(normalizer).exp_()
     if z_loss:
-        grad *= 1 + 2 * z_loss * normalizer
-    grad.scatter_add_(1, chosen, torch.full_like(normalizer, smoothing - 1))
+        likely *= 1 + 2 * z_loss * normalizer
+    likely.scatter_add_(1, chosen, torch.full_like(normalizer, smoothing - 1))
     if smoothing:
-        grad -= smoothing / logits.shape[1]
-    return grad
+        likely -= smoothing / likely.shape[1]
+    return likely
 
 
 def linear_cross_entropy(
