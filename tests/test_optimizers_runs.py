@@ -20,7 +20,9 @@ from nlpkit.errors import FileError, NlpkitError, UsageError
 from nlpkit.evaluate import held_out
 from nlpkit.plan import probe
 from nlpkit.runs import checks
+from nlpkit.train import machine
 from nlpkit.train.log import NORMAL, QUIET, Log
+from nlpkit.train.split_muon import SplitMuon
 from tests import _tiny, _tiny_tasks
 from tests._processes import FSDP, SHARDED, launched
 
@@ -53,6 +55,24 @@ KEPT = {
     "{name: lion}": {"exp_avg"},
     OUTSIDE: {"prev", "step_size", "step"},
 }
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_muon_computes_in_the_type_that_the_run_has_chosen(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    monkeypatch.setattr(machine, "choose_precision", lambda *_: (precision, "said by the test"))
+    types = set()
+    orthogonalized = SplitMuon._orthogonalized
+
+    def noted(self: SplitMuon, *arguments: Any) -> Tensor:
+        types.add(self.dtype)
+        return orthogonalized(self, *arguments)
+
+    monkeypatch.setattr(SplitMuon, "_orthogonalized", noted)
+    short = ("train.steps=1", "train.warmup_steps=0", "train.schedule=constant")
+    _tiny.pretrain(tiny, tmp_path, MUON, "train.precision=auto", *short)
+    assert types == {torch.float32 if precision == "fp32" else torch.bfloat16}
 
 
 # Of Muon the next test proves it, too; momentum is what SGD has to keep.

@@ -242,7 +242,10 @@ def prepare(
     with accelerator.main_process_first():  # the other ranks read the text from the cache
         data = build.build_data(resolved, part, directory.path, callbacks)
     fitted = fit_memory.of_run(resolved, directory, accelerator, part, data, resumed, log.info)
-    training_settings = planned.plan(resolved, fitted, part, data, accelerator.device).settings
+    precision = "bf16" if accelerator.mixed_precision == "bf16" else "fp32"
+    training_settings = planned.plan(
+        resolved, fitted, part, data, accelerator.device
+    ).settings.model_copy(update={"precision": precision})
     torch.manual_seed(resolved.recipe.seed)
     model = build.build_model(part, data.vocab_size, resolved.recipe.attention.backend)
     recompute.apply(model, training_settings)

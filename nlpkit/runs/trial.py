@@ -36,7 +36,7 @@ class Trial:
 
     def __init__(self, plan: Planned, precision: str):
         self.plan, self.device = plan, plan.device
-        self.settings = plan.settings
+        self.settings = plan.settings.model_copy(update={"precision": precision})
         torch.manual_seed(plan.resolved.recipe.seed)
         backend = plan.resolved.recipe.attention.backend
         vocab_size = plan.data.vocab_size

@@ -1,39 +1,32 @@
 """torch.optim.Muon for parameters that hold several matrices, or a matrix of more dimensions.
 
 Queries, keys and values in one layer, or the gates of a recurrent cell, are matrices of their own:
-together they would be orthogonalized against one another. The update of each is torch's.
+together they would be orthogonalized against one another. The update of each is torch's, bit for
+bit in bfloat16. torch knows no other type, in which a CPU without units for it takes 25 times as
+long as in float32, and a step of the shipped recipes 7 seconds.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim._muon import muon
 
 from nlpkit.train import shards
 from nlpkit.train.optimizers.contract import Group, param_groups
-
-_SETTINGS = (
-    "lr",
-    "weight_decay",
-    "momentum",
-    "nesterov",
-    "ns_coefficients",
-    "ns_steps",
-    "eps",
-    "adjust_lr_fn",
-)
 
 
 class SplitMuon(torch.optim.Muon):
     """Muon on the matrices of each group, one below the other in its parameters.
 
-    `settings` are torch's. The state of a parameter is one tensor of its shape. Shards of FSDP are
-    put together for the step, one parameter after the other: it needs whole matrices.
+    `settings` are torch's, `dtype` is the type of the Newton-Schulz iterations. The state of a
+    parameter is one tensor of its shape. Shards of FSDP are put together for the step, one
+    parameter after the other: it needs whole matrices.
     """
 
-    def __init__(self, groups: Sequence[Group], **settings: Any):
+    def __init__(self, groups: Sequence[Group], dtype: torch.dtype, **settings: Any):
+        self.dtype = dtype
         given = [
             torch_group | {"matrices": group.matrices}
             for torch_group, group in zip(param_groups(groups), groups, strict=True)
@@ -52,7 +45,6 @@ class SplitMuon(torch.optim.Muon):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            settings = {name: group[name] for name in _SETTINGS}
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
@@ -62,11 +54,43 @@ class SplitMuon(torch.optim.Muon):
                 momentum = state["momentum_buffer"]
                 whole = [shards.whole(tensor) for tensor in (parameter, parameter.grad, momentum)]
                 split = [_matrices(tensor, group["matrices"]) for tensor in whole]
-                muon(*split, **settings, has_complex=False)
+                for matrix, grad, kept in zip(*split, strict=True):
+                    self._update(group, matrix, grad, kept)
                 if shards.is_sharded(parameter):
                     shards.fill(parameter, whole[0])
                     shards.fill(momentum, whole[2])
         return loss
+
+    def _update(
+        self, group: dict[str, Any], matrix: Tensor, grad: Tensor, momentum: Tensor
+    ) -> None:
+        """Take the step of one matrix."""
+        lr, keep = group["lr"], group["momentum"]
+        momentum.lerp_(grad, 1 - keep)
+        update = grad.lerp(momentum, keep) if group["nesterov"] else momentum
+        update = self._orthogonalized(update, group)
+        rows, columns = matrix.shape
+        if group["adjust_lr_fn"] == "match_rms_adamw":
+            scale = 0.2 * math.sqrt(max(rows, columns))
+        else:  # original
+            scale = math.sqrt(max(1, rows / columns))
+        matrix.mul_(1 - lr * group["weight_decay"])
+        matrix.add_(update, alpha=-(lr * scale))
+
+    def _orthogonalized(self, update: Tensor, group: dict[str, Any]) -> Tensor:
+        """Return `update` with singular values near 1, by Newton-Schulz iterations.
+
+        Jordan et al. 2024, https://kellerjordan.github.io/posts/muon; as in torch.optim.Muon.
+        """
+        a, b, c = group["ns_coefficients"]
+        tall = update.shape[0] > update.shape[1]
+        x = update.to(self.dtype, copy=True)
+        x = x.T if tall else x
+        x.div_(x.norm().clamp(min=group["eps"]))
+        for _ in range(group["ns_steps"]):
+            gram = x @ x.T
+            x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        return x.T if tall else x
 
 
 def _matrices(tensor: Tensor, count: int) -> list[Tensor]:

@@ -85,6 +85,8 @@ def groups(config: Config, settings: ResolvedTraining, trained: Trained) -> list
 
 def make(config: Config, settings: ResolvedTraining, groups: Sequence[Group]) -> list[Optimizer]:
     """Return Muon and AdamW, each if it has parameters."""
+    import torch
+
     from nlpkit.train.split_muon import SplitMuon
 
     made: list[Optimizer] = []
@@ -92,6 +94,8 @@ def make(config: Config, settings: ResolvedTraining, groups: Sequence[Group]) ->
         made.append(
             SplitMuon(
                 matrices,
+                # Where bfloat16 is not what the run computes in, it may be slow, too.
+                torch.float32 if settings.precision == "fp32" else torch.bfloat16,
                 lr=settings.lr,
                 momentum=config.momentum,
                 nesterov=config.nesterov,
