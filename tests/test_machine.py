@@ -15,6 +15,15 @@ def test_product_is_timed_though_other_programs_take_all_the_time(
     clock = count()
     monkeypatch.setattr(machine.time, "perf_counter", lambda: float(next(clock)))
     assert machine._gemm_seconds(torch.float32) == 1.0
+    assert next(clock) == 1 + 2 * machine._MIN_PRODUCTS  # a look at the clock, two for a product
+
+
+def test_type_that_is_slow_is_not_tried_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    # In bfloat16 a CPU without units for it takes 60 times as long: 1.4 s for all the products.
+    clock = count()
+    monkeypatch.setattr(machine.time, "perf_counter", lambda: float(next(clock)))
+    assert machine._gemm_seconds(torch.float32, 0.5) == 1.0
+    assert next(clock) == 1 + 2 * 3
 
 
 def test_trying_products_leaves_the_number_of_threads() -> None:
@@ -32,6 +41,6 @@ def test_bf16_is_chosen_where_it_is_enough_faster(
     ratio: float, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = {torch.float32: ratio, torch.bfloat16: 1.0}
-    monkeypatch.setattr(machine, "_gemm_seconds", seconds.__getitem__)
+    monkeypatch.setattr(machine, "_gemm_seconds", lambda dtype, *_: seconds[dtype])
     assert machine.choose_precision("auto", torch.device("cpu"))[0] == expected
     assert machine.choose_precision("fp32", torch.device("cpu")) == ("fp32", "asked for")
