@@ -3,7 +3,7 @@
 Queries, keys and values in one layer, or the gates of a recurrent cell, are matrices of their own:
 together they would be orthogonalized against one another. The update of each is torch's, bit for
 bit in bfloat16. torch knows no other type, in which a CPU without units for it takes 25 times as
-long as in float32, and a step of the shipped recipes 7 seconds.
+long as in float32, or more (docs/optimizers.md).
 """
 
 import math
