@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 import torch.nn.functional as F
 from accelerate.state import AcceleratorState
+from torch import Tensor
 
 from nlpkit import cli, recipe
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import UsageError
-from nlpkit.models import dropout
+from nlpkit.models import dropout, loss
 from nlpkit.objectives import contract
 from nlpkit.runs.opened import open_checkpoint
 from tests.make_old_runs import dropout_sha256, machine, outcome
@@ -37,8 +38,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def as_it_was():
-    """Let the last layer compute all states, and torch draw dropout's masks, as it was then."""
+    """Let the last layer compute all states, torch draw dropout's masks, and the loss compute exp
+    twice, as it was then."""
+
+    def softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+        normalizer = logits.logsumexp(1, keepdim=True)
+        return (logits - normalizer).exp_(), normalizer
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loss, "_softmax", softmax)
         patch.setattr(contract, "_rows_read", lambda *given: None)
         patch.setattr(dropout._Dropout, "apply", F.dropout)
         yield patch
@@ -123,13 +131,14 @@ def test_an_old_run_goes_on(folder: Path, name: str) -> None:
 
 def test_an_old_run_goes_on_as_runs_do_today(tmp_path: Path, as_it_was: pytest.MonkeyPatch) -> None:
     moved = Path(shutil.copytree(OLD, tmp_path / "runs", symlinks=True))
-    then = contract._rows_read, dropout._Dropout.apply
+    places = (contract, "_rows_read"), (dropout._Dropout, "apply"), (loss, "_softmax")
+    then = [getattr(*place) for place in places]
     as_it_was.undo()
     try:
         metrics = _resumed(moved, "cpm_ant")["metrics"]
     finally:
-        as_it_was.setattr(contract, "_rows_read", then[0])
-        as_it_was.setattr(dropout._Dropout, "apply", then[1])
+        for place, each in zip(places, then, strict=True):
+            as_it_was.setattr(*place, each)
     wanted = EXPECTED["runs"]["cpm_ant"]["metrics"]
     assert [each["targets"] for each in metrics if "targets" in each] == [
         each["targets"] for each in wanted if "targets" in each

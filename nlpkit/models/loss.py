@@ -48,9 +48,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if bias is not None:
                 logits += bias
             chosen = targets[rows, None]
-            # The largest probability is 1 / sum of exp(logit - largest): one pass of exp for all.
-            likely = logits.softmax(1)
-            normalizer = logits.amax(1, True) - likely.amax(1, True).log_()
+            likely, normalizer = _softmax(logits)
             normalizers[rows] = normalizer.squeeze(1)
             token_losses[rows] = _losses(logits, normalizer, chosen, label_smoothing).squeeze(1)
             if not (of_hidden or of_weight or of_bias):
@@ -86,6 +84,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
             for g in ctx.saved_tensors
         )
         return *scaled, None, None, None, None, None
+
+
+def _softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the probabilities (M', V) of logits (M', V), and the log of their normalizer (M', 1).
+
+    The largest probability is 1 / sum of exp(logit - largest): one pass of exp serves both.
+    """
+    likely = logits.softmax(1)
+    return likely, logits.amax(1, True) - likely.amax(1, True).log_()
 
 
 def _losses(logits: Tensor, normalizer: Tensor, chosen: Tensor, smoothing: float) -> Tensor:
