@@ -74,6 +74,7 @@ def serve() -> None:
     owner, _, folder = os.environ[_PLACE].partition(":")
     importlib.import_module("tests._imported")
     gc.freeze()  # what was imported stays: no process need look through it
+    gc.set_threshold(20_000, 20, 50)  # as in the workers, see conftest.py
     sync_nothing()
     clients: dict[int, socket.socket] = {}
     ended, end = socket.socketpair()

@@ -46,13 +46,13 @@ def _seed() -> None:
 
 # The files that take longest, which begin first: the workers are to end together.
 LONGEST = (
-    *("selftest", "train", "cli_finetune", "fake_gpu", "readme", "attention", "cli_pretrain"),
+    *("selftest", "train", "cli_finetune", "readme", "attention", "cli_pretrain"),
     *("grid", "store", "lora", "cli_eval", "encoder_runs", "report", "faults_native"),
     *("budget_runs", "selftest_provable", "selftest_objectives", "optimizers_runs", "pipelines"),
     *("recipe", "objective_rtd", "faults_save", "dotted", "faults_evaluation", "generate"),
     *("budget", "faults_kill", "cli", "plan", "score_bleu_fuzz", "eval_metrics", "two_tokenizers"),
     *("layers", "tasks_gpt_runs", "objective_cpm_ant", "faults_surroundings", "cli_score"),
-    *("coming_from", "tasks_spans_runs", "faults_signals", "model_gpt", "trackers"),
+    *("tasks_spans_runs", "faults_signals", "model_gpt", "trackers"),
     *("selftest_rows", "parts_attention", "completion"),
 )
 

@@ -64,9 +64,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-@pytest.mark.parametrize(
-    "proofs", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["runs", "proofs"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("proofs", [False, True], ids=["runs", "proofs"])
 def test_commands_of_the_page_run(
     lab: Path, capsys: pytest.CaptureFixture[str], proofs: bool
 ) -> None:

@@ -133,6 +133,7 @@ def test_finetune_lora_trains_adapters_in_a_run_of_its_own(server: Server, folde
     assert model["state_bytes"] == 4 * model["parameters"] + 12 * model["trained_parameters"]
 
 
+@pytest.mark.slow
 def test_finetune_seeds_give_mean_median_and_deviation_and_go_on(
     server: Server, folder: Path, tmp_path: Path
 ) -> None:

@@ -100,6 +100,7 @@ def _held_out(run: Path) -> float:
     return [r["held_out"]["loss"] for r in _tiny.metrics(run) if "held_out" in r][-1]
 
 
+@pytest.mark.slow
 def test_script_evaluates_with_a_family_of_the_working_directory(own: Path) -> None:
     code, out, err = _dotted.script(own, "eval", "run/checkpoints/latest", "--json")
     assert code == 0, err

@@ -4,7 +4,6 @@ All tensors are on a `cuda` that computes nothing, in a process of its own.
 """
 
 import functools
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -20,35 +19,29 @@ _NO_FLASH = "flash refused: flash-attn is not installed (pip install nlpkit[flas
 _FLOAT32 = "made for float16 and bfloat16, not for float32"
 
 
-# Of those in `make test` one process tells, and of the rest another.
-FAMILIES, FEW = ("bert",), ("cpm_ant",)
-
-
-def _all(names: Iterable[str], few: tuple[str, ...]) -> list[Any]:
-    return [pytest.param(name, marks=[pytest.mark.slow] * (name not in few)) for name in names]
+pytestmark = pytest.mark.slow  # torch with its compiler, in a process of its own
 
 
 @functools.cache
-def _uncompiled(few: bool) -> dict[str, dict[str, Any]]:
-    both = ((INPUTS, FAMILIES), (KINDS, FEW))
-    chosen = (",".join(n for n in names if (n in some) == few) for names, some in both)
+def _uncompiled() -> dict[str, dict[str, Any]]:
+    chosen = (",".join(names) for names in (INPUTS, KINDS))
     return _fake_cuda.run("tests._flex_on_fake_cuda", "uncompiled", *chosen)
 
 
 def _call(kind: str, dtype: str = "float32") -> dict[str, Any]:
-    return _uncompiled(kind in FEW)["calls"][f"{kind} {dtype}"]
+    return _uncompiled()["calls"][f"{kind} {dtype}"]
 
 
 def _step(family: str, precision: str) -> dict[str, Any]:
-    return _uncompiled(family in FAMILIES)["steps"][f"{family} {precision}"]
+    return _uncompiled()["steps"][f"{family} {precision}"]
 
 
-@pytest.mark.parametrize("kind", _all(KINDS, FEW))
+@pytest.mark.parametrize("kind", KINDS)
 def test_flex_takes_the_pack_and_gives_its_gradients(kind: str) -> None:
     _check_call(kind, "float32")
 
 
-@pytest.mark.parametrize("kind", _all(BIASED, FEW))
+@pytest.mark.parametrize("kind", BIASED)
 def test_flex_takes_a_pack_in_half_precision_and_its_bias_in_float32(kind: str) -> None:
     _check_call(kind, "bfloat16")
 
@@ -64,7 +57,7 @@ def _check_call(kind: str, dtype: str) -> None:
     assert found["gradients"] == [packed] * 3 + learned
 
 
-@pytest.mark.parametrize("kind", _all(KINDS, FEW))
+@pytest.mark.parametrize("kind", KINDS)
 def test_reason_says_why_no_fused_kernel_takes_the_kind(kind: str) -> None:
     why = "learned bias" if kind in BIASED else _EXPLICIT
     if kind in _OWN:
@@ -73,13 +66,12 @@ def test_reason_says_why_no_fused_kernel_takes_the_kind(kind: str) -> None:
     assert reason == f"flex (flash refused: {why}; varlen refused: {why})"
 
 
-@pytest.mark.parametrize("kind", _all(KINDS, FEW))
+@pytest.mark.parametrize("kind", KINDS)
 def test_gradient_that_is_not_deterministic_is_said(kind: str) -> None:
     # The process has deterministic algorithms on, as a run has by default.
     assert _call(kind)["warned"] == (kind in BIASED)
 
 
-@pytest.mark.slow
 def test_flex_is_compiled_whole_and_no_longer_after_some_packs() -> None:
     # In the process, a second graph for one call is an error, and so is one more than torch allows
     # (from there on it would compute all pairs). Ten packs are trained on, ten are evaluated.
@@ -89,7 +81,7 @@ def test_flex_is_compiled_whole_and_no_longer_after_some_packs() -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("family", _all(INPUTS, FAMILIES))
+@pytest.mark.parametrize("family", INPUTS)
 def test_forward_and_backward_stay_on_the_gpu(family: str, precision: str) -> None:
     # A tensor made on the CPU would have been an error in the process, as it is on a GPU.
     step = _step(family, precision)
@@ -99,7 +91,7 @@ def test_forward_and_backward_stay_on_the_gpu(family: str, precision: str) -> No
     assert step["without"] == (4 if family == "bert" else 0)
 
 
-@pytest.mark.parametrize("family", _all(INPUTS, FAMILIES))
+@pytest.mark.parametrize("family", INPUTS)
 def test_backend_is_chosen_by_the_type_of_autocast(family: str) -> None:
     if family == "cpm_ant":
         why = "flex (flash refused: learned bias; varlen refused: learned bias)"

@@ -71,9 +71,8 @@ def _evaluated(run: Path) -> list[int]:
     return [record["step"] for record in _tiny.metrics(run) if "held_out" in record]
 
 
-@pytest.mark.parametrize(
-    "name", ["SIGTERM", *(pytest.param(n, marks=pytest.mark.slow) for n in ("SIGINT", "SIGHUP"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
 def test_signal_inside_evaluations_loses_and_doubles_nothing(
     server, whole, tmp_path: Path, name: str
 ) -> None:

@@ -62,6 +62,7 @@ def test_signal_while_the_library_learns_ends_the_run_soon(
     assert not _was_learned()
 
 
+@pytest.mark.slow
 def test_end_of_the_time_while_the_library_learns_is_exit_75(
     server, recipe: Path, tmp_path: Path
 ) -> None:
@@ -73,6 +74,7 @@ def test_end_of_the_time_while_the_library_learns_is_exit_75(
     assert not _was_learned()
 
 
+@pytest.mark.slow
 def test_second_interrupt_while_the_library_learns_leaves_at_once(
     server, recipe: Path, tmp_path: Path
 ) -> None:

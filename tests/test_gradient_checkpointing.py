@@ -137,7 +137,8 @@ def _tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
     return weights | load_file(checkpoint / files.OPTIMIZER_STATE)
 
 
-@pytest.mark.parametrize("case", ["average_bf16", pytest.param("sparse", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["average_bf16", "sparse"])
 def test_run_that_was_begun_without_goes_on_with_it_bit_for_bit(
     tiny: Path, tmp_path: Path, case: str
 ) -> None:

@@ -289,6 +289,7 @@ class Unshifted(clm.Objective):
         return made | {"labels": made["input_ids"].copy()}
 
 
+@pytest.mark.slow
 def test_selftest_of_gpt_holds_and_finds_targets_in_sight(tmp_path) -> None:
     with _provable.of_recipe(_tiny.write(tmp_path, text=RECIPE, documents=60)) as bench:
         for proof in (

@@ -41,7 +41,10 @@ def _theirs(**settings) -> nn.Module:
     "settings",
     [
         {},
-        {"encoder_layers": 3, "activation_function": "swish", "scale_embedding": False},
+        pytest.param(
+            {"encoder_layers": 3, "activation_function": "swish", "scale_embedding": False},
+            marks=pytest.mark.slow,
+        ),
         {
             "share_encoder_decoder_embeddings": False,
             "vocab_size": VOCAB + 20,

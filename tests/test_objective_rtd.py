@@ -369,10 +369,14 @@ def bench(tmp_path_factory: pytest.TempPathFactory):
 @pytest.mark.parametrize(
     ("broken", "proof", "said"),
     [
-        (Uncovered, of_objective.no_leak, "move with their own token"),
+        pytest.param(
+            *(Uncovered, of_objective.no_leak, "move with their own token"), marks=pytest.mark.slow
+        ),
         (Sampled, of_examples.detection, "with the wrong label"),
         (Unread, of_examples.detection, "0 replaced"),
-        (Chance, of_objective.packed_is_alone, "max |Δ| / loss"),
+        pytest.param(
+            *(Chance, of_objective.packed_is_alone, "max |Δ| / loss"), marks=pytest.mark.slow
+        ),
         (Partial, of_run.accumulated, "targets of rtd are counted as"),
     ],
 )

@@ -75,8 +75,8 @@ def test_muon_computes_in_the_type_that_the_run_has_chosen(
     assert types == {torch.float32 if precision == "fp32" else torch.bfloat16}
 
 
-# Of Muon the next test proves it, too; momentum is what SGD has to keep.
-_PROVED = ("{name: muon}", "{name: sgd, momentum: 0.0}")
+# Of Muon the next test proves it, too; what Lion and SGD keep is one number for each weight.
+_PROVED = ("{name: muon}", "{name: lion}", "{name: sgd}", "{name: sgd, momentum: 0.0}")
 
 
 @pytest.mark.parametrize(

@@ -179,14 +179,17 @@ def test_learned_tensors_of_a_kind_are_the_layers_own_and_get_gradients(monkeypa
     assert not torch.equal(*gradients)
 
 
-@pytest.fixture(scope="module", params=RECIPES)
+# `linear` is a loop of tokens.
+@pytest.fixture(
+    scope="module", params=["alternating", pytest.param("linear", marks=pytest.mark.slow)]
+)
 def run(request, tmp_path_factory) -> Path:
     """A run of the recipe, whole."""
     path = tmp_path_factory.mktemp("run")
     text = RECIPE.replace("ATTENTION", RECIPES[request.param])
     recipe = _tiny.write(path, text=text)
     held_out = (path / "valid.txt").read_text("utf-8").splitlines(keepends=True)
-    (path / "valid.txt").write_text("".join(held_out[:3]), "utf-8")  # `linear` is a loop of tokens
+    (path / "valid.txt").write_text("".join(held_out[:3]), "utf-8")
     _tiny.pretrain(recipe, path / "whole")
     return path
 

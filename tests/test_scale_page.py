@@ -12,6 +12,7 @@ from nlpkit.train.log import QUIET, Log
 PAGE = Path("docs/scale.md").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_figures_of_the_10b_are_those_of_the_plan(tmp_path: Path) -> None:
     resolved = recipe.load("docs/scripts/cpm_ant_10b.yaml", [f"out={tmp_path}/run"])
     device = planning.machine.find_device("cpu")

@@ -44,7 +44,8 @@ def _bench(folder: Path, *names: str, tokens: int = _provable.FEW) -> Iterator[B
     "names",
     [
         pytest.param(("mlm",), marks=pytest.mark.slow),  # the others mask as it does
-        *(("nsp", "wwm"), ("sop", "span")),
+        pytest.param(("nsp", "wwm"), marks=pytest.mark.slow),
+        ("sop", "span"),
     ],
     ids=["mlm", "nsp+wwm", "sop+span"],
 )
@@ -145,8 +146,11 @@ def shared_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
     ("broken", "proof", "said"),
     [
         (Corrupting, of_examples.unmasking, "is not in its example"),
-        (Special, of_examples.shown_targets, "have a special token instead"),
-        (Kept, of_examples.shown_targets, "100.00% of"),
+        pytest.param(
+            *(Special, of_examples.shown_targets, "have a special token instead"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(*(Kept, of_examples.shown_targets, "100.00% of"), marks=pytest.mark.slow),
         (Beside, of_examples.shown_targets, "expected 20.00%"),
         (SameDocument, of_examples.mates, "0 of 200 examples have text of another document"),
         (Guessed, of_examples.unmasking, "is not in its example"),

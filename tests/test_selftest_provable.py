@@ -320,7 +320,9 @@ def shared_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
         pytest.param(
             *(Silent, of_examples.detection, "with the wrong label"), marks=pytest.mark.slow
         ),
-        (Kept, of_labels.label_leak, "something other than the text"),
+        pytest.param(
+            *(Kept, of_labels.label_leak, "something other than the text"), marks=pytest.mark.slow
+        ),
         (Inverse, of_examples.unmasking, "is not in its example"),
     ],
 )
