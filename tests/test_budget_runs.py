@@ -83,6 +83,7 @@ def test_replay_gives_the_same_bits_whatever_the_clock_says(
     assert _weights(tmp_path / "replayed") == _weights(whole)
 
 
+@pytest.mark.slow
 def test_other_times_give_other_bits(path: Path, whole: Path, tmp_path: Path, monkeypatch) -> None:
     drive(monkeypatch, FakeTime(), 2.9, 4.0, 1.0)
     _tiny.pretrain(path, tmp_path / "other", *SETS)
@@ -181,6 +182,7 @@ train: {budget: 60s, tokens_per_step: 256, tokens_per_batch: 256, lr: 1.0e-2, sc
 """
 
 
+@pytest.mark.slow
 def test_examples_follow_the_time_also_in_workers(time: FakeTime, tmp_path: Path) -> None:
     path = _tiny.write(tmp_path, text=SCHEDULED)
     _tiny.pretrain(path, tmp_path / "one")

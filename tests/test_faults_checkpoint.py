@@ -70,6 +70,7 @@ def _weights(run: Path) -> bytes:
     return (place / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_checkpoint_of_links_to_files_is_as_good_as_one_of_files(
     server, base: Path, tmp_path: Path
 ) -> None:

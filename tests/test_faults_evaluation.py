@@ -121,6 +121,7 @@ def test_interrupted_final_evaluation_is_kept_when_the_run_is_made_longer(
     _check_same(run, undisturbed)
 
 
+@pytest.mark.slow
 def test_interrupted_final_evaluation_is_not_due_once_the_run_is_longer(
     server, whole, tmp_path: Path
 ) -> None:

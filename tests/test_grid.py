@@ -316,6 +316,7 @@ def test_run_that_is_in_use_is_passed_over(made, recipe):
     assert "1 of 2 runs failed: lr-0.07/seed-1 (in use)" in stderr
 
 
+@pytest.mark.slow
 def test_launched_processes_train_the_runs_together(recipe, tmp_path):
     arguments = ("pretrain", recipe, "--seeds", "2", "--out", tmp_path / "g", *SMALL)
     done = _processes.launched(2, *arguments)

@@ -28,6 +28,7 @@ def _weights(run: Path) -> bytes:
     return (run / "checkpoints/latest/model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_checkpoint_before_the_decay_is_kept(runs: Path) -> None:
     # Of 12 steps a quarter is decay; `keep: 1` alone would leave step 12 and the best one.
     assert files.read_pointer(runs / "short", files.STABLE) == files.checkpoint_path(

@@ -77,6 +77,7 @@ def _products() -> None:
     print(grown, flush=True)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.system() != "Linux", reason="resident memory is read from /proc")
 def test_products_of_ever_new_shapes_keep_no_memory() -> None:
     # Measured with torch 2.13, 600 shapes: 411 MiB untold, 282 with the first cache told, 353 with

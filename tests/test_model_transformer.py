@@ -45,11 +45,14 @@ def _theirs(**settings) -> nn.Module:
             {"encoder_layers": 3, "activation_function": "swish", "scale_embedding": False},
             marks=pytest.mark.slow,
         ),
-        {
-            "share_encoder_decoder_embeddings": False,
-            "vocab_size": VOCAB + 20,
-            "decoder_vocab_size": VOCAB,
-        },
+        pytest.param(
+            {
+                "share_encoder_decoder_embeddings": False,
+                "vocab_size": VOCAB + 20,
+                "decoder_vocab_size": VOCAB,
+            },
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["base", "deep encoder", "two vocabularies"],
 )

@@ -22,7 +22,12 @@ def bound(**settings) -> plm.Objective:
 
 
 @pytest.mark.parametrize(
-    ("one_in", "longest"), [(6.0, 5), pytest.param(6.0, 1, marks=pytest.mark.slow), (3.0, 2)]
+    ("one_in", "longest"),
+    [
+        pytest.param(6.0, 5, marks=pytest.mark.slow),
+        pytest.param(6.0, 1, marks=pytest.mark.slow),
+        (3.0, 2),
+    ],
 )
 def test_every_token_is_predicted_one_time_in_k(one_in: float, longest: int) -> None:
     """Counted for each place of texts of 40 tokens; the bound is five standard deviations."""

@@ -144,6 +144,7 @@ def test_cache_keeps_the_source_through_selection_and_appending() -> None:
             torch.testing.assert_close(states, torch.stack(right), atol=2e-6, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_run_resumes_bit_for_bit_and_learns(run: Path) -> None:
     last = _tiny.pretrain_with_stops(run / "tiny.yaml", run / "broken", [7, 14])
     assert _tiny.metrics(run / "broken") == _tiny.metrics(run / "whole")

@@ -89,6 +89,7 @@ def test_classifier_of_two_texts_answers_as_eval(runs: Runs, capsys, family: str
     assert np.mean(losses) == pytest.approx(printed["loss"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_numbers_of_both_orders_add_up_to_that_of_eval(runs: Runs, capsys) -> None:
     objective = "{name: similarity, regression: true, max_length: 80, lm_weight: 0.0}"
     saved = runs.tuned("gpt2", "near", "near.{}.jsonl", objective)
@@ -120,7 +121,7 @@ def test_tagger_answers_as_eval(runs: Runs, capsys, family: str) -> None:
         assert [found[begin] for begin in begins] == prediction.split()
 
 
-MASKED = ("roberta", "albert", *(pytest.param(name, marks=slow) for name in ("bert", "xlm")))
+MASKED = ("albert", *(pytest.param(name, marks=slow) for name in ("roberta", "bert", "xlm")))
 
 
 @pytest.mark.parametrize("family", MASKED)
@@ -149,7 +150,7 @@ def test_generator_of_electra_fills_masks_with_the_tokenizer_beside_it(runs: Run
     assert len(pipe("Mara took two [MASK] apples.")) == 5
 
 
-@pytest.mark.parametrize("contiguous", [True, False])
+@pytest.mark.parametrize("contiguous", [True, pytest.param(False, marks=slow)])
 def test_texts_go_on_as_in_generate(runs: Runs, capsys, contiguous: bool) -> None:
     objective = f"{{name: clm, max_length: 64, contiguous: {str(contiguous).lower()}}}"
     saved = runs.first("gpt2", objective)

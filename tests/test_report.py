@@ -371,6 +371,7 @@ def test_same_runs_give_the_same_bytes(runs: dict[str, Path], tmp_path: Path, en
         assert all(p.get("d", "").count("L") == 11 for p in curves)  # 12 steps
 
 
+@pytest.mark.slow
 def test_png_numbers_the_steps_by_integers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.figure import Figure
 

@@ -216,7 +216,8 @@ def test_directory_of_several_settings_is_not_one_side(folder, capsys):
     assert "Welch" not in out
 
 
-@pytest.mark.parametrize("draws", [800, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("draws", [800, 2000])
 def test_equal_settings_are_called_no_difference_in_95_percent_of_draws(draws):
     # The shares that are expected are 0.98, 0.97 and 0.96: with 2,000 draws they do not vary much.
     for count in (2, 3, 5):

@@ -42,7 +42,9 @@ def test_smoke_test_of_text_leaves_the_run_as_it_is(server: Server, tmp_path: Pa
     assert "nlpkit-smoke-test-" not in ended.stderr
 
 
-@pytest.mark.parametrize("task", ["nlg", pytest.param("nlu", marks=pytest.mark.slow), "classes"])
+@pytest.mark.parametrize(
+    "task", ["nlg", *(pytest.param(n, marks=pytest.mark.slow) for n in ("nlu", "classes"))]
+)
 def test_smoke_test_of_a_task_evaluates_its_scores(server: Server, folder: Path, task: str) -> None:
     ended = done(server.run("finetune", folder / f"{task}.yaml", "--smoke-test", "--json"))
     values = json.loads(ended.stdout)

@@ -47,6 +47,7 @@ def _largest(backend: str, total: int) -> int:
     return largest.elements
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_the_page() -> None:
     table = re.findall(r"^\| (\d+) \| ([\d,]+) \| ([\d,]+) \|$", PAGE, re.MULTILINE)
     assert len(table) == 4

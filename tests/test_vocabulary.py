@@ -232,6 +232,7 @@ def test_checkpoint_without_tokenizer_cannot_grow(old: Path, tmp_path: Path) -> 
         _tiny.pretrain(path, tmp_path / "run", *STILL)
 
 
+@pytest.mark.slow
 def test_resumed_run_does_not_need_init_from_again(old: Path, tmp_path: Path) -> None:
     start = tmp_path / "start"
     shutil.copytree(old, start)
