@@ -8,6 +8,7 @@ first step, by the clock and by the processor (all threads).
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -66,12 +67,12 @@ def main() -> None:
         parser.error("--rounds: at least 1")
     found: dict[str, list[list[list[float]]]] = {recipe: [] for recipe in options.recipes}
     with tempfile.TemporaryDirectory() as folder:
+        outs = (Path(folder, str(number)) for number in itertools.count())
         for recipe in found:
-            _run(recipe, Path(folder, "before", recipe), "--set", "train.steps=1", timed=False)
-        for number in range(options.rounds):
+            _run(recipe, next(outs), "--set", "train.steps=1", timed=False)
+        for _ in range(options.rounds):
             for recipe, times in found.items():
-                out = Path(folder, str(number), recipe)
-                times.append(json.loads(_run(recipe, out, timed=True)))
+                times.append(json.loads(_run(recipe, next(outs), timed=True)))
     print("| recipe | import torch | first step after it | its processor time |\n|---|---|---|---|")
     for recipe, times in found.items():
         imported = statistics.median(each[0][0] for each in times)

@@ -258,17 +258,16 @@ def test_killed_grid_goes_on_where_it_was(recipe, tmp_path):
     out = tmp_path / "g"
     first, second = out / "seed-1", out / "seed-2"
     arguments = ("pretrain", recipe, "--seeds", "2", "--out", out, *SMALL,
-                 "--set", "train.steps=16", "--set", "train.save_every=1000")  # fmt: skip
+                 "--set", "train.steps=60", "--set", "train.save_every=1000")  # fmt: skip
     process = _processes.Process(*arguments)
     _processes.wait_until(lambda: _has_step(second, 2), process)
     process.kill()
     assert process.wait() == -signal.SIGKILL
     _processes.wait_until(lambda: any(second.glob("checkpoints/step-*/manifest.json")))
     _processes.wait_until(lambda: "finished" in json.loads((second / "run.json").read_text()))
-    reached = len(_tiny.metrics(second))
     _, stderr = run(*arguments)
     assert f"{first} is finished; nothing to do" in stderr
-    assert f"{second} (resumes from step" in stderr or reached == 16
+    assert f"{second} (resumes from step" in stderr
     alone = tmp_path / "alone"
     run("pretrain", recipe, "--set", "seed=2", "--out", alone, *arguments[6:])
     assert _tiny.metrics(second) == _tiny.metrics(alone)
