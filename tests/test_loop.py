@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 from torch import Tensor
 
 from nlpkit.checkpoints import files
 from nlpkit.data.loader import Step
 from nlpkit.data.pack import Batch
 from nlpkit.errors import NlpkitError
-from nlpkit.runs import pretrain
+from nlpkit.runs import fastest_precision, pretrain
+from nlpkit.runs import run as runs
 from nlpkit.runs.run import Training
 from nlpkit.train import loop, machine
 from nlpkit.train.held_out import HeldOut
@@ -287,17 +287,28 @@ def test_resumed_run_keeps_its_precision_whatever_is_faster_now(
 
     def finds(precision: str) -> None:
         monkeypatch.setattr(machine, "choose_precision", lambda *_: (precision, "of the test"))
+        monkeypatch.setattr(fastest_precision, "_speed", lambda *_: 2.0)
+
+    def forward(*arguments: Any) -> Any:
+        types.add(torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else "fp32")
+        return real(*arguments)
+
+    types, real = set(), runs.forward
+    monkeypatch.setattr(runs, "forward", forward)
 
     finds("bf16")
     with pytest.raises(NlpkitError, match="saved at step"):
         _tiny.pretrain(path, run, "train.precision=auto", stop=_tiny.StopAtStep(run, 4))
-    chosen.append(AcceleratorState().mixed_precision)
+    chosen.append(set(types))
+    types.clear()
     finds("fp32")
     _tiny.pretrain(path, run, "train.precision=auto")
-    chosen.append(AcceleratorState().mixed_precision)
+    chosen.append(set(types))
+    types.clear()
     _tiny.pretrain(path, tmp_path / "other", "train.precision=auto", "train.steps=4")
-    chosen.append(AcceleratorState().mixed_precision)
-    assert chosen == ["bf16", "bf16", "no"]
+    chosen.append(set(types))
+    types.clear()
+    assert chosen == [{torch.bfloat16}, {torch.bfloat16}, {"fp32"}]
 
 
 @pytest.mark.parametrize("wanted", [True, False])

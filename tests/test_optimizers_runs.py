@@ -19,7 +19,7 @@ from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import FileError, NlpkitError, UsageError
 from nlpkit.evaluate import held_out
 from nlpkit.plan import probe
-from nlpkit.runs import checks
+from nlpkit.runs import checks, fastest_precision
 from nlpkit.train import machine
 from nlpkit.train.log import NORMAL, QUIET, Log
 from nlpkit.train.split_muon import SplitMuon
@@ -62,6 +62,7 @@ def test_muon_computes_in_the_type_that_the_run_has_chosen(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
     monkeypatch.setattr(machine, "choose_precision", lambda *_: (precision, "said by the test"))
+    monkeypatch.setattr(fastest_precision, "_speed", lambda *_: 2.0)
     types = set()
     orthogonalized = SplitMuon._orthogonalized
 

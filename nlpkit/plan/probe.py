@@ -14,6 +14,7 @@ import numpy as np
 from nlpkit.data.loader import held_out_batches
 from nlpkit.disk import user_path
 from nlpkit.plan import Plan
+from nlpkit.runs import fastest_precision
 from nlpkit.runs.trial import (
     Memory,
     Trial,
@@ -49,7 +50,7 @@ def probe(plan: Plan) -> dict[str, Any]:
     """
     settings = plan.settings
     machine.configure_allocator()
-    precision, reason = machine.choose_precision(settings.precision, plan.device)
+    precision = fastest_precision.of_product(settings.precision, plan.device)
     if settings.deterministic:
         machine.use_deterministic_algorithms(plan.device)
     memory.forget_peak(plan.device)
@@ -61,6 +62,7 @@ def probe(plan: Plan) -> dict[str, Any]:
     else:
         try:
             trial = Trial(plan, precision)
+            precision = trial.precision
             measure_memory(trial, found)
             attention = str(getattr(trial.model, "attention_choice", ""))
             if found.fits:
@@ -75,7 +77,7 @@ def probe(plan: Plan) -> dict[str, Any]:
     if found.peak is None and found.per_token is not None:
         found.peak = int(found.state + found.per_token * longest_tokens(plan))
     return {
-        "precision": f"{precision} ({reason})",
+        "precision": f"{precision.name} ({precision.reason})",
         "attention": attention or None,
         **_time_figures(plan, times),
         **_memory_figures(plan, found),

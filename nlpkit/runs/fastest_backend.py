@@ -80,7 +80,6 @@ def _measured(run: Run, processes: PartialState) -> tuple[str, str] | None:
     )
     batch = sample(stream, run.accelerator.device)
     run.training.train()
-    with run.accelerator.autocast():
-        noted = requests(lambda: run.unwrapped(batch))
+    noted = requests(lambda: run.unwrapped(batch))
     shards.release(run.training)
     return from_first(processes, lambda: measured.fastest(noted, attention.usual))

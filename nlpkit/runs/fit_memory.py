@@ -21,6 +21,7 @@ from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
 from nlpkit.runs import state_file, trial
+from nlpkit.runs.fastest_precision import Precision
 from nlpkit.runs.finite import find_problem
 from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.runs.planned import Planned, plan
@@ -72,6 +73,7 @@ def of_run(
     part: ModelPart,
     data: Data,
     resumed: Path | None,
+    precision: str,
     note: Callable[[str], None],
 ) -> Config:
     """Return the section `train` with what is chosen now, or was when the run began; record it.
@@ -93,7 +95,7 @@ def of_run(
         if found is None and settings.memory is not None and not begun:
             found = choose(
                 *(resolved, part, data, accelerator.device),
-                precision="fp32" if accelerator.mixed_precision == "no" else "bf16",
+                precision=precision,
                 processes=processes,
                 note=note,
             )
@@ -221,7 +223,7 @@ def _peak(planned: Planned, size: int, on: bool, most: int, precision: str) -> _
     peak = None
     try:
         if found.state <= limit:
-            peak = _measured(trial.Trial(changed, precision), found)
+            peak = _measured(trial.Trial(changed, Precision(precision, "given")), found)
     except (RuntimeError, MemoryError) as error:
         if not memory.is_shortage(error):
             raise

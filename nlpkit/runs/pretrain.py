@@ -25,7 +25,16 @@ from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved, flatten
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import value_at
-from nlpkit.runs import build, checks, data_files, fastest_backend, fit_memory, model_card, planned
+from nlpkit.runs import (
+    build,
+    checks,
+    data_files,
+    fastest_backend,
+    fastest_precision,
+    fit_memory,
+    model_card,
+    planned,
+)
 from nlpkit.runs.announce import announce, conclude
 from nlpkit.runs.budget import start_pace
 from nlpkit.runs.model_part import model_part
@@ -60,7 +69,7 @@ def pretrain(
         Stopped: a signal was received; the run is saved, and the same command resumes it.
         DivergedError: the loss is not finite.
     """
-    accelerator = make_accelerator(resolved, directory, device, log)
+    accelerator = make_accelerator(resolved, device, log)
     checks.check_optimizer(resolved, is_sharded(accelerator.num_processes))
     with stop.abortable():
         run = prepare(resolved, directory, accelerator, log, stop, named_checkpoint(resume))
@@ -176,10 +185,8 @@ def _trackers(run: Run, state: State) -> Trackers:
     return Trackers(names, tracked, run.log.warn)
 
 
-def make_accelerator(
-    resolved: Resolved, directory: RunDirectory, device: str, log: Log
-) -> Accelerator:
-    """Return the accelerator, with the precision that was chosen at the first start of the run.
+def make_accelerator(resolved: Resolved, device: str, log: Log) -> Accelerator:
+    """Return the accelerator; autocast is of `Training`, since the precision is chosen later.
 
     Raises:
         UsageError: the device is not available.
@@ -201,21 +208,8 @@ def make_accelerator(
         )
     if not processes.is_main_process:
         log.verbosity = -1  # only rank 0 logs
-
-    def decide() -> tuple[str, str]:
-        requested, before = resolved.recipe.train.precision, directory.status().get("precision")
-        if before in ("fp32", "bf16") and requested in ("auto", before):
-            return before, "as at the start of this run"
-        chosen = machine.choose_precision(requested, target)
-        directory.set_status(precision=chosen[0])
-        return chosen
-
-    precision, reason = from_first(processes, decide)
     with unknown_to_accelerate():
-        accelerator = Accelerator(
-            cpu=on_cpu, mixed_precision="no" if precision == "fp32" else precision
-        )
-    log.info(f"precision: {precision} ({reason})")
+        accelerator = Accelerator(cpu=on_cpu, mixed_precision="no")
     if resolved.recipe.train.deterministic:
         machine.use_deterministic_algorithms(accelerator.device)
     return accelerator
@@ -241,17 +235,26 @@ def prepare(
     checks.check_backend(resolved, part, accelerator.device)
     with accelerator.main_process_first():  # the other ranks read the text from the cache
         data = build.build_data(resolved, part, directory.path, callbacks)
-    fitted = fit_memory.of_run(resolved, directory, accelerator, part, data, resumed, log.info)
-    precision = "bf16" if accelerator.mixed_precision == "bf16" else "fp32"
-    training_settings = planned.plan(
-        resolved, fitted, part, data, accelerator.device
-    ).settings.model_copy(update={"precision": precision})
+    device, processes = accelerator.device, PartialState()
+    guess = from_first(processes, lambda: fastest_precision.of_start(resolved, directory, device))
+    fitted = fit_memory.of_run(
+        resolved, directory, accelerator, part, data, resumed, guess.name, log.info
+    )
+    plan = planned.plan(resolved, fitted, part, data, device)
     torch.manual_seed(resolved.recipe.seed)
     model = build.build_model(part, data.vocab_size, resolved.recipe.attention.backend)
-    recompute.apply(model, training_settings)
+    recompute.apply(model, plan.settings)
     if settings.z_loss:  # the objective predicts tokens: `checks.check_training`
         model.z_loss = settings.z_loss
     unwrapped = Training(model, data.objective)
+    precision = from_first(
+        processes, lambda: fastest_precision.settled(guess, unwrapped, plan.stream)
+    )
+    if processes.is_main_process:
+        fastest_precision.keep(precision, directory)
+    log.info(f"precision: {precision.name} ({precision.reason})")
+    unwrapped.precision = precision.name
+    training_settings = plan.settings.model_copy(update={"precision": precision.name})
     if is_sharded(accelerator.num_processes):
         log.info(f"FSDP: shards of the parameters, {number_of(len(layers(model)), 'layers')}")
     batch = data.examples.batch(np.arange(1), 0)

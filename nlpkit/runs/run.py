@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list
 from torch import nn
@@ -25,7 +26,10 @@ T = TypeVar("T")
 
 
 class Training(nn.Module):
-    """Model and objective as one module: DDP, FSDP and autocast must also wrap the loss."""
+    """Model and objective as one module: DDP, FSDP and autocast must also wrap the loss.
+
+    With `precision` "bf16", products are in bfloat16 (autocast).
+    """
 
     model: Any  # a family's `Model`; the type of an `nn.Module` attribute would not show it
 
@@ -33,14 +37,22 @@ class Training(nn.Module):
         super().__init__()
         self.model = model
         self.objective = objective
+        self.precision = "fp32"
 
     def forward(self, batch: Batch, predict: bool = False) -> Any:
         """Return the loss; with `predict`, the loss and the (prediction, label) pairs of a task."""
-        hidden = forward(self.objective, self.model, batch)
-        if predict and isinstance(self.objective, Task):
-            return self.objective.predict(self.model, hidden, batch)
-        loss = self.objective.loss(self.model, hidden, batch)
-        return (loss, []) if predict else loss
+        with self._autocast():
+            hidden = forward(self.objective, self.model, batch)
+            if predict and isinstance(self.objective, Task):
+                return self.objective.predict(self.model, hidden, batch)
+            loss = self.objective.loss(self.model, hidden, batch)
+            return (loss, []) if predict else loss
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.precision == "fp32":
+            return nullcontext()
+        device = next(self.model.parameters()).device.type
+        return torch.autocast(device, torch.bfloat16)
 
 
 @dataclass

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from nlpkit.data.pack import Batch
-from nlpkit.objectives.contract import Loss, forward
-from nlpkit.runs import build, fastest_backend
+from nlpkit.runs import build, fastest_backend, fastest_precision
+from nlpkit.runs.fastest_precision import Precision
 from nlpkit.runs.planned import Planned
+from nlpkit.runs.run import Training
 from nlpkit.train import memory, recompute
 from nlpkit.train.average import Average
 from nlpkit.train.loop import to_device
@@ -32,26 +33,31 @@ class Memory:
 
 
 class Trial:
-    """A model and its optimizers as the run has them."""
+    """A model and its optimizers as the run has them; `precision` is the final one."""
 
-    def __init__(self, plan: Planned, precision: str):
+    def __init__(self, plan: Planned, precision: Precision):
         self.plan, self.device = plan, plan.device
-        self.settings = plan.settings.model_copy(update={"precision": precision})
         torch.manual_seed(plan.resolved.recipe.seed)
         backend = plan.resolved.recipe.attention.backend
         vocab_size = plan.data.vocab_size
         self.model: Any = build.build_model(plan.part, vocab_size, backend).to(plan.device)
-        recompute.apply(self.model, self.settings)
+        recompute.apply(self.model, plan.settings)
+        self.training = Training(self.model, plan.data.objective)
+        self.precision = fastest_precision.settled(precision, self.training, plan.stream)
+        if precision.is_open:  # its batches are not those whose memory is measured
+            memory.release(plan.device)
+            memory.forget_peak(plan.device)
+        self.training.precision = self.precision.name
+        self.settings = plan.settings.model_copy(update={"precision": self.precision.name})
         self.optimizers = optimizers(self.model, self.settings)
         self.average = (
             Average(self.model, self.settings.average, 1) if self.settings.average else None
         )
         if self.average:
             self.average.restore()  # takes its memory
-        self.bf16 = precision == "bf16"
         if fastest_backend.is_open(plan.resolved, plan.part, plan.device):
             batch = fastest_backend.sample(plan.stream, plan.device)
-            found = fastest_backend.fastest(lambda: self._loss(batch))
+            found = fastest_backend.fastest(lambda: self.training(batch))
             fastest_backend.prefer(self.model, found[0] if found else "")
 
     def _timed(self, work: Callable[[], Any]) -> float:
@@ -61,11 +67,6 @@ class Trial:
             torch.cuda.synchronize(self.device)
         return time.perf_counter() - start
 
-    def _loss(self, batch: Batch) -> Loss:
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-            objective = self.plan.data.objective
-            return objective.loss(self.model, forward(objective, self.model, batch), batch)
-
     def train(self, batch: Batch) -> float:
         """Return the seconds of a forward and backward pass."""
         self.model.train()
@@ -74,7 +75,7 @@ class Trial:
         num_targets = {name: max(1, number) for name, number in moved.num_targets.items()}
 
         def work() -> None:
-            self._loss(moved).mean(num_targets).backward()
+            self.training(moved).mean(num_targets).backward()
 
         return self._timed(work)
 
@@ -100,7 +101,7 @@ class Trial:
         self.model.eval()
         moved = to_device(batch, self.device)
         with torch.no_grad():
-            return self._timed(lambda: self._loss(moved))
+            return self._timed(lambda: self.training(moved))
 
 
 def peak_of_run(longest_peak: int, last_peak: int, device: torch.device) -> int:

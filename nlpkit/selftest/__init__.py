@@ -34,6 +34,7 @@ from nlpkit.selftest.bench import EVAL_EVERY, SAVE_EVERY, STEPS, Bench, Once, ch
 from nlpkit.selftest.of_objective import Verdict
 from nlpkit.selftest.subject import Subject
 from nlpkit.selftest.watching import Seen, look
+from nlpkit.train import machine
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.signals import StopFlag
 
@@ -71,11 +72,14 @@ def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Itera
         quiet = Once(log, said, QUIET if log.verbosity < 2 else log.verbosity)
         of_runs = Once(log, said, QUIET)
         log = Once(log, said, log.verbosity)
-        accelerator = pretrain.make_accelerator(small, directory, device, quiet)
+        accelerator = pretrain.make_accelerator(small, device, quiet)
+        # As in the run itself, which is larger: a pass of the small model would tell nothing.
+        requested = resolved.recipe.train.precision
+        precision, _ = machine.choose_precision(requested, accelerator.device)
+        small = _changed(small, "train", precision=precision)
         no_dropout = _without_dropout(small)
         run = pretrain.prepare(no_dropout, directory, accelerator, log, stop)
         data, backend = run.data, resolved.recipe.attention.backend
-        precision = "bf16" if accelerator.mixed_precision == "bf16" else "fp32"
         small = _short(small, run.settings.warmup_steps, precision, int(data.examples.sizes.max()))
 
         def fresh() -> nn.Module:

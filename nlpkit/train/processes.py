@@ -86,9 +86,7 @@ def wrap(
         reshard = _is_asked(_RESHARD, "true")
         fully_shard(layer, mesh=mesh, reshard_after_forward=reshard, offload_policy=offload)
     fully_shard(training, mesh=mesh, offload_policy=offload)
-    # Sharded modules are not wrapped; this adds autocast, as without FSDP.
-    wrapped = accelerator.prepare_model(training, evaluation_mode=True)
-    return wrapped, list(optimizers())
+    return training, list(optimizers())
 
 
 def unwrapped(module: Any) -> Any:
@@ -120,8 +118,7 @@ def _expect_unused(accelerator: Accelerator, training: nn.Module, batch: Batch) 
     if accelerator.num_processes == 1:
         return
     training.to(accelerator.device)
-    with accelerator.autocast():
-        loss = training(to_device(batch, accelerator.device))
+    loss = training(to_device(batch, accelerator.device))
     loss.mean(batch.num_targets).backward()
     trained = [parameter for parameter in training.parameters() if parameter.requires_grad]
     unused = any(parameter.grad is None for parameter in trained)

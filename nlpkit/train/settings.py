@@ -162,7 +162,7 @@ class Config(FrozenConfig):
         json_schema_extra=FREE,
     )
     precision: Literal["auto", "fp32", "bf16"] = Field(
-        "auto", description="precision of computation; auto: what is faster on this machine"
+        "auto", description="precision of computation; auto: in which batches are faster here"
     )
     eval_every: int | None = Field(None, gt=0, description="steps between evaluations")
     save_every: int = Field(

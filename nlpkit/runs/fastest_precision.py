@@ -1,0 +1,108 @@
+"""Chooses the type that a run on a CPU computes in: batches of its own are timed in both.
+
+One product tells what the machine can do, in 50 ms. But a small model takes more time for casts,
+and for kernels of ever new shapes, than bf16 saves. So where products are faster in bf16, some
+examples decide: forward and backward, each pass with shapes that are new.
+"""
+
+import time
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from nlpkit.checkpoints.run_directory import RunDirectory
+from nlpkit.data.loader import Stream
+from nlpkit.data.pack import Batch
+from nlpkit.recipe import Resolved
+from nlpkit.runs.run import Training
+from nlpkit.train import machine
+from nlpkit.train.loop import to_device
+
+_STATUS = "precision"  # in run.json
+_TOKENS = (250, 1000, 1000)  # of the batch of each round; images have the same shapes again
+_GAIN = 1.05  # times as fast: for less, the better numbers are kept
+
+
+class Precision(NamedTuple):
+    """`fp32` or `bf16`, the reason in words, and whether batches may decide otherwise."""
+
+    name: str
+    reason: str
+    is_open: bool = False
+
+
+def of_product(requested: str, device: torch.device) -> Precision:
+    """Return what is asked for, or what one product tells of the device."""
+    name, reason = machine.choose_precision(requested, device)
+    return Precision(name, reason, requested == "auto" and device.type == "cpu" and name == "bf16")
+
+
+def of_start(resolved: Resolved, directory: RunDirectory, device: torch.device) -> Precision:
+    """Return the precision that a run has kept since its first start, or `of_product`.
+
+    The batch that `train.memory` chooses is one for this type, which is final then.
+    """
+    requested, kept = resolved.recipe.train.precision, directory.status().get(_STATUS)
+    if kept in ("fp32", "bf16") and requested in ("auto", kept):
+        return Precision(kept, "as at the start of this run")
+    found = of_product(requested, device)
+    return found._replace(is_open=found.is_open and resolved.recipe.train.memory is None)
+
+
+def keep(precision: Precision, directory: RunDirectory) -> None:
+    """Note the precision in the run's directory."""
+    directory.set_status(**{_STATUS: precision.name})
+
+
+def settled(precision: Precision, training: Training, stream: Stream) -> Precision:
+    """Return the final precision of a module that is not wrapped; no random number is used up."""
+    if not precision.is_open:
+        return precision
+    speed = _speed(training, stream)
+    name = "bf16" if speed > _GAIN else "fp32"
+    return Precision(name, f"a batch in bf16 is {speed:.2g} x as fast")
+
+
+def _speed(training: Training, stream: Stream) -> float:
+    """Return the time of a batch in fp32, divided by that in bf16.
+
+    The clock is that of one thread: other programs take time, too, but not from it.
+    """
+    before, threads = training.precision, torch.get_num_threads()
+    torch.set_num_threads(1)
+    training.train()
+    speed = 1.0
+    try:
+        with torch.random.fork_rng(devices=[]):
+            for index, tokens in enumerate((1, *_TOKENS)):
+                batch, times = _part(stream, index, tokens), []
+                for training.precision in ("fp32", "bf16"):
+                    start = time.thread_time()
+                    _pass(training, batch)
+                    times.append(time.thread_time() - start)
+                speed = times[0] / times[1]
+                # The first round finds what torch loads late. In larger batches bf16 gains more.
+                if index and speed > _GAIN:
+                    break
+    finally:
+        torch.set_num_threads(threads)
+        training.precision = before
+        training.zero_grad(set_to_none=True)
+    return speed
+
+
+def _part(stream: Stream, index: int, tokens: int) -> Batch:
+    """Return about so many tokens of a batch of the first epoch."""
+    bins, examples = stream.plan(0), stream.examples
+    items = bins[index % len(bins)]
+    sizes = examples.sizes[items % len(examples.sizes)]
+    order = np.argsort(sizes, kind="stable")  # the smallest one stands first
+    part = items[order[:: max(1, int(sizes.sum()) // tokens)]]
+    return to_device(examples.batch(part, 0), torch.device("cpu"))
+
+
+def _pass(training: Training, batch: Batch) -> None:
+    """Compute the gradients of a batch, also of one without targets."""
+    num_targets = {name: max(1, number) for name, number in batch.num_targets.items()}
+    training(batch).mean(num_targets).backward()
