@@ -146,7 +146,9 @@ def run(arguments: list[str]) -> int:
     """Run one command line; return the exit code, mistakes in its options printed on stderr."""
     try:
         # Not `app()`: click's own `main` would swallow KeyboardInterrupt and a broken pipe.
-        verbs = typer.main.get_command(build())
+        # The other verbs are needed for the list of all, and for the nearest name.
+        asked = set(arguments[:1]) & set(registry.names("commands"))
+        verbs = typer.main.get_command(build(sorted(asked)))
         with verbs.make_context("nlpkit", arguments) as context:
             verbs.invoke(context)
         return 0

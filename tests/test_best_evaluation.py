@@ -115,7 +115,8 @@ def _as_before(checkpoint: Path, best_by: str) -> float:
     return now["best_value"]
 
 
-@pytest.mark.parametrize("best_by", [pytest.param("loss", marks=pytest.mark.slow), "accuracy"])
+@pytest.mark.slow
+@pytest.mark.parametrize("best_by", ["loss", "accuracy"])
 def test_checkpoint_of_an_older_nlpkit_goes_on_exactly(tmp_path: Path, best_by: str) -> None:
     start = _tiny.pretrain(_tiny.write(tmp_path / "base"), tmp_path / "base/run")
     for split, count in (("train", 60), ("valid", 20)):

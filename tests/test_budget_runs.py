@@ -249,6 +249,7 @@ def test_report_says_how_much_of_the_budget_is_used(whole: Path) -> None:
     assert (facts["steps"], facts["budget"]) == ("12", "57s of 1m")
 
 
+@pytest.mark.slow
 def test_stable_part_of_a_budget_goes_on_with_a_longer_one(
     path: Path, time: FakeTime, tmp_path: Path
 ) -> None:

@@ -103,6 +103,7 @@ def test_kill_inside_evaluations_loses_and_doubles_nothing(server, whole, tmp_pa
     _check_same(tmp_path, undisturbed)
 
 
+@pytest.mark.slow
 def test_interrupted_final_evaluation_is_kept_when_the_run_is_made_longer(
     server, whole, tmp_path: Path
 ) -> None:

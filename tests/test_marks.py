@@ -240,6 +240,7 @@ def test_store_drops_the_marks_of_unknown_tokens(tmp_path, here) -> None:
     assert built.counts.unknown == 6
 
 
+@pytest.mark.slow
 def test_store_marks_are_the_same_for_any_number_of_workers(
     tmp_path, here, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,7 +30,15 @@ USED = {
     "multiple-choice": ("roberta", ("choices", "choice.{}.jsonl", CHOICES)),
     "xlnet": ("xlnet", None),
 }
-LONG = ("token-classification", "sentinels", "seq2seq", "multiple-choice", "xlnet")
+LONG = (
+    "generator",
+    "fill-mask",
+    "token-classification",
+    "sentinels",
+    "seq2seq",
+    "multiple-choice",
+    "xlnet",
+)
 
 
 @pytest.fixture(scope="module")

@@ -193,6 +193,7 @@ def recipe(tmp_path_factory) -> Path:
     return _tiny.write(tmp_path_factory.mktemp("spans"), documents=60, text=RECIPE)
 
 
+@pytest.mark.slow
 def test_selftest_proves_examples_and_finds_planted_defects(recipe: Path) -> None:
     _provable.check_defects(recipe, intact=Intact, cut=Cut)
 

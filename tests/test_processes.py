@@ -52,6 +52,7 @@ def _same_figures(one: Path, other: Path, after: int) -> None:
         ]
 
 
+@pytest.mark.slow
 def test_run_of_one_goes_on_with_two_and_then_with_one(
     tiny: Path, one: Path, tmp_path: Path
 ) -> None:

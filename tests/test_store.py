@@ -724,6 +724,7 @@ def test_store_signal_to_the_group_is_the_parents_to_handle(tmp_path, here, name
         assert message == ""
 
 
+@pytest.mark.slow
 def test_store_two_builds_at_once_both_succeed(tmp_path, here):
     (here / "a.txt").write_text("one two three\n" * 40_000)
     both = [start(tmp_path, here, "a.txt", workers=1, delay=0.05) for _ in range(2)]
