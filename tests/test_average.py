@@ -118,6 +118,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return folder
 
 
+@pytest.mark.slow
 def test_stopped_run_goes_on_bit_for_bit(whole: Path, tmp_path: Path) -> None:
     sets = json.loads((whole / "sets.json").read_text())
     _tiny.pretrain_with_stops(whole / "tiny.yaml", tmp_path / "run", [30, 45], *sets)

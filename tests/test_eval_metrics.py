@@ -166,6 +166,7 @@ def test_eval_metrics_that_do_not_fit_the_objective_are_refused_before_training(
     assert not (tmp_path / "run/metrics.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_scores_that_the_answers_turn_out_not_to_have_are_named_with_the_setting(
     server: Server, folder: Path, tmp_path: Path
 ) -> None:

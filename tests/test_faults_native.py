@@ -86,6 +86,7 @@ def test_second_interrupt_while_the_library_learns_leaves_at_once(
     assert not _was_learned()
 
 
+@pytest.mark.slow
 def test_interrupt_of_tokenizer_train_ends_it_soon_and_leaves_nothing(
     server, recipe: Path, tmp_path: Path
 ) -> None:

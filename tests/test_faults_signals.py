@@ -98,7 +98,8 @@ def _signal_at(server: Server, path: Path, run: Path, seconds: float, number: in
     return kept[1]
 
 
-@pytest.mark.parametrize("trials", [4, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("trials", [4, 12])
 def test_signal_in_any_phase_says_what_is_kept(
     server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trials: int
 ) -> None:

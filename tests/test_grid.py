@@ -206,6 +206,7 @@ def test_each_run_of_a_grid_is_the_run_alone(made, recipe, tmp_path):
     assert losses == sorted(losses)
 
 
+@pytest.mark.slow
 def test_finished_runs_are_not_run_again_and_values_can_be_added(made, recipe):
     out, _, _ = made
     stamps = {path: path.stat().st_mtime_ns for path in out.rglob("metrics.jsonl")}

@@ -84,6 +84,7 @@ def test_lengths_and_cuts_do_not_depend_on_the_label(count: int) -> None:
     assert abs(means[0] - means[1]) < 5 * error
 
 
+@pytest.mark.slow
 def test_true_pairs_end_with_their_document_no_more_often_than_false_ones() -> None:
     objective = bound("nsp", max_length=128)
     last = {0: [], 1: []}

@@ -89,7 +89,7 @@ def test_classifier_of_two_texts_answers_as_eval(runs: Runs, capsys, family: str
     assert np.mean(losses) == pytest.approx(printed["loss"], abs=1e-5)
 
 
-@pytest.mark.slow
+@slow
 def test_numbers_of_both_orders_add_up_to_that_of_eval(runs: Runs, capsys) -> None:
     objective = "{name: similarity, regression: true, max_length: 80, lm_weight: 0.0}"
     saved = runs.tuned("gpt2", "near", "near.{}.jsonl", objective)
@@ -165,7 +165,8 @@ def test_texts_go_on_as_in_generate(runs: Runs, capsys, contiguous: bool) -> Non
     assert found == expected
 
 
-@pytest.mark.parametrize("family", ["gpt2", pytest.param("gpt", marks=slow)])
+@slow
+@pytest.mark.parametrize("family", ["gpt2", "gpt"])
 def test_answers_end_where_those_of_generate_do(runs: Runs, capsys, family: str) -> None:
     objective = "{name: generation, max_length: 60}"
     saved = runs.tuned(family, "answers", "copy.{}.jsonl", objective, 30)

@@ -356,9 +356,8 @@ def _seeing_all(config, q, k):
     return (k["rank"] <= q["rank"]) | (len(q.fields["rank"]) == len(k.fields["rank"]))
 
 
-@pytest.mark.parametrize(
-    "mask", [_seeing_all, pytest.param(_seeing_themselves, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mask", [_seeing_all, _seeing_themselves])
 def test_selftest_of_streams_that_see_too_much_is_a_leak(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mask
 ) -> None:

@@ -82,7 +82,8 @@ def test_grow_by_hand_keeps_ids_and_counts_present_pieces():
         old.grow([text], 13)
 
 
-@pytest.mark.parametrize("seed", [pytest.param("0", marks=pytest.mark.slow), "1"])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", ["0", "1"])
 def test_train_in_any_process_gives_the_same_vocabulary(seed):
     code = (
         "from tests.test_tokenizers_training import KINDS, made_up_texts, train;"
