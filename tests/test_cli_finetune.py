@@ -381,9 +381,8 @@ def test_two_processes_give_the_losses_and_scores_of_one(tmp_path: Path, task: s
         assert theirs.get("metrics") == ours.get("metrics")
 
 
-@pytest.mark.parametrize(
-    "task", ["nlu", *(pytest.param(task, marks=pytest.mark.slow) for task in ("nlg", "classes"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["nlu", "nlg", "classes"])
 def test_selftest_of_a_task_proves_what_applies_to_rows(
     server: Server, folder: Path, task: str
 ) -> None:

@@ -304,6 +304,7 @@ def test_dotted_objective_of_a_checkpoint_is_imported_from_the_working_directory
     assert str(caught.value) == f"{expected}; run nlpkit where it lies"
 
 
+@pytest.mark.slow
 def test_tokenizer_kind_of_ones_own_opens_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

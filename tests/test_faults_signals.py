@@ -60,6 +60,7 @@ def test_signal_inside_a_save_lets_it_finish_and_leaves(server, whole, tmp_path:
     assert _tiny.metrics(run) == _tiny.metrics(undisturbed)
 
 
+@pytest.mark.slow
 def test_signal_again_leaves_at_once_even_inside_a_save(server, whole, tmp_path: Path) -> None:
     path, undisturbed, operations = whole
     found = [re.match(r"save_file checkpoints/.step-00000004", o) for o in operations]

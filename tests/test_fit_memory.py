@@ -111,6 +111,7 @@ def test_too_little_memory_is_one_line_with_what_is_needed(
     assert "\n" not in said
 
 
+@pytest.mark.slow
 def test_a_run_keeps_what_was_chosen_whatever_the_memory_is_later(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -254,6 +254,7 @@ def test_run_that_diverges_is_reported_and_the_others_finish(recipe, tmp_path):
     assert states == {"lr-0.01": "finished", "lr-1e+30": "diverged"}
 
 
+@pytest.mark.slow
 def test_killed_grid_goes_on_where_it_was(recipe, tmp_path):
     """The command itself is killed, which no handler sees: its run is saved, and ends."""
     out = tmp_path / "g"

@@ -37,7 +37,8 @@ def test_checkpoint_before_the_decay_is_kept(runs: Path) -> None:
     assert not files.find_corruption(files.checkpoint_path(runs / "short", 9))
 
 
-@pytest.mark.parametrize("stopped", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("stopped", [False, True])
 def test_run_from_the_stable_part_equals_the_longer_run(
     runs: Path, tmp_path: Path, stopped: bool
 ) -> None:

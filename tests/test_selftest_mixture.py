@@ -40,6 +40,7 @@ def test_selftest_of_a_sound_mixture_proves_each_member(tmp_path: Path) -> None:
     assert [(proof.name, proof.figure) for proof in found if not proof.passed] == []
 
 
+@pytest.mark.slow
 def test_selftest_of_a_mixture_finds_the_one_member_that_leaks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,6 +136,7 @@ def test_rows_without_an_answer_are_told(opened: Opened, monkeypatch) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_alignments_of_written_texts_are_drawn(opened: Opened, tmp_path, monkeypatch) -> None:
     drawn: list = []
     plain = alignments.alignment_figure

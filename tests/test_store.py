@@ -707,7 +707,8 @@ def test_store_killed_build_leaves_no_store_and_its_rest_is_swept(tmp_path, here
     assert leftovers(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_store_signal_to_the_group_is_the_parents_to_handle(tmp_path, here, name):
     """Control-C reaches the workers too: they must neither print nor end by themselves."""
     (here / "a.txt").write_text("one two three\n" * 100_000)

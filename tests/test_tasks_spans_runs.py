@@ -94,6 +94,7 @@ def _evaluated(
     return printed, [json.loads(line) for line in file.read_text("utf-8").splitlines()]
 
 
+@pytest.mark.slow
 def test_tagger_answers_in_the_pipeline_as_in_eval(tuned, starts, capsys) -> None:
     saved = tuned["bert", "tagging"]
     printed, predictions = _evaluated(saved, capsys)
