@@ -262,6 +262,7 @@ def test_same_file_may_be_train_and_valid_for_a_test_of_overfitting(
     assert "also in data.train" not in other.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task", ["nlg", *(pytest.param(task, marks=pytest.mark.slow) for task in ("nlu", "classes"))]
 )
@@ -344,6 +345,7 @@ def test_wrong_rows_are_named_by_file_and_line(
     assert found.code == 0, found.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task", ["nlg", *(pytest.param(task, marks=pytest.mark.slow) for task in ("nlu", "classes"))]
 )
