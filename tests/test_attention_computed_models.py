@@ -245,6 +245,7 @@ def test_adapters_of_another_kind_are_refused(run: Path, tmp_path: Path) -> None
         model_part(recipe.load(str(path)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("defect", "proof"),
     [

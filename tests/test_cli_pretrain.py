@@ -250,6 +250,7 @@ def test_plan_into_head_is_quiet(done) -> None:
     assert result.stderr == ""
 
 
+@pytest.mark.slow
 def test_plan_draws_the_mask(done, tmp_path: Path) -> None:
     path, _, _ = done
     picture = tmp_path / "mask.png"

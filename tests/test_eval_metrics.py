@@ -124,6 +124,7 @@ def test_seeds_are_summarised_by_eval_metrics(server: Server, folder: Path, tmp_
     assert figures["mcc"]["mean"] == statistics.fmean(best)
 
 
+@pytest.mark.slow
 def test_written_text_is_judged_by_eval_metrics(
     server: Server, folder: Path, tmp_path: Path
 ) -> None:

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import _tiny
 
 CODE = """
@@ -24,6 +26,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_first_step_comes_without_the_compiler_of_torch(tmp_path: Path) -> None:
     """Its parts take 0.7 and 0.4 seconds; optimizers, DTensor and accelerate import them."""
     recipe = _tiny.write(tmp_path)

@@ -316,6 +316,7 @@ def test_lora_checkpoint_of_a_run_opens_in_peft(start, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_lora_run_resumed_equals_an_uninterrupted_one_bit_for_bit(start, tmp_path: Path) -> None:
     folder, base = start
     path = _adapters.tuning_recipe(folder, base, LORA)

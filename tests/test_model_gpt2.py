@@ -297,6 +297,7 @@ train: {steps: 8, tokens_per_step: 512, tokens_per_batch: 256, lr: 1.0e-2, sched
 """
 
 
+@pytest.mark.slow
 def test_run_stopped_and_resumed_is_the_uninterrupted_one(tmp_path) -> None:
     path = _tiny.write(tmp_path, text=RECIPE.replace("ATTENTION\n", ""))
     whole = _tiny.pretrain(path, tmp_path / "whole")

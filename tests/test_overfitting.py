@@ -42,6 +42,7 @@ def test_others_are_not(evaluations: list[tuple[list[float], float]]) -> None:
     assert _warnings(evaluations) == [None] * len(evaluations)
 
 
+@pytest.mark.slow
 def test_run_that_learns_by_heart_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

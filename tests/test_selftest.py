@@ -175,7 +175,7 @@ def test_selftest_of_a_sound_recipe_proves_everything_and_leaves_nothing(
     [
         (Unshifted, of_objective.no_leak),
         (Uncovered, of_objective.no_leak),
-        (Unshifted, of_objective.noise_floor),
+        pytest.param(Unshifted, of_objective.noise_floor, marks=pytest.mark.slow),
         pytest.param(Uncovered, of_objective.noise_floor, marks=pytest.mark.slow),
     ],
 )

@@ -218,6 +218,7 @@ def rows(count, bad=()):
     ]
 
 
+@pytest.mark.slow
 def test_store_is_the_same_for_any_number_of_workers(tmp_path, here, small_ranges):
     (here / "a.jsonl").write_text("\n".join(rows(2000)))
     (here / "b.txt").write_bytes(b"\xef\xbb\xbf" + b"one\r\n\r\ntwo\r\n" * 1500)

@@ -81,6 +81,7 @@ def test_checkpoint_logits_are_those_of_transformers(classes) -> None:
         assert torch.allclose(ours, theirs(ids[None]).logits, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_run_stopped_and_resumed_is_the_same_bit_for_bit(base, tmp_path, lora: bool) -> None:
     path = task(tmp_path, "classes", CLASSES, base)

@@ -211,6 +211,7 @@ def test_directory_without_text_says_what_is_there() -> None:
         _read("f/")
 
 
+@pytest.mark.slow
 def test_run_on_a_directory_says_what_is_taken_and_is_evaluated(tmp_path: Path) -> None:
     """Held-out files of two formats, which the record of the run tells apart."""
     recipe = _tiny.write(tmp_path / "r")
