@@ -69,13 +69,16 @@ class _Pipe:
 
     def ready(self) -> bool:
         while not self._lines and not self._ended:
-            try:
-                if not select.select([self._descriptor], [], [], 0)[0]:
-                    return False
-            except OSError:  # on Windows, `select` accepts only sockets
-                return True
+            if not self._is_readable(0):
+                return False
             self._read()
         return True
+
+    def _is_readable(self, seconds: float) -> bool:
+        try:
+            return bool(select.select([self._descriptor], [], [], seconds)[0])
+        except OSError:  # on Windows, `select` accepts only sockets
+            return True
 
     def __iter__(self) -> Iterator[bytes]:
         while True:
@@ -88,6 +91,9 @@ class _Pipe:
             self._first = False
 
     def _read(self) -> None:
+        # A signal right before `read` would wait for the next line: Python looks after each second.
+        while not self._is_readable(1):
+            pass
         chunk = os.read(self._descriptor, _AT_ONCE)
         *complete, self._partial = (self._partial + chunk).split(b"\n")
         self._lines.extend(complete)
