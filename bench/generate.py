@@ -27,12 +27,12 @@ from nlpkit.checkpoints import hf_layout
 from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
-from nlpkit.models import cpm_ant, gpt
+from nlpkit.models import cpm_ant, gpt, packed_weights
 from nlpkit.models.cpm_ant import model as cpm_ant_model
 from nlpkit.models.gpt import model as gpt_model
 from nlpkit.objectives import clm as clm_objective
 from nlpkit.objectives import cpm_ant as cpm_ant_objective
-from nlpkit.train import machine
+from nlpkit.train import machine, memory
 
 VOCABULARY = 8000
 FIRST = 10  # smaller ids are special ones
@@ -119,6 +119,9 @@ def main():
     for family, make in (("cpm_ant", make_cpm_ant), ("gpt", make_gpt)):
         torch.manual_seed(0)
         model, objective, theirs = make()
+        packed_weights.pack(
+            model.requires_grad_(False), memory.available()
+        )  # as when one is opened
         rng = np.random.default_rng(0)
         for batch in given.batch:
             prompts = rng.integers(FIRST, VOCABULARY, (batch, given.prompt)).tolist()

@@ -1,5 +1,6 @@
 """Decoding against `transformers.generate` with the same weights, and against no cache at all."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 
@@ -26,7 +27,7 @@ from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules, compact
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
-from nlpkit.models import cpm_ant, gpt
+from nlpkit.models import cpm_ant, gpt, packed_weights
 from nlpkit.models.cpm_ant import model as cpm_ant_model
 from nlpkit.models.gpt import model as gpt_model
 from nlpkit.objectives import clm, cpm_ant_nlg
@@ -192,6 +193,22 @@ def test_generate_cpm_ant_equals_transformers_with_its_cache(ants, given: dict) 
     _assert_equal(
         ants, found, texts, [BOS], **{_THEIR_NAMES.get(k, k): v for k, v in given.items()}
     )
+
+
+@pytest.mark.parametrize("given", [{}, BEAMS[0]], ids=str)
+def test_generate_with_packed_weights_gives_the_same(
+    gpts, ants, given: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_weights, "_SMALLEST", 1)
+    monkeypatch.setattr(packed_weights, "_is_amd", lambda: True)
+    for model, objective, theirs in (gpts, ants):
+        packed = copy.deepcopy(model)
+        packed_weights.pack(packed, 1 << 40)
+        ours = _ours((model, objective, theirs), _texts(), **given)
+        found = _ours((packed, objective, theirs), _texts(), **given)
+        assert [[each.ids for each in answers] for answers in found] == [
+            [each.ids for each in answers] for answers in ours
+        ]
 
 
 def test_generate_answers_of_the_test_models_are_various(gpts, ants) -> None:

@@ -26,6 +26,7 @@ from nlpkit.disk import file_sha256, user_path
 from nlpkit.errors import DivergedError, FileError, UsageError
 from nlpkit.models import families
 from nlpkit.models.head import TaskHead, taken_head
+from nlpkit.models.packed_weights import pack
 from nlpkit.models.rows import vocabulary_size, without_padding
 from nlpkit.models.undrawn import undrawn
 from nlpkit.objectives import _members
@@ -38,6 +39,7 @@ from nlpkit.runs.parts import ModelPart
 from nlpkit.tokenizers._source_and_target import check_sources
 from nlpkit.tokenizers.contract import Extendable, Tokenizer
 from nlpkit.train import machine, spinning
+from nlpkit.train.memory import available
 
 # Files of the manifest that are not read and not checked here.
 _NOT_NEEDED = (files.OPTIMIZER_STATE, files.TRAINING)
@@ -113,6 +115,8 @@ def open_checkpoint(
     model = _model(part, state, loaded.head, backend)
     _add_objective_heads(model, objective, directory)
     model = model.to(device=target, dtype=dtype)
+    if target.type == "cpu":
+        pack(model, available())
     return Opened(directory, part, model.eval(), tokenizer, objective, notes)
 
 
