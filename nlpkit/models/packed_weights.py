@@ -5,7 +5,7 @@ float32 on AMD's CPUs, since MKL's fast code is for Intel's, and in bfloat16 on 
 oneDNN then reorders the weight in every product (`python bench/generate.py`, docs/generate.md).
 """
 
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ _SMALLEST = 128 * 128  # a smaller product costs less than the call
 class PackedWeight(Tensor):
     """A weight (out, in). `F.linear` multiplies by its copy; all else sees a plain tensor."""
 
-    packed: Tensor
+    packed: Tensor | None = None
 
     @classmethod
     def __torch_function__(
@@ -33,38 +33,31 @@ class PackedWeight(Tensor):
 
 
 def pack(model: nn.Module, free: int) -> None:
-    """Give the linear layers and the output table of a model on a CPU packed copies of weights.
+    """Let a model on a CPU multiply by packed copies of its matrices, made at the first product.
 
     The weights must not change afterwards. Nothing is done where that would not be faster, or if
-    the copies need more than half of `free` bytes.
+    copies of all matrices needed more than half of `free` bytes.
     """
-    chosen = {id(weight): weight for weight in _multiplied(model) if _gains(weight)}
+    chosen = {id(weight): weight for weight in model.parameters() if _gains(weight)}
     if 2 * sum(weight.nbytes for weight in chosen.values()) > free:
         return
-    packed = {key: _packed(weight) for key, weight in chosen.items()}
+    packed = {key: weight.detach().as_subclass(PackedWeight) for key, weight in chosen.items()}
     for module in model.modules():
         for name, weight in module._parameters.items():
             if id(weight) in packed:  # not by `setattr`, which wants an nn.Parameter
                 module._parameters[name] = packed[id(weight)]  # type: ignore[assignment]
 
 
-def _multiplied(model: Any) -> Iterator[Tensor]:
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            yield module.weight
-    if hasattr(model, "output_table"):
-        yield model.output_table()
-
-
 def _gains(weight: Tensor) -> bool:
     """Return whether the products of a weight on this CPU are faster by a packed copy."""
-    if weight.numel() < _SMALLEST or not torch.backends.mkldnn.is_available():
+    if weight.ndim != 2 or weight.numel() < _SMALLEST or not torch.backends.mkldnn.is_available():
         return False
     if weight.dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return weight.dtype == torch.float32 and _is_amd()
 
 
+@cache
 def _is_amd(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     try:
         with cpuinfo.open(encoding="utf-8", errors="replace") as lines:
@@ -73,14 +66,10 @@ def _is_amd(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
         return False
 
 
-def _packed(weight: Tensor) -> PackedWeight:
-    made = weight.detach().as_subclass(PackedWeight)
-    made.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), _ROWS)
-    return made
-
-
 def _linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
     # Not with autocast, not for gradients, and not for a mistake, which torch names.
     if x.dtype != weight.dtype or x.requires_grad or x.shape[-1] != weight.shape[1]:
         return F.linear(x, weight, bias)
+    if weight.packed is None:
+        weight.packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS)
     return torch.ops.mkldnn._linear_pointwise(x, weight.packed, bias, "none", [], "")
