@@ -1,6 +1,7 @@
 """Greedy generation, tokens a second: nlpkit against `transformers.generate`, same weights.
 
     python bench/generate.py [--threads 2] [--rounds 5] [--prompt 32] [--new 64] [--batch 1 8 32]
+                              [--precision fp32]
 
 Prints a markdown table: both families in the size of the shipped recipe (4 x 256, vocabulary 8000),
 random weights, no end token. All prompts have the same length, which suits transformers best: it
@@ -104,13 +105,15 @@ def main():
     parser.add_argument("--prompt", type=int, default=32)
     parser.add_argument("--new", type=int, default=64)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     machine.configure_allocator()
     clock = time.process_time if given.threads == 1 else time.perf_counter
     unit = "processor time" if given.threads == 1 else "wall time"
     print(
-        f"nlpkit {__version__}, torch {torch.__version__}, {given.threads} threads, {unit}; "
+        f"nlpkit {__version__}, torch {torch.__version__}, {given.precision}, "
+        f"{given.threads} threads, {unit}; "
         f"{given.prompt} tokens of prompt, {given.new} new, {given.rounds} rounds; tokens/s, "
         "median (best)\n"
     )
@@ -119,6 +122,8 @@ def main():
     for family, make in (("cpm_ant", make_cpm_ant), ("gpt", make_gpt)):
         torch.manual_seed(0)
         model, objective, theirs = make()
+        if given.precision == "bf16":
+            model, theirs = model.bfloat16(), theirs.bfloat16()
         packed_weights.pack(
             model.requires_grad_(False), memory.available()
         )  # as when one is opened
