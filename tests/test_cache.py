@@ -26,7 +26,13 @@ def _table(kind: str) -> Tensor | None:
     return None if rows is None else torch.randn(rows, HEADS, generator=generator)
 
 
-def _attend(kind: str, lengths: tuple[int, ...], fields: dict[str, Tensor], cache: Cache | None):
+def _attend(
+    kind: str,
+    lengths: tuple[int, ...],
+    fields: dict[str, Tensor],
+    cache: Cache | None,
+    dtype: torch.dtype = torch.float32,
+):
     table = _table(kind)
     return attention.prepare(
         Choice.of(kind, **CASES[kind]),
@@ -34,7 +40,7 @@ def _attend(kind: str, lengths: tuple[int, ...], fields: dict[str, Tensor], cach
         fields=fields,
         heads=HEADS,
         head_dim=WIDTH,
-        dtype=torch.float32,
+        dtype=dtype,
         device="cpu",
         training=False,
         tensors={} if table is None else {"table": table},
@@ -64,15 +70,23 @@ class _Sequence:
         return _attend(kind, (length,), fields, None)(*self.qkv[layer, :, :length])
 
 
-def _feed(kind: str, sequences: list[_Sequence], old: list[int], new: list[int], cache: Cache):
+def _feed(
+    kind: str,
+    sequences: list[_Sequence],
+    old: list[int],
+    new: list[int],
+    cache: Cache,
+    dtype: torch.dtype = torch.float32,
+):
     """Return the output of each layer for tokens `old` to `new` of each sequence, as lists."""
     spans = list(zip(sequences, old, new, strict=True))
     fields = {n: torch.cat([s.fields[n][a:b] for s, a, b in spans]) for n in sequences[0].fields}
     sizes = tuple(b - a for _, a, b in spans)
-    attend = _attend(kind, sizes, fields, cache)
+    attend = _attend(kind, sizes, fields, cache, dtype)
     outs = []
     for layer in range(LAYERS):
-        q, k, v = (torch.cat([s.qkv[layer, i, a:b] for s, a, b in spans]) for i in range(3))
+        qkv = (torch.cat([s.qkv[layer, i, a:b] for s, a, b in spans]) for i in range(3))
+        q, k, v = (each.to(dtype) for each in qkv)
         outs.append(attend(q, k, v).split(sizes))
     return outs
 
@@ -102,6 +116,23 @@ def test_cache_new_tokens_of_ragged_sequences_equal_whole(kind: str, new: int) -
         _assert_equal_to_whole(kind, sequences, old, ends, outs)
         old = ends
     assert cache.lengths == old
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_cache_in_bfloat16_equals_whole_as_closely_as_its_output_is_rounded(kind: str) -> None:
+    sequences = [_Sequence(i, length) for i, length in enumerate(LENGTHS)]
+    for sequence in sequences:
+        sequence.qkv = sequence.qkv.bfloat16().float()
+    old, cache = list(LENGTHS), Cache()
+    _feed(kind, sequences, [0] * len(old), old, cache, torch.bfloat16)
+    for _ in range(3):
+        ends = [length + 1 for length in old]
+        for layer, parts in enumerate(_feed(kind, sequences, old, ends, cache, torch.bfloat16)):
+            for sequence, end, part in zip(sequences, ends, parts, strict=True):
+                assert part.dtype == torch.bfloat16
+                expected = sequence.whole(kind, layer, end)[-1:]
+                torch.testing.assert_close(part.float(), expected, atol=2**-9, rtol=2**-8)
+        old = ends
 
 
 @pytest.mark.parametrize("kind", CASES)

@@ -38,6 +38,9 @@ class KeyValues:
         self._rows, self._capacity = len(self.lengths), _capacity(layout.max_length)
         self._first_index = layout.document_ids, layout.positions
         self._layers: list[tuple[Tensor, Tensor]] = []
+        # On a CPU, torch's attention of one query takes four times as long in bfloat16.
+        on_cpu = request.device.type == "cpu"
+        self._dtype = torch.promote_types(request.dtype, torch.float32) if on_cpu else request.dtype
         self._fields: dict[str, Tensor] = {}  # (rows, capacity)
         for name, field in request.key_fields.items():
             self._fields[name] = field.new_zeros(self._rows, self._capacity)
@@ -48,8 +51,9 @@ class KeyValues:
 
         def spread(packed: Tensor) -> Tensor:
             heads, width = packed.shape[1:]
-            cached = packed.new_zeros(self._rows, heads, self._capacity, width)
-            cached.transpose(1, 2)[self._first_index] = packed.detach()
+            shape = self._rows, heads, self._capacity, width
+            cached = packed.new_zeros(shape, dtype=self._dtype)
+            cached.transpose(1, 2)[self._first_index] = packed.detach().to(self._dtype)
             return cached
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -95,16 +99,16 @@ class KeyValues:
             if added:
                 assert k is not None
                 assert v is not None
-                keys.view(-1, width).index_copy_(0, rows, k.reshape(-1, width))
-                values.view(-1, width).index_copy_(0, rows, v.reshape(-1, width))
+                keys.view(-1, width).index_copy_(0, rows, k.reshape(-1, width).to(self._dtype))
+                values.view(-1, width).index_copy_(0, rows, v.reshape(-1, width).to(self._dtype))
             out = F.scaled_dot_product_attention(
-                q.reshape(count, new, heads, width).transpose(1, 2),
+                q.reshape(count, new, heads, width).transpose(1, 2).to(self._dtype),
                 keys[:count, :, :longest],
                 values[:count, :, :longest],
                 attn_mask=mask,
                 scale=request.scale,
             )
-            return out.transpose(1, 2).reshape(count * new, heads, width)
+            return out.transpose(1, 2).reshape(count * new, heads, width).to(q.dtype)
 
         return attend
 
@@ -152,7 +156,7 @@ class KeyValues:
             return visible
         index = request.kind.bias_index(request.config, request.buffers, q, k)
         bias = F.embedding(index.squeeze(1), request.table).permute(0, 3, 1, 2)
-        return bias.to(request.dtype).masked_fill(~visible, -torch.inf)
+        return bias.to(self._dtype).masked_fill(~visible, -torch.inf)
 
     def _reserve(self, rows: int, tokens: int) -> None:
         """Reserve memory for `rows` sequences of `tokens` tokens, at least double if too small."""
