@@ -28,6 +28,7 @@ from tests._processes import FSDP, SHARDED, launched
 
 NAMES = [name for name in registry.names("train/optimizers") if name != "adamw"]
 MUON = "train.optimizer={name: muon, adamw_lr: 0.005}"
+ADAFACTOR = "train.optimizer=adafactor"
 SHORT = ("train.steps=8", "train.eval_every=4", "train.warmup_steps=2")
 
 
@@ -131,11 +132,15 @@ def test_recipe_of_a_stranger_brings_no_optimizer(tiny: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("environment", [{}, FSDP], ids=["ddp", "fsdp"])
-def test_two_processes_with_two_optimizers_give_the_losses_of_one_and_resume(
-    tiny: Path, tmp_path: Path, environment: dict[str, str]
+@pytest.mark.parametrize(
+    ("environment", "optimizer"),
+    [({}, MUON), (FSDP, MUON), (FSDP, ADAFACTOR)],
+    ids=["ddp", "fsdp", "adafactor on fsdp"],
+)
+def test_two_processes_give_the_losses_of_one_and_resume(
+    tiny: Path, tmp_path: Path, environment: dict[str, str], optimizer: str
 ) -> None:
-    chosen = (*SHORT, "model.dropout=0.0", "train.save_every=4", MUON)
+    chosen = (*SHORT, "model.dropout=0.0", "train.save_every=4", optimizer)
     sets = [word for each in chosen for word in ("--set", each)]
     one = _tiny.command("pretrain", tiny, "--out", tmp_path / "one", *sets)
     assert one.returncode == 0, one.stderr
@@ -154,19 +159,21 @@ def test_two_processes_with_two_optimizers_give_the_losses_of_one_and_resume(
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_optimizers_that_need_whole_parameters_are_refused_with_fsdp(tiny: Path) -> None:
+def test_an_optimizer_that_needs_whole_parameters_is_refused_with_fsdp(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in registry.names("train/optimizers"):
         resolved = recipe.load(str(tiny), [f"train.optimizer={name}"])
-        checks.check_optimizer(resolved, sharded=False)
-        if name != "adafactor":
-            checks.check_optimizer(resolved, sharded=True)
-            continue
-        with pytest.raises(UsageError) as caught:
-            checks.check_optimizer(resolved, sharded=True)
-        assert str(caught.value) == (
-            f"train.optimizer: {name} needs whole parameters, and FSDP shards them; start the "
-            "processes without FSDP, or take one of adamw, lion, muon, sgd"
-        )
+        checks.check_optimizer(resolved, sharded=True)
+    monkeypatch.setattr(registry.load("train/optimizers", "sgd"), "SHARDED", False)
+    resolved = recipe.load(str(tiny), ["train.optimizer=sgd"])
+    checks.check_optimizer(resolved, sharded=False)
+    with pytest.raises(UsageError) as caught:
+        checks.check_optimizer(resolved, sharded=True)
+    assert str(caught.value) == (
+        "train.optimizer: sgd needs whole parameters, and FSDP shards them; start the "
+        "processes without FSDP, or take one of adafactor, adamw, lion, muon"
+    )
 
 
 class _Layers(nn.Module):
@@ -222,7 +229,7 @@ def _sharded(rank: int, port: str, name: str, found: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["adamw", "lion", "muon", "sgd"])
+@pytest.mark.parametrize("name", ["adafactor", "adamw", "lion", "muon", "sgd"])
 def test_a_step_on_shards_is_that_on_whole_parameters(name: str) -> None:
     _installed(name)
     with socket.socket() as free:

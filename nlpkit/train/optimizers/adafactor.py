@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nlpkit.train.settings import ResolvedTraining
 
 READS = ()
-SHARDED = False  # its means over rows, columns and parameters would be those of a shard
+SHARDED = True  # its means over rows, columns and parameters are those of whole ones
 PACKAGE = None
 
 
@@ -56,9 +56,10 @@ def make(config: Config, settings: ResolvedTraining, groups: Sequence[Group]) ->
     import torch
 
     from nlpkit.train.uncompiled import uncompiled
+    from nlpkit.train.whole_parameters import on_whole_parameters
 
     return [
-        uncompiled(torch.optim.Adafactor)(
+        on_whole_parameters(uncompiled(torch.optim.Adafactor))(
             param_groups(groups),
             lr=settings.lr,
             beta2_decay=config.beta2_decay,

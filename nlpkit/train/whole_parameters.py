@@ -1,0 +1,48 @@
+"""Steps of an optimizer that needs whole parameters where FSDP has shards of them."""
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import torch
+from torch.optim import Optimizer
+
+from nlpkit.train import shards
+
+T = TypeVar("T", bound=Optimizer)
+
+
+def on_whole_parameters(kind: type[T]) -> type[T]:
+    """Return an optimizer that puts the shards of one parameter after the other together.
+
+    Every process computes the whole step, and keeps the whole state, of each parameter. All must
+    take the step together.
+    """
+
+    def step(self: T, closure: Callable[[], float] | None = None) -> float | None:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        groups = [group["params"] for group in self.param_groups]
+        if not any(shards.is_sharded(parameter) for group in groups for parameter in group):
+            kind.step(self)
+            return loss
+        for group in self.param_groups:
+            group["params"] = []
+        for group, parameters in zip(self.param_groups, groups, strict=True):
+            for parameter in parameters:
+                if parameter.grad is None:
+                    continue
+                whole = shards.whole(parameter.detach()).clone()
+                whole.grad = shards.whole(parameter.grad)
+                self.state[whole] = self.state.pop(parameter, {})
+                group["params"] = [whole]
+                kind.step(self)
+                self.state[parameter] = self.state.pop(whole)
+                shards.fill(parameter, whole)
+            group["params"] = []
+        for group, parameters in zip(self.param_groups, groups, strict=True):
+            group["params"] = parameters
+        return loss
+
+    return cast(type[T], type(kind.__name__, (kind,), {"step": torch.no_grad()(step)}))
