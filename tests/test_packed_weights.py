@@ -1,6 +1,7 @@
 """Packed copies of weights: the same products, in every family, and when there are none."""
 
 import copy
+import platform
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,11 @@ from tests import _tiny
 VOCAB, PLENTY = 61, 1 << 40
 SIZES = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "intermediate_size": 48}
 SIZES |= {"image_size": 8, "patch_size": 4}
+
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="weights are packed on x86-64 CPUs alone"
+)
 
 
 @pytest.fixture(autouse=True)

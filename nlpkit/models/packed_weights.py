@@ -5,6 +5,7 @@ float32 on AMD's CPUs, since MKL's fast code is for Intel's, and in bfloat16 on 
 oneDNN then reorders the weight in every product (`python bench/generate.py`, docs/generate.md).
 """
 
+import platform
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,9 @@ def pack(model: nn.Module, free: int) -> None:
 
 def _gains(weight: Tensor) -> bool:
     """Return whether the products of a weight on this CPU are faster by a packed copy."""
-    if weight.ndim != 2 or weight.numel() < _SMALLEST or not torch.backends.mkldnn.is_available():
+    if weight.ndim != 2 or weight.numel() < _SMALLEST or platform.machine() != "x86_64":
+        return False
+    if not torch.backends.mkldnn.is_available():
         return False
     if weight.dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
