@@ -139,7 +139,7 @@ def test_completion_offers_the_settings_of_the_optimizer():
     for chosen in ("train.optimizer=muon", "train.optimizer.name=muon"):
         found = ask("nlpkit", "plan", "cpm_ant", "--set", chosen, "--set", "train.optimizer.")
         assert {*found} == expected
-    own = ask("nlpkit", "plan", "gpt2", "--set", "train.optimizer.")
+    own = ask("nlpkit", "plan", "roberta", "--set", "train.optimizer.")  # adamw
     assert own == ["train.optimizer.name="]
 
 
