@@ -472,8 +472,6 @@ def test_recipes_take_a_kind_from_the_command_line(name, pattern) -> None:
         ("cpm_ant", ["attention.kind=strided"], "settings of model; kinds that fit: cpm_ant"),
         ("gpt2", ["attention.kind=fixed", "attention.summary=129"],
          "129 is more than the 128 tokens of a block (stride)"),
-        ("gpt2", ["attention.kind=aft", "attention.window=8"],
-         "window: has no effect with form: full; set form: local"),
         ("gpt2", ["attention.kind=strided", "attention.pattern=split", "model.num_heads=1"],
          "it shares the heads among 2 kinds, and there are 1 heads"),
     ],

@@ -266,7 +266,6 @@ def test_layout_of_its_own_says_so_and_comes_back_exactly(variant, tmp_path) -> 
         ({"score": None, "window": "local_m"}, "window local_m needs attention"),
         ({"score": None, "input_feeding": True}, "input_feeding needs attention"),
         ({"score": "dot", "num_directions": 2}, "dot needs encoder states as wide"),
-        ({"window_size": 3}, "window_size: has no effect with window: global"),
     ],
 )
 def test_settings_that_exclude_each_other_are_refused(settings, said) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from nlpkit.attention.contract import Learned
 from nlpkit.attention.kinds import _either
@@ -47,12 +47,6 @@ class Config(_either.EitherConfig):
         ge=1,
         description="positions that w has, the longest sequence there can be; null: the model's",
     )
-
-    @model_validator(mode="after")
-    def _local(self) -> Config:
-        if self.form != "local" and self.window != type(self).model_fields["window"].default:
-            raise ValueError(f"window: has no effect with form: {self.form}; set form: local")
-        return self
 
     @property
     def bounded(self) -> bool:

@@ -87,11 +87,6 @@ class Config(ModelConfig):
         if self.score is None and (self.window != "global" or self.input_feeding):
             which = "input_feeding" if self.input_feeding else f"window {self.window}"
             raise ValueError(f"score: {which} needs attention; set dot, general or additive")
-        default = type(self).model_fields["window_size"].default
-        if self.window == "global" and self.window_size != default:
-            raise ValueError(
-                "window_size: has no effect with window: global; set local_m or local_p"
-            )
         if self.score == "dot" and self.num_directions == 2:
             raise ValueError(
                 "score: dot needs encoder states as wide as the decoder's; "
