@@ -124,9 +124,8 @@ def main():
         model, objective, theirs = make()
         if given.precision == "bf16":
             model, theirs = model.bfloat16(), theirs.bfloat16()
-        packed_weights.pack(
-            model.requires_grad_(False), memory.available()
-        )  # as when one is opened
+        model.requires_grad_(False)
+        packed_weights.pack(model, memory.available())  # as `open_checkpoint` does
         rng = np.random.default_rng(0)
         for batch in given.batch:
             prompts = rng.integers(FIRST, VOCABULARY, (batch, given.prompt)).tolist()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nlpkit.train.settings import ResolvedTraining
 
 READS = ()
-SHARDED = True  # its means over rows, columns and parameters are those of whole ones
+SHARDED = True  # `train/whole_parameters.py` puts the shards of a parameter together
 PACKAGE = None
 
 
