@@ -66,7 +66,7 @@ CONDITIONS: dict[str, dict[str, list[str]]] = {
     "chinese": {"pretrained": [], "scratch": [SCRATCH], "pretrained, LoRA": [LORA]},
 }
 RATES = ("1.25e-4", "2.5e-4", "5e-4", "1e-3", "2e-3", "4e-3", "8e-3", "1.6e-2", "3.2e-2")
-FIRST = "5e-4"
+FIRST = {"LoRA": "4e-3"}  # where the search of a rate begins; else at 5e-4
 _ENDS_LOW = "train.schedule=linear"
 TUNED = {
     "english": {"pretrained": [PLAIN], "scratch": [SCRATCH, PLAIN], "LoRA": [PLAIN, LORA]},
@@ -180,7 +180,7 @@ class Bench(Runs):
                 score = found[task.score]
                 return math.inf if score is None else -score  # None: all answers are the same
 
-            found = bracketed(RATES, FIRST, loss)
+            found = bracketed(RATES, FIRST.get(condition, "5e-4"), loss)
             scores |= {f"{optimizer} {rate}": -value for rate, value in found.items()}
         scores = dict(sorted(scores.items(), key=lambda each: each[1]))
         optimizer, rate = [*scores][-1].split()
