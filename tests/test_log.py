@@ -2,7 +2,12 @@
 
 import io
 
+import pytest
+
+from nlpkit import plan, recipe
+from nlpkit.train import log as run_log
 from nlpkit.train.log import Log
+from tests import _tiny
 
 
 class _Terminal(io.StringIO):
@@ -26,3 +31,14 @@ def test_evaluation_is_no_news_outside_a_terminal() -> None:
     with log.live(total=8, done=3):
         log.evaluating(11, 80)
     assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.0, True), (1000.0, False)])
+def test_text_that_takes_long_to_read_is_told_of(tmp_path, monkeypatch, seconds, told) -> None:
+    monkeypatch.setattr(run_log, "LINE_SECONDS", seconds)
+    monkeypatch.setenv("NLPKIT_CACHE", str(tmp_path / "cache"))
+    stream = io.StringIO()
+    log = Log(stream=stream)
+    plan.make(recipe.load(str(_tiny.write(tmp_path))), tmp_path / "none", "cpu", log)
+    assert ("tokenizer: 120 texts read" in stream.getvalue()) == told
+    assert ("tokenised 0 of 0 MB of text" in stream.getvalue()) == told

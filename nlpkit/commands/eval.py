@@ -259,7 +259,7 @@ def _held_out(call: Call) -> None:
         raise UsageError(f"{option}: {call.checkpoint} holds runs of --seeds; name one of them")
     results = []
     with catch_signals(exit_now) as stop:
-        callbacks = Callbacks(note=log.detail, warn=log.warn, should_stop=stop.check)
+        callbacks = Callbacks(log.detail, log.warn, log.tokenizing, should_stop=stop.check)
         for path in [path for _, path in runs] or [Path(call.checkpoint)]:
             opened = open_checkpoint(
                 path, device=common.device, family=call.family, info=log.info, warn=log.warn

@@ -36,13 +36,15 @@ _BLOCK_TOKENS = 1 << 20
 class Callbacks:
     """How the caller follows a build; all are called from the caller's thread.
 
-    `note` and `warn` take a line for the log, `progress` the bytes of input done and in all, and
-    `should_stop`, called often, may raise to end the build, which then leaves nothing behind.
+    `note` and `warn` take a line for the log, `progress` the bytes of input done and in all,
+    `texts` how many a tokenizer is trained on so far, and `should_stop`, called often, may
+    raise to end the build, which then leaves nothing behind.
     """
 
     note: Callable[[str], None] = lambda line: None
     warn: Callable[[str], None] = lambda line: None
     progress: Callable[[int, int], None] = lambda done, total: None
+    texts: Callable[[int], None] = lambda done: None
     should_stop: Callable[[], None] = lambda: None
 
 

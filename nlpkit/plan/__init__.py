@@ -51,7 +51,8 @@ def make(resolved: Resolved, run_path: Path, device: str, log: Log, measure: boo
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
     checks.check_backend(resolved, part, where)
-    data = build.build_data(resolved, part, run_path, Callbacks(note=log.detail, warn=log.warn))
+    callbacks = Callbacks(log.detail, log.warn, log.tokenizing, log.reading)
+    data = build.build_data(resolved, part, run_path, callbacks)
     resolved = _fitted(resolved, run_path, part, data, where, log, measure)
     settings = resolved.recipe.train.model_copy(update={"memory": None})
     found = planned.plan(resolved, settings, part, data, where)

@@ -228,7 +228,7 @@ def prepare(
     `resumed` is the checkpoint that `--resume` names, or None.
     """
     settings = resolved.recipe.train
-    callbacks = Callbacks(note=log.info, warn=log.warn, should_stop=stop.check)
+    callbacks = Callbacks(log.info, log.warn, log.tokenizing, log.reading, stop.check)
     part = model_part(resolved, directory.path, resumed, log.info)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")

@@ -199,6 +199,7 @@ def _trained(
         texts = _texts(resolved, inputs, which, counts, callbacks)
     else:
         texts = _texts_of_side(resolved, inputs, which, counts, callbacks, side)
+    texts = _told(texts, callbacks)
     if old is None:
         module = registry.load("tokenizers", section.kind)
         tokenizer = module.Tokenizer.train(texts, section.config)
@@ -251,6 +252,13 @@ def _texts(
     )
     for document in documents:
         yield from document.texts
+
+
+def _told(texts: Iterator[str], callbacks: Callbacks) -> Iterator[str]:
+    """Yield the texts, and tell how many there were."""
+    for number, text in enumerate(texts, 1):
+        yield text
+        callbacks.texts(number)
 
 
 def _texts_of_side(

@@ -66,6 +66,7 @@ class Log:
         self._progress: Progress | None = None
         self._task = TaskID(0)  # of `_progress`
         self._last_line = 0.0
+        self._reading: float | None = None  # the last line about text, or its start
 
     def info(self, text: str) -> None:
         """Print one line, unless `-q` is given."""
@@ -133,6 +134,26 @@ class Log:
         """Show on a terminal how many batches of an evaluation are done."""
         if self._progress is not None:
             self._progress.update(self._task, news=f"evaluating, batch {done + 1}/{total}")
+
+    def tokenizing(self, done: int, total: int) -> None:
+        """Show how many bytes of text are tokenised, one line every `LINE_SECONDS`."""
+        if self._is_long():
+            self.info(f"tokenised {done / 1e6:,.0f} of {total / 1e6:,.0f} MB of text")
+
+    def reading(self, texts: int) -> None:
+        """Show how many texts a tokenizer is trained on so far; lines as `tokenizing`."""
+        if self._is_long():
+            self.info(f"tokenizer: {texts:,} texts read")
+
+    def _is_long(self) -> bool:
+        """Return whether `LINE_SECONDS` are over since the first text, or since the last line."""
+        now = time.monotonic()
+        if self._reading is None:
+            self._reading = now
+        if now - self._reading < LINE_SECONDS:
+            return False
+        self._reading = now
+        return True
 
     def scoring(self, done: int, total: int, what: str) -> None:
         """Show how many of `what` are done, one line every `LINE_SECONDS`."""
