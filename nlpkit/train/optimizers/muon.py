@@ -48,7 +48,7 @@ class Config(FrozenConfig):
 
 
 def peak_lr(config: Config, width: int) -> float | None:
-    """Return the peak rate of a model of this width, which no layer's step outgrows.
+    """Return the peak rate of a model of this width; None if there is no rule.
 
     `match_rms_adamw` makes steps of the size of AdamW's, and the best rate goes by 1 / width, as
     AdamW's does: measured from 128 to 512 wide, see docs/dial.md.
