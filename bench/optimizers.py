@@ -1,14 +1,15 @@
 """What an optimizer buys: held-out loss against steps and processor time, each at its best rate.
 
     python bench/optimizers.py OUT [--recipes gpt1 cpm_ant …] [--optimizers adamw muon] [--seeds 3]
+                                   [--set data.train=[…] …]
 
 An optimizer may have settings: --optimizers '{name: muon, adamw_lr: 0.1}'.
 
-Trains each recipe as it comes, with nothing changed but optimizer and learning rate, one thread a
-run. The rates of every optimizer are searched with the first seed, from FIRST by factors of two,
-until the rates beside the best one are tried and worse; the best one is taken for the other seeds.
-Processor time is that of the whole process, with tokenizing, evaluating and saving. The same
-command resumes where it was stopped.
+Trains each recipe as it comes, or with the settings of --set, with nothing changed but optimizer
+and learning rate, one thread a run. The rates of every optimizer are searched with the first seed,
+from FIRST by factors of two, until the rates beside the best one are tried and worse; the best one
+is taken for the other seeds. Processor time is that of the whole process, with tokenizing,
+evaluating and saving. The same command resumes where it was stopped.
 """
 
 import json
@@ -52,14 +53,18 @@ class Run:
 
 
 class Bench(Runs):
-    """Trains recipes with optimizers."""
+    """Trains recipes, with more settings, by optimizers."""
+
+    def __init__(self, out: Path, sets: list[str]):
+        super().__init__(out, Path())
+        self.sets = sets
 
     def run(self, name: str, settings: list[str], place: str) -> Run:
         """Return a run of a recipe; trained now, unless its figures are there."""
         path = self.out / place
 
         def make() -> dict[str, Any]:
-            options = as_options(settings)
+            options = as_options([*self.sets, *settings])
             command = ("pretrain", name, *options, "--out", str(path), "--quiet")
             _, seconds = self.timed(*command, log=place.replace("/", "-"))
             lines = (path / METRICS).read_text(encoding="utf-8").splitlines()
@@ -125,10 +130,11 @@ def main() -> None:
     made.add_argument("--recipes", nargs="+", default=RECIPES)
     made.add_argument("--optimizers", nargs="+", default=("adamw", "muon"))
     made.add_argument("--seeds", type=int, default=3)
+    made.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="of all runs")
     options: Namespace = made.parse_args()
-    bench = Bench(options.out.resolve(), Path())
+    bench = Bench(options.out.resolve(), options.set)
     for name in options.recipes:
-        total = recipe.load(name).recipe.train.steps
+        total = recipe.load(name, overrides=options.set).recipe.train.steps
         every = max(1, (total or 600) // 6)
         before = bench.run(name, ["seed=1", f"train.eval_every={every}"], f"{name}/before")
         swept = {each: bench.swept(name, each, options.seeds, every) for each in options.optimizers}

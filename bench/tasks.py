@@ -54,6 +54,7 @@ BASES = {
 SCRATCH = "scratch"
 PLAIN = "objective.lm_weight=0"
 LORA = "lora.targets=all-linear"
+TABLE = "lora.targets=[all-linear, token_embedding]"
 # Conditions of a base's tasks: name -> settings; two of them change the command, too.
 CONDITIONS: dict[str, dict[str, list[str]]] = {
     "english": {
@@ -66,14 +67,21 @@ CONDITIONS: dict[str, dict[str, list[str]]] = {
     "chinese": {"pretrained": [], "scratch": [SCRATCH], "pretrained, LoRA": [LORA]},
 }
 RATES = ("1.25e-4", "2.5e-4", "5e-4", "1e-3", "2e-3", "4e-3", "8e-3", "1.6e-2", "3.2e-2")
-FIRST = {"LoRA": "4e-3"}  # where the search of a rate begins; else at 5e-4
+# Where the search of a rate begins; else at 5e-4.
+FIRST = {"LoRA": "4e-3", "LoRA with table": "1e-3"}
 _ENDS_LOW = "train.schedule=linear"
 TUNED = {
-    "english": {"pretrained": [PLAIN], "scratch": [SCRATCH, PLAIN], "LoRA": [PLAIN, LORA]},
+    "english": {
+        "pretrained": [PLAIN],
+        "scratch": [SCRATCH, PLAIN],
+        "LoRA": [PLAIN, LORA],
+        "LoRA with table": [PLAIN, TABLE],
+    },
     "chinese": {
         "pretrained": [_ENDS_LOW],
         "scratch": [_ENDS_LOW, SCRATCH],
         "LoRA": [_ENDS_LOW, LORA],
+        "LoRA with table": [_ENDS_LOW, TABLE],
     },
 }
 
@@ -204,7 +212,7 @@ class Bench(Runs):
             tokenizer = json.dumps(str(self.out / task.base / "tokenizer"))
             model = json.dumps(recipe.load(BASES[task.base][0]).dump()["model"])
             start = as_options(["init_from=null", f"tokenizer.path={tokenizer}", f"model={model}"])
-        options = ["--lora"] * (LORA in special)
+        options = ["--lora"] * any(each in special for each in (LORA, TABLE))
         options += ["--seeds", str(seeds)] if seeds > 1 else []
         log = "-".join(place.relative_to(self.out).parts)
         trained = self.nlpkit(
@@ -241,7 +249,7 @@ def _print_tuned(
 ) -> None:
     """Print the conditions, each with its own optimizer and learning rate."""
     pairs = [(task, name) for task in tasks for name in conditions]
-    pairs.sort(key=lambda pair: pair[1] == "LoRA")  # the others are of more interest
+    pairs.sort(key=lambda pair: "LoRA" in pair[1])  # the others are of more interest
     jobs = {(task.name, name): pool.submit(bench.tuned, task, name) for task, name in pairs}
     for (task_name, name), job in jobs.items():
         print(f"{task_name}: {name}: {job.result()}", file=sys.stderr, flush=True)

@@ -149,20 +149,23 @@ def logits(model: Any, ids: Tensor = IDS) -> Tensor:
 
 def adapted(family: str, model: nn.Module, **settings: Any) -> dict[str, str]:
     """Put adapters on our model, B not 0; return their layers, our names and transformers'."""
-    config = Config(**({"rank": 4, "alpha": 6.0, "targets": TARGETS[family]} | settings))
+    config = Config(**({"rank": 4, "alpha": 6.0, "targets": TARGETS.get(family)} | settings))
     targets = lora.targeted(config, module(family), CONFIGS[family])
     lora.adapt(model, config, targets)
     randomise(model, "lora_B")
     return targets
 
 
-def write_adapters(family: str, model: nn.Module, directory: Path, base_path: Path) -> None:
+def write_adapters(
+    family: str, model: nn.Module, directory: Path, base_path: Path, **settings: Any
+) -> None:
     """Write the adapters of our model as a run does."""
-    config = Config(rank=4, alpha=6.0, targets=TARGETS[family])
+    config = Config(**({"rank": 4, "alpha": 6.0, "targets": TARGETS.get(family)} | settings))
     targets = lora.targeted(config, module(family), CONFIGS[family])
     directory.mkdir()
+    tables = hf_layout.read(base_path)[1]
     peft_layout.write(
-        directory, family, CONFIGS[family], config, targets, model.state_dict(), {},
+        directory, family, CONFIGS[family], config, targets, model.state_dict(), tables,
         base_path,
     )  # fmt: skip
 

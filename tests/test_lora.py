@@ -14,12 +14,13 @@ from nlpkit import recipe, registry
 from nlpkit.checkpoints import any_layout, hf_layout, peft_layout
 from nlpkit.errors import FileError, NlpkitError, UsageError
 from nlpkit.models import lora
-from nlpkit.models.hf_format import in_memory, linear_names
+from nlpkit.models.hf_format import in_memory, linear_names, table_layer
 from nlpkit.models.lora_config import Config
 from nlpkit.runs.convert import convert
 from nlpkit.runs.opened import open_checkpoint
 from nlpkit.tokenizers import bpe
 from tests import _adapters, _processes, _tiny, _tiny_tasks
+from tests._formats import to_hf
 
 FAMILIES = ("cpm_ant", "gpt", "gpt2")
 all_families = pytest.mark.parametrize("family", FAMILIES)
@@ -128,6 +129,136 @@ def test_lora_merged_equals_unmerged(family: str, tmp_path: Path) -> None:
     )
 
 
+# Encoders and decoders share it; a generator does; images have none.
+WITH_TABLE = sorted(_adapters.CONFIGS.keys() - {"electra", "t5", "transformer", "vit"})
+
+
+def _table_of_peft(family: str) -> str:
+    """Return the name of the layer of the token table in transformers' model."""
+    module = _adapters.module(family)
+    return table_layer(module.FORMAT, lora.TABLE, _adapters.CONFIGS[family])[lora.TABLE]
+
+
+def _their_logits(model: torch.nn.Module) -> torch.Tensor:
+    with torch.no_grad():
+        found = model(input_ids=_adapters.IDS[None])
+    return getattr(found, "prediction_logits", None) if "prediction_logits" in found else found[0]
+
+
+@pytest.mark.parametrize("family", WITH_TABLE)
+def test_lora_table_of_ours_opens_in_peft_with_equal_logits(family: str, tmp_path: Path) -> None:
+    model = _adapters.base(family, tmp_path / "base")
+    their_base = _adapters.theirs(family, tmp_path / "base")
+    before = _their_logits(their_base)
+    table = model.token_embedding.detach().clone()
+    targets = [lora.TABLE, *_adapters.module(family).LORA_TARGETS]
+    _adapters.adapted(family, model, targets=targets)
+    assert torch.equal(model.token_embedding, table)
+    with torch.no_grad():
+        model.get_parameter(lora.matrices_of(lora.TABLE)[lora.TABLE_A]).normal_(std=0.1)
+    assert (model.token_embedding - table).abs().max() > 0.1
+    _adapters.write_adapters(family, model, tmp_path / "ours", tmp_path / "base", targets=targets)
+    opened = PeftModel.from_pretrained(their_base, tmp_path / "ours").eval()
+    made = {name for name in get_peft_model_state_dict(opened) if "base_layer" not in name}
+    assert made == load_file(tmp_path / "ours" / peft_layout.WEIGHTS).keys()
+    read = any_layout.read(tmp_path / "ours")
+    state = hf_layout.converted(family, tmp_path / "ours", *read).state
+    torch.testing.assert_close(state[lora.TABLE], model.token_embedding.detach())
+    (tmp_path / "merged").mkdir()
+    hf_layout.write(tmp_path / "merged", *to_hf(family, _adapters.CONFIGS[family], state))
+    found, expected = (
+        _their_logits(each) for each in (opened, _adapters.theirs(family, tmp_path / "merged"))
+    )
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    assert (found - before).abs().max() > 0.1
+
+
+def _peft_of_tied_table(family: str, base: Path) -> torch.nn.Module:
+    """Return transformers' model with adapters of peft, the same on the table and the output."""
+    names = [*_adapters.TARGETS[family], _table_of_peft(family), "lm_head"]
+    model = _adapters.peft_model(family, base, target_modules=names)
+    _adapters.randomise(model, "lora_embedding_A")
+    table = model.get_submodule(f"base_model.model.{_table_of_peft(family)}")
+    output = model.get_submodule("base_model.model.lm_head")
+    with torch.no_grad():  # CPM-Ant: the rows of soft prompts have none in ours
+        table.lora_embedding_A["default"][:, len(_adapters.WORDS) :] = 0
+        output.lora_A["default"].weight.copy_(table.lora_embedding_B["default"].T)
+        of_words = table.lora_embedding_A["default"][:, : len(_adapters.WORDS)]
+        output.lora_B["default"].weight.copy_(of_words.T)
+    return model
+
+
+@all_families
+def test_lora_table_computes_and_learns_as_pefts(family: str, tmp_path: Path) -> None:
+    ours = _adapters.base(family, tmp_path / "base")
+    theirs = _peft_of_tied_table(family, tmp_path / "base")
+    targets = _adapters.adapted(
+        family, ours, targets=[*_adapters.TARGETS[family], "token_embedding"]
+    )
+    size = len(_adapters.WORDS)
+    found = get_peft_model_state_dict(theirs)
+    with torch.no_grad():
+        for layer, their_layer in targets.items():
+            for matrix, name in lora.matrices_of(layer).items():
+                parameter = ours.get_parameter(name)
+                value = found[f"base_model.model.{their_layer}.{matrix}"]
+                parameter.copy_(value[:, :size] if matrix == lora.TABLE_A else value)
+    logits = _adapters.logits(ours), _adapters.logits(theirs)[:, :size]
+    torch.testing.assert_close(*logits, atol=1e-4, rtol=1e-5)
+    weights = torch.randn_like(logits[0])
+    for each in logits:
+        (each * weights).sum().backward()
+    gradients = {name.replace(".default", ""): p.grad for name, p in theirs.named_parameters()}
+    as_output = {"lora_embedding_A": "lora_B", "lora_embedding_B": "lora_A"}
+    for matrix, name in lora.matrices_of(lora.TABLE).items():
+        other = gradients[f"base_model.model.{targets[lora.TABLE]}.{matrix}"]
+        found = ours.get_parameter(name).grad
+        other = other[:, : found.shape[1]]
+        other = other + gradients[f"base_model.model.lm_head.{as_output[matrix]}.weight"].T
+        scale = other.abs().max().item()
+        torch.testing.assert_close(found, other, atol=2e-5 * scale, rtol=1e-4)
+    trained = {name for name, p in ours.named_parameters() if p.grad is not None}
+    assert trained == {n for layer in targets for n in lora.matrices_of(layer).values()}
+
+
+@all_families
+def test_lora_table_of_peft_opens_in_ours_with_equal_logits(family: str, tmp_path: Path) -> None:
+    _adapters.base(family, tmp_path / "base")
+    theirs = _peft_of_tied_table(family, tmp_path / "base")
+    theirs.save_pretrained(tmp_path / "peft")
+    opened = open_checkpoint(tmp_path / "peft").model
+    with torch.no_grad():
+        found, expected = _adapters.logits(opened), _adapters.logits(theirs)
+    torch.testing.assert_close(found, expected[:, : found.shape[1]], atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda t: {n: v for n, v in t.items() if "lm_head" not in n}, "as input alone"),
+        (lambda t: {n: v for n, v in t.items() if "embedding" not in n}, "as output alone"),
+        (lambda t: {n: v for n, v in t.items() if "embedding_A" not in n}, "alone"),
+        (lambda t: {n: v * 2 if "head.lora" in n else v for n, v in t.items()}, "another adapter"),
+        (
+            lambda t: {n: v[:, 1:] if "embedding_A" in n else v[1:] if "head.lora_B" in n else v
+                       for n, v in t.items()},
+            "does not fit",
+        ),
+    ],
+)  # fmt: skip
+def test_lora_table_that_is_not_that_of_input_and_output_is_refused(
+    change, problem: str, tmp_path: Path
+) -> None:
+    _adapters.base("gpt2", tmp_path / "base")
+    _peft_of_tied_table("gpt2", tmp_path / "base").save_pretrained(tmp_path / "peft")
+    path = tmp_path / "peft" / peft_layout.WEIGHTS
+    tensors = {name: tensor.contiguous() for name, tensor in change(load_file(path)).items()}
+    save_file(tensors, path, {"format": "pt"})
+    with pytest.raises(FileError, match=problem) as caught:
+        open_checkpoint(tmp_path / "peft")
+    assert str(caught.value).startswith(str(tmp_path / "peft"))
+
+
 def test_lora_adapters_of_the_body_alone_open(tmp_path: Path) -> None:
     # AutoModel instead of AutoModelForCausalLM: names without "transformer."
     model = _adapters.base("gpt", tmp_path / "base")
@@ -224,6 +355,12 @@ def test_lora_pickled_adapters_are_not_opened(tmp_path: Path) -> None:
         (["project_k", "w_0"], ["layers.0.gate", "layers.0.k"]),
         (["w_in.w_1"], ["layers.0.up"]),
         (["layers.0.out"], ["layers.0.out"]),
+        (
+            ["all-linear", "q"],
+            [f"layers.0.{x}" for x in ("down", "gate", "k", "out", "q", "up", "v")],
+        ),
+        (["k", "token_embedding"], ["layers.0.k", "token_embedding"]),
+        ("input_embedding", ["token_embedding"]),
     ],
 )
 def test_lora_targets_go_by_our_names_and_transformers(targets, layers: list[str]) -> None:
@@ -234,16 +371,21 @@ def test_lora_targets_go_by_our_names_and_transformers(targets, layers: list[str
 
 @pytest.mark.parametrize(
     ("family", "known"),
-    [("cpm_ant", "down, gate, k, out, q, up, v"), ("gpt", "c_attn, c_fc, c_proj")],
+    [
+        ("cpm_ant", "down, gate, k, out, q, token_embedding, up, v"),
+        ("gpt", "c_attn, c_fc, c_proj, token_embedding"),
+        ("t5", "down, key, project, query, up, value"),
+        ("vit", "down, key, project, query, up, value"),
+    ],
 )
 def test_lora_unknown_target_is_refused_with_those_there_are(family: str, known: str) -> None:
     with pytest.raises(UsageError) as caught:
         lora.targeted(
-            Config(targets=["query"]), _adapters.module(family), _adapters.CONFIGS[family]
+            Config(targets=["nosuch"]), _adapters.module(family), _adapters.CONFIGS[family]
         )
     assert str(caught.value) == (
-        f"lora.targets: no linear layer 'query' in this model; it has {known}; "
-        "all-linear: every one"
+        f"lora.targets: no layer 'nosuch' in this model; it has {known}; "
+        "all-linear: every linear layer"
     )
 
 
@@ -466,9 +608,15 @@ def test_lora_of_a_classifier_keeps_new_tokens_and_head(classes, tmp_path: Path)
         assert (parts / name).read_bytes() == (last / name).read_bytes()
 
 
-def test_lora_classifier_opens_in_peft_with_equal_scores(classes, tmp_path: Path) -> None:
+ON_TABLE = "lora.targets=[all-linear, token_embedding]"
+
+
+@pytest.mark.parametrize("sets", [(), (ON_TABLE,)], ids=["layers", "table"])
+def test_lora_classifier_opens_in_peft_with_equal_scores(
+    sets: tuple[str, ...], classes, tmp_path: Path
+) -> None:
     path, base = classes
-    last = _tiny.pretrain(path, tmp_path / "run")
+    last = _tiny.pretrain(path, tmp_path / "run", *sets)
     opened = open_checkpoint(last)
     theirs = OpenAIGPTForSequenceClassification.from_pretrained(
         base, num_labels=3, pad_token_id=opened.tokenizer.pad_id
@@ -495,12 +643,44 @@ def test_lora_classifier_opens_in_peft_with_equal_scores(classes, tmp_path: Path
         )
 
 
-def test_lora_with_a_head_of_peft_opens_in_ours(classes, tmp_path: Path) -> None:
+def test_lora_table_goes_on_bit_for_bit_with_new_tokens(classes, tmp_path: Path) -> None:
+    path, base = classes
+    last = _tiny.pretrain(path, tmp_path / "whole", ON_TABLE)
+    tensors = load_file(last / peft_layout.WEIGHTS)
+    table = tensors["base_model.model.transformer.tokens_embed.base_layer.weight"]
+    before = load_file(base / hf_layout.WEIGHTS)["transformer.tokens_embed.weight"]
+    assert torch.equal(table[:-3], before)
+    delta = open_checkpoint(last).model.token_embedding - table
+    assert torch.linalg.matrix_rank(delta) == 4
+    words = tensors["base_model.model.transformer.tokens_embed.lora_embedding_A"]
+    assert (words != 0).any(0).equal((delta != 0).any(1))  # tokens of the rows
+    parts = _tiny.pretrain_with_stops(path, tmp_path / "parts", [22], ON_TABLE)
+    assert len(list((tmp_path / "parts/checkpoints").glob("step-*"))) > 2
+    for name in (peft_layout.WEIGHTS, "optimizer.safetensors"):
+        assert (parts / name).read_bytes() == (last / name).read_bytes()
+
+
+def test_lora_table_of_a_language_model_opens_in_peft(start, tmp_path: Path) -> None:
+    folder, base = start
+    path = _adapters.tuning_recipe(folder, base, LORA)
+    last = _tiny.pretrain(path, tmp_path / "run", ON_TABLE)
+    opened = PeftModel.from_pretrained(_adapters.theirs("cpm_ant", base), last).eval()
+    ours = open_checkpoint(last).model
+    ids = torch.arange(20, 50)
+    found, expected = _adapters.logits(opened, ids), _adapters.logits(ours, ids)
+    torch.testing.assert_close(found[:, : expected.shape[1]], expected, atol=1e-5, rtol=1e-5)
+    before = _adapters.logits(_adapters.theirs("cpm_ant", base), ids)
+    assert (found - before).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("targets", [["c_attn"], ["c_attn", "tokens_embed"]])
+def test_lora_with_a_head_of_peft_opens_in_ours(targets, classes, tmp_path: Path) -> None:
     _, base = classes
     plain = OpenAIGPTForSequenceClassification.from_pretrained(base, num_labels=3, pad_token_id=0)
-    settings = LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["c_attn"], fan_in_fan_out=True)
+    settings = LoraConfig(task_type="SEQ_CLS", r=4, target_modules=targets, fan_in_fan_out=True)
     theirs = get_peft_model(plain, settings).eval()
     _adapters.randomise(theirs, "lora_B")
+    _adapters.randomise(theirs, "lora_embedding_A")
     theirs.save_pretrained(tmp_path / "peft")
     assert json.loads((tmp_path / "peft" / peft_layout.SETTINGS).read_text())["modules_to_save"]
     opened = open_checkpoint(tmp_path / "peft")
@@ -531,14 +711,23 @@ def test_lora_with_tokens_added_in_peft_opens_in_ours(classes, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_lora_two_processes_give_the_losses_of_one(start, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("targets", "environment"),
+    [("null", {}), ("[all-linear, token_embedding]", {}),
+     ("[all-linear, token_embedding]", _processes.FSDP)],
+    ids=["layers", "table", "table on fsdp"],
+)  # fmt: skip
+def test_lora_two_processes_give_the_losses_of_one(
+    targets: str, environment: dict[str, str], start, tmp_path: Path
+) -> None:
     folder, base = start
-    path = _adapters.tuning_recipe(folder, base, "lora: {rank: 4}")
+    path = _adapters.tuning_recipe(folder, base, f"lora: {{rank: 4, targets: {targets}}}")
     one = _tiny.command("finetune", path, "--out", tmp_path / "one")
     assert one.returncode == 0, one.stderr
-    two = _processes.launched(2, "finetune", path, "--out", tmp_path / "two")
+    two = _processes.launched(2, "finetune", path, "--out", tmp_path / "two", **environment)
     assert two.returncode == 0, two.stderr
     assert "processes: 2" in two.stderr
+    assert (_processes.SHARDED in two.stderr) == bool(environment)
     for ours, theirs in _tiny.figures_of_both(tmp_path / "one", tmp_path / "two"):
         assert theirs["loss"] == pytest.approx(ours["loss"], abs=1e-4)
         assert theirs["targets"] == ours["targets"]

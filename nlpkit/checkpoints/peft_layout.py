@@ -15,14 +15,16 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.nn import functional as F
 
 from nlpkit.checkpoints import hf_layout
 from nlpkit.checkpoints.peft_merge import PREFIX, heads_of, merged, name_in_base, tables_of
 from nlpkit.config import FrozenConfig
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
-from nlpkit.models import families, hf_format
+from nlpkit.models import families, hf_format, lora
 from nlpkit.models.head import CHOICE, HEAD, SEQUENCE, task_head
+from nlpkit.models.hf_format import HfFormat
 from nlpkit.models.lora_config import Config
 
 # peft's `task_type` by the kind of task; other layers have none.
@@ -45,6 +47,8 @@ def write(
     tables: Mapping[str, Tensor],
     base: Path,
     head_kind: str = SEQUENCE,
+    *,
+    grown: bool = False,
 ) -> None:
     """Write `adapter_config.json` and `adapter_model.safetensors` in the format of peft.
 
@@ -52,42 +56,86 @@ def write(
         model_config: an object of the family's `Config`.
         targets: the layers with adapters: our name -> the name in transformers.
         weights: the model's state dict; the adapters and the task's output layer are saved.
-        tables: the embedding tables by transformers' names, if the vocabulary has grown.
+        tables: the embedding tables of the base by transformers' names.
         base: the base checkpoint of the adapters.
         head_kind: the kind of task of the output layer.
+        grown: the vocabulary is larger than that of the base: the tables are saved, too.
     """
     tensors = {}
     module = families.load_model(family)
     form = module.FORMAT
-    for ours, theirs in targets.items():
-        for matrix in ("lora_A", "lora_B"):
-            name = f"{PREFIX}{hf_format.in_memory(form, theirs)}.{matrix}.weight"
-            tensors[name] = weights[f"{ours}.{matrix}"]
     has_head = HEAD in weights
+    for ours, theirs in targets.items():
+        for matrix, name in lora.matrices_of(ours).items():
+            tensors[f"{PREFIX}{hf_format.in_memory(form, theirs)}.{matrix}"] = weights[name]
+    linear = {
+        ours: hf_format.in_memory(form, theirs)
+        for ours, theirs in hf_format.linear_names(form, module.Model, model_config).items()
+    }
+    target_modules = _target_modules(linear.values(), [linear[n] for n in targets if n in linear])
+    if lora.TABLE in targets:
+        layer = hf_format.in_memory(form, targets[lora.TABLE])
+        names = _output_layers(form, weights) if not has_head else []
+        tensors |= _of_table(tensors, layer, names, _table(tables, targets[lora.TABLE]))
+        target_modules += [layer, *names]
     heads = task_head(module, head_kind).names
     if has_head:
         tensors |= {f"{PREFIX}{theirs}": weights[ours] for ours, theirs in heads.items()}
-    tensors |= {f"{PREFIX}{name}": table for name, table in tables.items()}
-    linear = hf_format.linear_names(form, module.Model, model_config)
-    transposed = [hf_format.is_transposed(form, name) for name in targets.values()]
+    if grown:
+        adapted = f"{targets.get(lora.TABLE)}.weight"
+        base_layer = adapted.replace(".weight", ".base_layer.weight")
+        for name, table in tables.items():
+            tensors[f"{PREFIX}{base_layer if name == adapted else name}"] = table
+    transposed = [hf_format.is_transposed(form, targets[n]) for n in targets if n in linear]
     settings = {
         "peft_type": "LORA",
-        "task_type": _TASK_TYPES.get(head_kind) if has_head else "CAUSAL_LM",
+        "task_type": _TASK_TYPES.get(head_kind) if has_head else _type_of_lm(form.architecture),
         "base_model_name_or_path": str(base),
         "r": config.rank,
         "lora_alpha": config.alpha,
         "lora_dropout": config.dropout,
-        "target_modules": _target_modules(
-            [hf_format.in_memory(form, theirs) for theirs in linear.values()],
-            [hf_format.in_memory(form, theirs) for theirs in targets.values()],
-        ),
-        "fan_in_fan_out": all(transposed),
+        "target_modules": target_modules,
+        "fan_in_fan_out": bool(transposed) and all(transposed),
         "bias": "none",
         "modules_to_save": _modules_of(heads.values()) if has_head else None,
         "inference_mode": True,
     }
     (directory / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     hf_layout.save_tensors(directory / WEIGHTS, tensors, {"format": "pt"})
+
+
+def _type_of_lm(architecture: str) -> str | None:
+    """Return peft's `task_type` of a model without a task's layer; none of an encoder."""
+    if architecture.endswith(("ForConditionalGeneration", "MTModel")):
+        return "SEQ_2_SEQ_LM"
+    return "CAUSAL_LM" if architecture.endswith(("ForCausalLM", "LMHeadModel")) else None
+
+
+def _table(tables: Mapping[str, Tensor], layer: str) -> Tensor:
+    return tables[f"{layer}.weight" if f"{layer}.weight" in tables else layer]
+
+
+def _of_table(
+    tensors: Mapping[str, Tensor], layer: str, outputs: Iterable[str], table: Tensor
+) -> dict[str, Tensor]:
+    """Return the adapter of the table of tokens as peft wants it.
+
+    A has a column for each row of transformers' `table`, which may have rows of soft prompts. An
+    output layer whose weight is the table has the same adapter, with A and B in turned places.
+    """
+    a, b = (tensors[f"{PREFIX}{layer}.{name}"] for name in (lora.TABLE_A, lora.TABLE_B))
+    found = {f"{PREFIX}{layer}.{lora.TABLE_A}": F.pad(a, (0, len(table) - a.shape[1]))}
+    for output in outputs:
+        found[f"{PREFIX}{output}.lora_A.weight"] = b.T.contiguous()
+        found[f"{PREFIX}{output}.lora_B.weight"] = a.T.contiguous()
+    return found
+
+
+def _output_layers(form: HfFormat, weights: Iterable[str]) -> list[str]:
+    """Return transformers' layers whose weight is the table of tokens, too."""
+    copies = [theirs for theirs, ours in form.copies.items() if ours == lora.TABLE]
+    names = copies if "output_embedding" not in weights else []
+    return [hf_format.in_memory(form, name.removesuffix(".weight")) for name in names]
 
 
 def _modules_of(names: Iterable[str]) -> list[str]:
@@ -112,13 +160,19 @@ def read_state(
     Raises:
         KeyError: an adapter is missing.
     """
-    tensors = _read_tensors(directory)
+    tensors = {
+        name.replace(".base_layer.", "."): tensor
+        for name, tensor in _read_tensors(directory).items()
+    }
     form = families.load_model(family).FORMAT
     state = {
-        f"{ours}.{matrix}": tensors[f"{PREFIX}{hf_format.in_memory(form, theirs)}.{matrix}.weight"]
+        name: tensors[f"{PREFIX}{hf_format.in_memory(form, theirs)}.{matrix}"]
         for ours, theirs in targets.items()
-        for matrix in ("lora_A", "lora_B")
+        for matrix, name in lora.matrices_of(ours).items()
     }
+    table_a = lora.matrices_of(lora.TABLE)[lora.TABLE_A]
+    if table_a in state:
+        state[table_a] = state[table_a][:, :vocab_size].clone()
     for ours, theirs in heads_of(family):
         if PREFIX + theirs in tensors:
             state[ours] = tensors[PREFIX + theirs]
@@ -126,7 +180,7 @@ def read_state(
         if PREFIX + theirs in tensors:
             # Rows after the vocabulary are not tokens; they are soft prompts, for example.
             state[ours] = tensors[PREFIX + theirs][:vocab_size].clone()
-    return state
+    return lora.adapted_state(state, targets)
 
 
 def read(

@@ -11,9 +11,11 @@ from nlpkit.errors import FileError
 from nlpkit.models import families, hf_format
 from nlpkit.models.head import head_names
 from nlpkit.models.hf_format import HfFormat
+from nlpkit.models.lora import TABLE, TABLE_A, TABLE_B
 
 PREFIX = "base_model.model."  # of the names of all tensors in peft's file
 _A, _B = ".lora_A.weight", ".lora_B.weight"
+_TABLE_A, _TABLE_B = f".{TABLE_A}", f".{TABLE_B}"
 # Settings of peft that do not change the computation with A and B.
 _PLAIN = frozenset(
     (
@@ -59,16 +61,26 @@ def merged(
     """Return the base's tensors; a layer with an adapter has W + alpha / r * B A in float32.
 
     Raises:
-        FileError: the method is not LoRA, or a tensor does not exist in the base.
+        FileError: the method is not LoRA, a tensor does not exist in the base, or a table that is
+            input and output has not the same adapter as both.
     """
     _check(settings, where)
     form = families.load_model(family).FORMAT
     tensors = dict(base)
     rank = settings["r"]
     scale = settings["lora_alpha"] / (math.sqrt(rank) if settings.get("use_rslora") else rank)
-    replacements = {}
+    tables = {ours: name_in_base(theirs, base, form) for ours, theirs in tables_of(family).items()}
+    heads = [theirs for _, theirs in heads_of(family)]
+    output = _output_layer(base, form, tables)
+    replacements, of_table, of_output = {}, {}, {}
     for name, tensor in adapters.items():
         layer = name.removeprefix(PREFIX).replace(".base_layer.", ".")
+        if layer.endswith((_TABLE_A, _TABLE_B)):
+            of_table[layer] = tensor
+            continue
+        if layer in (f"{output}{_A}", f"{output}{_B}"):
+            of_output[layer.removeprefix(output)] = tensor
+            continue
         if not layer.endswith((_A, _B)):
             replacements[name_in_base(layer, base, form)] = tensor
             continue
@@ -79,15 +91,72 @@ def merged(
             continue
         layer, b = layer.removesuffix(_A), adapters[name.removesuffix(_A) + _B]
         weight = name_in_base(f"{layer}.weight", base, form)
-        if weight not in base or base[weight].ndim != 2 or layer == "lm_head":
+        if weight not in base or base[weight].ndim != 2:
             raise FileError(f"{where}: an adapter of {layer}, which the base does not have")
         transposed = hf_format.is_transposed(form, weight.removesuffix(".weight"))
         tensors[weight] = base[weight].float() + _delta(
             tensor, b, scale, base[weight], transposed, f"{where}: {layer}"
         )
-    tables = [name_in_base(name, base, form) for name in tables_of(family).values()]
-    _replace(tensors, replacements, tables, [theirs for _, theirs in heads_of(family)], where)
+    _replace(tensors, replacements, [*tables.values()], heads, where)
+    if of_table or of_output:
+        is_task = any(name in heads for name in replacements)
+        _check_output(of_table, of_output, output if not is_task else "", where)
+        _adapt_table(tensors, of_table, scale, tables.get(TABLE, ""), form, where)
     return tensors
+
+
+def _output_layer(base: Mapping[str, Tensor], form: HfFormat, tables: Mapping[str, str]) -> str:
+    """Return transformers' layer whose weight is the table of tokens, too; "" if there is none."""
+    table = base.get(tables.get(TABLE, ""))
+    for theirs, ours in form.copies.items():
+        if ours == TABLE and table is not None and _is_start_of(base.get(theirs, table), table):
+            return hf_format.in_memory(form, theirs.removesuffix(".weight"))
+    return ""
+
+
+def _check_output(
+    of_table: Mapping[str, Tensor], of_output: Mapping[str, Tensor], output: str, where: Path
+) -> None:
+    """Raise `FileError` if the table as `output` has another adapter than as input."""
+    if not output and not of_output:
+        return
+    a, b = (
+        next((tensor for name, tensor in of_table.items() if name.endswith(part)), None)
+        for part in (_TABLE_A, _TABLE_B)
+    )
+    other = of_output.get(_A), of_output.get(_B)
+    if a is None or b is None or other[0] is None or other[1] is None:
+        raise FileError(
+            f"{where}: an adapter of the table of tokens as input alone, or as output alone; in "
+            "this model they are one table"
+        )
+    if not (other[0].equal(b.T) and other[1].equal(a.T[: len(other[1])])):
+        raise FileError(
+            f"{where}: {output} has another adapter than the table of tokens; in this model they "
+            "are one table"
+        )
+
+
+def _adapt_table(
+    tensors: dict[str, Tensor],
+    adapter: Mapping[str, Tensor],
+    scale: float,
+    table: str,
+    form: HfFormat,
+    where: Path,
+) -> None:
+    """Add the adapter of the table of tokens to it; tensors that repeat the table are left out."""
+    layer = next(iter(adapter)).rpartition(".")[0]
+    names = {name_in_base(name, tensors, form) for name in (layer, f"{layer}.weight")}
+    if table not in names or table not in tensors:
+        raise FileError(f"{where}: an adapter of {layer}, which is no table of the base")
+    if adapter.keys() != {layer + _TABLE_A, layer + _TABLE_B}:
+        raise FileError(f"{where}: {layer}: an adapter is {TABLE_A} and {TABLE_B}")
+    old, a, b = tensors[table], adapter[layer + _TABLE_A], adapter[layer + _TABLE_B]
+    tensors[table] = old.float() + _delta(a, b, scale, old, True, f"{where}: {layer}")
+    for theirs, ours in form.copies.items():
+        if ours == TABLE and theirs in tensors and tensors[theirs].equal(old):
+            del tensors[theirs]
 
 
 def _delta(

@@ -114,6 +114,19 @@ def table_names(form: HfFormat, tables: Sequence[str]) -> dict[str, str]:
     return {ours: name.theirs for ours, name in first.items() if not name.folder}
 
 
+def table_layer(form: HfFormat, ours: str, config: FrozenConfig) -> dict[str, str]:
+    """Return our name of an input table with that of transformers' layer, if it is one layer there.
+
+    It is not where several layers share a table, such as those of an encoder and a decoder.
+    """
+    parts = {"": form, **form.folders}
+    names = [name for name in names_of(form, ours) if parts[name.folder].present(config)]
+    copies = [theirs for theirs, table in form.copies.items() if table == ours]
+    if len(names) != 1 or names[0].folder or len(copies) > 1:
+        return {}
+    return {ours: names[0].theirs.removesuffix(".weight")}
+
+
 def is_transposed(form: HfFormat, theirs: str) -> bool:
     """Return whether the weight of transformers' layer `theirs` is (in, out)."""
     for row in form.names.values():

@@ -1,8 +1,10 @@
-"""Low-rank adapters on the linear layers of any family (`checkpoints/peft_layout.py`: on disk).
+"""Low-rank adapters on the layers of any family (`checkpoints/peft_layout.py`: on disk).
 
-h = W x + alpha / r * B A x (Hu et al. 2021, eq. 3). The initial A is Kaiming uniform, as in peft;
-the initial B is 0, so that training starts from the unchanged model. All parameters of the model
-except the task head are frozen.
+Linear layers: h = W x + alpha / r * B A x (Hu et al. 2021, eq. 3). The initial A is Kaiming
+uniform, as in peft; the initial B is 0, so that training starts from the unchanged model.
+The table of tokens: W + alpha / r * (B A)^T, wherever the model uses it, also as the output table;
+A (r, V) is 0 at first and B (C, r) normal, as in peft. All parameters of the model except the task
+head are frozen.
 """
 
 import math
@@ -10,6 +12,7 @@ from collections.abc import Mapping
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from nlpkit.config import FrozenConfig
 from nlpkit.errors import UsageError
@@ -19,6 +22,10 @@ from nlpkit.models.head import PREFIX
 from nlpkit.models.lora_config import Config
 
 ALL = "all-linear"  # as in peft
+TABLE = "token_embedding"
+TABLE_A, TABLE_B = "lora_embedding_A", "lora_embedding_B"  # as in peft
+_OF_TABLE = f"parametrizations.{TABLE}."  # torch's names of an adapted table and its adapter
+_FROZEN = f"{_OF_TABLE}original"
 
 
 class LoraLinear(nn.Linear):
@@ -37,17 +44,31 @@ class LoraLinear(nn.Linear):
         return super().forward(x) + F.linear(low, self.lora_B) * self.scale
 
 
+class LoraTable(nn.Module):
+    """The sum of a frozen table (V, C) and its adapter, a parametrization of torch's."""
+
+    def __init__(self, table: Tensor, config: Config):
+        super().__init__()
+        self.scale = config.alpha / config.rank
+        self.lora_embedding_A = nn.Parameter(table.new_zeros(config.rank, len(table)))
+        self.lora_embedding_B = nn.Parameter(table.new_empty(table.shape[1], config.rank))
+        nn.init.normal_(self.lora_embedding_B)
+
+    def forward(self, table: Tensor) -> Tensor:
+        # The sum is in float32, whatever autocast makes of the product.
+        return table + F.linear(self.lora_embedding_A.T * self.scale, self.lora_embedding_B)
+
+
 def targeted(config: Config, module: FamilyModel, model_config: FrozenConfig) -> dict[str, str]:
     """Return the layers that get adapters: our names with transformers' names.
 
     Raises:
-        UsageError: a target is not a linear layer of the family, or there is no target.
+        UsageError: a target is not a layer of the family, or there is no target.
     """
-    names = hf_format.linear_names(module.FORMAT, module.Model, model_config)
+    linear = hf_format.linear_names(module.FORMAT, module.Model, model_config)
+    names = linear | hf_format.table_layer(module.FORMAT, TABLE, model_config)
     if not names:
-        raise UsageError("lora: this model has no linear layers to adapt; tune it without lora")
-    if config.targets == ALL:
-        return dict(names)
+        raise UsageError("lora: this model has no layers to adapt; tune it without lora")
     targets = module.LORA_TARGETS if config.targets is None else config.targets
     if not targets:
         raise UsageError(
@@ -56,18 +77,23 @@ def targeted(config: Config, module: FamilyModel, model_config: FrozenConfig) ->
         )
     layers: dict[str, str] = {}
     for target in [targets] if isinstance(targets, str) else targets:
-        hits = {
-            ours: theirs
-            for ours, theirs in names.items()
-            if any(name == target or name.endswith(f".{target}") for name in (ours, theirs))
-        }
+        hits = linear if target == ALL else _named(names, target)
         if not hits:
             raise UsageError(
-                f"lora.targets: no linear layer {target!r} in this model; it has {_known(names)}; "
-                f"{ALL}: every one"
+                f"lora.targets: no layer {target!r} in this model; it has {_known(names)}; "
+                f"{ALL}: every linear layer"
             )
         layers |= hits
     return layers
+
+
+def _named(names: Mapping[str, str], target: str) -> dict[str, str]:
+    """Return the layers that have this name, or a name that ends with it."""
+    return {
+        ours: theirs
+        for ours, theirs in names.items()
+        if any(name == target or name.endswith(f".{target}") for name in (ours, theirs))
+    }
 
 
 def _known(names: Mapping[str, str]) -> str:
@@ -81,4 +107,30 @@ def adapt(model: nn.Module, config: Config, targets: Mapping[str, str]) -> None:
     for name in targets:
         parent, _, leaf = name.rpartition(".")
         owner = model.get_submodule(parent)
-        setattr(owner, leaf, LoraLinear(getattr(owner, leaf), config))
+        base = getattr(owner, leaf)
+        if name == TABLE:
+            parametrize.register_parametrization(model, TABLE, LoraTable(base, config))
+        else:
+            setattr(owner, leaf, LoraLinear(base, config))
+
+
+def matrices_of(target: str) -> dict[str, str]:
+    """Return peft's names of the two matrices of a layer's adapter, with ours in a state dict."""
+    if target == TABLE:
+        return {name: f"{_OF_TABLE}0.{name}" for name in (TABLE_A, TABLE_B)}
+    return {f"{name}.weight": f"{target}.{name}" for name in ("lora_A", "lora_B")}
+
+
+def base_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the state dict without adapters, with the names of a model without adapters."""
+    return {
+        TABLE if name == _FROZEN else name: tensor
+        for name, tensor in state.items()
+        if ".lora_" not in name
+    }
+
+
+def adapted_state(state: Mapping[str, Tensor], targets: Mapping[str, str]) -> dict[str, Tensor]:
+    """Return a state dict of base and adapters with the names of the adapted model."""
+    names = {TABLE: _FROZEN} if TABLE in targets else {}
+    return {names.get(name, name): tensor for name, tensor in state.items()}

@@ -10,10 +10,10 @@ class Config(FrozenConfig):
 
     rank: int = Field(8, gt=0, description="rows of A, columns of B")
     alpha: float = Field(16.0, gt=0, description="what B A x is multiplied by, times rank")
-    dropout: float = Field(0.0, ge=0, lt=1, description="on the input of A")
+    dropout: float = Field(0.0, ge=0, lt=1, description="on the input of A, if it is no table")
     targets: str | list[str] | None = Field(
         None,
         min_length=1,
         description="linear layers by name, ours (q) or transformers' (project_q), or all-linear: "
-        "every one; default: queries, keys and values",
+        "every one; token_embedding: the table of tokens; default: queries, keys and values",
     )

@@ -91,7 +91,11 @@ def model_part(
     if recipe.lora is not None:
         part.lora = recipe.lora
         targets = lora.targeted(recipe.lora, part.module(), part.config)
-        part.targets = {k: v for k, v in targets.items() if f"{k}.weight" in loaded.state}
+        part.targets = {
+            ours: theirs
+            for ours, theirs in targets.items()
+            if ours in loaded.state or f"{ours}.weight" in loaded.state
+        }
         part.base_hash = any_layout.base_hash(directory)
     return part
 

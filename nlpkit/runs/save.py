@@ -17,6 +17,7 @@ from nlpkit.checkpoints import (
     tokenizer_files,
 )
 from nlpkit.disk import name_path_in_errors
+from nlpkit.models import lora
 from nlpkit.models.hf_format import table_names
 from nlpkit.objectives._preprocessed import Preprocessed
 from nlpkit.runs import build, state_file, vocabulary
@@ -110,7 +111,7 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
         "objective": build.objective_notes(run.resolved, objective),
         "progress": progress,
     }
-    plain = {key: value for key, value in weights.items() if ".lora_" not in key}
+    plain = lora.base_state(weights)
     labels = getattr(objective.config, "labels", None)
     folders = hf_layout.layout(
         *(part.family, part.config, plain, labels, pad_id, ends, part.head),
@@ -126,10 +127,8 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
         hf_layout.write_folders(directory, folders)
     else:
         assert part.source is not None  # checked by the recipe
-        embeddings = [name for name in part.vocabulary if name in weights]
+        embeddings = [name for name in part.vocabulary if name in plain]
         names = table_names(part.module().FORMAT, embeddings).values()
-        grown = part.new_tokens(run.data.vocab_size)
-        tables = {name: tensors[name] for name in names} if grown else {}
         hf_layout.write_settings(directory, settings)
         peft_layout.write(
             directory,
@@ -138,9 +137,10 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
             part.lora,
             part.targets,
             weights,
-            tables,
+            {name: tensors[name] for name in names},
             part.source,
             part.head_kind,
+            grown=bool(part.new_tokens(run.data.vocab_size)),
         )
         notes["base"] = part.base_hash
     hf_layout.write_notes(directory, notes)
