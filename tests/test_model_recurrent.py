@@ -1,5 +1,7 @@
 """The families rnn, lstm and gru against torch.nn.RNN, LSTM and GRU, a sequence at a time."""
 
+import json
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -269,13 +271,24 @@ def test_recipe_that_does_not_fit_is_named_with_its_line(tmp_path, old, new, sai
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, "lora: this model has no linear layers"),
-        ({"embedding_size": 5}, "lora.targets: .*name some of output_projection"),
+        ({}, "lora.targets: .*name some of token_embedding"),
+        ({"embedding_size": 5}, "lora.targets: .*name some of output_projection, token_embedding"),
     ],
 )
 def test_adapters_are_refused_with_the_reason(settings, said) -> None:
     with pytest.raises(UsageError, match=said):
         lora.targeted(lora_config.Config(), families.load_model("gru"), _config("gru", **settings))
+
+
+def test_adapters_of_the_table_are_merged_when_they_are_read(tmp_path) -> None:
+    base = _tiny.pretrain(_tiny.write(tmp_path, text=RECIPE, documents=40), tmp_path / "base")
+    path = _adapters.tuning_recipe(tmp_path, base, "lora: {rank: 4, targets: token_embedding}")
+    _tiny.pretrain(path, tmp_path / "run", "objective={name: clm, max_length: 64}")
+    losses = [r["held_out"]["loss"] for r in _tiny.metrics(tmp_path / "run") if "held_out" in r]
+    assert losses[-1] < losses[0] - 0.01
+    done = _tiny.command("eval", tmp_path / "run", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["loss"] == pytest.approx(losses[-1], abs=1e-5)
 
 
 def test_both_directions_may_learn_masked_tokens(tmp_path) -> None:
