@@ -155,7 +155,7 @@ def _adapt_table(
     old, a, b = tensors[table], adapter[layer + _TABLE_A], adapter[layer + _TABLE_B]
     tensors[table] = old.float() + _delta(a, b, scale, old, True, f"{where}: {layer}")
     for theirs, ours in form.copies.items():
-        if ours == TABLE and theirs in tensors and tensors[theirs].equal(old):
+        if ours == TABLE and theirs in tensors and _is_start_of(tensors[theirs], old):
             del tensors[theirs]
 
 
