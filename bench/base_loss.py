@@ -4,8 +4,8 @@
 
 Pretrains the recipe gpt1 for several numbers of steps, tunes each of these bases by recipes of
 shipped tasks as they come, and prints the accuracy on the held-out rows after the last step. Models
-from nothing have the tokenizer of the longest run, and the best of RATES, chosen by seed 1 on the
-same rows, which favours them. The same command resumes where it was stopped.
+from nothing have the tokenizer of the longest run, and the best rate, by seed 1 on the same rows,
+which favours them. The same command resumes where it was stopped.
 """
 
 import json
@@ -13,14 +13,14 @@ from argparse import ArgumentParser, RawTextHelpFormatter
 from pathlib import Path
 from typing import Any
 
-from _runs import Runs, as_options, mean_and_deviation
+from _runs import Runs, as_options, bracketed, mean_and_deviation
 
 from nlpkit import recipe
 from nlpkit.checkpoints.run_directory import METRICS
 
 STEPS = (60, 120, 240, 600)
 TASKS = ("gpt1_entail", "gpt1_similarity")
-RATES = ("2.5e-4", "5e-4", "1e-3")
+RATES = ("1.25e-4", "2.5e-4", "5e-4", "1e-3", "2e-3", "4e-3", "8e-3")
 BASE = "gpt1"
 
 
@@ -73,8 +73,12 @@ def main() -> None:
     losses = {steps: bench.base(steps) for steps in STEPS}
     cells = []
     for task in TASKS:
-        first = {rate: bench.accuracy(task, "scratch", 1, f"train.lr={rate}") for rate in RATES}
-        rate = max(first, key=first.__getitem__)
+
+        def wrong(rate: str, task: str = task) -> float:
+            return 1 - bench.accuracy(task, "scratch", 1, f"train.lr={rate}")
+
+        tried = bracketed(RATES, "5e-4", wrong)
+        rate = min(tried, key=tried.__getitem__)
         found = [bench.accuracy(task, "scratch", seed, f"train.lr={rate}") for seed in seeds]
         cells.append(f"{mean_and_deviation(found)} ({rate})")
     print("| none | |", " | ".join(cells), "|", flush=True)
