@@ -1,46 +1,6 @@
 """The bases and tasks of `bench/tasks.py`, on the data of ../shared/data."""
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-
-
-@dataclass(frozen=True)
-class Task:
-    """A task of ../shared/data: its files, the recipe it is trained with, how it is judged.
-
-    `shown` are figures of `nlpkit eval`: the score, or `loss`. `label` is the column that the
-    commonest answer of the training rows is counted in.
-    """
-
-    name: str
-    base: str
-    recipe: str
-    files: str
-    score: str
-    label: str | None
-    epochs: float = 3
-    sets: list[str] = field(default_factory=list)
-    shown: tuple[str, ...] = ()
-
-    def file(self, data: Path, split: str) -> str:
-        """Return the name of a file as YAML."""
-        return json.dumps(str(data / f"{self.files}.{split}.jsonl"))
-
-    def settings(self, data: Path, held_out: bool) -> list[str]:
-        """Return the settings of a run that ends with one evaluation, after the last step.
-
-        It is on the dev file, or on a tenth of the training rows, which are held out then.
-        """
-        sets = [f"data.train=[{self.file(data, 'train')}]"]
-        if held_out:
-            sets += ["data.valid=[]", "data.valid_fraction=0.1"]
-        else:
-            sets += [f"data.valid=[{self.file(data, 'dev')}]"]
-        sets += [*self.sets, f"train.epochs={self.epochs}", "train.steps=null"]
-        return [*sets, "train.best_by=loss", "train.eval_every=null"]
-
+from _runs import Task
 
 BASES = {
     "english": (
@@ -121,8 +81,3 @@ TASKS = [
         shown=("loss", "exact_match"),
     ),
 ]
-
-
-def texts(data: Path, files: Sequence[str]) -> str:
-    """Return the setting that trains on these files."""
-    return f"data.train=[{', '.join(json.dumps(str(data / file)) for file in files)}]"

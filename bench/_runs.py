@@ -1,4 +1,4 @@
-"""What benchmarks of many runs share: the command `nlpkit`, figures that are kept."""
+"""What benchmarks of many runs share: the command `nlpkit`, figures that are kept, real tasks."""
 
 import argparse
 import json
@@ -9,12 +9,49 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nlpkit import disk
 
 DATA = Path(__file__).resolve().parent.parent.parent / "shared/data"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of ../shared/data: its files, the recipe it is trained with, how it is judged.
+
+    `shown` are figures of `nlpkit eval`: the score, or `loss`. `label` is the column that the
+    commonest answer of the training rows is counted in.
+    """
+
+    name: str
+    base: str
+    recipe: str
+    files: str
+    score: str
+    label: str | None
+    epochs: float = 3
+    sets: list[str] = field(default_factory=list)
+    shown: tuple[str, ...] = ()
+
+    def file(self, data: Path, split: str) -> str:
+        """Return the name of a file as YAML."""
+        return json.dumps(str(data / f"{self.files}.{split}.jsonl"))
+
+    def settings(self, data: Path, held_out: bool) -> list[str]:
+        """Return the settings of a run that ends with one evaluation, after the last step.
+
+        It is on the dev file, or on a tenth of the training rows, which are held out then.
+        """
+        sets = [f"data.train=[{self.file(data, 'train')}]"]
+        if held_out:
+            sets += ["data.valid=[]", "data.valid_fraction=0.1"]
+        else:
+            sets += [f"data.valid=[{self.file(data, 'dev')}]"]
+        sets += [*self.sets, f"train.epochs={self.epochs}", "train.steps=null"]
+        return [*sets, "train.best_by=loss", "train.eval_every=null"]
 
 
 class Runs:
@@ -82,6 +119,11 @@ def check_data(data: Path) -> Path:
     if not data.is_dir():
         raise SystemExit(f"{data}: no such folder; name it: --data DIR")
     return data.resolve()
+
+
+def texts(data: Path, files: Sequence[str]) -> str:
+    """Return the setting that trains on these files."""
+    return f"data.train=[{', '.join(json.dumps(str(data / file)) for file in files)}]"
 
 
 def as_options(settings: Sequence[str]) -> list[str]:

@@ -22,8 +22,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from _real_tasks import BASES, TASKS, Task, texts
-from _runs import Runs, as_options, bracketed, check_data, mean_and_deviation, parser, plain
+from _real_tasks import BASES, TASKS
+from _runs import (
+    Runs,
+    Task,
+    as_options,
+    bracketed,
+    check_data,
+    mean_and_deviation,
+    parser,
+    plain,
+    texts,
+)
 
 from nlpkit import recipe
 

@@ -129,6 +129,7 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
         assert part.source is not None  # checked by the recipe
         embeddings = [name for name in part.vocabulary if name in plain]
         names = table_names(part.module().FORMAT, embeddings).values()
+        grown = bool(part.new_tokens(run.data.vocab_size))
         hf_layout.write_settings(directory, settings)
         peft_layout.write(
             directory,
@@ -137,10 +138,11 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
             part.lora,
             part.targets,
             weights,
-            {name: tensors[name] for name in names},
+            # Two vocabularies have other names; they do not grow.
+            {name: tensors[name] for name in names if grown or name in tensors},
             part.source,
             part.head_kind,
-            grown=bool(part.new_tokens(run.data.vocab_size)),
+            grown=grown,
         )
         notes["base"] = part.base_hash
     hf_layout.write_notes(directory, notes)
