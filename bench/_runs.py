@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nlpkit import disk
+from nlpkit import disk, recipe
 
 DATA = Path(__file__).resolve().parent.parent.parent / "shared/data"
 
@@ -124,6 +124,12 @@ def check_data(data: Path) -> Path:
 def texts(data: Path, files: Sequence[str]) -> str:
     """Return the setting that trains on these files."""
     return f"data.train=[{', '.join(json.dumps(str(data / file)) for file in files)}]"
+
+
+def from_nothing(base: str, home: Path) -> list[str]:
+    """Return the settings of a model as in the recipe `base`, untrained; `home` has a tokenizer."""
+    model = json.dumps(recipe.load(base).dump()["model"])
+    return ["init_from=null", f"tokenizer.path={json.dumps(str(home))}", f"model={model}"]
 
 
 def as_options(settings: Sequence[str]) -> list[str]:

@@ -13,9 +13,8 @@ from argparse import ArgumentParser, RawTextHelpFormatter
 from pathlib import Path
 from typing import Any
 
-from _runs import Runs, as_options, bracketed, mean_and_deviation
+from _runs import Runs, as_options, bracketed, from_nothing, mean_and_deviation
 
-from nlpkit import recipe
 from nlpkit.checkpoints.run_directory import METRICS
 
 STEPS = (60, 120, 240, 600)
@@ -45,10 +44,8 @@ class Bench(Runs):
             more = [f"seed={seed}", "train.best_by=loss", "train.eval_every=null", *sets]
             options = as_options(more)
             if start == "scratch":
-                home = json.dumps(str(self.out / f"{BASE}-{STEPS[-1]}" / "tokenizer"))
-                model = json.dumps(recipe.load(BASE).dump()["model"])
-                fresh = ["init_from=null", f"tokenizer.path={home}", f"model={model}"]
-                options += as_options(fresh)
+                home = self.out / f"{BASE}-{STEPS[-1]}" / "tokenizer"
+                options += as_options(from_nothing(BASE, home))
             else:
                 options += ["--from", str(self.out / start)]
             self.nlpkit("finetune", task, *options, "--out", str(place), log=task)

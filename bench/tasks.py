@@ -29,13 +29,12 @@ from _runs import (
     as_options,
     bracketed,
     check_data,
+    from_nothing,
     mean_and_deviation,
     parser,
     plain,
     texts,
 )
-
-from nlpkit import recipe
 
 SCRATCH = "scratch"
 PLAIN = "objective.lm_weight=0"
@@ -130,9 +129,8 @@ class Bench(Runs):
         sets = task.settings(self.data, held_out) + [each for each in special if "=" in each]
         start = ["--from", str(self.out / task.base)]
         if SCRATCH in special:
-            tokenizer = json.dumps(str(self.out / task.base / "tokenizer"))
-            model = json.dumps(recipe.load(BASES[task.base][0]).dump()["model"])
-            start = as_options(["init_from=null", f"tokenizer.path={tokenizer}", f"model={model}"])
+            home = self.out / task.base / "tokenizer"
+            start = as_options(from_nothing(BASES[task.base][0], home))
         options = ["--lora"] * any(each in special for each in (LORA, TABLE))
         options += ["--seeds", str(seeds)] if seeds > 1 else []
         log = "-".join(place.relative_to(self.out).parts)
