@@ -73,9 +73,8 @@ class Tiling:
         self._order = padded_order.clamp(min=0)  # (M * H,)
         self._inverse = torch.empty_like(real)  # (N * H,)
         self._inverse[padded_order[real]] = real
-        rows = torch.cat(empty)[:, None]
-        # (M * H, 1), rows that are padding or see no key; None if there is no such row
-        self.empty_rows = rows if rows.any() else None
+        # (number of them,), rows that are padding or see no key
+        self.empty_rows = torch.cat(empty).nonzero().squeeze(1)
 
     def pack(self, x: Tensor) -> Tensor:
         """Return `x` (N, H, D) in the order of the tiles, (M * H, D)."""

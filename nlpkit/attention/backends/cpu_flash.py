@@ -165,8 +165,7 @@ class _Attention(torch.autograd.Function):
             total = P.sum(-1, keepdim=True)
             torch.div(torch.bmm(P.to(V.dtype), tile.of_keys(V)), total, out=tile.of_rows(out))
             torch.add(largest, total.log2_(), out=tile.of_rows(lse))
-        if tiling.empty_rows is not None:
-            out.masked_fill_(tiling.empty_rows, 0)
+        out.index_fill_(0, tiling.empty_rows, 0)
         ctx.shared = shared
         out = tiling.unpack(out)  # (N, H, D); the next layer saves this tensor anyway
         ctx.save_for_backward(Q, K, V, lse, out)
@@ -185,9 +184,8 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     tiling = shared.tiling
     dO = tiling.pack(grad)
     delta = tiling.pack((grad.to(shared.exact) * out).sum(-1, keepdim=True))  # (M * H, 1)
-    if tiling.empty_rows is not None:
-        dO.masked_fill_(tiling.empty_rows, 0)
-        delta.masked_fill_(tiling.empty_rows, 0)
+    dO.index_fill_(0, tiling.empty_rows, 0)
+    delta.index_fill_(0, tiling.empty_rows, 0)
     dQ = torch.empty_like(Q)
     dK, dV = torch.zeros(2, *Q.shape, dtype=shared.exact)
     shared.start_backward()
