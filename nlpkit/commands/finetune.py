@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 DEFAULT_RECIPE = "cpm_ant_nlg"
 DEFAULT, COMMAND_LINE = "default", "command line"  # values in `recipe.Resolved.origin`
 # Adapters need about ten times the learning rate of full tuning (Schulman et al. 2025,
-# "LoRA Without Regret"); measured here on cpm_ant_nlg: docs/cpm_ant.md.
-LORA_LR = 10
+# "LoRA Without Regret"), but beyond the second of these they diverge: docs/cpm_ant.md.
+LORA_LR, LORA_LR_MAX = 10, 1e-2
 Name = Annotated[
     str,
     typer.Argument(metavar="RECIPE", help="a file, or the name of a packaged recipe"),
@@ -66,9 +66,9 @@ def command(
     runs/cpm_ant. Prints the directory of the best checkpoint, or of the latest if the run was not
     evaluated.
 
-    With --lora the run is runs/NAME-lora. Its learning rate is ten times that of the recipe, unless
-    the recipe has a section lora or --set gives a rate. Its checkpoints hold adapters only: peft
-    opens them, and `nlpkit convert` merges them into the model.
+    With --lora the run is runs/NAME-lora. Its learning rate is ten times that of the recipe, at
+    most 0.01, unless the recipe has a section lora or --set gives a rate. Its checkpoints hold
+    adapters only: peft opens them, and `nlpkit convert` merges them into the model.
 
     With --seeds N there are N runs, with the seed of the recipe and the seeds after it. With --grid
     there is a run for each combination of the values. Each has a separate directory inside the
@@ -183,7 +183,8 @@ def _adapters(resolved: "Resolved") -> list[str]:
         sets.append("lora={}")
     origins = {source for name, source in origin.items() if name.startswith("lora.")}
     if origins <= {DEFAULT, COMMAND_LINE} and origin["train.lr"] != COMMAND_LINE:
-        sets.append(f"train.lr={LORA_LR * recipe.train.lr:.6g}")
+        rate = recipe.train.lr
+        sets.append(f"train.lr={max(rate, min(LORA_LR * rate, LORA_LR_MAX)):.6g}")
     return sets
 
 
