@@ -21,3 +21,10 @@ class FrozenConfig(BaseModel):
     ALTERNATIVES: ClassVar[tuple[tuple[str, ...], ...]] = ()
     # Values of settings in runs and checkpoints that are older than the setting.
     EARLIER: ClassVar[Mapping[str, Any]] = {}
+
+    def without_effect(self) -> Mapping[str, str]:
+        """Return the settings that change nothing beside the others, each with the reason.
+
+        A reason goes on `has no effect …`. Whoever sets one to more than its default is warned.
+        """
+        return {}

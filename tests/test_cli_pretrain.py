@@ -72,6 +72,15 @@ def test_quiet_says_nothing_and_json_is_one_object(done) -> None:
     assert json.loads(result.stdout) == {"checkpoint": stdout.strip()}
 
 
+def test_setting_without_effect_is_warned_of_once(done) -> None:
+    path, run, _ = done
+    for words in (("pretrain", path, "-q", "--out", run), ("plan", path, "--no-probe", "-q")):
+        result = _tiny.command(*words, "--set", "eval.length_penalty=2.0")
+        assert result.returncode == 0, result.stderr
+        (line,) = [each for each in result.stderr.splitlines() if "warning" in each]
+        assert "warning: --set eval.length_penalty: has no effect with objective" in line
+
+
 @pytest.mark.parametrize(
     ("number", "code"),
     [

@@ -24,6 +24,8 @@ def train(resolved: "Resolved", common: Common, max_time: str | None, allow_chan
     from nlpkit.train.signals import catch_signals
 
     log = Log(common.verbosity)
+    if process_rank() == 0:
+        log.warn_all(resolved.warnings)
     directory = RunDirectory(user_path(resolved.recipe.out))
     if common.dry_run:
         _check(resolved, common)

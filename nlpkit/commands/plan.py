@@ -53,6 +53,7 @@ def command(
     from nlpkit import plan as planning
 
     log = Log(common.verbosity)
+    log.warn_all(resolved.warnings)
     plan = planning.make(resolved, user_path(resolved.recipe.out), common.device, log, not no_probe)
     if mask is not None:
         planning.draw_mask(plan, Path(mask))

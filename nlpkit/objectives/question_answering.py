@@ -78,6 +78,10 @@ class Config(FramedConfig):
         "squad", description="rules of the scores; cmrc: Chinese, by characters (CMRC 2018)"
     )
 
+    def without_effect(self) -> dict[str, str]:
+        """See `FrozenConfig`."""
+        return {} if self.no_answer else {"null_threshold": "without no_answer: true"}
+
     @model_validator(mode="after")
     def _consistent(self) -> Config:
         if self.max_length <= self.max_question_length + _FRAME:

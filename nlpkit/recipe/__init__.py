@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError
 from nlpkit import registry
 from nlpkit.config import FrozenConfig
 from nlpkit.errors import FileError, RecipeError, UsageError
-from nlpkit.recipe import dial, extends, files, fit, problems, sections, yaml
+from nlpkit.recipe import dial, extends, files, fit, problems, sections, unused, yaml
 from nlpkit.recipe.overrides import apply, replace_alternatives
 from nlpkit.recipe.places import Document, Problem, dotted
 from nlpkit.recipe.places import Path as KeyPath
@@ -178,12 +178,13 @@ class Resolved:
 
     `base` is the folder of the recipe file; `origin` says of each setting (`model.hidden_size`)
     whether it is the `default`, from `recipes/x.yaml:12`, from the `command line`, or decided by
-    `model.size`.
+    `model.size`. `warnings` names each setting that has no effect.
     """
 
     recipe: Recipe
     base: Path
     origin: dict[str, str]
+    warnings: tuple[str, ...] = ()
 
     def dump(self) -> dict[str, Any]:
         """Return all settings as plain data, with defaults."""
@@ -256,7 +257,7 @@ def parse(raw: bytes, source: str, base: Path, overrides: Sequence[str] = ()) ->
         setting = known.get(leaf[:-1], {}).get(str(leaf[-1]))
         usual = setting is not None and setting.default == problems.value_at(dump, leaf)
         origin[dotted(leaf)] = _origin(leaf, document, usual)
-    return Resolved(recipe, base, origin)
+    return Resolved(recipe, base, origin, tuple(unused.warnings(recipe, document)))
 
 
 def whole(path_or_name: str) -> str:

@@ -75,6 +75,14 @@ class Config(FrozenConfig):
         json_schema_extra={"free": True},
     )
 
+    def without_effect(self) -> dict[str, str]:
+        """See `FrozenConfig`."""
+        return (
+            {"length_penalty": "with beam 1, without --beam of nlpkit eval"}
+            if self.beam == 1
+            else {}
+        )
+
     @field_validator("metrics")
     @classmethod
     def _whole(cls, metrics: list[str] | None) -> list[str] | None:

@@ -10,7 +10,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -81,6 +81,11 @@ class Log:
     def warn(self, text: str) -> None:
         """Print a warning, also if `-q` is given."""
         self._print(f"warning: {text}", style="yellow")
+
+    def warn_all(self, texts: Iterable[str]) -> None:
+        """Print warnings, a line each."""
+        for text in texts:
+            self.warn(text)
 
     def _print(self, text: str, style: str | None = None) -> None:
         stamp = "" if self.console.is_terminal else f"{datetime.now():%Y-%m-%d %H:%M:%S} "

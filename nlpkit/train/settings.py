@@ -271,6 +271,12 @@ class Config(FrozenConfig):
                 )
         return self
 
+    def without_effect(self) -> dict[str, str]:
+        """See `FrozenConfig`."""
+        if self.schedule in ("constant", "noam"):
+            return {"min_lr_ratio": f"with schedule {self.schedule}; linear, cosine, wsd end at it"}
+        return {}
+
     @property
     def batch_budget(self) -> int:
         """Return the token budget of one forward and backward pass."""

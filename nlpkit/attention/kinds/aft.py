@@ -48,6 +48,11 @@ class Config(_either.EitherConfig):
         description="positions that w has, the longest sequence there can be; null: the model's",
     )
 
+    def without_effect(self) -> dict[str, str]:
+        """See `FrozenConfig`."""
+        names = {"full": ["window"], "local": [], "simple": ["window", "rank", "max_length"]}
+        return dict.fromkeys(names[self.form], f"with form {self.form}")
+
     @property
     def bounded(self) -> bool:
         """Whether sequences have at most `max_length` tokens."""

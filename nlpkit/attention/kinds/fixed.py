@@ -34,6 +34,10 @@ class Config(FrozenConfig):
         "both", description="The block, the summaries, both in each head, or each in half of them."
     )
 
+    def without_effect(self):
+        """See `FrozenConfig`."""
+        return {"summary": "with pattern fa1, the block alone"} if self.pattern == "fa1" else {}
+
     @model_validator(mode="after")
     def _inside_block(self):
         if self.summary > self.stride:

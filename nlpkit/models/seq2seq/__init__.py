@@ -82,6 +82,10 @@ class Config(ModelConfig):
     )
     source_vocab_size: SourceVocabulary = None
 
+    def without_effect(self) -> dict[str, str]:
+        """See `FrozenConfig`."""
+        return {"window_size": "with window global"} if self.window == "global" else {}
+
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
         if self.score is None and (self.window != "global" or self.input_feeding):

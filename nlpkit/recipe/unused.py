@@ -1,0 +1,56 @@
+"""Settings that are written in a recipe, but have no effect beside the others.
+
+They are warned of, not refused: a recipe may build on another one that says them, and there are
+runs that have them.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from nlpkit.config import FrozenConfig
+from nlpkit.objectives._task import Task
+from nlpkit.part import Part
+from nlpkit.recipe import fit
+from nlpkit.recipe.places import Document, Path, Problem
+
+_DECODING = ("beam", "length_penalty")  # settings of `eval` for answers that are written
+
+
+def warnings(recipe: Any, document: Document) -> list[str]:
+    """Return a line for each setting that is not its default and has no effect."""
+    found = [
+        Problem.at(document.place((*path, name)), (*path, name), f"has no effect {why}")
+        for path, config, name, why in _without_effect(recipe)
+        if getattr(config, name) != type(config).model_fields[name].default
+    ]
+    return [str(problem) for problem in sorted(found)]
+
+
+def _without_effect(recipe: Any) -> Iterator[tuple[Path, FrozenConfig, str, str]]:
+    """Yield the place of the settings, the settings, a name among them, and why."""
+    objectives = ", ".join(section.name for section in recipe.objective)
+    writes = any(map(_writes_answers, fit.classes(recipe.objective)))
+    for path, config in _sections((), recipe):
+        reasons = dict(config.without_effect())
+        if path == ("eval",) and not writes:
+            why = f"with objective {objectives}, which nlpkit eval lets write no answers"
+            reasons = dict.fromkeys(_DECODING, why)
+        for name, why in reasons.items():
+            yield path, config, name, why
+
+
+def _sections(path: Path, value: Any) -> Iterator[tuple[Path, FrozenConfig]]:
+    """Yield all settings in `value`, with their places."""
+    if isinstance(value, tuple | list):
+        single = path == ("objective",) and len(value) == 1  # a single objective has no number
+        for number, each in enumerate(value):
+            yield from _sections(path if single else (*path, number), each)
+    elif isinstance(value, FrozenConfig):
+        yield path, value
+        for name in type(value).model_fields:
+            inner = path if isinstance(value, Part) and name == "config" else (*path, name)
+            yield from _sections(inner, getattr(value, name))
+
+
+def _writes_answers(objective: Any) -> bool:
+    return issubclass(objective, Task) and hasattr(objective, "continue_text")

@@ -1,0 +1,101 @@
+"""Settings that are written, but have no effect beside the others, are warned of with their place.
+
+Places were counted by hand in the text below, line and column from 1.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from nlpkit import registry
+from nlpkit.part import part_config
+from nlpkit.recipe import Resolved, load, packaged, parse
+
+CLM = """\
+name: x
+model: {family: gpt, attention_dropout: 0.0}
+tokenizer: {kind: bpe, vocab_size: 500}
+objective: {name: clm}
+data: {train: a.txt}
+train: {steps: 9, warmup_steps: 3, min_lr_ratio: 0.1}
+eval: {beam: 4}
+attention: {kind: aft, window: 8}
+"""
+PAIRS = """\
+name: x
+model: {family: seq2seq, window_size: 4}
+tokenizer: {kind: bpe, vocab_size: 500}
+objective: {name: seq2seq}
+data: {train: {files: [a.en, a.zh]}, format: parallel}
+train: {steps: 9, schedule: constant}
+eval: {length_penalty: 0.6}
+"""
+LAYERS = "attention={layers: [{kind: fixed, pattern: fa1, summary: 8}, {kind: causal}]}"
+SHORT = "with beam 1, without --beam of nlpkit eval"
+
+
+def resolve(text: str, *overrides: str) -> Resolved:
+    return parse(text.encode(), "r.yaml", Path("."), overrides)
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "warnings"),
+    [
+        (
+            CLM,
+            (),
+            [
+                "r.yaml:6:50: train.min_lr_ratio: has no effect with schedule noam; linear, "
+                "cosine, wsd end at it",
+                "r.yaml:7:14: eval.beam: has no effect with objective clm, which nlpkit eval lets "
+                "write no answers",
+                "r.yaml:8:32: attention.window: has no effect with form full",
+            ],
+        ),
+        (
+            PAIRS,
+            (),
+            [
+                "r.yaml:2:39: model.window_size: has no effect with window global",
+                f"r.yaml:7:24: eval.length_penalty: has no effect {SHORT}",
+            ],
+        ),
+        # What has an effect.
+        (CLM, ("train.schedule=cosine", "eval.beam=1", "attention.form=local"), []),
+        (PAIRS, ("model.window=local_m", "eval.beam=2"), []),
+        # The default changes nothing.
+        (PAIRS, ("model.window_size=10", "eval.length_penalty=1.0"), []),
+        # From the command line, in a list.
+        (
+            CLM,
+            ("train.schedule=linear", "eval.beam=1", LAYERS),
+            [
+                "--set attention: attention.layers.0.summary: has no effect with pattern fa1, the "
+                "block alone"
+            ],
+        ),
+    ],
+)
+def test_setting_without_effect_is_warned_of(text, overrides, warnings) -> None:
+    assert list(resolve(text, *overrides).warnings) == warnings
+
+
+def test_no_shipped_recipe_has_a_setting_without_effect() -> None:
+    assert {name: load(name).warnings for name in packaged()} == dict.fromkeys(packaged(), ())
+
+
+def test_threshold_of_questions_that_have_an_answer_is_warned_of() -> None:
+    (line,) = load("bert_qa", ["objective.null_threshold=1.5"]).warnings
+    assert line.startswith("--set objective.null_threshold: has no effect without no_answer: true")
+    assert not load(
+        "bert_qa", ["objective.null_threshold=1.5", "objective.no_answer=true"]
+    ).warnings
+
+
+@pytest.mark.parametrize("folder", ["models", "objectives", "attention/kinds", "train/optimizers"])
+def test_settings_said_to_have_no_effect_exist(folder: str) -> None:
+    for name in registry.names(folder):
+        made = part_config(folder, name)
+        required = [each for each, field in made.model_fields.items() if field.is_required()]
+        if not required:
+            assert {*made().without_effect()} <= {*made.model_fields}, name
