@@ -28,3 +28,7 @@ class FrozenConfig(BaseModel):
         A reason goes on `has no effect …`. Whoever sets one to more than its default is warned.
         """
         return {}
+
+    def is_default(self, name: str) -> bool:
+        """Return whether a setting has its default, given or not."""
+        return getattr(self, name) == type(self).model_fields[name].default

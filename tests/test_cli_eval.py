@@ -124,6 +124,31 @@ def test_eval_predictions_are_in_row_order_and_score_gives_their_figures(
         assert json.loads(scored.stdout)["score"] == value
 
 
+@pytest.mark.parametrize(
+    ("task", "options", "warned"),
+    [
+        ("nlg", ("--length-penalty", "0.5"), ["--length-penalty: has no effect without --beam"]),
+        ("nlg", ("--length-penalty", "0.5", "--beam", "2", "--max-new-tokens", "2"), []),
+        (
+            "classes",
+            ("--beam", "2", "--max-new-tokens", "2"),
+            [
+                f"--{name}: has no effect here: this checkpoint writes no answers"
+                for name in ("beam", "max-new-tokens")
+            ],
+        ),
+    ],
+)
+def test_eval_warns_of_options_without_effect(
+    server: Server, folder: Path, task: str, options: tuple[str, ...], warned: list[str]
+) -> None:
+    ended = server.run("eval", _run(folder, task), "-q", "--json", *options)
+    assert ended.code == 0, ended.stderr
+    json.loads(ended.stdout)
+    lines = [line.partition("warning: ")[2] for line in ended.stderr.splitlines()]
+    assert [line for line in lines if "has no effect" in line] == warned
+
+
 def test_eval_draws_confusion_of_classes_alone(server: Server, folder: Path, tmp_path) -> None:
     pytest.importorskip("matplotlib")
     drawn = server.run("eval", _run(folder, "classes"), "--confusion", tmp_path / "c.png")

@@ -46,6 +46,27 @@ def command(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tupl
     return call
 
 
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [
+        ((), []),
+        (("--length-penalty", "1.0", "--seed", "0"), []),  # the defaults
+        (("--beam", "2", "--length-penalty", "2"), []),
+        (("--top-k", "2", "--seed", "3"), []),
+        (
+            ("--length-penalty", "2", "--seed", "3"),
+            ["--length-penalty: has no effect without --beam",
+             "--seed: has no effect without --temperature, --top-k or --top-p"],
+        ),
+    ],
+)  # fmt: skip
+def test_options_without_effect_are_warned_of(command, inputs: Path, options, warned) -> None:
+    code, _, err = command(inputs, "-q", *options)
+    assert code == 0
+    lines = [line.partition("warning: ")[2] for line in err.splitlines()]
+    assert [line for line in lines if "has no effect" in line] == warned
+
+
 def test_generate_gives_a_line_for_each_line_in_order(command, inputs: Path) -> None:
     code, out, err = command(inputs)
     assert code == 0

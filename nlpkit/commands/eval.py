@@ -272,11 +272,18 @@ def _held_out(call: Call) -> None:
                     "answers to write"
                 )
             source = held_out.find_data(opened, call.data, call.text_key, log, callbacks)
-            asked = {"beam": call.beam, "length_penalty": call.length_penalty}
+            asked = {
+                "beam": call.beam,
+                "length_penalty": call.length_penalty,
+                "max_new_tokens": call.max_new_tokens,
+            }
             chosen = {name: value for name, value in asked.items() if value is not None}
-            generation = Settings(
-                max_new_tokens=call.max_new_tokens, **{**source.generation, **chosen}
-            )
+            generation = Settings(**{**source.generation, **chosen})
+            reasons = generation.without_effect()
+            if call.attention is None and not held_out.writes_answers(opened.objective):
+                reasons = dict.fromkeys(asked, "here: this checkpoint writes no answers")
+            for name in [name for name in chosen if name in reasons]:
+                log.warn(f"--{name.replace('_', '-')}: has no effect {reasons[name]}")
             run = held_out.Evaluation(opened, source, call.tokens_per_batch, callbacks)
             if call.attention is not None:
                 from nlpkit.evaluate.alignments import draw_alignments

@@ -159,6 +159,9 @@ def command(
         raise UsageError("FILE: '-' is stdin, but stdin is closed")
     inputs = Inputs(file, key or (_KEY if is_json else None))
     log = Log(common.verbosity)
+    for name, why in settings.without_effect().items():
+        if not settings.is_default(name):
+            log.warn(f"--{name.replace('_', '-')}: has no effect {why}")
     from nlpkit.generate.texts import Writer
     from nlpkit.runs.opened import open_checkpoint
 

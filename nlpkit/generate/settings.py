@@ -43,6 +43,12 @@ class Settings(FrozenConfig):
         """Return whether tokens are drawn."""
         return not (self.temperature is None and self.top_k is None and self.top_p is None)
 
+    def without_effect(self) -> dict[str, str]:
+        """See `FrozenConfig`."""
+        greedy = {} if self.beam > 1 else {"length_penalty": "without --beam"}
+        drawn = {} if self.samples else {"seed": "without --temperature, --top-k or --top-p"}
+        return greedy | drawn
+
     @model_validator(mode="after")
     def _consistent(self) -> "Settings":
         if self.samples and self.beam > 1:

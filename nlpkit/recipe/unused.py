@@ -21,7 +21,7 @@ def warnings(recipe: Any, document: Document) -> list[str]:
     found = [
         Problem.at(document.place((*path, name)), (*path, name), f"has no effect {why}")
         for path, config, name, why in _without_effect(recipe)
-        if getattr(config, name) != type(config).model_fields[name].default
+        if not config.is_default(name)
     ]
     return [str(problem) for problem in sorted(found)]
 
