@@ -243,6 +243,7 @@ def _held_out(call: Call) -> None:
     from nlpkit.data.store import Callbacks
     from nlpkit.evaluate import confusion, held_out
     from nlpkit.generate.settings import Settings
+    from nlpkit.objectives._task import writes_answers
     from nlpkit.runs.opened import open_checkpoint
     from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
@@ -280,7 +281,7 @@ def _held_out(call: Call) -> None:
             chosen = {name: value for name, value in asked.items() if value is not None}
             generation = Settings(**{**source.generation, **chosen})
             reasons = generation.without_effect()
-            if call.attention is None and not held_out.writes_answers(opened.objective):
+            if call.attention is None and not writes_answers(opened.objective):
                 reasons = dict.fromkeys(asked, "here: this checkpoint writes no answers")
             for name in [name for name in chosen if name in reasons]:
                 log.warn(f"--{name.replace('_', '-')}: has no effect {reasons[name]}")

@@ -66,11 +66,6 @@ def is_task(objective: Any) -> bool:
     return hasattr(objective, "texts")
 
 
-def writes_answers(objective: Any) -> bool:
-    """Return whether answers are generated: not chosen among labels, and not running text."""
-    return is_task(objective) and hasattr(objective, "continue_text")
-
-
 def find_data(
     opened: Opened, files: Sequence[str], text_key: str | None, log: Log, callbacks: Callbacks
 ) -> Source:

@@ -258,3 +258,8 @@ def predictions(
     for group, score, label in zip(groups.tolist(), scores.tolist(), right.tolist(), strict=True):
         by_group.setdefault(group, ([], label))[0].append(score)
     return [(str(row.index(max(row))), str(label)) for row, label in by_group.values()]
+
+
+def writes_answers(objective: Any) -> bool:
+    """Return whether an objective, or its class, is a task whose answers are generated."""
+    return hasattr(objective, "texts") and hasattr(objective, "continue_text")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives._task import Task
+from nlpkit.objectives._task import writes_answers
 from nlpkit.part import Part
 from nlpkit.recipe import fit
 from nlpkit.recipe.places import Document, Path, Problem
@@ -29,7 +29,7 @@ def warnings(recipe: Any, document: Document) -> list[str]:
 def _without_effect(recipe: Any) -> Iterator[tuple[Path, FrozenConfig, str, str]]:
     """Yield the place of the settings, the settings, a name among them, and why."""
     objectives = ", ".join(section.name for section in recipe.objective)
-    writes = any(map(_writes_answers, fit.classes(recipe.objective)))
+    writes = any(map(writes_answers, fit.classes(recipe.objective)))
     for path, config in _sections((), recipe):
         reasons = dict(config.without_effect())
         if path == ("eval",) and not writes:
@@ -50,7 +50,3 @@ def _sections(path: Path, value: Any) -> Iterator[tuple[Path, FrozenConfig]]:
         for name in type(value).model_fields:
             inner = path if isinstance(value, Part) and name == "config" else (*path, name)
             yield from _sections(inner, getattr(value, name))
-
-
-def _writes_answers(objective: Any) -> bool:
-    return issubclass(objective, Task) and hasattr(objective, "continue_text")
