@@ -55,7 +55,7 @@ def choose_precision(requested: str, device: torch.device) -> tuple[str, str]:
     ratio = fp32 / _gemm_seconds(torch.bfloat16, 2 * fp32)
     # With a smaller ratio, casts and element-wise operations cost more time than bf16 saves.
     faster = ratio > 1.5
-    return ("bf16" if faster else "fp32"), f"bf16 multiplies {ratio:.2g} x as fast as fp32 here"
+    return ("bf16" if faster else "fp32"), f"bf16 multiplies {ratio:.2g} x as fast here"
 
 
 def _gemm_seconds(dtype: torch.dtype, too_long: float = math.inf) -> float:
