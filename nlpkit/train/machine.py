@@ -40,8 +40,8 @@ def choose_precision(requested: str, device: torch.device) -> tuple[str, str]:
     """Return `fp32` or `bf16`, and the reason in words.
 
     On a CPU with bf16 units (AMX, or AVX512-BF16 on recent AMD) bf16 is several times as fast as
-    fp32. On other CPUs it is slower, up to 60 times. Therefore both are measured, in 50 ms, or in
-    a few products that take too long.
+    fp32. On other CPUs it is slower, up to 60 times. Therefore both are measured, in 60 ms: small
+    products first, since large ones would take 0.2 s each on such a CPU.
     """
     if requested != "auto":
         return requested, "asked for"
@@ -51,25 +51,28 @@ def choose_precision(requested: str, device: torch.device) -> tuple[str, str]:
         return "fp32", "the GPU has no bf16 units"
     if device.type != "cpu":
         return "fp32", f"bf16 is not tried on {device.type}"
-    fp32 = _gemm_seconds(torch.float32)
-    ratio = fp32 / _gemm_seconds(torch.bfloat16, 2 * fp32)
+    for size in (128, 512):
+        fp32 = _gemm_seconds(torch.float32, size)
+        ratio = fp32 / _gemm_seconds(torch.bfloat16, size, 2 * fp32)
+        if ratio < 1 / 8:
+            break
     # With a smaller ratio, casts and element-wise operations cost more time than bf16 saves.
     faster = ratio > 1.5
     return ("bf16" if faster else "fp32"), f"bf16 multiplies {ratio:.2g} x as fast here"
 
 
-def _gemm_seconds(dtype: torch.dtype, too_long: float = math.inf) -> float:
-    """Return the shortest time of a matrix product on one thread.
+def _gemm_seconds(dtype: torch.dtype, size: int, too_long: float = math.inf) -> float:
+    """Return the shortest time of a product of two matrices (size, size) on one thread.
 
-    On a busy machine, several threads could wait for each other during all of the 25 ms. Three
-    products that all take `too_long` are enough.
+    On a busy machine, several threads could wait for each other during all of the time, 25 ms for
+    512. Three products that all take `too_long` are enough.
     """
-    a, b = torch.ones(512, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
+    a, b = torch.ones(size, size, dtype=dtype), torch.ones(size, size, dtype=dtype)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     a @ b
     times: list[float] = []
-    stop = time.perf_counter() + 0.025
+    stop = time.perf_counter() + 0.025 * size / 512
     while len(times) < _MIN_PRODUCTS or time.perf_counter() < stop:
         if len(times) == 3 and min(times) > too_long:
             break
