@@ -15,7 +15,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-import rjieba
 from pydantic import Field
 
 from nlpkit.config import FrozenConfig
@@ -226,6 +225,9 @@ class Tokenizer:
 
 
 def _words(text: str) -> list[str]:
+    # Imported here, since jieba loads in a tenth of a second: tokens may lie in the cache.
+    import rjieba
+
     try:
         return rjieba.cut(text, False)
     except UnicodeEncodeError as error:
