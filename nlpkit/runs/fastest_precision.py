@@ -1,6 +1,6 @@
 """Chooses the type that a run on a CPU computes in: batches of its own are timed in both.
 
-One product tells what the machine can do, in 50 ms. But a small model takes more time for casts,
+Products tell what the machine can do, in 60 ms. But a small model takes more time for casts,
 and for kernels of ever new shapes, than bf16 saves. So where products are faster in bf16, some
 examples decide: forward and backward, each pass with shapes that are new.
 """
