@@ -1,6 +1,7 @@
 """Time and memory of training attention: 12 layers, forward and backward, on ragged packs.
 
     python bench/attention_backends.py [--threads 2] [--rounds 10] [--tokens 4096] [--length 512]
+        [--dropout 0.1]
 
 Prints a table: for each kind and dtype every backend that trains here, the rounds interleaved so
 that a busy machine disturbs all alike. Median and best in ms of one step (prepare, 12 forward, 12
@@ -57,7 +58,7 @@ def draw_fields(lengths, seed):
     return {name: torch.cat(values) for name, values in parts.items()}
 
 
-def make_step(kind, backend, dtype, tokens, length):
+def make_step(kind, backend, dtype, tokens, length, dropout):
     """Return a function of the round's number that does one training step of attention."""
     torch.manual_seed(0)
     qkv = [torch.randn(tokens, HEADS, WIDTH).to(dtype).requires_grad_() for _ in range(3)]
@@ -78,6 +79,7 @@ def make_step(kind, backend, dtype, tokens, length):
             dtype=dtype,
             device="cpu",
             training=True,
+            dropout=dropout,
             backend=backend,
         )
         # Each layer has its own q, k, v, as in a model.
@@ -96,10 +98,10 @@ def resident(name):
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
 
 
-def peak_memory(kind, backend, name, tokens, length):
+def peak_memory(kind, backend, name, tokens, length, dropout):
     """Return what one step adds to the peak of a fresh process, in MB."""
     code = [sys.executable, __file__, "--memory", f"{kind},{backend},{name}", "--tokens", tokens]
-    code += ["--length", length]
+    code += ["--length", length, "--dropout", dropout]
     return float(subprocess.run(list(map(str, code)), check=True, capture_output=True).stdout)
 
 
@@ -109,14 +111,16 @@ def main():
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--length", type=int, default=0, help="of all sequences; divides --tokens")
+    parser.add_argument("--dropout", type=float, default=0.0, help="of the probabilities")
     parser.add_argument("--kinds", nargs="+", default=["cpm_ant", "causal", "full"])
     parser.add_argument("--memory", help="KIND,BACKEND,DTYPE: print the memory of one step in MB")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    given = options.tokens, options.length, options.dropout
     if options.memory:
         kind, backend, name = options.memory.split(",")
-        make_step(kind, backend, DTYPES[name], 64, 0)(0)
-        step = make_step(kind, backend, DTYPES[name], options.tokens, options.length)
+        make_step(kind, backend, DTYPES[name], 64, 0, options.dropout)(0)
+        step = make_step(kind, backend, DTYPES[name], *given)
         before = resident("VmRSS")
         step(0)
         print(resident("VmHWM") - before)
@@ -126,7 +130,7 @@ def main():
     print(f"{'kind':9}{'dtype':10}{'backend':11}{'median ms':>10}{'best ms':>9}{'MB':>7}")
     for kind in options.kinds:
         for name, dtype in DTYPES.items():
-            steps = {b: make_step(kind, b, dtype, options.tokens, options.length) for b in BACKENDS}
+            steps = {b: make_step(kind, b, dtype, *given) for b in BACKENDS}
             times = {backend: [] for backend in BACKENDS}
             for number in range(options.rounds + 1):
                 for backend, step in steps.items():
@@ -135,7 +139,7 @@ def main():
                     times[backend].append(1000 * (clock() - start))
             for backend, spent in times.items():
                 middle, best = statistics.median(spent[1:]), min(spent[1:])
-                memory = peak_memory(kind, backend, name, options.tokens, options.length)
+                memory = peak_memory(kind, backend, name, *given)
                 row = f"{kind:9}{name:10}{backend:11}{middle:10.0f}{best:9.0f}{memory:7.0f}"
                 print(row, flush=True)
 

@@ -169,15 +169,17 @@ def test_attention_cpu_flash_gradient_of_part_leaves_nothing_behind():
     assert torch.equal(after, torch.autograd.grad(fresh(*qkv), table, grad)[0])
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_attention_cpu_flash_under_checkpointing_has_same_gradients(reentrant):
+@pytest.mark.parametrize(("reentrant", "dropout"), [(False, 0.0), (True, 0.0), (False, 0.25)])
+def test_attention_cpu_flash_under_checkpointing_has_same_gradients(reentrant, dropout):
     from torch.utils.checkpoint import checkpoint
 
     lengths = PACKS["ragged"]
     found = []
     for wrap in (False, True):
         qkv, table, grad = inputs(sum(lengths))
-        attend = prepare("cpm_ant", "cpu_flash", lengths, fields_of(lengths), table, torch.float32)
+        torch.manual_seed(0)
+        fields, options = fields_of(lengths), {"dropout": dropout}
+        attend = prepare("cpm_ant", "cpu_flash", lengths, fields, table, torch.float32, **options)
         out = qkv[0]
         for _ in range(3):
             args = (out, qkv[1], qkv[2])
@@ -277,7 +279,10 @@ def test_attention_repeated_run_is_bitwise_the_same(backend):
 # --- dropout ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", [pytest.param("reference", marks=pytest.mark.slow), "sdpa"])
+@pytest.mark.parametrize(
+    "backend",
+    [*(pytest.param(b, marks=pytest.mark.slow) for b in ("reference", "sdpa")), "cpu_flash"],
+)
 def test_attention_dropout_has_the_expectation_of_none_and_follows_the_seed(backend):
     lengths = [6, 9]
     (q, k, v), table, _ = inputs(15)
@@ -298,3 +303,54 @@ def test_attention_dropout_has_the_expectation_of_none_and_follows_the_seed(back
         bound = 5 * draws.std(0) / math.sqrt(len(draws)) + 1e-6
         assert ((draws.mean(0) - plain).abs() <= bound).all()
         assert torch.equal(build(0.4, training=False)(q, k, v), plain)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", ["causal", "cpm_ant"])
+def test_attention_cpu_flash_dropout_equals_the_formula_with_the_masks_that_it_drew(kind, dtype):
+    lengths, rate = [6, 8, 1, 8], 0.25
+    fields, layout = fields_of(lengths), Layout.of(lengths)
+    qkv, table, grad = inputs(layout.total, dtype)
+    attend = prepare(kind, "cpu_flash", lengths, fields, table, dtype, dropout=rate)
+    # If the values of a document are the rows of the identity, the output is the probabilities.
+    identity = torch.eye(WIDTH, dtype=dtype)[layout.positions][:, None].expand(-1, HEADS, -1)
+    torch.manual_seed(1)
+    drawn = attend(qkv[0], qkv[1], identity)
+    # The mask of each pair of the pack, (H, N, N); between documents it is of no effect.
+    kept = (drawn[:, :, layout.positions].permute(1, 0, 2) != 0).to(torch.float64)
+    q, k, v = (x.detach().double().requires_grad_() for x in qkv)
+    rows = table.detach().double().requires_grad_()
+    # The formula's probabilities, in the same way: the reference takes values of any width.
+    whole = torch.eye(layout.total, dtype=torch.float64)[:, None].expand(-1, HEADS, -1)
+    plain = prepare(kind, "reference", lengths, fields, rows, torch.float64)
+    probabilities = plain(q, k, whole).permute(1, 0, 2)
+    expected = torch.einsum("hqk,khd->qhd", probabilities * kept / (1 - rate), v)
+    torch.manual_seed(1)
+    got = attend(*qkv)
+    wanted = [(*qkv, table), (q, k, v, rows)] if rows_of(kind) else [qkv, (q, k, v)]
+    found = [got, *torch.autograd.grad(got, wanted[0], grad)]
+    right = [expected, *torch.autograd.grad(expected, wanted[1], grad.double())]
+    _assert_near([x.double() for x in found], [x.double() for x in right], TOLERANCE[dtype])
+    assert 0.6 < float(kept[:, probabilities[0] > 0].mean()) < 0.9
+
+
+# --- 16-bit numbers on CPUs --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("kind", ["causal", "cpm_ant"])
+def test_attention_sdpa_computes_documents_of_many_lengths_in_float32(kind, autocast):
+    # Kernels of 16-bit products are compiled for each shape; float32 is faster, and exact.
+    lengths = PACKS["ragged"]
+    narrow = [x.detach().bfloat16().requires_grad_() for x in inputs(sum(lengths))[0]]
+    wide = [x.detach().float().requires_grad_() for x in narrow]
+    _, table, grad = inputs(sum(lengths))
+    found = []
+    for qkv, dtype in ((narrow, torch.bfloat16), (wide, torch.float32)):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast and dtype != torch.float32):
+            attend = prepare(kind, "sdpa", lengths, fields_of(lengths), table, dtype)
+            out = attend(*qkv)
+        assert out.dtype is dtype
+        found.append([out, *torch.autograd.grad(out, qkv, grad.bfloat16().to(dtype))])
+    for a, b in zip(*found, strict=True):
+        assert torch.equal(a, b.bfloat16())

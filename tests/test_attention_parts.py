@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nlpkit import attention, recipe, registry
-from nlpkit.attention.backends import cpu_flash, flash, flex, varlen
+from nlpkit.attention.backends import cpu_flash, flash, flex, tiled, varlen
 from nlpkit.attention.contract import Choice, Request, Tokens, Visibility
 from nlpkit.attention.kinds import cpm_ant
 from nlpkit.attention.kinds._buckets import bucket
@@ -158,13 +158,14 @@ def test_attention_on_ampere_flash_wants_its_package_and_varlen_no_dropout(monke
     assert varlen.refuses(_request(dropout=0.1)) == "dropout on the probabilities"
 
 
-def test_attention_flex_and_cpu_flash_refuse_with_the_reason():
+def test_attention_flex_tiled_and_cpu_flash_refuse_with_the_reason():
     cpu = torch.device("cpu")
     assert flex.refuses(_request(device=cpu)) == "no backward pass on CPU"
     assert flex.refuses(_request(device=cpu, training=False)) is None
     assert flex.refuses(_request(head_dim=8)) == "head width below 16"
     assert cpu_flash.refuses(_request()) == "made for CPUs"
-    assert cpu_flash.refuses(_request(device=cpu, dropout=0.1)) == "dropout on the probabilities"
+    assert cpu_flash.refuses(_request(device=cpu, dropout=0.1)) is None
+    assert tiled.refuses(_request(device=cpu, dropout=0.1)) == "dropout on the probabilities"
 
 
 def test_attention_auto_names_its_choice_and_what_refused():
@@ -177,8 +178,13 @@ def test_attention_auto_names_its_choice_and_what_refused():
     chosen = prepare("causal", "auto", [1], fields, table, torch.bfloat16)
     assert (chosen.backend, chosen.reason) == ("cpu_flash", "cpu_flash")
     chosen = prepare("cpm_ant", "auto", [1], fields, table, torch.float32, dropout=0.1)
-    assert chosen.backend == "sdpa"
-    assert chosen.reason == "sdpa (cpu_flash refused: dropout on the probabilities)"
+    assert (chosen.backend, chosen.reason) == ("cpu_flash", "cpu_flash")
+    # torch's own kernel has no dropout, and computes all pairs of rows of some hundred tokens.
+    chosen = prepare("causal", "auto", [1], fields, table, torch.float32, dropout=0.1)
+    assert chosen.backend == "cpu_flash"
+    for lengths, backend in {(256, 256): "cpu_flash", (256, 255): "sdpa", (2048,): "sdpa"}.items():
+        assert prepare("causal", "auto", lengths, {}, table, torch.float32).backend == backend
+    assert prepare("full", "auto", [256, 256], {}, table, torch.float32).backend == "sdpa"
 
 
 def test_attention_named_backend_that_cannot_is_an_error():

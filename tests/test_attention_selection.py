@@ -141,7 +141,7 @@ ELSEWHERE = [
     ("full", FP32, {"device": "cpu", "training": False}, "sdpa"),
     ("causal", BF16, {"device": "cpu"}, "cpu_flash"),
     ("cpm_ant", FP32, {"device": "cpu"}, "cpu_flash"),
-    ("cpm_ant", BF16, {"device": "cpu", "dropout": 0.1}, f"sdpa (cpu_flash refused: {DROPOUT})"),
+    ("cpm_ant", BF16, {"device": "cpu", "dropout": 0.1}, "cpu_flash"),
     ("strided", FP32, {"device": "cpu"}, "sparse"),
     ("strided", BF16, {"device": "cpu", "dropout": 0.1}, "sparse"),
     ("causal", FP32, {"device": "mps"}, "sdpa"),

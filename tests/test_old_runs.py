@@ -18,6 +18,7 @@ from accelerate.state import AcceleratorState
 from torch import Tensor
 
 from nlpkit import cli, recipe
+from nlpkit.attention.backends import cpu_flash
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import UsageError
 from nlpkit.models import dropout, loss
@@ -38,8 +39,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def as_it_was():
-    """Let the last layer compute all states, torch draw dropout's masks, and the loss compute exp
-    twice, as it was then."""
+    """Let the last layer compute all states, torch draw dropout's masks, in the attention, too, and
+    the loss compute exp twice, as it was then."""
+    refuses = cpu_flash.refuses
 
     def softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
         normalizer = logits.logsumexp(1, keepdim=True)
@@ -49,6 +51,9 @@ def as_it_was():
         patch.setattr(loss, "_softmax", softmax)
         patch.setattr(contract, "_rows_read", lambda *given: None)
         patch.setattr(dropout._Dropout, "apply", F.dropout)
+        patch.setattr(
+            cpu_flash, "refuses", lambda request: "dropout" if request.dropout else refuses(request)
+        )
         yield patch
 
 

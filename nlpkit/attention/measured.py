@@ -74,8 +74,9 @@ def _backend(name: str) -> Backend:
 
 
 def _is_for_both(request: Request) -> bool:
-    return request.device.type == "cpu" and not any(
-        _backend(name).refuses(request) for name in CANDIDATES
+    # Where there is dropout, torch has no kernel of its own.
+    return request.device.type == "cpu" and not (
+        request.dropout or any(_backend(name).refuses(request) for name in CANDIDATES)
     )
 
 

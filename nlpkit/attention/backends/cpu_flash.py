@@ -2,8 +2,9 @@
 
 As in FlashAttention (Dao et al. 2022, arXiv:2205.14135, alg. 4), forward saves q, k, v, out and the
 logsumexp of each row, and backward recomputes the probabilities. The tiles differ: see `_tiles.py`.
-Bias and mask are gathered once per step for all tiles. Backward sums the bias gradients of all
-layers in buffers of the same shape, and scatters the sums once into the gradient of the table.
+With dropout, backward draws the masks again. Bias and mask are gathered once per step for all
+tiles. Backward sums the bias gradients of all layers in buffers of the same shape, and scatters the
+sums once into the gradient of the table.
 
 N packed tokens, M tokens with padding, H heads, D width of a head. A group has G documents of L
 tokens; a tile has R of its rows and E of its keys.
@@ -19,15 +20,16 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nlpkit.attention.backends._tiles import Tile, Tiling
+from nlpkit.attention.backends._tiles import Sizes, Tile, Tiling
 from nlpkit.attention.contract import Request
+from nlpkit.attention.keep_mask import KeepMask, draw_seed
 
 # All exponentials have base 2: on CPUs, torch's exp2 takes a third of the time of exp or softmax.
 _LOG2E = math.log2(math.e)
 _HALF = (torch.bfloat16, torch.float16)
-# Measured: small tiles skip more hidden pairs; large tiles make matrix products more efficient.
-_ROWS = 128
-_ROWS_HALF = 256
+_SIZES = Sizes(rows=128, whole=128, pairs_per_call=4096)
+# Products of 16-bit numbers are faster, but each new shape needs a kernel: fewer and larger tiles.
+_SIZES_HALF = Sizes(rows=256, whole=512, pairs_per_call=16384)
 
 
 def refuses(request: Request) -> str | None:
@@ -36,8 +38,6 @@ def refuses(request: Request) -> str | None:
         return "made for CPUs"
     if request.is_cross:
         return "keys of other sequences"
-    if request.dropout:
-        return "dropout on the probabilities"
     return None
 
 
@@ -56,9 +56,9 @@ class _Shared:
     """State that the layers share: the tiling, the bias of each tile and its gradient, buffers."""
 
     def __init__(self, request: Request):
-        self.heads, self.scale = request.heads, request.scale
+        self.heads, self.scale, self.dropout = request.heads, request.scale, request.dropout
         self.exact = torch.promote_types(request.dtype, torch.float32)
-        self.tiling = Tiling(request, _ROWS_HALF if request.dtype in _HALF else _ROWS)
+        self.tiling = Tiling(request, _SIZES_HALF if request.dtype in _HALF else _SIZES)
         table = request.table
         columns = None if table is None else table.detach().T.to(self.exact) * _LOG2E  # (H, rows)
         self.tiles = [(tile, self._bias(tile, columns)) for tile in self.tiling.tiles]
@@ -76,9 +76,13 @@ class _Shared:
             return None
         return bias if tile.hidden is None else bias.masked_fill_(tile.hidden, -torch.inf)
 
+    def keep_mask(self, seed: int) -> KeepMask | None:
+        """Return the masks of a layer's tiles, the same in both passes; None without dropout."""
+        return KeepMask(self.dropout, seed) if self.dropout else None
+
     def product(self, name: str, a: Tensor, b: Tensor) -> Tensor:
         """Return `a @ b` in float32 or float64, in the buffer `name`."""
-        out = self._buffer(name, a, b)
+        out = self.buffer(name, a.shape[0], a.shape[1], b.shape[2])
         return out.copy_(torch.bmm(a, b)) if a.dtype in _HALF else torch.bmm(a, b, out=out)
 
     def scores(self, bias: Tensor | None, q: Tensor, k: Tensor) -> Tensor:
@@ -93,11 +97,10 @@ class _Shared:
         if q.dtype in _HALF:
             scores = self.product("scores", q, k.mT)
             return torch.add(bias, scores, alpha=scale, out=scores)
-        return torch.baddbmm(bias, q, k.mT, alpha=scale, out=self._buffer("scores", q, k.mT))
+        return torch.baddbmm(bias, q, k.mT, alpha=scale, out=self.buffer("scores", *bias.shape))
 
-    def _buffer(self, name: str, a: Tensor, b: Tensor) -> Tensor:
-        """Return the buffer `name` with the shape of `a @ b`; all tiles and layers share it."""
-        shape = a.shape[0], a.shape[1], b.shape[2]
+    def buffer(self, name: str, *shape: int) -> Tensor:
+        """Return the buffer `name` with this shape; all tiles and layers share it."""
         size = math.prod(shape)
         buffer = self._buffers.get(name)
         if buffer is None or len(buffer) < size:
@@ -156,6 +159,8 @@ class _Attention(torch.autograd.Function):
     ) -> Tensor:
         tiling = shared.tiling
         Q, K, V = tiling.pack(q), tiling.pack(k), tiling.pack(v)  # (M * H, D)
+        ctx.seed = draw_seed() if shared.dropout else 0
+        mask = shared.keep_mask(ctx.seed)
         out = torch.empty_like(Q)
         lse = torch.empty(len(Q), 1, dtype=shared.exact)
         for tile, bias in shared.tiles:
@@ -163,8 +168,11 @@ class _Attention(torch.autograd.Function):
             largest = S.amax(-1, keepdim=True)
             P = S.sub_(largest).exp2_()
             total = P.sum(-1, keepdim=True)
+            torch.add(largest, total.log2(), out=tile.of_rows(lse))
+            if mask is not None:
+                P.mul_(mask.draw(shared.buffer("kept", *P.shape)))
+                total /= mask.scale
             torch.div(torch.bmm(P.to(V.dtype), tile.of_keys(V)), total, out=tile.of_rows(out))
-            torch.add(largest, total.log2_(), out=tile.of_rows(lse))
         out.index_fill_(0, tiling.empty_rows, 0)
         ctx.shared = shared
         out = tiling.unpack(out)  # (N, H, D); the next layer saves this tensor anyway
@@ -188,14 +196,20 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     delta.index_fill_(0, tiling.empty_rows, 0)
     dQ = torch.empty_like(Q)
     dK, dV = torch.zeros(2, *Q.shape, dtype=shared.exact)
+    mask = shared.keep_mask(ctx.seed)
     shared.start_backward()
     for tile, bias in shared.tiles:
         tile_Q, tile_dO, tile_K = tile.of_rows(Q), tile.of_rows(dO), tile.of_keys(K)
         P = shared.scores(bias, tile_Q, tile_K).sub_(tile.of_rows(lse)).exp2_()
         dP = shared.product("gradient", tile_dO, tile.of_keys(V).mT)
+        if mask is not None:
+            kept = mask.draw(shared.buffer("kept", *P.shape)).mul_(mask.scale)
+            dP.mul_(kept)
         dS = dP.sub_(tile.of_rows(delta)).mul_(P)
         if ctx.needs_input_grad[3]:
             shared.add_bias_grad(tile, dS)
+        if mask is not None:
+            P.mul_(kept)
         P, dS = P.to(Q.dtype), dS.to(Q.dtype)
         tile.of_keys(dV).add_(torch.bmm(P.mT, tile_dO))
         tile.of_keys(dK).add_(torch.bmm(dS.mT, tile_Q), alpha=shared.scale)

@@ -1,5 +1,8 @@
 """torch's `scaled_dot_product_attention`; one call for each run of documents of equal length.
 
+On CPUs, products of 16-bit numbers need a compiled kernel for each new shape. So 16-bit inputs of
+documents of many lengths are computed in float32, which is faster there, and exact.
+
 The bias of a document is computed once per step and shared by the layers. Autograd sums its
 gradient over the layers, so that the gradient of the table is computed once.
 S sequences of L queries and K keys, H heads, D width of a head.
@@ -8,6 +11,7 @@ S sequences of L queries and K keys, H heads, D width of a head.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import groupby
 
 import torch
@@ -15,6 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nlpkit.attention.contract import Request
+
+_FEW_SHAPES = 2  # pairs of lengths whose kernels cost less than products in float32
 
 
 def refuses(request: Request) -> str | None:
@@ -26,6 +32,10 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Return attention with one call of torch for each run of sequences of equal length."""
     pairs = zip(request.layout.lengths, request.keys.lengths, strict=True)
     runs = [(*lengths, len(list(same))) for lengths, same in groupby(pairs)]
+    if request.device.type == "cpu" and request.dtype.itemsize == 2:
+        shapes = {(length, keys) for length, keys, _ in runs}
+        if len(shapes) > _FEW_SHAPES:
+            return _in_float32(request)
     sizes = [length * count for length, _, count in runs]
     key_sizes = [length * count for _, length, count in runs]
     masks = _masks(request, runs)
@@ -46,6 +56,17 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
             )
             outs.append(out.transpose(1, 2).reshape(length * count, *tail))
         return torch.cat(outs)
+
+    return attend
+
+
+def _in_float32(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Return attention that computes in float32 and returns the type of the request."""
+    exact = prepare(replace(request, dtype=torch.float32))
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return exact(q.float(), k.float(), v.float()).to(request.dtype)
 
     return attend
 
