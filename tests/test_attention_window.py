@@ -11,7 +11,7 @@ import torch
 
 from nlpkit import attention
 from nlpkit.attention.backends import flash, tiled, varlen
-from nlpkit.attention.backends._tiles import Sizes, Tiling
+from nlpkit.attention.backends._tiles import Tiling
 from nlpkit.attention.cache import Cache
 from nlpkit.attention.contract import Choice, Request
 from nlpkit.attention.kinds import causal, full, local_window
@@ -99,7 +99,7 @@ def test_cpu_flash_computes_only_tiles_around_the_window() -> None:
     # By hand: 400 tokens are 4 tiles of 100 rows, each with the 100 keys of its rows and, but for
     # the first, the 4 before them; the 40 others are one tile.
     sizes = [(t.rows.stop - t.rows.start, t.keys.stop - t.keys.start)
-             for t in Tiling(_request(), Sizes(128, 128, 4096)).tiles]  # fmt: skip
+             for t in Tiling(_request(), 128).tiles]  # fmt: skip
     assert sizes == [(100, 100), (100, 104), (100, 104), (100, 104), (40, 40)]
 
 

@@ -19,17 +19,10 @@ from torch import Tensor
 
 from nlpkit.attention.contract import Request
 
-# Token pairs of a group: the scores of a head and their gradient should fit in the CPU's cache.
-_MAX_PAIRS = 1 << 18
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What a type makes of the tiles; measured."""
-
-    rows: int  # at most; small tiles skip more hidden pairs, large ones multiply faster
-    whole: int  # a document up to this length is one tile, unless its tokens see a window alone
-    pairs_per_call: int  # token pairs that take as long to compute as the calls for one more tile
+# Number of token pairs that take as long to compute as the calls for one more tile.
+_PAIRS_PER_CALL = 4096
+# Token pairs in a tile of a group: the scores and their gradient should fit in the CPU's cache.
+_MAX_PAIRS = 65536
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,14 +48,14 @@ class Tile:
 class Tiling:
     """The tiles of a pack, and the order of tokens and heads in them."""
 
-    def __init__(self, request: Request, sizes: Sizes):
+    def __init__(self, request: Request, most_rows: int):
         self.tiles: list[Tile] = []
         sorted_tokens = _sorted_first(request)
         order: list[Tensor] = []  # rows of (N * H, D), -1 for padding
         empty: list[Tensor] = []
         layout, heads = request.layout, torch.arange(request.heads)[:, None, None]
         first = 0
-        for documents in _groups(layout.lengths, sizes.pairs_per_call):
+        for documents in _groups(layout.lengths):
             starts = torch.tensor([layout.starts[document] for document in documents])[:, None]
             lengths = torch.tensor([layout.lengths[document] for document in documents])[:, None]
             position = torch.arange(layout.lengths[documents[0]])
@@ -70,7 +63,7 @@ class Tiling:
             padding = position >= lengths
             group = slice(first, first + tokens.numel() * request.heads)
             first = group.stop
-            tiles, empty_rows = _cut(request, tokens, padding, group, sizes)
+            tiles, empty_rows = _cut(request, tokens, padding, group, most_rows)
             self.tiles += tiles
             order.append(torch.where(padding, -1, tokens * request.heads + heads).flatten())
             empty.append(empty_rows.expand(request.heads, -1, -1).flatten())
@@ -92,14 +85,14 @@ class Tiling:
         return x.index_select(0, self._inverse).view(-1, self._heads, x.shape[-1])
 
 
-def _groups(lengths: tuple[int, ...], pairs_per_call: int) -> list[list[int]]:
+def _groups(lengths: tuple[int, ...]) -> list[list[int]]:
     """Return groups of documents to compute together; each group begins with its longest one."""
     groups: list[list[int]] = []
     for document in sorted(range(len(lengths)), key=lambda document: -lengths[document]):
         if groups:
             longest = lengths[groups[-1][0]]
             padded_pairs = longest**2 - lengths[document] ** 2
-            if padded_pairs < pairs_per_call and (len(groups[-1]) + 1) * longest**2 <= _MAX_PAIRS:
+            if padded_pairs < _PAIRS_PER_CALL and (len(groups[-1]) + 1) * longest**2 <= _MAX_PAIRS:
                 groups[-1].append(document)
                 continue
         groups.append([document])
@@ -115,15 +108,13 @@ def _sorted_first(request: Request) -> Tensor:
 
 
 def _cut(
-    request: Request, tokens: Tensor, padding: Tensor, group: slice, sizes: Sizes
+    request: Request, tokens: Tensor, padding: Tensor, group: slice, most_rows: int
 ) -> tuple[list[Tile], Tensor]:
     """Return the tiles of a group with `tokens` (G, L), and its rows that see no key, (G, L)."""
     count, length = tokens.shape
-    sight = _sight(request)
-    whole = sight is None and length <= sizes.whole
-    step = length if whole else math.ceil(length / math.ceil(length / sizes.rows))
+    step = math.ceil(length / math.ceil(length / most_rows))
     slices = [slice(top, min(top + step, length)) for top in range(0, length, step)]
-    if count == 1 and sight is not None:
+    if count == 1 and (sight := _sight(request)) is not None:
         tiles = [_window_tile(request, tokens, rows, group, sight) for rows in slices]
         return tiles, padding
     q, k = tokens[:, :, None], tokens[:, None, :]
