@@ -182,7 +182,8 @@ def test_attention_auto_names_its_choice_and_what_refused():
     # torch's own kernel has no dropout, and computes all pairs of rows of some hundred tokens.
     chosen = prepare("causal", "auto", [1], fields, table, torch.float32, dropout=0.1)
     assert chosen.backend == "cpu_flash"
-    for lengths, backend in {(512, 512): "cpu_flash", (512, 511): "sdpa", (256, 256): "sdpa"}.items():
+    expected = {(512, 512): "cpu_flash", (512, 511): "sdpa", (256, 256): "sdpa"}
+    for lengths, backend in expected.items():
         assert prepare("causal", "auto", lengths, {}, table, torch.float32).backend == backend
     assert prepare("full", "auto", [512, 512], {}, table, torch.float32).backend == "sdpa"
 
