@@ -1,8 +1,10 @@
 """The loss of a step beside its three matrix products alone, which are its bound.
 
-    OMP_NUM_THREADS=1 python bench/cross_entropy.py [--vocabulary 8192 30000] [--rounds 5]
+    OMP_NUM_THREADS=1 python bench/cross_entropy.py [--vocabulary 8192 30000] [--width 768] \
+        [--rounds 5]
 
-2,048 targets, states 256 wide; processor time in milliseconds, in turns, medians. The products are
+2,048 targets, states 256 wide; processor time in milliseconds, in turns, medians, forward and
+backward. bf16 is that of autocast, as in training: states and table in float32. The products are
 those of the loss, in its chunks: logits, the gradient of the states, the gradient of the table.
 """
 
@@ -12,26 +14,35 @@ import time
 
 import torch
 
-from nlpkit.models.loss import CHUNK, CHUNK_OF_LARGE, LARGE, linear_cross_entropy
+from nlpkit.models.loss import linear_cross_entropy, sizes
 from nlpkit.train import machine
 
-TARGETS, WIDTH = 2048, 256
+TARGETS = 2048
 
 
-def _products(hidden, table):
-    size = CHUNK_OF_LARGE if len(table) > LARGE else CHUNK
+def _loss(hidden, table, targets, dtype):
+    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        total, _ = linear_cross_entropy(hidden, table, targets)
+    (total / TARGETS).backward()
+    hidden.grad = table.grad = None
+
+
+def _products(hidden, table, logits):
+    size, together = sizes(len(table), table.dtype)
     with torch.no_grad():
-        table = table.to(hidden.dtype)
-        for start in range(0, len(hidden), size):
-            states = hidden[start : start + size]
-            logits = states @ table.T
-            logits @ table, logits.T @ states
+        for start in range(0, len(hidden), together):
+            block = hidden[start : start + together]
+            for rows in block.split(size):
+                rows @ table.T
+            grad = logits[: len(block)]
+            grad @ table, grad.T @ block
 
 
 def main():
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--vocabulary", type=int, nargs="+", default=[2000, 8192, 30000])
+    parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     machine.configure_allocator()
@@ -39,12 +50,14 @@ def main():
     print("| vocabulary | type | loss | products alone | their share |\n|---|---|---|---|---|")
     for size in given.vocabulary:
         for dtype in (torch.float32, torch.bfloat16):
-            hidden = torch.randn(TARGETS, WIDTH).to(dtype).requires_grad_()
-            table = (torch.randn(size, WIDTH) / 16).requires_grad_()
+            hidden = torch.randn(TARGETS, given.width).requires_grad_()
+            table = (torch.randn(size, given.width) / given.width**0.5).requires_grad_()
+            cast = [each.detach().to(dtype) for each in (hidden, table)]
+            logits = torch.ones(sizes(size, dtype)[1], size, dtype=dtype)
             targets = torch.randint(0, size, (TARGETS,))
             ways = {
-                "loss": lambda h=hidden, w=table, t=targets: linear_cross_entropy(h, w, t),
-                "products": lambda h=hidden, w=table: _products(h, w),
+                "loss": lambda h=hidden, w=table, t=targets, d=dtype: _loss(h, w, t, d),
+                "products": lambda c=cast, g=logits: _products(*c, g),
             }
             times = {name: [] for name in ways}
             for number in range(given.rounds + 1):

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nlpkit.models.loss import CHUNK, linear_cross_entropy
+from nlpkit.models import loss
+from nlpkit.models.loss import BLOCK_OF_LARGE_HALF, CHUNK, linear_cross_entropy
 
 C, V = 24, 97
 
@@ -104,6 +105,50 @@ def test_loss_with_float32_weights_and_bfloat16_hidden_keeps_each_type() -> None
     linear_cross_entropy(half, weight, targets)[0].backward()
     assert half.grad.dtype == torch.bfloat16
     assert weight.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("m", [90, BLOCK_OF_LARGE_HALF, 2 * BLOCK_OF_LARGE_HALF + 300])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_loss_of_a_large_vocabulary_is_that_of_small_chunks(
+    m: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, weight, targets = _inputs(m, dtype)
+    table = weight.detach().float().requires_grad_()  # sums in float32
+    inputs, weights = (hidden, table), torch.rand(m)
+    found = []
+    for large in (loss.LARGE, V - 1):
+        monkeypatch.setattr(loss, "LARGE", large)
+        total, each = linear_cross_entropy(hidden, table, targets, weights)
+        found.append((total.detach(), each, *torch.autograd.grad(total, inputs)))
+    assert loss.sizes(V, dtype)[1] == (256 if dtype == torch.float32 else BLOCK_OF_LARGE_HALF)
+    small, large = found
+    torch.testing.assert_close(large[:2], small[:2], rtol=1e-6, atol=1e-6)
+    # A product is rounded to the compute type: 2**-9 in bfloat16, of each summand.
+    eps = 1e-6 if dtype == torch.float32 else 2**-8
+    for ours, theirs in zip(large[2:], small[2:], strict=True):
+        assert (ours - theirs).abs().max() <= eps * theirs.abs().max()
+
+
+def test_loss_under_autocast_is_that_of_its_type_with_wide_gradients() -> None:
+    hidden, weight, targets = _inputs(2 * CHUNK + 3)
+    half = hidden.detach().bfloat16().requires_grad_()
+    expected, expected_each = linear_cross_entropy(half, weight, targets)
+    wanted = torch.autograd.grad(expected, (half, weight))
+    with torch.autocast("cpu", torch.bfloat16):
+        total, each = linear_cross_entropy(hidden, weight, targets)
+        found = torch.autograd.grad(total, (hidden, weight))
+    assert torch.equal(total, expected)
+    assert torch.equal(each, expected_each)
+    assert found[0].dtype == torch.float32
+    assert torch.equal(found[0].bfloat16(), wanted[0])
+    assert torch.equal(found[1], wanted[1])
+
+
+def test_loss_under_autocast_converts_the_table_once() -> None:
+    hidden, weight, targets = _inputs(4 * CHUNK)
+    with torch.autocast("cpu", torch.bfloat16), _Converted(weight.shape) as converted:
+        linear_cross_entropy(hidden, weight, targets)
+    assert converted.times == 1
 
 
 def test_loss_scale_is_exact_in_bfloat16() -> None:
@@ -215,6 +260,20 @@ def test_loss_keeps_no_logits_for_backward() -> None:
     m = 4 * CHUNK
     assert _largest_saved(_plain, m) >= m * V  # the measure sees what it should
     assert _largest_saved(linear_cross_entropy, m) == max(m * C, V * C)
+
+
+class _Converted(TorchDispatchMode):
+    """Counts how often a tensor of this shape, or its transpose, is converted to bfloat16."""
+
+    def __init__(self, shape: torch.Size):
+        super().__init__()
+        self.shapes, self.times = (shape, shape[::-1]), 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function is torch.ops.aten._to_copy.default and result.shape in self.shapes:
+            self.times += result.dtype == torch.bfloat16
+        return result
 
 
 class _Largest(TorchDispatchMode):

@@ -5,15 +5,25 @@ them exists at a time. Forward computes the gradient of each chunk, so that back
 M targets, M' targets of a chunk, C hidden_size, V vocabulary.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Targets per chunk. Logits of 512 x 8,192 x 4 bytes are 16 MB, which caches hold; the gradient of a
-# table is added once a chunk, so that smaller chunks cost more.
+# Targets per chunk. Logits of 512 x 8,192 x 4 bytes are 16 MB, which caches hold. The gradient of a
+# large table leaves the caches: in half precision, where adding to it also converts, it is added
+# once for several chunks.
 CHUNK, CHUNK_OF_LARGE, LARGE = 512, 256, 1 << 14
+BLOCK_OF_LARGE_HALF = 1024
+
+
+def sizes(vocabulary: int, dtype: torch.dtype) -> tuple[int, int]:
+    """Return the targets of a chunk of logits, and of a product that gives gradients of inputs."""
+    if vocabulary <= LARGE:
+        return CHUNK, CHUNK
+    return CHUNK_OF_LARGE, BLOCK_OF_LARGE_HALF if dtype.itemsize < 4 else CHUNK_OF_LARGE
 
 
 def _wide(tensor: Tensor) -> torch.dtype:
@@ -33,37 +43,45 @@ class _LinearCrossEntropy(torch.autograd.Function):
         label_smoothing: float,
         z_loss: float,
         with_grad: bool,
+        dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
         wide = _wide(hidden)
         token_losses, normalizers = torch.empty(2, len(targets), dtype=wide, device=hidden.device)
         of_hidden, of_weight, of_bias = (with_grad and n for n in ctx.needs_input_grad[:3])
         hidden_grad = torch.empty_like(hidden) if of_hidden else None
-        weight_grad = torch.zeros_like(weight, dtype=_wide(weight)) if of_weight else None
+        weight_grad: Tensor | None = None
         bias_grad = torch.zeros_like(bias, dtype=wide) if of_bias and bias is not None else None
-        compute = weight.to(hidden.dtype)
-        size = CHUNK_OF_LARGE if len(weight) > LARGE else CHUNK
-        for start in range(0, len(targets), size):
-            rows = slice(start, start + size)
-            logits = (hidden[rows] @ compute.T).to(wide)  # (M', V)
-            if bias is not None:
-                logits += bias
-            chosen = targets[rows, None]
-            likely, normalizer = _softmax(logits)
-            normalizers[rows] = normalizer.squeeze(1)
-            token_losses[rows] = _losses(logits, normalizer, chosen, label_smoothing).squeeze(1)
-            if not (of_hidden or of_weight or of_bias):
-                continue
-            grad = _logits_grad(likely, normalizer, chosen, label_smoothing, z_loss)
-            if loss_weights is not None:
-                grad *= loss_weights[rows, None]
-            if bias_grad is not None:
-                bias_grad += grad.sum(0)
-            grad = grad.to(hidden.dtype)
-            if hidden_grad is not None:
-                hidden_grad[rows] = grad @ compute
-            if weight_grad is not None:
-                weight_grad += grad.T @ hidden[rows]
-        if weight_grad is not None:
+        states, table = hidden.to(dtype), weight.to(dtype)  # once, not for each chunk
+        size, together = sizes(len(weight), dtype)
+        for block in _slices(0, len(targets), together):
+            grad: Tensor | None = None  # of the logits of the block
+            for rows in _slices(block.start, block.stop, size):
+                logits = (states[rows] @ table.T).to(wide)  # (M', V)
+                if bias is not None:
+                    logits += bias
+                chosen = targets[rows, None]
+                likely, normalizer = _softmax(logits)
+                normalizers[rows] = normalizer.squeeze(1)
+                token_losses[rows] = _losses(logits, normalizer, chosen, label_smoothing).squeeze(1)
+                if not (of_hidden or of_weight or of_bias):
+                    continue
+                part = _logits_grad(likely, normalizer, chosen, label_smoothing, z_loss)
+                if loss_weights is not None:
+                    part *= loss_weights[rows, None]
+                if bias_grad is not None:
+                    bias_grad += part.sum(0)
+                if rows == block:
+                    grad = part.to(dtype)
+                else:
+                    if grad is None:
+                        grad = states.new_empty(block.stop - block.start, len(weight))
+                    grad[rows.start - block.start : rows.stop - block.start] = part
+            if hidden_grad is not None and grad is not None:
+                hidden_grad[block] = grad @ table
+            if of_weight and grad is not None:
+                weight_grad = _add_product(weight_grad, grad.T, states[block], _wide(weight))
+        if of_weight:
+            weight_grad = torch.zeros_like(weight) if weight_grad is None else weight_grad
             weight_grad = weight_grad.to(weight.dtype)
         if bias_grad is not None and bias is not None:
             bias_grad = bias_grad.to(bias.dtype)
@@ -76,14 +94,32 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, scale: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        # In bfloat16, rounding would change the scale, 1 / targets, by up to 0.4 %.
-        scaled = (
-            g
-            if g is None
-            else (g.to(torch.promote_types(g.dtype, scale.dtype)) * scale).to(g.dtype)
-            for g in ctx.saved_tensors
-        )
-        return *scaled, None, None, None, None, None
+        # A table's gradient is large: it is scaled in place, unless the graph is kept for another
+        # backward pass.
+        kept = torch._C._autograd._get_current_graph_task_keep_graph()
+        scaled = (g if g is None else _scaled(g, scale, not kept) for g in ctx.saved_tensors)
+        return *scaled, None, None, None, None, None, None
+
+
+def _slices(start: int, stop: int, size: int) -> Iterator[slice]:
+    """Yield slices of `size` from `start` to `stop`; the last one may be shorter."""
+    for first in range(start, stop, size):
+        yield slice(first, min(first + size, stop))
+
+
+def _add_product(total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return total + a @ b, in `dtype`; it overwrites the total."""
+    if total is None:
+        return (a @ b).to(dtype)
+    return total.addmm_(a, b) if total.dtype == a.dtype else total.add_(a @ b)
+
+
+def _scaled(grad: Tensor, scale: Tensor, overwrite: bool) -> Tensor:
+    """Return grad * scale, in grad's type."""
+    exact = torch.promote_types(grad.dtype, scale.dtype)
+    if exact != grad.dtype:  # in bfloat16, rounding would change 1 / targets by up to 0.4 %
+        return (grad.to(exact) * scale).to(grad.dtype)
+    return grad.mul_(scale) if overwrite else grad * scale
 
 
 def _softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,7 +168,8 @@ def linear_cross_entropy(
     """Return the summed cross entropy of `hidden @ weight.T + bias`, and the losses (M,), detached.
 
     Args:
-        hidden: (M, C), in the compute type; softmax and loss are float32 (float64 for float64).
+        hidden: (M, C), in the compute type, or float32 under autocast, whose type is then that of
+            the products; softmax and loss are float32 (float64 for float64).
         weight: (V, C).
         targets: (M,) int64, all in [0, V).
         loss_weights: (M,) float32, the weight of each loss in the sum.
@@ -143,8 +180,14 @@ def linear_cross_entropy(
         z_loss: z; the sum also has z * (log of the normalizer)^2 of each target, which keeps logits
             near 0 (Chowdhery et al. 2022, PaLM, sec. 5). The losses (M,) do not.
     """
-    # Inside `forward`, gradients are always off, and `needs_input_grad` ignores `no_grad`.
-    return _LinearCrossEntropy.apply(
-        *(hidden, weight, bias, targets, loss_weights, label_smoothing, z_loss),
-        torch.is_grad_enabled(),
-    )
+    device = hidden.device.type
+    dtype = hidden.dtype
+    if torch.is_autocast_enabled(device) and dtype == torch.float32:
+        dtype = torch.get_autocast_dtype(device)
+    with torch.autocast(device, enabled=False):  # it would convert the table for each chunk
+        # Inside `forward`, gradients are always off, and `needs_input_grad` ignores `no_grad`.
+        return _LinearCrossEntropy.apply(
+            *(hidden, weight, bias, targets, loss_weights, label_smoothing, z_loss),
+            torch.is_grad_enabled(),
+            dtype,
+        )
