@@ -262,6 +262,28 @@ def test_loss_keeps_no_logits_for_backward() -> None:
     assert _largest_saved(linear_cross_entropy, m) == max(m * C, V * C)
 
 
+def test_loss_scales_the_gradient_of_the_table_in_place() -> None:
+    hidden, weight, targets = _inputs(9)
+    for kept in (True, False):
+        total, _ = linear_cross_entropy(hidden, weight, targets)
+        with _Scaled(weight.shape) as scaled:
+            torch.autograd.grad(total, weight, retain_graph=kept)
+        assert scaled.copies == kept
+
+
+class _Scaled(TorchDispatchMode):
+    """Counts the products with a number that give a new tensor of this shape."""
+
+    def __init__(self, shape: torch.Size):
+        super().__init__()
+        self.shape, self.copies = shape, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        self.copies += function is torch.ops.aten.mul.Tensor and result.shape == self.shape
+        return result
+
+
 class _Converted(TorchDispatchMode):
     """Counts how often a tensor of this shape, or its transpose, is converted to bfloat16."""
 

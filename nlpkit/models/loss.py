@@ -70,19 +70,22 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     part *= loss_weights[rows, None]
                 if bias_grad is not None:
                     bias_grad += part.sum(0)
-                if rows == block:
+                if rows == block:  # float32 needs no copy
                     grad = part.to(dtype)
-                else:
-                    if grad is None:
-                        grad = states.new_empty(block.stop - block.start, len(weight))
-                    grad[rows.start - block.start : rows.stop - block.start] = part
-            if hidden_grad is not None and grad is not None:
+                    continue
+                if grad is None:
+                    grad = states.new_empty(block.stop - block.start, len(weight))
+                grad[rows.start - block.start : rows.stop - block.start] = part
+            if grad is None:  # none is wanted
+                continue
+            if hidden_grad is not None:
                 hidden_grad[block] = grad @ table
-            if of_weight and grad is not None:
+            if of_weight:
                 weight_grad = _add_product(weight_grad, grad.T, states[block], _wide(weight))
-        if of_weight:
-            weight_grad = torch.zeros_like(weight) if weight_grad is None else weight_grad
+        if weight_grad is not None:
             weight_grad = weight_grad.to(weight.dtype)
+        elif of_weight:  # without targets
+            weight_grad = torch.zeros_like(weight)
         if bias_grad is not None and bias is not None:
             bias_grad = bias_grad.to(bias.dtype)
         ctx.save_for_backward(hidden_grad, weight_grad, bias_grad)
