@@ -1,13 +1,14 @@
 """Time and memory of training attention: 12 layers, forward and backward, on ragged packs.
 
-    python bench/attention_backends.py [--threads 2] [--rounds 10] [--tokens 4096] [--length 512]
-        [--dropout 0.1]
+    python bench/attention_backends.py [--threads 2] [--rounds 10] [--tokens 4096] [--layers 12]
+        [--length 512 | --length 30 2048] [--dropout 0.1]
 
 Prints a table: for each kind and dtype every backend that trains here, the rounds interleaved so
 that a busy machine disturbs all alike. Median and best in ms of one step (prepare, 12 forward, 12
 backward); memory is what one step adds to the peak of a fresh process. On one thread the time is
 that of the processor, which other programs disturb less than the clock on the wall. With --length,
-all sequences have it; else lengths are drawn anew in each round.
+all sequences have it, or a length from one to the other; else lengths are lognormal. Lengths are
+drawn anew in each round.
 """
 
 import argparse
@@ -24,19 +25,22 @@ from nlpkit.attention.contract import Choice
 from nlpkit.attention.kinds import cpm_ant
 from nlpkit.attention.layout import Layout
 
-LAYERS, HEADS, WIDTH, PROMPT = 12, 8, 32, 8
+HEADS, WIDTH, PROMPT = 8, 32, 8
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 BACKENDS = ("sdpa", "cpu_flash")  # the reference, tiled and flex are for checking, not for work
 
 
 def draw_lengths(tokens, seed, fixed):
-    """Return lognormal lengths from 30 to 512 that add up to `tokens`, or `fixed` as often."""
-    if fixed:
-        return [fixed] * (tokens // fixed)
+    """Return lognormal lengths from 30 to 512 that add up to `tokens`, or those of `--length`."""
+    if len(fixed) == 1:
+        return fixed * (tokens // fixed[0])
     rng = torch.Generator().manual_seed(seed)
     lengths = []
     while (left := tokens - sum(lengths)) > 0:
-        length = int((torch.randn((), generator=rng) * 0.8 + 4.8).exp().clamp(30, 512))
+        if fixed:
+            length = int(torch.randint(fixed[0], fixed[1] + 1, (), generator=rng))
+        else:
+            length = int((torch.randn((), generator=rng) * 0.8 + 4.8).exp().clamp(30, 512))
         lengths.append(min(length, left))
     return lengths
 
@@ -58,7 +62,7 @@ def draw_fields(lengths, seed):
     return {name: torch.cat(values) for name, values in parts.items()}
 
 
-def make_step(kind, backend, dtype, tokens, length, dropout):
+def make_step(kind, backend, dtype, tokens, length, dropout, layers):
     """Return a function of the round's number that does one training step of attention."""
     torch.manual_seed(0)
     qkv = [torch.randn(tokens, HEADS, WIDTH).to(dtype).requires_grad_() for _ in range(3)]
@@ -83,8 +87,8 @@ def make_step(kind, backend, dtype, tokens, length, dropout):
             backend=backend,
         )
         # Each layer has its own q, k, v, as in a model.
-        outs = [attend(*(x + 0 for x in qkv)) for _ in range(LAYERS)]
-        torch.autograd.backward(outs, [grad] * LAYERS)
+        outs = [attend(*(x + 0 for x in qkv)) for _ in range(layers)]
+        torch.autograd.backward(outs, [grad] * layers)
 
     return step
 
@@ -98,10 +102,10 @@ def resident(name):
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
 
 
-def peak_memory(kind, backend, name, tokens, length, dropout):
+def peak_memory(kind, backend, name, tokens, length, dropout, layers):
     """Return what one step adds to the peak of a fresh process, in MB."""
     code = [sys.executable, __file__, "--memory", f"{kind},{backend},{name}", "--tokens", tokens]
-    code += ["--length", length, "--dropout", dropout]
+    code += ["--length", *length, "--dropout", dropout, "--layers", layers]
     return float(subprocess.run(list(map(str, code)), check=True, capture_output=True).stdout)
 
 
@@ -110,16 +114,17 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--tokens", type=int, default=4096)
-    parser.add_argument("--length", type=int, default=0, help="of all sequences; divides --tokens")
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--length", type=int, nargs="*", default=[], help="one, or two: from, to")
     parser.add_argument("--dropout", type=float, default=0.0, help="of the probabilities")
     parser.add_argument("--kinds", nargs="+", default=["cpm_ant", "causal", "full"])
     parser.add_argument("--memory", help="KIND,BACKEND,DTYPE: print the memory of one step in MB")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    given = options.tokens, options.length, options.dropout
+    given = options.tokens, options.length, options.dropout, options.layers
     if options.memory:
         kind, backend, name = options.memory.split(",")
-        make_step(kind, backend, DTYPES[name], 64, 0, options.dropout)(0)
+        make_step(kind, backend, DTYPES[name], 64, [], options.dropout, 1)(0)
         step = make_step(kind, backend, DTYPES[name], *given)
         before = resident("VmRSS")
         step(0)

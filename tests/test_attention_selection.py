@@ -52,6 +52,7 @@ class _Machine:
         triton: bool = True,
         capability: tuple[int, int] = (8, 0),
         cross: bool = False,
+        lengths: list[int] = LENGTHS,
         **options: Any,
     ) -> attention.Attend:
         package = SimpleNamespace(__spec__=SimpleNamespace()) if flash else None
@@ -61,10 +62,10 @@ class _Machine:
         choice = Choice.of(kind, **KIND_SETTINGS.get(kind, {}))
         options = {"heads": 2, "head_dim": 32, "training": True} | options
         learned = choice.module.tensors(choice.config, options["heads"], options["head_dim"])
-        fields = {name: torch.zeros(sum(LENGTHS)) for name in choice.module.FIELDS}
-        other = {"keys": Layout.of(LENGTHS, device), "key_fields": fields} if cross else {}
+        fields = {name: torch.zeros(sum(lengths)) for name in choice.module.FIELDS}
+        other = {"keys": Layout.of(lengths, device), "key_fields": fields} if cross else {}
         return attention.prepare(
-            choice, Layout.of(LENGTHS, device), dtype=dtype, device=device, fields=fields,
+            choice, Layout.of(lengths, device), dtype=dtype, device=device, fields=fields,
             tensors={name: torch.zeros(about.shape) for name, about in learned.items()},
             **options, **other,
         )  # fmt: skip
@@ -156,6 +157,36 @@ def test_auto_takes_the_first_that_can_and_says_why(
     attend = machine.chosen(kind, dtype, **options)
     assert attend.reason == reason
     assert attend.backend == reason.split()[0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lengths", "options", "taken"),
+    [
+        (BF16, [1024, 30], {}, "cpu_flash"),
+        (BF16, [1025, 30], {}, "sdpa"),
+        (BF16, [1025, 30], {"dropout": 0.1}, "cpu_flash"),
+        (FP32, [1024, 30], {}, "sdpa"),
+        (FP32, [383, 383], {}, "sdpa"),
+        (FP32, [384, 384], {}, "cpu_flash"),
+        (FP32, [1024], {}, "cpu_flash"),
+        (FP32, [1025, 1025], {}, "sdpa"),
+        (FP32, [30, 40], {"dropout": 0.1}, "cpu_flash"),
+    ],
+)
+def test_on_a_cpu_the_lengths_decide(
+    machine: _Machine,
+    dtype: torch.dtype,
+    lengths: list[int],
+    options: dict[str, Any],
+    taken: str,
+) -> None:
+    def backend(kind: str) -> str:
+        return machine.chosen(kind, dtype, device="cpu", lengths=lengths, **options).backend
+
+    assert backend("causal") == taken
+    # Full rows of one length are torch's as well; where there is a mask, its kernel is slow.
+    assert backend("full") == ("sdpa" if dtype == FP32 and not options else taken)
+    assert backend("local_window") == "cpu_flash"
 
 
 @pytest.mark.parametrize("kind", ["causal", "full", "local_window", "cpm_ant", "strided"])

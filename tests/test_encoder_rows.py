@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from nlpkit.attention.cache import Cache
 from nlpkit.attention.contract import Choice
 from nlpkit.evaluate import likelihood as scores
 from nlpkit.evaluate.likelihood import Likelihood
 from nlpkit.models import encoder, families
 from nlpkit.objectives import mlm
+from tests._attention import KIND_SETTINGS
 from tests._families import oracle
 from tests._losses import all_states
 from tests._masked import tokenizer
@@ -108,3 +110,20 @@ def test_scores_of_texts_are_those_of_all_states(
     )
     for ours, expected in zip(found, likelihood.log_probs(likelihood.encode(texts)), strict=True):
         np.testing.assert_allclose(ours, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["roberta", "xlm"])
+@pytest.mark.parametrize(
+    "kind", ["causal", "fixed", "local_window", "relative_bias_causal", "strided"]
+)
+def test_states_that_continue_a_cache_are_those_of_the_whole(family: str, kind: str) -> None:
+    model = _model(family, attention=(Choice.of(kind, **KIND_SETTINGS.get(kind, {})),))
+    ids = torch.randint(3, 40, (2, 9))
+    with torch.no_grad():
+        whole = model([9, 9], ids.flatten()).view(2, 9, -1)
+    cache = Cache()
+    for first, last in ((0, 6), (6, 7), (7, 8), (8, 9)):
+        with torch.no_grad():
+            states = model([last - first] * 2, ids[:, first:last].flatten(), cache=cache)
+        expected = whole[:, first:last]
+        torch.testing.assert_close(states.view(expected.shape), expected, **oracle.CLOSE)

@@ -18,12 +18,10 @@ from typing import TYPE_CHECKING, cast
 from nlpkit import registry
 from nlpkit.attention import given, shares
 from nlpkit.attention.contract import (
-    PREFER,
     Backend,
     Choice,
     ComputedKind,
     Request,
-    is_auto,
     is_bounded,
 )
 from nlpkit.attention.pieces import PiecewiseKind
@@ -85,8 +83,7 @@ def prepare(
     The bias and the masks that the layers share are computed here once, and the gradient of the
     shared `tensors` is computed once. `scale` is 1 / sqrt(head_dim) by default. `dropout` is
     applied to the probabilities in training. `keys` is the layout of the keys in cross attention:
-    sequence i of the queries sees sequence i of the keys. `backend` is a name, `auto`, or
-    `auto:NAME`, which prefers one (`measured`).
+    sequence i of the queries sees sequence i of the keys. `backend` is a name or `auto`.
 
     A `cache` has separate keys and values for each kind, its settings and its `role` in the model.
     The first call with a cache records them. In later calls every sequence has the same number of
@@ -186,14 +183,6 @@ def dense_mask(choice: Choice, layout: Layout, fields: Mapping[str, Tensor | Non
     return request.visible(index[:, None], index[None, :])
 
 
-def _are_rows(layout: Layout) -> bool:
-    """Return whether all sequences have one length, of some hundred tokens.
-
-    Such sequences are faster in `cpu_flash` than in torch's kernel (docs/attention.md).
-    """
-    return 384 <= layout.max_length <= 1024 and set(layout.lengths) == {layout.max_length}
-
-
 def _computed(
     choice: Choice,
     kind: ComputedKind,
@@ -203,7 +192,7 @@ def _computed(
     stream: tuple[str, str, str],
 ) -> Attend:
     """Return the attention of a kind that has its own computation."""
-    if _first_choice(backend) is None:
+    if backend != "auto":
         raise Unsupported(computes_itself(choice))
     if request.dropout and not getattr(kind, "DROPOUT", False):
         raise Unsupported(f"attention kind {choice.kind} has no probabilities for dropout")
@@ -236,15 +225,11 @@ def computes_itself(choice: Choice) -> str:
 
 def _chosen(kind: str, request: Request, backend: str) -> Attend:
     """Return the attention of the named backend, or of the first that supports the request."""
-    first = _first_choice(backend)
-    if first is None:
+    if backend != "auto":
         chosen = named_backend(kind, request, backend)
         return Attend(backend, f"{backend} (asked for)", chosen.prepare(request))
-    from nlpkit.attention import measured
-
-    measured.note(request)
     refused = []
-    for name in _order(request, first):
+    for name in _order(request):
         chosen = _backend(name)
         if reason := chosen.refuses(request):
             refused.append(f"{name} refused: {reason}")
@@ -266,28 +251,28 @@ def _backend(name: str) -> Backend:
     return cast(Backend, registry.load("attention/backends", name))
 
 
-def usual(request: Request) -> str:
-    """Return the backend that the request gets from `auto`."""
-    return next(name for name in _order(request) if not _backend(name).refuses(request))
-
-
-def _first_choice(backend: str) -> str | None:
-    """Return what to prefer of backends, or nothing, ""; None if one is asked for by its name."""
-    return backend.removeprefix(PREFER).removeprefix("auto") if is_auto(backend) else None
-
-
-def _order(request: Request, first: str = "") -> tuple[str, ...]:
-    """Return the backends in order of preference; `first` goes before all but `sparse`."""
-    if first and not isinstance(request.kind, PiecewiseKind):
-        return tuple(dict.fromkeys((first, *_order(request))))
+def _order(request: Request) -> tuple[str, ...]:
+    """Return the backends in order of preference."""
     if request.device.type == "cuda":
         return "flash", "varlen", "flex", "sdpa", "reference"
     if request.device.type != "cpu":
         return "sdpa", "reference"
     if isinstance(request.kind, PiecewiseKind):
         return "sparse", "cpu_flash", "sdpa", "reference"
-    # In float32, torch's own kernel is as fast where it needs no explicit mask. It has no dropout.
-    own = request.kernel and request.dtype.itemsize > 2 and not request.dropout
-    if own and not (request.kernel == "causal" and _are_rows(request.layout)):
+    if _suits_torch(request):
         return "sdpa", "cpu_flash", "reference"
     return "cpu_flash", "sdpa", "reference"
+
+
+def _suits_torch(request: Request) -> bool:
+    """Return whether torch's own kernel is as fast as `cpu_flash` on a CPU, or faster.
+
+    A rule, measured once (docs/attention.md), so that a run repeats. The kernel has no dropout.
+    """
+    if request.kernel is None or request.dropout:
+        return False
+    longest = request.layout.max_length
+    if request.dtype.itemsize == 2:
+        return longest > 1024
+    is_even = set(request.layout.lengths) == {longest}
+    return not (request.kernel == "causal" and is_even and 384 <= longest <= 1024)

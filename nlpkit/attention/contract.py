@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # kinds and recipes are free of torch
 # The tokens that a state may depend on. causal: its own token and those to its left; prefix: also
 # all tokens of a context, anywhere in the sequence; bidirectional: all tokens of its sequence.
 Visibility = Literal["causal", "prefix", "bidirectional"]
-PREFER = "auto:"  # before the name of a backend that `auto` shall try first
 LAYOUT_FIELDS = ("position", "length")  # every layout has them: position and sequence length
 
 
@@ -202,11 +201,6 @@ def visibility(kind: object, config: object) -> Visibility:
     if isinstance(kind, EitherKind):
         return kind.visibility(config)
     return cast(Kind, kind).VISIBILITY
-
-
-def is_auto(backend: str) -> bool:
-    """Return whether no backend is asked for by its name."""
-    return backend == "auto" or backend.startswith(PREFER)
 
 
 def is_bounded(choice: Choice) -> bool:

@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit import attention
-from nlpkit.attention.contract import Choice, ComputedKind, is_auto
+from nlpkit.attention.cache import Cache
+from nlpkit.attention.contract import Choice, ComputedKind
 from nlpkit.attention.layout import Layout
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.dropout import dropout
@@ -134,6 +135,7 @@ class Layers(nn.Module):
         backend: str,
         fields: Mapping[str, Tensor] = MappingProxyType({}),
         rows: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Return the last hidden states (N, C) from the first (N, C); attention reads `fields`.
 
@@ -143,7 +145,7 @@ class Layers(nn.Module):
         weight, dropout_rate = self.order[0].query.weight, self.config.attention_dropout
         kinds = self.attention_tensors
         attends = kinds.prepare(
-            layout, weight, fields=fields, dropout=dropout_rate, backend=backend
+            layout, weight, fields=fields, dropout=dropout_rate, backend=backend, cache=cache
         )
         self.attention_choice = attention.reasons(attends)
         tensors = kinds.of
@@ -155,7 +157,7 @@ class Layers(nn.Module):
         queries = _queries(layout, rows)
         choice = self.config.kinds[depth % len(self.config.kinds)]
         # A backend that is named may be made for queries and keys of the same tokens.
-        if queries is None or isinstance(choice.module, ComputedKind) or not is_auto(backend):
+        if queries is None or isinstance(choice.module, ComputedKind) or backend != "auto":
             return last(x, attends[-1], tensors(depth))[rows]
         own = {"position": layout.positions, "length": layout.token_lengths, **fields}
         attend = kinds.prepare_one(
@@ -223,9 +225,11 @@ def initialize(named_parameters: Iterable[tuple[str, nn.Parameter]], std: float)
             nn.init.zeros_(parameter)
 
 
-def layout_within(lengths: Sequence[int], max_positions: int, device: torch.device) -> Layout:
+def layout_within(
+    lengths: Sequence[int], max_positions: int, device: torch.device, cache: Cache | None = None
+) -> Layout:
     """Return the layout of a pack; raise `ValueError` if a sequence is too long for the model."""
-    layout = attention.layout_of(lengths, device)
+    layout = attention.layout_of(lengths, device, cache)
     if layout.longest > max_positions:
         raise ValueError(
             f"a sequence of {layout.longest} tokens; the model has {max_positions} positions"

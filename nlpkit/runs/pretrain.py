@@ -29,7 +29,6 @@ from nlpkit.runs import (
     build,
     checks,
     data_files,
-    fastest_backend,
     fastest_precision,
     fit_memory,
     model_card,
@@ -78,7 +77,6 @@ def pretrain(
         data_files.write(directory.path, *run.data.inputs, run.data.cache, stop.check)
     settings = run.settings
     announce(run, state)
-    fastest_backend.choose(run, state)
     budget = settings.batch_budget
     held_out = None
     if run.data.held_out is not None:

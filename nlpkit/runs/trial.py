@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from nlpkit.data.pack import Batch
-from nlpkit.runs import build, fastest_backend, fastest_precision
+from nlpkit.runs import build, fastest_precision
 from nlpkit.runs.fastest_precision import Precision
 from nlpkit.runs.planned import Planned
 from nlpkit.runs.run import Training
@@ -55,10 +55,6 @@ class Trial:
         )
         if self.average:
             self.average.restore()  # takes its memory
-        if fastest_backend.is_open(plan.resolved, plan.part, plan.device):
-            batch = fastest_backend.sample(plan.stream, plan.device)
-            found = fastest_backend.fastest(lambda: self.training(batch))
-            fastest_backend.prefer(self.model, found[0] if found else "")
 
     def _timed(self, work: Callable[[], Any]) -> float:
         start = time.perf_counter()

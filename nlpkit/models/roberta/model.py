@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nlpkit.attention.cache import Cache
 from nlpkit.attention.layout import Layout
 from nlpkit.models import encoder, encoder_format
 from nlpkit.models.flops import visible_pairs
@@ -57,7 +58,11 @@ class Model(encoder.TransformedHead):
         return self.layers.attention_choice
 
     def forward(
-        self, lengths: Sequence[int], input_ids: Tensor, rows: Tensor | None = None
+        self,
+        lengths: Sequence[int],
+        input_ids: Tensor,
+        rows: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
 
@@ -65,15 +70,18 @@ class Model(encoder.TransformedHead):
             input_ids: (N,) int64.
             rows: (M,) int64, in the order of the pack: the result is the states of these tokens
                 alone, (M, C).
+            cache: keys and values of the earlier tokens, if attention is causal; this call adds
+                those of its tokens.
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.
         """
-        layout = encoder.layout_within(lengths, self.config.max_positions, input_ids.device)
+        limit = self.config.max_positions
+        layout = encoder.layout_within(lengths, limit, input_ids.device, cache)
         words = F.embedding(input_ids, self.token_embedding)
         positions = _positions(input_ids, layout, self.config.padding_idx)
         x = self.embeddings(words, positions, torch.zeros_like(input_ids))
-        return self.layers(x, layout, self.backend, rows=rows)
+        return self.layers(x, layout, self.backend, rows=rows, cache=cache)
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C), the representation of each sequence in a task: its first state."""
@@ -89,13 +97,14 @@ def _positions(ids: Tensor, layout: Layout, padding_idx: int) -> Tensor:
     """Return the positions (N,) of transformers: `padding_idx` + 1, + 2, … in each sequence.
 
     A token with the id `padding_idx`, which is rarely in a text, has the position `padding_idx`
-    and is not counted.
+    and is not counted, unless it is in a cache.
     """
     counted = (ids != padding_idx).long()
     total = counted.cumsum(0)
-    first = torch.arange(len(ids), device=ids.device) - layout.positions
+    first = layout.cu_seqlens[:-1].long()
     before = (total - counted)[first]  # those of the sequences before
-    return (total - before) * counted + padding_idx
+    past = layout.positions[first]  # tokens of the same sequences in a cache
+    return (total + (past - before)[layout.document_ids]) * counted + padding_idx
 
 
 def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:

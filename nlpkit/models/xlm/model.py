@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nlpkit.attention.cache import Cache
 from nlpkit.models import encoder
 from nlpkit.models.dropout import dropout
 from nlpkit.models.flops import visible_pairs
@@ -130,6 +131,7 @@ class Model(TiedHead):
         langs: Tensor | None = None,
         position_ids: Tensor | None = None,
         rows: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
 
@@ -139,15 +141,18 @@ class Model(TiedHead):
             position_ids: (N,) int64; default: from 0 in each sequence.
             rows: (M,) int64, in the order of the pack: the result is the states of these tokens
                 alone, (M, C).
+            cache: keys and values of the earlier tokens, if attention is causal; this call adds
+                those of its tokens.
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.
         """
-        layout = encoder.layout_within(lengths, self.config.max_positions, input_ids.device)
+        limit = self.config.max_positions
+        layout = encoder.layout_within(lengths, limit, input_ids.device, cache)
         words = F.embedding(input_ids, self.token_embedding)
         positions = layout.positions if position_ids is None else position_ids
         x = self.embeddings(words, positions, langs)
-        return self.layers(x, layout, self.backend, rows=rows)
+        return self.layers(x, layout, self.backend, rows=rows, cache=cache)
 
     def output_table(self) -> Tensor:
         """Return the table of the output, (V, C)."""
