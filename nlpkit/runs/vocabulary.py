@@ -236,13 +236,15 @@ def _texts(
     counts: corpus.Counts,
     callbacks: Callbacks,
 ) -> Iterator[str]:
-    """Yield the documents; or the texts of a task's rows, where files hold rows alone."""
+    """Yield the documents; or the texts of a task's rows, where these are no documents."""
     config, (first, *_) = resolved.recipe.data, resolved.recipe.objective
     objective = registry.load("objectives", first.name).Objective
     found = {file.format for entry in inputs for file in entry.files}
     are_rows = config.rows is not None or not found & {*formats.DOCUMENT_FORMATS}
-    if issubclass(objective, Task) and are_rows:
-        columns = objective.named_columns(first.config)
+    columns = objective.named_columns(first.config) if issubclass(objective, Task) else ()
+    if columns and "parallel" not in found:  # rows that have their texts in other columns
+        are_rows |= config.text_key == "text" and "text" not in columns
+    if columns and are_rows:
         for row in read_rows(inputs, config, columns, counts, which, callbacks):
             counts.documents += 1
             yield from objective.vocabulary_texts(first.config, row)
