@@ -30,6 +30,11 @@ class Unsupported(UsageError):
     """A combination asked for by name that this machine or this part cannot do."""
 
 
+def not_installed(library: str) -> str:
+    """Return the words about an optional library, as pip calls it, that is missing."""
+    return f"{library} is not installed (pip install {library})"
+
+
 class DataError(NlpkitError):
     """Malformed input data: `file:line: what is wrong`."""
 

@@ -153,7 +153,7 @@ def test_attention_gpu_kernels_refuse_with_the_reason(backend, monkeypatch):
 def test_attention_on_ampere_flash_wants_its_package_and_varlen_no_dropout(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     monkeypatch.setattr(flash.importlib.util, "find_spec", lambda name: None)
-    assert flash.refuses(_request()) == "flash-attn is not installed (pip install nlpkit[flash])"
+    assert flash.refuses(_request()) == "flash-attn is not installed (pip install flash-attn)"
     assert varlen.refuses(_request()) is None
     assert varlen.refuses(_request(dropout=0.1)) == "dropout on the probabilities"
 

@@ -24,11 +24,11 @@ TYPE = "made for float16 and bfloat16, not for float32"
 MASK = "a mask that is neither full, causal nor a window"
 BIAS = "learned bias"
 DROPOUT = "dropout on the probabilities"
-ABSENT = "flash-attn is not installed (pip install nlpkit[flash])"
+ABSENT = "flash-attn is not installed (pip install flash-attn)"
 OLD = "needs an Ampere GPU or newer"
 WIDTH = "head width 12 is not a multiple of 8 up to 256"
 WIDE = "head width 264 is not a multiple of 8 up to 256"
-NO_TRITON = "Triton is not installed (pip install triton)"
+NO_TRITON = "triton is not installed (pip install triton)"
 LENGTHS = [3, 1, 6]
 
 

@@ -190,7 +190,7 @@ def test_resizing_needs_pillow_and_whole_pixels(monkeypatch) -> None:
     with pytest.raises(RowError, match="only images with integers from 0 to 255 can be resized"):
         objective.texts(_row(np.full((8, 8), 0.5)))
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
-    with pytest.raises(UsageError, match=r"not installed: pip install 'nlpkit\[images\]'"):
+    with pytest.raises(UsageError, match=r": pillow is not installed \(pip install pillow\)$"):
         objective.texts(_row(np.zeros((8, 8), np.uint8)))
 
 

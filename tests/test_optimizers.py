@@ -377,7 +377,7 @@ def test_a_line_of_a_group_says_its_matrices_weights_rate_and_decay() -> None:
 
 def test_a_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contract.importlib.util, "find_spec", lambda name: None)
-    said = "train.optimizer: lion is not installed; `pip install lion-pytorch` installs it"
+    said = "train.optimizer: lion-pytorch is not installed (pip install lion-pytorch)"
     with pytest.raises(Unsupported) as caught:
         optimizers(_model("gpt2"), _settings("lion"))
     assert str(caught.value) == said

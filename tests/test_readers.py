@@ -277,7 +277,7 @@ def test_image_that_is_no_picture_is_named(tmp_path: Path) -> None:
 def test_images_without_pillow_say_how_to_get_it(tmp_path: Path, monkeypatch) -> None:
     _png(tmp_path / "a/good.png", IMAGES[0])
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
-    with pytest.raises(UsageError, match=r"not installed: pip install 'nlpkit\[images\]'"):
+    with pytest.raises(UsageError, match=r": pillow is not installed \(pip install pillow\)$"):
         _rows(["a/good.png"])
 
 

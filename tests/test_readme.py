@@ -137,6 +137,22 @@ def test_every_packaged_recipe_loads_and_says_what_it_takes() -> None:
         assert second.startswith("# takes: ")
 
 
+# `nlpkit` on PyPI is another project; ours is `nlpkit-lm`.
+_FROM_INDEX = re.compile(r"\b(?:pip3?|pipx|uvx?)\b.*[\s'\"]nlpkit(?![\w-])|nlpkit\[[a-z]")
+
+
+def test_nothing_installs_the_other_nlpkit_from_an_index() -> None:
+    for line in ("pip install -U nlpkit", "uvx nlpkit", "pip install 'nlpkit[arrow]'"):
+        assert _FROM_INDEX.search(line)
+    folders = [ROOT / name for name in ("bench", "docs", "nlpkit", "recipes", "tests", ".ci")]
+    files = [file for folder in folders for file in folder.rglob("*")] + list(ROOT.glob("*"))
+    for file in files:
+        if file.is_file() and file.suffix != ".pyc" and file != Path(__file__):
+            text = file.read_text(encoding="utf-8", errors="replace")
+            assert not _FROM_INDEX.search(text), file.relative_to(ROOT)
+    assert '\nname = "nlpkit-lm"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("text", [README, CHINESE], ids=["en", "zh"])
 def test_files_that_the_readme_links_to_exist(text: str) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", text):

@@ -396,7 +396,7 @@ def test_png_without_matplotlib_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert cli.run(["report", str(run), "-o", str(run / "r.png")]) == 2
-    told = "nlpkit: drawing needs matplotlib: pip install 'nlpkit[plot]'\n"
+    told = "nlpkit: drawing: matplotlib is not installed (pip install matplotlib)\n"
     assert capsys.readouterr() == ("", told)
 
 

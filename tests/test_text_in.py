@@ -271,11 +271,7 @@ def test_without_pyarrow_one_line_says_how_to_get_it(name: str, monkeypatch) -> 
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UsageError) as caught:
         _read(name)
-    form = name.partition(".")[2]
-    assert str(caught.value) == (
-        f"{name}: {form} files are read with pyarrow, which is not installed: "
-        "pip install 'nlpkit[arrow]'"
-    )
+    assert str(caught.value) == f"{name}: pyarrow is not installed (pip install pyarrow)"
 
 
 def _save(kind: str, rows: list[dict], path: str) -> str:

@@ -5,7 +5,7 @@ H height, W width, D channels, P patches of an image. An array is (H, W, D).
 
 import numpy as np
 
-from nlpkit.errors import UsageError
+from nlpkit.errors import UsageError, not_installed
 
 
 def patches(image: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -35,10 +35,7 @@ def resized(image: np.ndarray, height: int, width: int, resample: str = "bilinea
     try:
         from PIL import Image
     except ImportError as error:
-        raise UsageError(
-            "objective.resize: images are resized with pillow, which is not installed: "
-            "pip install 'nlpkit[images]'"
-        ) from error
+        raise UsageError(f"objective.resize: {not_installed('pillow')}") from error
     channels = [
         Image.fromarray(np.ascontiguousarray(image[:, :, channel]), "L").resize(
             (width, height), Image.Resampling[resample.upper()]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from nlpkit.disk import name_path_in_errors
-from nlpkit.errors import Unsupported
+from nlpkit.errors import Unsupported, not_installed
 from nlpkit.plural import number_of
 from nlpkit.report.svg import MARKERS, PALETTE, Chart, Line, span
 from nlpkit.train.log import Log
@@ -43,7 +43,7 @@ def _pyplot() -> Any:
     try:
         import matplotlib
     except ImportError as error:
-        raise Unsupported("drawing needs matplotlib: pip install 'nlpkit[plot]'") from error
+        raise Unsupported(f"drawing: {not_installed('matplotlib')}") from error
     matplotlib.use("Agg")
     matplotlib.rcParams["text.parse_math"] = False  # `$` in the name of a run is not a formula
     import matplotlib.pyplot as plt

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from nlpkit.errors import Unsupported
+from nlpkit.errors import Unsupported, not_installed
 
 # The trackers of accelerate; each has the name of the package that it needs.
 Tracker = Literal[
@@ -38,9 +38,7 @@ def check_installed(names: Sequence[str]) -> None:
         spec = importlib.util.find_spec(name)
         # A spec without an origin is a directory of this name, such as wandb makes for its files.
         if spec is None or spec.origin is None:
-            raise Unsupported(
-                f"train.trackers: {name} is not installed; `pip install {name}` installs it"
-            )
+            raise Unsupported(f"train.trackers: {not_installed(name)}")
 
 
 def flatten(record: Mapping[str, object]) -> dict[str, float]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nlpkit.attention.backends import _unbiased
 from nlpkit.attention.contract import Request
+from nlpkit.errors import not_installed
 
 
 def refuses(request: Request) -> str | None:
@@ -17,7 +18,7 @@ def refuses(request: Request) -> str | None:
     if reason := _unbiased.refuses(request):
         return reason
     if importlib.util.find_spec("flash_attn") is None:
-        return "flash-attn is not installed (pip install nlpkit[flash])"
+        return not_installed("flash-attn")
     return None
 
 

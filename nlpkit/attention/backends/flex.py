@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from nlpkit.attention.contract import Request
+from nlpkit.errors import not_installed
 
 _MAX_GRAPHS = 64  # of a function; torch's own limit is 8
 
@@ -30,7 +31,7 @@ def refuses(request: Request) -> str | None:
             return "head width below 16"
         if torch.cuda.get_device_capability(request.device) < (7, 0):
             return "needs a Volta GPU or newer"  # as Triton does
-        return None if _has_triton() else "Triton is not installed (pip install triton)"
+        return None if _has_triton() else not_installed("triton")
     if request.device.type != "cpu":
         return f"made for CUDA, not for {request.device.type}"
     return "no backward pass on CPU" if request.training else None

@@ -8,7 +8,7 @@ from typing import Any
 from nlpkit.data.lines import TextFile
 from nlpkit.data.readers.contract import Values
 from nlpkit.data.records import Counts
-from nlpkit.errors import DataError, FileError, UsageError
+from nlpkit.errors import DataError, FileError, UsageError, not_installed
 
 AT_ONCE = 1024  # rows of a batch
 
@@ -18,10 +18,7 @@ def pyarrow(file: TextFile) -> ModuleType:
     try:
         import pyarrow
     except ImportError as error:
-        raise UsageError(
-            f"{file.name}: {file.format} files are read with pyarrow, which is not installed: "
-            "pip install 'nlpkit[arrow]'"
-        ) from error
+        raise UsageError(f"{file.name}: {not_installed('pyarrow')}") from error
     return pyarrow
 
 

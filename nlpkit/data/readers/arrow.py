@@ -1,6 +1,6 @@
 """Rows of Arrow files (streams, as the datasets library saves them, or random access files).
 
-Read batch by batch, memory-mapped: `pip install nlpkit[arrow]`. A row's line is its number.
+Read batch by batch, memory-mapped, with pyarrow. A row's line is its number.
 """
 
 from collections.abc import Iterator, Sequence

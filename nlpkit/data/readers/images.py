@@ -1,6 +1,6 @@
 """PNG files in one folder per class: `digits/3/0001.png` is an image of the class `3`.
 
-Needs pillow: `pip install nlpkit[images]`.
+Needs pillow.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 from nlpkit.data.lines import TextFile, open_bytes
 from nlpkit.data.readers.contract import Values
 from nlpkit.data.records import Counts, RowError
-from nlpkit.errors import UsageError
+from nlpkit.errors import UsageError, not_installed
 
 ENDINGS = (".png",)
 FILES = ("image",)
@@ -29,10 +29,7 @@ def rows(
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
-        raise UsageError(
-            f"{file.name}: pictures are read with pillow, which is not installed: "
-            "pip install 'nlpkit[images]'"
-        ) from error
+        raise UsageError(f"{file.name}: {not_installed('pillow')}") from error
     counts.lines += 1
     with open_bytes(file) as stream:
         try:

@@ -1,4 +1,4 @@
-"""Rows of parquet files, read batch by batch: `pip install nlpkit[arrow]`.
+"""Rows of parquet files, read batch by batch, with pyarrow.
 
 A row's line is its number. Only the columns that the recipe names are read.
 """

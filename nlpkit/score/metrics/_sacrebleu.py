@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from nlpkit.errors import UsageError
+from nlpkit.errors import UsageError, not_installed
 from nlpkit.score.contract import Score
 from nlpkit.score.metrics._references import (
     References,
@@ -20,9 +20,7 @@ def imported(needed_by: str) -> Any:
     try:
         import sacrebleu
     except ImportError as error:
-        raise UsageError(
-            f"{needed_by} needs sacrebleu ({error}): pip install 'nlpkit[score]'"
-        ) from error
+        raise UsageError(f"{needed_by}: {not_installed('sacrebleu')}") from error
     return sacrebleu
 
 

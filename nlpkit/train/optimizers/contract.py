@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nlpkit import registry
 from nlpkit.config import FrozenConfig
-from nlpkit.errors import Unsupported
+from nlpkit.errors import Unsupported, not_installed
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
@@ -142,6 +142,4 @@ def check_installed(name: str) -> None:
     """Raise `Unsupported` if the package of the optimizer `name` is not installed."""
     package = getattr(registry.load(FOLDER, name), "PACKAGE", None)
     if package and importlib.util.find_spec(package.replace("-", "_")) is None:
-        raise Unsupported(
-            f"train.optimizer: {name} is not installed; `pip install {package}` installs it"
-        )
+        raise Unsupported(f"train.optimizer: {not_installed(package)}")
