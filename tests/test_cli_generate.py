@@ -53,6 +53,9 @@ def command(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tupl
         (("--length-penalty", "1.0", "--seed", "0"), []),  # the defaults
         (("--beam", "2", "--length-penalty", "2"), []),
         (("--top-k", "2", "--seed", "3"), []),
+        (("--repetition-penalty", "2", "--repetition-window", "3"), []),
+        (("--repetition-window", "3"), ["--repetition-window: has no effect without "
+                                        "--repetition-penalty"]),
         (
             ("--length-penalty", "2", "--seed", "3"),
             ["--length-penalty: has no effect without --beam",

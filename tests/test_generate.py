@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from transformers import (
     CpmAntConfig,
     CpmAntForCausalLM,
+    LogitsProcessor,
     LogitsProcessorList,
     OpenAIGPTConfig,
     OpenAIGPTLMHeadModel,
@@ -181,18 +182,66 @@ def test_generate_gpt_with_two_end_tokens_equals_transformers(gpts, given: dict)
 @pytest.mark.parametrize(
     "given",
     [
-        *(GREEDY[1], BEAMS[1]),
+        BEAMS[1],
         *(pytest.param(given, marks=pytest.mark.slow) for given in (GREEDY[0], BEAMS[0])),
     ],
     ids=str,
 )
 def test_generate_cpm_ant_equals_transformers_with_its_cache(ants, given: dict) -> None:
-    # `<s>` is in transformers' input ids, too; it counts as repeated there, but never comes.
     texts = _texts()
     found = _ours(ants, texts, **given)
     _assert_equal(
         ants, found, texts, [BOS], **{_THEIR_NAMES.get(k, k): v for k, v in given.items()}
     )
+
+
+class _PenaltyOfCpmLive(LogitsProcessor):
+    """`repetition_penalty` of OpenBMB/CPM-Live (cpm_live/generation/utils.py), row by row."""
+
+    def __init__(self, penalty: float, start: int, window: int | None):
+        self.penalty, self.start, self.window = penalty, start, window
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores = scores.clone()
+        for row, ids in zip(scores, input_ids.tolist(), strict=True):
+            first = max(self.start, len(ids) - self.window) if self.window else self.start
+            for token in {*ids[first:]}:
+                row[token] *= self.penalty if row[token] < 0 else 1 / self.penalty
+        return scores
+
+
+@pytest.mark.parametrize(
+    ("family", "window", "beams"),
+    [
+        ("ants", None, {}),
+        ("ants", 3, {"beam": 3, "nbest": 3}),
+        ("gpts", 3, {}),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("ants", None, {"beam": 3, "nbest": 3}),
+                ("ants", 1, {}),
+                ("gpts", None, {}),
+                ("gpts", 1, {"beam": 3, "nbest": 3}),
+            )
+        ),
+    ],
+)
+def test_generate_penalty_counts_what_the_original_counts(
+    family: str, window: int | None, beams: dict, request: pytest.FixtureRequest
+) -> None:
+    # CPM-Ant's own output alone; GPT's text, too, as in transformers. `<s>` is never chosen.
+    parts = request.getfixturevalue(family)
+    front = [BOS] if family == "ants" else []
+    texts = _texts()
+    found = _ours(parts, texts, repetition_penalty=1.5, repetition_window=window, **beams)
+    names = {_THEIR_NAMES[name]: value for name, value in beams.items()}
+    for ids, answers in zip(texts, found, strict=True):
+        start = len(front + ids) if front else 0
+        penalty = LogitsProcessorList([_PenaltyOfCpmLive(1.5, start, window)])
+        _assert_equal(parts, [answers], [ids], front, logits_processor=penalty, **names)
+    other = _ours(parts, texts, repetition_penalty=1.5, repetition_window=2, **beams)
+    assert [answers[0].ids for answers in other] != [answers[0].ids for answers in found]
 
 
 @pytest.mark.parametrize("given", [{}, BEAMS[0]], ids=str)
@@ -525,9 +574,8 @@ def test_penalize_equals_transformers() -> None:
     draw = torch.Generator().manual_seed(0)
     logits = torch.randn(4, 30, generator=draw)
     ids = torch.randint(0, 30, (4, 8), generator=draw)
-    seen = torch.zeros(4, 30, dtype=torch.bool).scatter(1, ids, True)
     expected = RepetitionPenaltyLogitsProcessor(1.7)(ids, logits.clone())
-    torch.testing.assert_close(choosing.penalize(logits, seen, 1.7), expected)
+    torch.testing.assert_close(choosing.penalize(logits, list(ids.numpy()), 1.7), expected)
 
 
 def _writer(parts, **given) -> Writer:

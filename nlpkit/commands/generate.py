@@ -78,6 +78,12 @@ RepetitionPenalty = Annotated[
     float,
     typer.Option("--repetition-penalty", metavar="X", help="above 1: repeat less, as in CTRL"),
 ]
+RepetitionWindow = Annotated[
+    int | None,
+    typer.Option(
+        "--repetition-window", metavar="N", help="the penalty counts the last N tokens; default all"
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="seed of sampling")]
 Batch = Annotated[
     int, typer.Option("--batch", metavar="N", min=1, help="inputs that are computed at once")
@@ -113,6 +119,7 @@ def command(
     top_k: TopK = None,
     top_p: TopP = None,
     repetition_penalty: RepetitionPenalty = 1.0,
+    repetition_window: RepetitionWindow = None,
     seed: Seed = 0,
     stop: Stop = None,
     blank: Blank = "<blank>",
@@ -142,6 +149,7 @@ def command(
         top_k=top_k,
         top_p=top_p,
         repetition_penalty=repetition_penalty,
+        repetition_window=repetition_window,
         seed=seed,
         stop=stop or [],
         blank=blank,

@@ -126,17 +126,10 @@ class _Engine:
                 new.requests.append(self._request(number, copy, prompt, kept))
                 states.append(kept[0])
         new.cache.select([i // self.copies for i in range(len(new.requests))])
-        if self.settings.repetition_penalty != 1:
-            seen = torch.zeros(len(new.requests), self.model.vocab_size, dtype=torch.bool)
-            for row, request in enumerate(new.requests):
-                seen[row, torch.from_numpy(request.prompt.text)] = True
-            new.seen = seen.to(self.device)
         self._choose(new, torch.stack(states))
         running = self.running
         running.cache.append(new.cache)
         running.requests += new.requests
-        if new.seen is not None:
-            running.seen = new.seen if running.seen is None else torch.cat([running.seen, new.seen])
 
     @torch.inference_mode()
     def step(self) -> None:
@@ -191,11 +184,6 @@ class _Engine:
         indices = [i * width + parent for i in order for parent in parents[i]]
         active.cache.select(indices)
         active.requests = [active.requests[i] for i in order]
-        if active.seen is not None:
-            seen = active.seen[indices]
-            last = [token for request in active.requests for token in request.last()]
-            seen[torch.arange(len(last)), torch.tensor(last, dtype=torch.int64)] = True
-            active.seen = seen
 
     def _extend(self, active: ActiveBatch, logits: Tensor) -> list[list[int]]:
         """Add a greedy or sampled token to each request; return the parent row of each request."""
@@ -255,8 +243,10 @@ class _Engine:
     def _restrict(self, active: ActiveBatch, logits: Tensor) -> Tensor:
         """Return penalized `logits` (R, V), with -inf for tokens that are not allowed."""
         rules, settings = self.rules, self.settings
-        if active.seen is not None:
-            logits = choosing.penalize(logits, active.seen, settings.repetition_penalty)
+        if settings.repetition_penalty != 1:
+            window = settings.repetition_window
+            counted = [ids for request in active.requests for ids in request.repeated(window)]
+            logits = choosing.penalize(logits, counted, settings.repetition_penalty)
         early = [
             not request.prompt.open or request.count < settings.min_new_tokens
             for request in active.requests

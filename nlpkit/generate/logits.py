@@ -3,17 +3,24 @@
 R rows, V vocabulary.
 """
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor
 
 _SORTED_FIRST = 256  # tokens for top-p; the complete vocabulary is sorted only if more are needed
 
 
-def penalize(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    """Return logits (R, V), lower for tokens in `seen` (R, V) (Keskar et al. 2019, sec. 4.1).
+def penalize(logits: Tensor, counted: Sequence[np.ndarray], penalty: float) -> Tensor:
+    """Return logits (R, V), lower for the tokens `counted` in each row (Keskar et al. 2019, 4.1).
 
     Positive values are divided by `penalty` and negative ones multiplied, as in transformers.
     """
+    rows = np.repeat(np.arange(len(counted)), [len(tokens) for tokens in counted])
+    seen = torch.zeros(logits.shape, dtype=torch.bool)
+    seen[rows, np.concatenate(counted)] = True
+    seen = seen.to(logits.device)
     changed = torch.where(logits < 0, logits * penalty, logits / penalty)
     return torch.where(seen, changed, logits)
 

@@ -1,6 +1,6 @@
 """The active requests of generation, and their rows of the cache.
 
-W rows per request, R rows in total, C width, V vocabulary.
+W rows per request, R rows in total, C width.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,13 +41,24 @@ class Request:
     kept: dict[int, Tensor] = field(default_factory=dict)  # slot -> state (C,) that predicts it
 
     @property
+    def rows(self) -> list[Sequence[int]]:
+        """The tokens of each row, generated so far."""
+        return [ids for _, ids in self.beam.running] if self.beam else [self.ids]
+
+    @property
     def count(self) -> int:
         """The number of tokens generated so far."""
-        return len(self.beam.running[0][1]) if self.beam else len(self.ids)
+        return len(self.rows[0])
 
     def last(self) -> list[int]:
         """Return the last token of each row."""
-        return [ids[-1] for _, ids in self.beam.running] if self.beam else self.ids[-1:]
+        return [ids[-1] for ids in self.rows]
+
+    def repeated(self, window: int | None) -> list[np.ndarray]:
+        """Return what a repetition penalty counts of each row, at most the last `window` tokens."""
+        text = self.prompt.text if self.prompt.penalize_text else self.prompt.text[:0]
+        whole = [np.concatenate([text, np.array(ids, np.int64)]) for ids in self.rows]
+        return [ids[-(window or 0) :] for ids in whole]
 
 
 @dataclass
@@ -56,7 +67,6 @@ class ActiveBatch:
 
     requests: list[Request] = field(default_factory=list)
     cache: Cache = field(default_factory=Cache)
-    seen: Tensor | None = None  # (R, V) bool, tokens of input and output
 
 
 def compact(alive: Sequence[bool]) -> list[int]:

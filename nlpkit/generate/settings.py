@@ -25,8 +25,11 @@ class Settings(FrozenConfig):
     repetition_penalty: float = Field(
         1.0,
         gt=0,
-        description="above 1, tokens of the output and of a text that it continues become less "
-        "probable; not those of a source",
+        description="above 1, tokens of the output become less probable, and those of a text that "
+        "it continues (not CPM-Ant's)",
+    )
+    repetition_window: int | None = Field(
+        None, ge=1, description="the repetition penalty counts the last so many tokens; default all"
     )
     seed: int = Field(
         0, ge=0, description="sampling: the seed, used together with the number of the input"
@@ -46,8 +49,10 @@ class Settings(FrozenConfig):
     def without_effect(self) -> dict[str, str]:
         """See `FrozenConfig`."""
         greedy = {} if self.beam > 1 else {"length_penalty": "without --beam"}
+        window = "without --repetition-penalty"
+        repeated = {"repetition_window": window} if self.repetition_penalty == 1 else {}
         drawn = {} if self.samples else {"seed": "without --temperature, --top-k or --top-p"}
-        return greedy | drawn
+        return greedy | repeated | drawn
 
     @model_validator(mode="after")
     def _consistent(self) -> "Settings":

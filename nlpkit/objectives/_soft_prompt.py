@@ -73,7 +73,7 @@ def continued(
     source = np.full(new_tokens, -1)
     source[0] = size - 1
     slots = _targets(GENERATION_SEGMENT, size + np.arange(new_tokens))
-    return Prompt(given, slots, source, kept, cut=len(ids) - len(kept))
+    return Prompt(given, slots, source, kept, penalize_text=False, cut=len(ids) - len(kept))
 
 
 def filled(
@@ -100,7 +100,7 @@ def filled(
     given_so_far = np.cumsum(~hole)[index - 1]
     source = np.where(hole[index - 1], -1, len(soft) + given_so_far - 1)
     slots = _targets(INFILLING_SEGMENT, len(soft) + index)
-    return Prompt(given, slots, source, text, open=False, cut=cut)
+    return Prompt(given, slots, source, text, penalize_text=False, open=False, cut=cut)
 
 
 def hidden(
