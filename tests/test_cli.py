@@ -395,8 +395,9 @@ def test_recipes_parts_says_which_objective_trains_which_family(capsys):
     assert cli.run(["recipes", "parts", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     objectives = found.pop("objectives")
-    other = found.pop("with_other_attention")
-    assert other["unilm"] == {"bert": ["seen_range"]}
+    other = found.pop("with_other_setting")
+    assert other["unilm"] == {"bert": ["attention.kind=seen_range"]}
+    assert other["mlm"]["lstm"] == ["model.num_directions=2"]
     assert {(name, each) for name, families in other.items() for each in families} == marked
     kinds = found.pop("kinds")
     assert [row["kind"] for row in kinds] == [f"`{n}`" for n in registry.names("attention/kinds")]

@@ -247,7 +247,13 @@ train: {steps: 6, tokens_per_step: 256, tokens_per_batch: 128, lr: 1.0e-2, warmu
         (
             "dropout: 0.1",
             "num_directions: 2",
-            r"5:19: objective\.name: clm needs causal .*family gru with num_directions 2 does not",
+            r"5:19: objective\.name: clm needs causal .*family gru with num_directions 2 does not "
+            r"have; with num_directions 1 it does$",
+        ),
+        (
+            "name: clm",
+            "name: mlm",
+            r"5:19: .* num_directions 1 does not have; with num_directions 2 it does$",
         ),
         (
             "\ntrain:",

@@ -277,7 +277,9 @@ def test_training_goes_on_from_a_discriminator_alone_if_the_generator_may_be_mis
     lines = RECIPE.splitlines(keepends=True)
     text = "".join([lines[0], f"init_from: {start}\n", *lines[4:]])
     path = _tiny.write(run / "on", text=text)
-    with pytest.raises(NlpkitError, match=r"rtd needs generator .*init_missing: \[generator\]"):
+    with pytest.raises(
+        NlpkitError, match=r"with generator_size null .*init_missing: \[generator\]"
+    ):
         _tiny.pretrain(path, run / "on/a")
     last = _tiny.pretrain(path, run / "on/b", "init_missing=[generator]")
     assert (last / "generator/config.json").is_file()
@@ -287,10 +289,15 @@ def test_training_goes_on_from_a_discriminator_alone_if_the_generator_may_be_mis
     ("old", "new", "said"),
     [
         ("family: electra", "family: bert", r"7:19: .*rtd needs generator .*trains: electra"),
+        (
+            "generator_size: 0.5",
+            "generator_size: null",
+            r"7:19: .* with generator_size null does not have; with generator_size 0.25 it does$",
+        ),
         ("name: rtd", "name: mlm", r"7:19: .*mlm needs predicts_tokens .*electra does not have"),
         ("name: rtd", "name: nsp", r"7:19: .*nsp needs scores_pairs .*electra does not have"),
     ],
-    ids=["another family", "masked tokens alone", "pairs"],
+    ids=["another family", "no generator", "masked tokens alone", "pairs"],
 )
 def test_what_does_not_fit_is_refused_at_its_line(
     tmp_path: Path, old: str, new: str, said: str

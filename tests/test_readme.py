@@ -96,7 +96,7 @@ def parts() -> str:
     return printed.getvalue()
 
 
-MARKED_IN_CHINESE = "(yes)：须换用模型族默认以外的注意力，`attention: {kind: …}`"
+MARKED_IN_CHINESE = "(yes)：须换用模型族默认以外的注意力，`attention: {kind: …}`，或别的设置"
 
 
 @pytest.mark.parametrize(

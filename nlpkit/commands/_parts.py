@@ -14,7 +14,10 @@ _LISTS = {
     "scores": "score/metrics",
 }
 
-MARKED = "(yes): with another kind of attention than the family's own, `attention: {kind: …}`"
+MARKED = (
+    "(yes): with another kind of attention than the family's own, `attention: {kind: …}`, "
+    "or another setting"
+)
 
 
 def trained() -> dict[str, list[str]]:
@@ -31,15 +34,15 @@ def trained() -> dict[str, list[str]]:
     }
 
 
-def with_attention() -> dict[str, dict[str, list[str]]]:
-    """Return the families that each objective trains only with another kind of attention.
+def with_setting() -> dict[str, dict[str, list[str]]]:
+    """Return the families that each objective trains only with one other setting.
 
-    The values are these kinds, by family; objectives without such a family are left out.
+    The values are these settings, by family; objectives without such a family are left out.
     """
-    from nlpkit.recipe.fit import families_with_attention
+    from nlpkit.recipe.fit import families_with_setting
 
     found = {
-        name: families_with_attention(registry.load("objectives", name).Objective)
+        name: families_with_setting(registry.load("objectives", name).Objective)
         for name in registry.names("objectives")
         if name != "mixture"
     }
@@ -57,7 +60,7 @@ def lists() -> dict[str, dict[str, str]]:
 def table(objectives: dict[str, list[str]], other: dict[str, dict[str, list[str]]]) -> str:
     """Return a table of objectives and families in Markdown, and what its mark means.
 
-    `objectives` are the families of each, `other` those that need another kind of attention.
+    `objectives` are the families of each, `other` those that need another setting.
     """
     families = registry.names("models")
     rows = [["objective", *(f"`{name}`" for name in families)], ["---"] * (1 + len(families))]
@@ -69,10 +72,11 @@ def table(objectives: dict[str, list[str]], other: dict[str, dict[str, list[str]
 
 
 def _note(other: dict[str, dict[str, list[str]]]) -> str:
-    """Return which kinds of attention the pairs with a mark need."""
-    alike: dict[tuple[str, ...], dict[str, list[str]]] = {}  # kinds -> families by objective
+    """Return which kinds of attention or settings the pairs with a mark need."""
+    alike: dict[tuple[str, ...], dict[str, list[str]]] = {}  # settings -> families by objective
     for objective, families in other.items():
-        for family, kinds in families.items():
+        for family, settings in families.items():
+            kinds = (setting.removeprefix("attention.kind=") for setting in settings)
             alike.setdefault(tuple(kinds), {}).setdefault(objective, []).append(family)
     parts = []
     for group, pairs in alike.items():

@@ -53,11 +53,11 @@ def command(common: Common, name: Name = None, whole: Whole = False) -> None:
     if name == "parts":
         from nlpkit.commands import _kinds, _parts
 
-        objectives, other = _parts.trained(), _parts.with_attention()
+        objectives, other = _parts.trained(), _parts.with_setting()
         common.result(
             _parts.text(objectives, other),
             objectives=objectives,
-            with_other_attention=other,
+            with_other_setting=other,
             kinds=_kinds.rows(),
             **_parts.lists(),
         )

@@ -3,8 +3,9 @@
 The capabilities of families, which objectives require, are in `models/config.py`.
 """
 
+import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from nlpkit import registry
 from nlpkit.attention.contract import Choice, ComputedKind
@@ -118,10 +119,7 @@ def of_objectives(
         elif kinds := _of_kinds(section.name, made, config):
             yield from kinds
         elif lacking := missing(made, config):
-            yield (
-                path,
-                f"{section.name} needs {_needed(lacking, family, config)}{_suited(made, config)}",
-            )
+            yield path, f"{section.name} needs {_needed(lacking, made, family, config)}"
         elif made.reads_text and not config.has_vocabulary:
             yield path, f"{section.name} reads text, and family {family} has no vocabulary"
         elif not number and config.has_vocabulary and not reads_text(objectives):
@@ -197,10 +195,7 @@ def _of_mixture(
                 f"{member.name} does not learn from running text, as the members of a mixture do",
             )
         elif lacking := missing(made, config):
-            yield (
-                number,
-                f"{member.name} needs {_needed(lacking, family, config)}{_suited(made, config)}",
-            )
+            yield number, f"{member.name} needs {_needed(lacking, made, family, config)}"
         elif what := _members.difference(first.objective, made):
             yield number, f"{first.label} and {member.label} {what}"
 
@@ -242,11 +237,14 @@ def trains(objective: Any, config: ModelConfig) -> bool:
     return {*config.inputs} <= {*objective.inputs}
 
 
-def _needed(lacking: Sequence[str], family: str, config: ModelConfig) -> str:
+def _needed(lacking: Sequence[str], objective: Any, family: str, config: ModelConfig) -> str:
     wanted = [f"{n} ({CAPABILITIES[n]})" if n in CAPABILITIES else f"model.{n}" for n in lacking]
     how = f" with attention {_kinds(config)}" if config.attention else ""
-    how += "".join(f" with {name} {getattr(config, name)}" for name in config.capability_settings)
-    return f"{', '.join(wanted)}, which family {family}{how} does not have"
+    remark = _suited(objective, config)
+    for name, value in _other_settings(objective, config):
+        how += f" with {name} {json.dumps(getattr(config, name))}"
+        remark = f"; with {name} {json.dumps(value)} it does"
+    return f"{', '.join(wanted)}, which family {family}{how} does not have{remark}"
 
 
 def _kinds(config: ModelConfig) -> str:
@@ -262,23 +260,33 @@ def families_for(objective: Any) -> list[str]:
     ]
 
 
-def families_with_attention(objective: Any) -> dict[str, list[str]]:
-    """Return the families that the objective trains with another kind of attention, and the kinds.
+def families_with_setting(objective: Any) -> dict[str, list[str]]:
+    """Return the families that the objective trains with one other setting, as `--set` takes it.
 
-    These are not in `families_for`; the other settings are the default ones.
+    That is a kind of attention or a setting of the model. These are not in `families_for`.
     """
     found = {}
     for name in registry.names("models"):
         config = registry.load("models", name).Config()
-        if trains(objective, config):
-            continue
-        if kinds := [
-            kind
+        settings = [
+            f"attention.kind={kind}"
             for kind in _fitting(config, [objective])
             if trains(objective, with_attention(config, (Choice.of(kind),)))
-        ]:
-            found[name] = kinds
+        ] or [f"model.{name}={value}" for name, value in _other_settings(objective, config)]
+        if settings and not trains(objective, config):
+            found[name] = settings
     return found
+
+
+def _other_settings(objective: Any, config: ModelConfig) -> Iterator[tuple[str, Any]]:
+    """Yield settings of the model with which the objective trains it, with their values."""
+    for name in config.capability_settings:
+        field = type(config).model_fields[name]
+        others = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        for value in (field.default, *others):
+            if trains(objective, config.model_copy(update={name: value})):
+                yield name, value
+                break
 
 
 def _suited(objective: Any, config: ModelConfig) -> str:

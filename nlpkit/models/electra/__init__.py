@@ -4,6 +4,8 @@ Clark et al. 2020. The defaults are the paper's base model (table 6). The model 
 that a recipe is checked without torch.
 """
 
+from typing import ClassVar
+
 from pydantic import Field, model_validator
 
 from nlpkit.models import counting
@@ -22,6 +24,8 @@ class Config(EncoderConfig):
 
     What is not said of the generator is as in the discriminator.
     """
+
+    capability_settings: ClassVar[tuple[str, ...]] = ("generator_size",)
 
     embedding_size: int | None = Field(
         None,
