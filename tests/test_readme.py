@@ -13,6 +13,7 @@ import pytest
 
 from nlpkit import cli, recipe, registry
 from nlpkit.commands import _parts
+from nlpkit.models import families
 from tests import _processes, _server
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -151,6 +152,27 @@ def test_nothing_installs_the_other_nlpkit_from_an_index() -> None:
             text = file.read_text(encoding="utf-8", errors="replace")
             assert not _FROM_INDEX.search(text), file.relative_to(ROOT)
     assert '\nname = "nlpkit-lm"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("text", [README, CHINESE], ids=["en", "zh"])
+def test_default_targets_of_adapters_are_those_that_the_readme_names(text: str) -> None:
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name in registry.names("models"):
+        targets = families.load_model(name).LORA_TARGETS
+        alike = ("q", "k", "v") if targets == ("c_attn",) else targets  # these three are one layer
+        found.setdefault(alike, []).append(f"`{name}`")
+    assert {*found} == {("query", "value"), ("q", "k", "v"), ("up", "down"), ()}
+    (line,) = [line for line in text.splitlines() if "`lora.targets`" in line]
+    for targets in (("q", "k", "v"), ("up", "down"), ()):
+        assert re.search(rf"[^`] ?{', '.join(found[targets])}[^,]", line), targets
+
+
+@pytest.mark.parametrize("name", ["transformer", "transformer_two_tokenizers"])
+def test_page_of_translation_has_the_figures_of_the_recipes(name: str) -> None:
+    about = recipe.packaged()[name].read_text(encoding="utf-8")
+    nats, bleu = re.findall(r"Held out: ([\d.]+) nats a token, BLEU ([\d.]+)", about)[0]
+    page = (ROOT / "docs/translation.md").read_text(encoding="utf-8")
+    assert f"{nats} nats a token held out, BLEU {bleu}" in page
 
 
 @pytest.mark.parametrize("text", [README, CHINESE], ids=["en", "zh"])

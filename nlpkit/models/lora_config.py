@@ -15,5 +15,6 @@ class Config(FrozenConfig):
         None,
         min_length=1,
         description="linear layers by name, ours (q) or transformers' (project_q), or all-linear: "
-        "every one; token_embedding: the table of tokens; default: queries, keys and values",
+        "every one; token_embedding: the table of tokens; default: the family's, mostly queries "
+        "and values",
     )
