@@ -1,7 +1,8 @@
 """Settings of a GRU (Cho et al. 2014, arXiv:1406.1078).
 
-The cell is torch.nn.GRU's, with its two biases: h' = (1 - z) n + z h. Many textbooks write
-h' = (1 - z) h + z n, with z and 1 - z swapped, and leave the biases out: the same functions, since
+The cell is torch.nn.GRU's, with its two biases: n = tanh(W x + b + r (U h + c)),
+h' = (1 - z) n + z h. Cho et al. and many textbooks apply the reset gate before the matrix,
+tanh(W x + U (r h)): another function. That they swap z and 1 - z is a matter of names, since
 σ(-a) = 1 - σ(a). The layout on disk is nlpkit's own.
 """
 
