@@ -149,6 +149,18 @@ def test_checkpoint_of_an_older_nlpkit_goes_on_exactly(tmp_path: Path, best_by: 
     assert history.read(cut, "cut").best == (new["state"]["best_step"], new["state"]["best_value"])
 
 
+def test_best_by_takes_a_score_with_its_options(tmp_path: Path) -> None:
+    base = _tiny_tasks.start(tmp_path, "gpt")
+    path = _tiny_tasks.task(tmp_path, "classes", _tiny_tasks.CLASSES, base)
+    score = "f1:average=macro"
+    _tiny.pretrain(path, tmp_path / "run", f"eval.metrics=['{score}']", f"train.best_by='{score}'",
+                   "train.eval_every=2")  # fmt: skip
+    found = [r for r in _tiny.metrics(tmp_path / "run") if "held_out" in r]
+    scores = {record["step"]: record["held_out"]["metrics"][score] for record in found}
+    best = max(scores, key=lambda step: (scores[step], -step))
+    assert (tmp_path / "run/checkpoints/best").resolve().name == f"step-{best:08d}"
+
+
 def test_best_figure_is_forgotten_where_another_one_decides(tmp_path: Path) -> None:
     path = _tiny.write(tmp_path)
     checkpoint = _tiny.pretrain(path, tmp_path / "run", "train.steps=5")

@@ -173,7 +173,7 @@ class Config(FrozenConfig):
         "loss",
         min_length=1,
         description="held-out metric that selects the best checkpoint: loss, or a score of the "
-        "task, such as accuracy",
+        "task as eval.metrics names it, such as accuracy or f1:average=macro",
     )
     patience: int | None = Field(
         None, gt=0, description="stop after this number of evaluations without improvement"
