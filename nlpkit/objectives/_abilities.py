@@ -23,10 +23,10 @@ class Prompt:
     slots: Mapping[str, np.ndarray]  # inputs of the new tokens, (M,) each, without `input_ids`
     predicted_from: np.ndarray  # (M,) int64: index in `given`, or -1: the slot before
     text: np.ndarray  # ids of the text in `given`, without prompts and special tokens
-    penalize_text: bool = True  # whether a repetition penalty counts `text` beside the output
     open: bool = True  # whether an end token may stop it before its last slot
     cut: int = 0  # tokens of the text that did not fit and were removed
     source: Mapping[str, np.ndarray] = field(default_factory=dict)  # inputs of `forward`, (S,)
+    penalize_text: bool = True  # whether a repetition penalty counts `text` beside the output
 
 
 @runtime_checkable
