@@ -88,7 +88,7 @@ def _slow(cases: list[Any], fast: Any) -> list[Any]:
 
 
 def _cells() -> list[tuple[str, str, bool]]:
-    """Return objective, family, and whether it needs another kind of attention, of each cell."""
+    """Return objective, family, and whether it needs another setting, of each cell."""
     text = (ROOT / "README.md").read_text("utf-8")
     (table,) = re.findall(r"<!-- families.*? -->\n(.*?)\n\n", text, re.DOTALL)
     head, _, *rows = ([c.strip(" `") for c in row.split("|")[1:-1]] for row in table.splitlines())
@@ -101,8 +101,8 @@ def _cells() -> list[tuple[str, str, bool]]:
 
 
 @cache
-def _with_attention() -> dict[str, dict[str, list[str]]]:
-    return _parts.with_attention()
+def _with_setting() -> dict[str, dict[str, list[str]]]:
+    return _parts.with_setting()
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,9 @@ def _with_attention() -> dict[str, dict[str, list[str]]]:
 def test_every_cell_of_the_table_of_objectives_and_families(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], objective: str, family: str, marked: bool
 ) -> None:
-    kinds = _with_attention()[objective][family][:1] if marked else []
-    sections = {"attention": {"kind": kinds[0]}} if kinds else {}
-    _passes(_write(tmp_path, objective, family, **sections), capsys)
+    path = _write(tmp_path, objective, family)
+    setting = ["--set", _with_setting()[objective][family][0]] if marked else []
+    _passes(path, capsys, *setting)
 
 
 @pytest.mark.parametrize("family", registry.names("models"))
