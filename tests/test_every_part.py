@@ -31,7 +31,7 @@ OBJECTIVES = {
     "wwm": "roberta",
 }  # fmt: skip
 # The objectives that a kind of attention is tried with; the first that fits is taken.
-WITH_KINDS = ("clm", "mlm", "span_corruption", "plm", "cpm_ant", "rtd", "unilm")
+WITH_KINDS = ("clm", "mlm", "span_corruption", "plm", "cpm_ant", "rtd", "image_classification")
 KINDS = {"aft": {"max_length": 512}, "fixed": {"stride": 32, "summary": 8}}  # settings
 TRAIN = {"steps": 2, "tokens_per_step": 1024, "lr": 1.0e-3, "schedule": "constant"}
 
