@@ -210,11 +210,17 @@ def test_sparse_splits_long_ranges_of_keys(monkeypatch) -> None:
         torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
 @all_choices
-def test_sparse_passes_gradcheck(choice) -> None:
+def test_sparse_passes_gradcheck(choice, dropout) -> None:
     rng = torch.Generator().manual_seed(0)
     layout = Layout.of([7, 1, 4])
-    attend = _prepare(choice, layout, "sparse", dtype=torch.float64)
+    prepared = _prepare(choice, layout, "sparse", dtype=torch.float64, dropout=dropout)
+
+    def attend(*qkv):
+        torch.manual_seed(1)  # finite differences need the same mask each time
+        return prepared(*qkv)
+
     qkv = [
         torch.randn(12, HEADS, WIDTH, generator=rng, dtype=torch.float64).requires_grad_()
         for _ in range(3)
