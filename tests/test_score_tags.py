@@ -54,6 +54,7 @@ def test_entity_f1_of_broken_sequences_equals_seqeval(
         ("conll", "B M E S", [(0, 3, "_"), (3, 4, "_")]),  # words of a Chinese sentence
         # Strict: what the scheme does not allow is no entity.
         ("iob2", "I-A B-A I-A I-B", [(1, 3, "A")]),
+        ("iob2", "B-A B-A I-A B-A O", [(0, 1, "A"), (1, 3, "A"), (3, 4, "A")]),
         ("iob1", "I-A B-A I-A I-B", [(0, 1, "A"), (1, 3, "A"), (3, 4, "B")]),
         ("bioes", "B-A I-A O B-A E-A S-B", [(3, 5, "A"), (5, 6, "B")]),
         ("bmes", "B-A M-A E-A B-A E-B", [(0, 3, "A")]),
