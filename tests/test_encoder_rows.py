@@ -49,6 +49,24 @@ def test_states_of_rows_are_those_of_the_whole_pack(name: str, rows: list[int]) 
     torch.testing.assert_close(found, whole[index], **oracle.CLOSE)
 
 
+@pytest.mark.parametrize(
+    "choice",
+    [
+        Choice.of("group", groups=3),
+        Choice.of("block_local", block=4),
+        Choice.of("relative_bias", num_buckets=8, max_distance=10),
+    ],
+    ids=lambda choice: choice.kind,
+)
+def test_rows_have_their_own_place_in_attention_that_reads_it(choice: Choice) -> None:
+    model = _model("bert", attention=(choice,))
+    index = torch.tensor([1, 7, 8, 10, 12, 15, 24])
+    with torch.no_grad():
+        whole = model(oracle.LENGTHS, **_inputs(model))
+        found = model(oracle.LENGTHS, **_inputs(model), rows=index)
+    torch.testing.assert_close(found, whole[index], **oracle.CLOSE)
+
+
 def test_rows_have_their_own_range_in_attention_that_reads_fields() -> None:
     model = _model("bert", attention=(Choice.of("seen_range"),))
     position = torch.cat([torch.arange(n) for n in oracle.LENGTHS])
