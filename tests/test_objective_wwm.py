@@ -35,6 +35,21 @@ def test_words_are_targets_as_wholes_at_the_rate_of_tokens() -> None:
     assert targets / tokens == pytest.approx(0.15, abs=np.sqrt(10) * bound_of(0.15, tokens))
 
 
+@pytest.mark.parametrize("words", [1, 5])
+def test_few_words_are_targets_at_the_rate(words: int) -> None:
+    # 0.15 of 5 words are 0.75 words: one in three texts of four. In each text it would be 0.2.
+    objective = bound("wwm")
+    piece = marked("fox " * words)
+    size, count = len(piece) // words, 2_000
+    chosen = [
+        int((objective.example(piece, np.random.default_rng(n))["labels"] != IGNORE).sum()) / size
+        for n in range(count)
+    ]
+    assert {*chosen} == {0, 1}
+    expected = 0.15 * words
+    assert np.mean(chosen) == pytest.approx(expected, abs=bound_of(expected, count))
+
+
 def test_long_words_are_masked_as_often_as_short_ones() -> None:
     objective = bound("wwm")
     piece = marked("The quick brown fox jumps over the lazy dog. A model predicts it. " * 4)
