@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +110,22 @@ def test_window_without_the_whole_answer_has_the_null_answer() -> None:
         assert item.cut == {"contexts read in windows": 1, "windows of them": len(item.parts)}
 
 
+def test_window_has_the_answer_where_it_has_all_of_its_tokens() -> None:
+    # Answers of two tokens at every place: at the border of a window, too.
+    objective = bound("question_answering", max_length=30, stride=7, **SETTINGS)
+    (item,) = items(objective, asked("fox"))
+    spans = item.label.spans.tolist()
+    for first, last in pairwise(spans):
+        (item,) = items(objective, asked(CONTEXT[first[0] : last[1]], first[0]))
+        for part, place, start in zip(
+            item.parts, item.label.places, item.label.starts, strict=True
+        ):
+            held = [None] * item.label.offset + spans[start:]
+            held = held[: len(part) - 1]  # the last token is [SEP]
+            whole = first in held and last in held
+            assert place == ((held.index(first), held.index(last)) if whole else (0, 0))
+
+
 @pytest.mark.parametrize("longest", [1, 3, 50])
 def test_best_span_is_the_best_of_all_spans(longest: int) -> None:
     rng = np.random.default_rng(longest)
@@ -131,12 +148,17 @@ class Scores(torch.nn.Module):
         return states
 
 
-def _answer(objective, item, places: list[tuple[int, int, float]], null: float = 0.0) -> str:
-    """Return the answer where tokens (first, last) of the context have a score in each window."""
+def _answer(
+    objective, item, places: list[tuple[int, int, float]], null: float | list[float] = 0.0
+) -> str:
+    """Return the answer where tokens (first, last) of the context have a score in each window.
+
+    `null` is the score of no answer, of all windows or of each.
+    """
     batch = batch_of(objective, [item])
     hidden = torch.zeros(len(batch.fields["place"]), 2)
     ends = np.cumsum(batch.lengths)
-    hidden[[0, *ends[:-1]]] = null / 2
+    hidden[[0, *ends[:-1]]] = torch.tensor(null).reshape(-1, 1) / 2
     for first, last, score in places:
         hidden[batch.fields["place"] == first, 0] = score / 2
         hidden[batch.fields["place"] == last, 1] = score / 2
@@ -166,13 +188,28 @@ def test_no_answer_is_predicted_only_where_it_may_be_and_scores_higher() -> None
     assert item.label.places == ((0, 0),)
     assert _answer(objective, item, [(3, 3, 4.0)], null=5.0) == ""
     assert _answer(objective, item, [(3, 3, 4.0)], null=3.0) != ""
+    # Devlin et al. 2018, sec. 4.3: an answer is predicted where its score > that of none + τ.
+    assert _answer(objective, item, [(3, 3, 4.0)], null=4.0) == ""
     assert objective.metrics == ("squad_f1:no_answer=true", "exact_match:normalize=squad")
     high = bound(
         "question_answering", max_length=100, no_answer=True, null_threshold=2.0, **SETTINGS
     )
     assert _answer(high, item, [(3, 3, 4.0)], null=3.0) == ""
+    assert _answer(high, item, [(3, 3, 4.0)], null=2.0) == ""
+    assert _answer(high, item, [(3, 3, 4.0)], null=1.9) != ""
     never = bound("question_answering", max_length=100, **SETTINGS)
     assert _answer(never, right, [(3, 3, 4.0)], null=5.0) != ""
+
+
+def test_score_of_no_answer_is_the_lowest_of_all_windows() -> None:
+    # `run_squad.py` of the authors: the minimum of all feature_null_score.
+    objective = bound("question_answering", max_length=30, stride=7, no_answer=True, **SETTINGS)
+    (item,) = items(objective, asked("fox"))
+    high = [5.0] * len(item.parts)
+    assert _answer(objective, item, [(3, 3, 4.0)], null=high) == ""
+    for window in range(len(high)):
+        null = [*high[:window], 3.0, *high[window + 1 :]]
+        assert _answer(objective, item, [(3, 3, 4.0)], null=null) != ""
 
 
 def test_answers_may_be_several_and_written_as_datasets_does() -> None:
