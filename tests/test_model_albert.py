@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from pydantic import ValidationError
+from torch import nn
 
 from nlpkit.checkpoints import hf_layout
 from nlpkit.models.albert import Config
@@ -62,6 +63,21 @@ def test_states_losses_and_gradients_equal_transformers(tmp_path: Path, settings
     expected.loss.backward()
     loss.backward()
     oracle.assert_gradients_equal("albert", loaded, model, theirs)
+
+
+def test_dropout_is_where_transformers_has_it(tmp_path: Path) -> None:
+    # Attention adds nothing here, so its dropout is not seen; feed-forward layers have none.
+    theirs = _theirs(hidden_dropout_prob=0.5)
+    (their_layer,) = theirs.albert.encoder.albert_layer_groups[0].albert_layers
+    for parameter in their_layer.attention.dense.parameters():
+        nn.init.zeros_(parameter)
+    theirs.save_pretrained(tmp_path)
+    model, _ = oracle.ours("albert", tmp_path)
+    layer = model.train().layers.order[0]
+    assert (layer.dropout, theirs.train().config.hidden_dropout_prob) == (0.5, 0.5)
+    x = torch.randn(6, 32)
+    found = layer(x, lambda q, k, v, tensors: v, {})
+    torch.testing.assert_close(found, their_layer(x[None])[0], **CLOSE)
 
 
 @pytest.mark.parametrize(
