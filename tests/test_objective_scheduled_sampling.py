@@ -37,6 +37,8 @@ def _write(folder, sizes: str = "score: general"):
         ({}, 0.5, 0.75),
         ({}, 1.0, 0.5),
         ({"decay": "exponential", "final_teacher_forcing": 0.25}, 0.5, 0.5),
+        # 0.8 (0.2 / 0.8)^0.5
+        ({"decay": "exponential", "teacher_forcing": 0.8, "final_teacher_forcing": 0.2}, 0.5, 0.4),
         ({"decay": "inverse_sigmoid"}, 0.0, 1.0),
         ({"decay": "inverse_sigmoid"}, 0.25, 1 - 0.5 * 0.07010),
         ({"decay": "inverse_sigmoid"}, 0.5, 0.75),
