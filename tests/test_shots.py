@@ -206,11 +206,23 @@ def test_shots_too_long_for_the_model_loses_examples_then_the_start(
     assert counts
     assert int(counts[1]) >= 4
     written = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    # The last prompt alone: its last tokens, so that prompt, answer and end token fit in 160 + 1.
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "gpt")
-    ids = tokenizer("cold " * 100 + "\nLabel:")["input_ids"]
     sizes = [len(tokenizer(answer)["input_ids"]) for answer in (" bad", " good")]
-    kept = tokenizer.decode(ids[-(160 - max(sizes)) :])
+    room = 160 - max(sizes)
+    # The examples that are left stand nearest to the row.
+    shown = prompts.load(str(folder / "r.yaml"), [arguments[1]], [str(data)], 4)
+    left = []
+    for number, row in enumerate(shown.rows[:5]):
+        examples = shown.examples(4, shown.seed, number)
+        while len(tokenizer(shown.text(examples, row))["input_ids"]) > room:
+            examples = examples[1:]
+        left.append(len(examples))
+        tokens = _expected(folder, shown.text(examples, row), [" bad", " good"])
+        assert written[number]["scores"] == pytest.approx([sum(x) for x in tokens], abs=1e-4)
+    assert {*left} & {1, 2, 3}
+    # The last prompt alone: its last tokens, so that prompt, answer and end token fit in 160 + 1.
+    ids = tokenizer("cold " * 100 + "\nLabel:")["input_ids"]
+    kept = tokenizer.decode(ids[-room:])
     expected = [sum(each) for each in _expected(folder, kept, [" bad", " good"])]
     assert written[-1]["scores"] == pytest.approx(expected, abs=1e-4)
 
