@@ -312,6 +312,13 @@ def test_csv_cell_may_be_a_long_document(tmp_path: Path) -> None:
     assert row.text("source") == text
 
 
+def test_csv_cell_keeps_its_spaces(tmp_path: Path) -> None:
+    # RFC 4180, sec. 2, rule 4: spaces are part of a field.
+    (tmp_path / "a.csv").write_text('source,target\na , b\n" c",d\n')
+    rows = _rows(["a.csv"], columns=("source", "target"))
+    assert [(r.text("source"), r.text("target")) for r in rows] == [("a ", " b"), (" c", "d")]
+
+
 @pytest.mark.real_data
 def test_csv_reads_optdigits_as_it_is() -> None:
     columns = tuple(str(i) for i in range(1, 66))
