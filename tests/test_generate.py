@@ -563,6 +563,15 @@ def test_draw_has_the_distribution_of_transformers(temperature, top_k, top_p) ->
         assert (share - expected[row]).abs().max() <= 1 / count
 
 
+@pytest.mark.parametrize("top_k", [None, 4])
+@pytest.mark.parametrize(("top_p", "kept"), [(0.5, [1]), (0.75, [1, 0]), (0.76, [1, 0, 2])])
+def test_top_p_that_is_reached_exactly_takes_no_token_more(top_p, kept, top_k) -> None:
+    # Probabilities of 1/4, 1/2, 1/7 and 3/28: the sums 1/2 and 3/4 are exact in float32.
+    logits = torch.tensor([[1 / 4, 1 / 2, 1 / 7, 3 / 28]]).log()
+    values, tokens = choosing.candidates(logits, top_k, top_p)
+    assert tokens[values > -torch.inf].tolist() == kept
+
+
 def test_draw_at_the_edges_never_takes_what_is_left_out() -> None:
     logits = torch.tensor([[0.0, -torch.inf, 1.0, -torch.inf]])
     for number in (0.0, 1 - 1e-16, 1.0):
