@@ -370,6 +370,14 @@ def test_store_key_depends_on_what_the_content_depends_on(tmp_path, here):
     assert {s.fingerprint for s in same} == {base.fingerprint}
 
 
+def test_store_of_a_gzip_file_is_not_that_of_its_bytes_as_text(tmp_path, here):
+    (here / "a.txt.gz").write_bytes(gzip.compress(b"ab\n"))
+    (here / "b.txt").write_bytes((here / "a.txt.gz").read_bytes())
+    assert texts(build(tmp_path, "a.txt.gz", on_error="skip")) == ["ab"]
+    with pytest.raises(DataError, match=r"^b\.txt: "):
+        build(tmp_path, "b.txt", on_error="skip")
+
+
 def test_store_moved_file_is_known_by_its_content_and_named_anew(tmp_path, here):
     (here / "a.jsonl").write_text('{"text": "ab"}\n{}\n')
     first = build(tmp_path, "a.jsonl", on_error="skip")
