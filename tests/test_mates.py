@@ -108,6 +108,13 @@ def test_mates_are_drawn_as_often_as_an_epoch_has_them() -> None:
     assert abs(np.mean(np.array(mates) == 11) - 0.75) < 0.05
 
 
+def test_mates_of_a_document_with_nearly_all_weight_are_drawn_by_theirs() -> None:
+    # As above, but no draw in 32 leaves document 0: the others are listed, with their weights.
+    examples = _examples(([8], 1e9), ([8], 3.0), ([8], 1.0))
+    mates = [int(examples.make(0, epoch)["mate"][0]) for epoch in range(1000)]
+    assert abs(np.mean(np.array(mates) == 11) - 0.75) < 0.07
+
+
 def test_mates_come_before_the_example_s_own_draws_from_the_same_rng() -> None:
     examples = _examples(mates=1)
     made = examples.make(5, 2)
