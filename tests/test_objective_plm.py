@@ -44,6 +44,24 @@ def test_every_token_is_predicted_one_time_in_k(one_in: float, longest: int) -> 
     assert (abs(times / count - chance) < limit + forced).all()
 
 
+def test_text_begins_in_a_run_of_any_length_as_it_goes_on() -> None:
+    """How often the token after a predicted one is predicted, too: by hand 2 / 3.
+
+    A predicted token is in a run of r = 1 to 5 with probability r / 15, and r - 1 of r tokens have
+    a next one; runs that touch make it a little more. Bounds are five standard deviations.
+    """
+    objective = bound()
+    rng = np.random.default_rng(0)
+    chosen = np.zeros((5000, 40), np.bool_)
+    for row in chosen:
+        row[objective.predicted(40, rng)] = True
+    (first, later) = (
+        chosen[:, at][:, 1:][chosen[:, at][:, :-1]] for at in (slice(0, 2), slice(10, 40))
+    )
+    assert later.mean() == pytest.approx(2 / 3, abs=0.04)
+    assert first.mean() == pytest.approx(later.mean(), abs=5 * np.sqrt(2 / 9 / len(first)))
+
+
 def test_runs_have_the_lengths_of_the_settings() -> None:
     """With K = 50 two runs hardly ever touch, and runs inside a text are uniform from 1 to 5."""
     objective = bound(one_in=50.0)
