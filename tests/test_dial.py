@@ -181,6 +181,8 @@ def test_one_rate_serves_all_widths():
     for optimizer in (adamw, muon):
         config = optimizer.Config()
         assert optimizer.peak_lr(config, 512) / optimizer.peak_lr(config, 128) == 1 / 4
+        # Narrower ones take that of 128, the narrowest that was measured (docs/dial.md).
+        assert optimizer.peak_lr(config, 8) == optimizer.peak_lr(config, 128)
     assert muon.peak_lr(muon.Config(adjust_lr_fn="original"), 256) is None
 
 

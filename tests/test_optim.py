@@ -9,7 +9,7 @@ import transformers
 from torch import nn
 
 from nlpkit.train.optim import optimizers
-from nlpkit.train.schedule import lr_factor, stable_end
+from nlpkit.train.schedule import lr_factor, position, stable_end
 from nlpkit.train.settings import ResolvedTraining
 
 SCHEDULES = ["constant", "linear", "cosine", "noam", "wsd"]
@@ -90,6 +90,15 @@ def test_wsd_without_a_stable_part_rises_and_falls_without_a_jump() -> None:
 @pytest.mark.parametrize("decay", [0, 100])
 def test_runs_of_one_part_have_no_stable_end(decay: int) -> None:
     assert stable_end(_config(schedule="wsd", decay_steps=decay)) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    # The middle of both; with a longer budget the share that is done is smaller than it was.
+    [(0.2, 0.4, 30.0), (0.5, 0.3, 30.0), (0.0, 0.01, 1.0)],
+)
+def test_position_of_a_step_is_its_middle(before: float, after: float, expected: float) -> None:
+    assert position(before, after, _config()) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("d_model", [512, 4096])

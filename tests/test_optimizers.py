@@ -357,7 +357,7 @@ def test_soft_prompts_are_tuned_without_decay_and_without_muon() -> None:
     model = _outline("cpm_ant")
     for parameter in model.parameters():
         parameter.requires_grad_(parameter is model.prompt_embedding)
-    for name in NAMES:
+    for name in (*NAMES, {"name": "muon", "adamw_weight_decay": 0.2}):
         (group,) = groups(model, _settings(name, tune="prompt"))
         assert (group.weight_decay, len(group.parameters)) == (0.0, 1)
         assert group.optimizer != "Muon"

@@ -35,6 +35,7 @@ def test_parting_losses_are_told_once_with_both() -> None:
         PARTING[:3],  # worse once
         [*PARTING[:3], ([3.2], 4.1)],  # and better again
         [*PARTING[:2], ([3.9], 4.3), ([4.5], 4.4)],  # the training loss rises, too
+        [*PARTING[:2], ([3.9], 4.3), ([3.0], 4.4)],  # it rose for a while
         [([], 4.0), ([], 4.1), ([], 4.2)],  # no steps
     ],
 )
