@@ -18,6 +18,7 @@ from nlpkit.data.records import Counts, RowError
 from nlpkit.errors import DataError
 from nlpkit.models.bert.model import Model as Bert
 from nlpkit.objectives import question_answering
+from nlpkit.objectives._answers import answers_of
 from nlpkit.objectives._windows import token_windows
 from nlpkit.objectives.contract import forward
 from nlpkit.objectives.question_answering import best_span
@@ -141,6 +142,13 @@ def test_best_span_is_the_best_of_all_spans(longest: int) -> None:
         assert (found, score) == ([first, last], pytest.approx(spans[first, last]))
 
 
+def test_first_and_shortest_of_equal_spans_is_the_best() -> None:
+    assert best_span(np.zeros((4, 2)), 3) == (0.0, 0, 0)
+    # Tokens 1 and 2 as first, 2 and 3 as last: (1, 2), (2, 2), (1, 3) and (2, 3) are equal.
+    scores = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+    assert best_span(scores, 4) == (2.0, 2, 2)
+
+
 class Scores(torch.nn.Module):
     """A head that gives the states as scores."""
 
@@ -249,6 +257,14 @@ def test_nearest_answer_corrects_a_wrong_place() -> None:
     (item,) = items(objective, asked("fox", 15))
     start, stop = (place - item.label.offset for place in item.label.places[0])
     assert CONTEXT[item.label.spans[start][0] : item.label.spans[stop][1]] == "fox"
+
+
+@pytest.mark.parametrize(("start", "place"), [(-3, 0), (1, 0), (3, 0), (5, 8), (7, 8), (30, 8)])
+def test_nearest_of_two_places_is_taken(start: int, place: int) -> None:
+    context = "cat dog cat"
+    answers = {"answers": [{"text": "cat", "answer_start": start}]}
+    (found,) = answers_of(row(**answers), "answers", context, nearest=True)
+    assert found == ("cat", place, place + 3)
 
 
 def test_sequence_without_room_for_a_context_is_refused() -> None:
