@@ -18,12 +18,14 @@ from nlpkit.checkpoints import files
 from nlpkit.data.loader import Step
 from nlpkit.data.pack import Batch
 from nlpkit.errors import NlpkitError
+from nlpkit.objectives.contract import Loss, Term
 from nlpkit.runs import fastest_precision, pretrain
 from nlpkit.runs import run as runs
 from nlpkit.runs.run import Training
 from nlpkit.train import loop, machine
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import NORMAL
+from nlpkit.train.losses import LossSums
 from tests import _tiny
 
 # Large, so that the size of a gradient counts and not only its sign.
@@ -104,6 +106,17 @@ def _plain_adamw(
                 update /= (second[name] / (1 - 0.999**t)).sqrt() + _EPS
                 p -= lr * ((0.3 * p if p.ndim >= 2 else 0.0) + update)
     return losses, norms
+
+
+def test_batch_that_is_not_counted_makes_its_terms_known_and_adds_nothing() -> None:
+    # As the process does that has no batch left where others have one.
+    sums = LossSums()
+    parts = {"mlm": (torch.tensor(3.0), 4)}
+    loss = Loss({"mlm": Term(torch.tensor(3.0), 4, parts=parts, weight=0.5, of_text=True)})
+    sums.add(loss, counted=False)
+    assert (sums.mean, sums.means, sums.text) == (0, {"mlm": None}, (0, 0))
+    sums.add(loss)
+    assert (sums.mean, sums.means, sums.text) == (0.375, {"mlm": 0.75}, (3, 4))
 
 
 @pytest.mark.parametrize("clip", [None, 0.2])

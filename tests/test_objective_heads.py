@@ -24,7 +24,7 @@ tokenizer: {kind: wordpiece, vocab_size: 120, min_frequency: 1}
 data: {train: [TRAIN], valid: [VALID]}
 objective:
   - {name: sop, max_length: 64, segments: 3}
-  - {name: span, max_length: 64, weight: 0.5}
+  - {name: span, max_length: 64, weight: 0.5, boundary_weight: 0.25}
 train: {steps: 6, tokens_per_step: 512, tokens_per_batch: 256, lr: 1.0e-2, warmup_steps: 2,
   precision: fp32, eval_every: 3, save_every: 2, keep: 9}
 """
@@ -67,7 +67,11 @@ def test_layers_are_trained_and_saved_beside_the_model(folder: Path) -> None:
     names = load_file(_step(folder / "whole", 6) / "model.safetensors")
     assert not [name for name in names if "objective" in name]
     record = _tiny.metrics(folder / "whole")[-1]
-    assert {*record["held_out"]["losses"]} == {"sop", "sop_accuracy", "mlm", "sbo"}
+    losses = record["held_out"]["losses"]
+    assert {*losses} == {"sop", "sop_accuracy", "mlm", "sbo"}
+    # The weight of the objective, and that of the term in it.
+    expected = losses["sop"] + 0.5 * (losses["mlm"] + 0.25 * losses["sbo"])
+    assert record["held_out"]["loss"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_run_with_stops_has_the_same_layers(folder: Path, tmp_path: Path) -> None:
