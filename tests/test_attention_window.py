@@ -95,6 +95,19 @@ def test_window_with_a_cache_equals_without() -> None:
     torch.testing.assert_close(torch.cat(found), whole, atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("backend", BACKENDS[1:])
+def test_window_is_of_the_positions_that_a_batch_brings(backend: str) -> None:
+    # They restart in a document, as those of a translation do; the document is several tiles.
+    (q, k, v), _, _ = inputs(300)
+    place = torch.cat([torch.arange(130), torch.arange(170)])
+    far = place[:, None] - place
+    scores = torch.einsum("qhd,khd->hqk", q, k) / WIDTH**0.5
+    weights = scores.masked_fill((far < 0) | (far > 3), -torch.inf).softmax(-1)
+    expected = torch.einsum("hqk,khd->qhd", weights, v)
+    found = _prepare(4, Layout.of([300]), backend, fields={"position": place})(q, k, v)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
 def test_cpu_flash_computes_only_tiles_around_the_window() -> None:
     # By hand: 400 tokens are 4 tiles of 100 rows, each with the 100 keys of its rows and, but for
     # the first, the 4 before them; the 40 others are one tile.

@@ -100,9 +100,10 @@ def test_true_pairs_end_with_their_document_no_more_often_than_false_ones() -> N
 
 
 @pytest.mark.parametrize("mate", ["x", "word", "No end of a sentence, and many words in it, so."])
-def test_mate_of_any_length_gives_a_pair_of_the_planned_length(mate: str) -> None:
+@pytest.mark.parametrize("text", ["Whole words are masked together. " * 3, "See what it is"])
+def test_mate_of_any_length_gives_a_pair_of_the_planned_length(text: str, mate: str) -> None:
     objective = bound("nsp", max_length=128)
-    piece = marked("Whole words are masked together. " * 3)
+    piece = marked(text)
     for number in range(60):
         rng = np.random.default_rng(number)
         example = objective.example(piece, rng, [marked(mate)])
