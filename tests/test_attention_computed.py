@@ -248,6 +248,21 @@ def test_pairs_of_memory_compressed_are_those_of_queries_and_what_they_see() -> 
     assert choice.module.pairs(choice.config, [1, 2, 3, 11]) == by_hand
 
 
+@pytest.mark.parametrize(
+    ("name", "pairs"),
+    # The pairs of 3 and 9 tokens; or, for each of 12 tokens, window or nothing and its sum.
+    [("aft full", 6 + 45), ("aft full both ways", 9 + 81), ("aft local", 72), ("aft simple", 12)],
+)
+def test_pairs_of_aft_are_those_with_weights_and_a_sum_a_token(name: str, pairs: int) -> None:
+    choice = CASES[name]
+    assert choice.module.pairs(choice.config, [3, 9]) == pairs
+
+
+def test_pairs_of_local_aft_are_no_more_than_there_are_tokens() -> None:
+    choice = CASES["aft local"]
+    assert choice.module.pairs(choice.config, [3, 2]) == (3 + 1) * 5
+
+
 # --- numbers ---------------------------------------------------------------------------------
 
 
@@ -284,6 +299,20 @@ def test_query_without_any_weight_gets_zeros_and_finite_gradients(name: str) -> 
     out = _prepare(CASES[name], [20], torch.float32)(low, k, v)
     assert torch.equal(out, torch.zeros_like(out))
     assert all(x.isfinite().all() for x in torch.autograd.grad(out, [q, k, v], grad))
+
+
+@pytest.mark.parametrize("name", ["cosformer", "cosformer both ways"])
+def test_sum_of_weights_below_the_least_is_a_constant(name: str) -> None:
+    # Products of 1e-4 and 1e-4 are less than the least sum, 1e-6; so is their sum.
+    given = _inputs(20)
+    q, k, v = ((x * scale).detach().requires_grad_()
+               for x, scale in zip(given, (1e-4, 1e-4, 1), strict=False))  # fmt: skip
+    out = _prepare(CASES[name], [20])(q, k, v)
+    expected = _reference(CASES[name], [20], q, k, v, {})
+    for each in (q, k, v):
+        (ours,) = torch.autograd.grad(out, each, given[3], retain_graph=True)
+        (theirs,) = torch.autograd.grad(expected, each, given[3], retain_graph=True)
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_dropout_of_memory_compressed_follows_the_seed_and_has_the_expectation_of_none() -> None:

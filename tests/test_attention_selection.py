@@ -108,6 +108,7 @@ ON_CUDA = [
         "causal", FP16, {"capability": (6, 1)},
         f"sdpa ({_all(OLD, OLD, 'needs a Volta GPU or newer')})",
     ),
+    ("causal", BF16, {"flash": True, "head_dim": 256}, "flash"),
     ("causal", BF16, {"flash": True, "head_dim": 264}, f"flex ({_all(WIDE)})"),
     ("causal", BF16, {"head_dim": 12}, f"sdpa ({_all(WIDTH, WIDTH, 'head width below 16')})"),
     # Dropout: flash-attn and torch's own have it, in training.
