@@ -160,6 +160,19 @@ def test_dropout_acts() -> None:
         assert torch.equal(model(*given), model(*given)) == (rate == 0)
 
 
+def test_sines_of_distances_have_dropout_as_in_transformers() -> None:
+    # Of 2 tokens there are 3 distances: a column of sines is dropped for all of them one time in 8,
+    # and its row of `r` then has no gradient.
+    for rate in (0.0, 0.5):
+        torch.manual_seed(0)
+        model = Model(Config(**SIZES, dropout=rate), VOCAB).train()
+        hidden = model([2], torch.tensor([7, 8]), torch.tensor([0, 0]))
+        hidden.square().sum().backward()
+        r = dict(model.named_parameters())["attention_tensors.layer_0_r"]
+        without = (r.grad == 0).flatten(1).all(1).float().mean()
+        assert (0 < without < 0.4) == (rate > 0)
+
+
 def test_memory_of_parts_equals_memories_of_transformers(tmp_path: Path) -> None:
     """There one part after the other with `mems`, each alone; here all parts in one pack."""
     size = 5
