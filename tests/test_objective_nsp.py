@@ -10,6 +10,7 @@ import torch
 from nlpkit.data.pack import MARKS, Batch, collate
 from nlpkit.models import families
 from nlpkit.objectives import _frame
+from nlpkit.objectives._cutting import cut_overlapping
 from tests._masked import bound, bound_of, document, mark, marked, plain, tokenizer
 
 
@@ -128,6 +129,14 @@ def test_pieces_cover_all_documents_and_examples_fit(max_length: int) -> None:
                 covered[start:stop] += found.document[(found.start == start)].tolist().count(number)
         assert covered.all() == (length >= 2)
     assert found.dropped == {"documents_without_piece": 1, "tokens_of_such_documents": 1}
+
+
+def test_pieces_overlap_and_the_last_is_longer_than_what_overlaps() -> None:
+    # By hand: pieces of 6 tokens, one every 4, so 2 tokens are in both.
+    found = cut_overlapping(np.array([10, 1, 11, 6]), 4, 6, 2)
+    assert found.document.tolist() == [0, 0, 2, 2, 2, 3]
+    assert found.start.tolist() == [0, 4, 0, 4, 8, 0]
+    assert found.stop.tolist() == [6, 10, 6, 10, 11, 6]
 
 
 class Model:

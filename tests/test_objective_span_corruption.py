@@ -103,9 +103,15 @@ def test_share_of_noise_is_the_rate_and_the_mean_span_the_mean(rate: float) -> N
     assert noise.sum() / spans.sum() == pytest.approx(3.0, rel=0.02)
 
 
-@pytest.mark.parametrize("rate", [0.15, 0.3, 0.5])
-def test_source_comes_back_from_every_length(rate: float) -> None:
-    objective, rng = _objective(rate=rate, mean_span=1.5), np.random.default_rng(0)
+def test_noise_of_single_tokens_leaves_a_token_before_each() -> None:
+    # By hand: half of the tokens, rounded to even, and as many spans as tokens stay.
+    noise, spans = sizes(np.array([2, 3, 5, 7]), 0.5, 1.0)
+    assert (noise.tolist(), spans.tolist()) == ([1, 2, 2, 4], [1, 1, 2, 3])
+
+
+@pytest.mark.parametrize(("rate", "mean_span"), [(0.15, 1.5), (0.3, 1.5), (0.5, 1.5), (0.5, 1.0)])
+def test_source_comes_back_from_every_length(rate: float, mean_span: float) -> None:
+    objective, rng = _objective(rate=rate, mean_span=mean_span), np.random.default_rng(0)
     for length in (*range(2, 40), objective.piece):
         ids = rng.integers(2, 258, length)
         example = objective.example(ids, rng)
