@@ -73,6 +73,21 @@ def test_attention_random_pack_equals_reference(kind, backend, pack, dtype):
     _assert_near(got, _expected(kind, pack, dtype), TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("size", [-10.0, 10.0])
+@pytest.mark.parametrize(
+    ("backend", "kind"), [*((each, "causal") for each in ON_CPU), ("sparse", "strided")]
+)
+def test_attention_scores_far_from_zero_are_exact(backend, kind, size):
+    # About -140 and 140: exp of them is 0 and infinite in float32.
+    (q, k, v), table, _ = inputs(40)
+    q, k = (0.1 * q.detach() + size, 0.1 * k.detach() + 5.0)
+    found, expected = (
+        prepare(kind, name, [37, 3], fields_of([37, 3]), table, torch.float32)(q, k, v)
+        for name in (backend, "reference")
+    )
+    torch.testing.assert_close(found, expected, atol=2e-4, rtol=0)
+
+
 @pytest.mark.parametrize("contexts", ["all", "none", "tail"])
 @pytest.mark.parametrize("backend", ON_CPU)
 def test_attention_cpm_ant_extreme_contexts_equal_reference(backend, contexts):

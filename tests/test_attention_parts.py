@@ -5,6 +5,7 @@ from typing import get_args
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from nlpkit import attention, recipe, registry
 from nlpkit.attention.backends import cpu_flash, flash, flex, tiled, varlen
@@ -148,6 +149,27 @@ def test_attention_gpu_kernels_refuse_with_the_reason(backend, monkeypatch):
     assert backend.refuses(_request()) == "needs an Ampere GPU or newer"
     masked = _request(kind=SimpleNamespace(KERNEL=None))
     assert backend.refuses(masked) == "a mask that is neither full, causal nor a window"
+
+
+def test_attention_cpm_ant_pairs_are_the_mean_over_all_shares_of_context():
+    # Its mask rate is uniform; the mean of context + (1 - context)^2 / 2 from 0 to 1 is 2/3.
+    n, config = 60, cpm_ant.Config(**SETTINGS)
+    seen = []
+    for context in range(n + 1):
+        fields = fields_of([n]) | {"context": torch.arange(n) < context}
+        mask = attention.dense_mask(Choice.of("cpm_ant", **SETTINGS), Layout.of([n]), fields)
+        seen.append(float(mask.sum()))
+    assert cpm_ant.pairs(config, [n]) == pytest.approx(sum(seen) / len(seen), rel=0.02)
+
+
+@pytest.mark.parametrize(("kind", "parts"), [("relative_bias", 4), ("relative_bias_causal", 2)])
+def test_attention_buckets_of_far_distances_begin_behind_the_exact_ones(kind, parts):
+    # One way half of the buckets have a distance of their own, both ways a quarter (T5).
+    config = registry.load("attention/kinds", kind).Config
+    exact = 32 // parts
+    assert config(num_buckets=32, max_distance=exact + 1).max_distance == exact + 1
+    with pytest.raises(ValidationError, match=rf"{exact} must be larger than .* = {exact}"):
+        config(num_buckets=32, max_distance=exact)
 
 
 def test_attention_on_ampere_flash_wants_its_package_and_varlen_no_dropout(monkeypatch):
