@@ -10,6 +10,8 @@ import pytest
 
 from nlpkit.train import budget
 from nlpkit.train.duration import GRID
+from nlpkit.train.settings import ResolvedTraining
+from nlpkit.train.state import ALMOST, Times
 from tests._timed import FakeTime, Timed, deaths
 
 
@@ -117,6 +119,34 @@ def test_budget_that_is_changed_leaves_what_was_lost_and_follows_the_time_left(
     after = [each for each in run.records if each["step"] > steps]
     # Half of the new time is gone: the rate is half of its peak again.
     assert after[1]["lr"] / run.settings.lr == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("times", "budget", "expected"),
+    [
+        (Times(60, elapsed=30, progress=0.5), 120, 0.25),  # as much is done of twice the time
+        (Times(60, elapsed=60, progress=1.0), 120, 0.5),  # it was at its end
+        (Times(50, elapsed=60, progress=1.0), 60, 1.0),  # no time is left
+        (Times(60, elapsed=30, progress=0.5), 20, ALMOST),
+    ],
+)
+def test_share_that_is_done_follows_another_budget(
+    times: Times, budget: float, expected: float
+) -> None:
+    times.follow(ResolvedTraining(steps=GRID, schedule="linear", budget_seconds=budget))
+    assert times.progress == expected
+
+
+@pytest.mark.parametrize(("progress", "budget", "step"), [(0.8, 61, 9), (0.8, 64, 0), (0.9, 64, 9)])
+def test_decay_has_not_begun_where_a_longer_budget_is_before_it(
+    progress: float, budget: float, step: int
+) -> None:
+    # The decay is the last quarter; of 64 s, 0.8 * 60 s are three quarters.
+    times = Times(60, elapsed=50, progress=progress, stable_step=9)
+    times.follow(
+        ResolvedTraining(steps=GRID, schedule="wsd", decay_steps=GRID // 4, budget_seconds=budget)
+    )
+    assert times.stable_step == step
 
 
 def test_wsd_keeps_the_last_step_before_its_decay(tmp_path: Path, time: FakeTime) -> None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -244,6 +245,14 @@ def test_dropout_differs_from_step_to_step_and_from_batch_to_batch(
     sets.append("attention.backend=sdpa")  # a choice takes a forward pass more
     _tiny.pretrain(_tiny.write(tmp_path), tmp_path / "run", *sets)
     assert len(draws) == len(set(draws)) == 6
+
+
+def test_dropout_differs_from_process_to_process() -> None:
+    draws = set()
+    for rank in (0, 1):
+        loop._seed_dropout(7, 1, SimpleNamespace(process_index=rank, device=torch.device("cpu")))
+        draws.add(float(torch.rand(())))
+    assert len(draws) == 2
 
 
 def _losses(monkeypatch: pytest.MonkeyPatch, *values: float) -> None:
