@@ -127,7 +127,7 @@ def _fixed(objective: Any) -> tuple[Fixed, Loss]:
         "is_target": labels != IGNORE, "uniform": torch.arange(6) / 8,
     }  # fmt: skip
     # The second sample is the original token; the first and the third are not.
-    model = Fixed([20, 12, 21], [-1.0, 2.0, -1.0, 1.0, -1.0, -3.0])
+    model = Fixed([20, 12, 21], [-1.0, 2.0, -0.1, 0.1, -1.0, -3.0])
     return model, objective.loss(model, torch.tensor([[1.5]]), Batch(fields, (6,)))
 
 

@@ -109,7 +109,10 @@ def test_unknown_tokens_are_read_and_never_predicted() -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("smoothing", [None, 0.0, 0.1])
-def test_loss_is_torchs_and_smoothed_in_training_alone(training: bool, smoothing) -> None:
+def test_loss_is_torchs_and_smoothed_in_training_alone(
+    training: bool, smoothing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Config, "label_smoothing", 0.2)  # the family's, where none is set
     torch.manual_seed(0)
     model = Model(SIZES, TOKENIZER.vocab_size).train(training)
     objective = _objective(label_smoothing=smoothing)
@@ -117,8 +120,8 @@ def test_loss_is_torchs_and_smoothed_in_training_alone(training: bool, smoothing
     hidden = forward(objective, model, batch)
     loss = objective.loss(model, hidden, batch)
     logits = hidden @ model.token_embedding.T
-    # torch's own smoothing; the part's family has none by default.
-    share = (smoothing or 0.0) if training else 0.0
+    # torch's own smoothing
+    share = (0.2 if smoothing is None else smoothing) if training else 0.0
     right = F.cross_entropy(logits, batch.fields["labels"], reduction="sum", label_smoothing=share)
     torch.testing.assert_close(loss.terms["seq2seq"].loss_sum, right, atol=1e-4, rtol=1e-5)
     assert loss.num_targets == batch.num_targets == {"seq2seq": 1 + 1 + 6 + 1}

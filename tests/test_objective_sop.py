@@ -101,6 +101,10 @@ def test_pieces_are_whole_sentences_of_one_document() -> None:
     )
     assert found.dropped == {"sentences_too_long": 1, "sentences_without_another": 5}
     assert objective.length(found.stop - found.start).tolist() == [11, 13]
+    # A document begins with a sentence, whether it is marked or not.
+    unmarked = objective.spans_at(lengths, np.setdiff1d(starts, [0, 12, 29, 40]))
+    assert (unmarked.start.tolist(), unmarked.stop.tolist()) == ([0, 0], [8, 10])
+    assert unmarked.dropped == found.dropped
 
 
 def test_names_of_the_orders_say_which_text_is_where() -> None:

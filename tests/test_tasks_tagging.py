@@ -126,6 +126,7 @@ def test_long_sentence_is_read_in_windows_and_a_long_word_is_counted() -> None:
     assert item.cut["sentences read in windows"] == 1
     assert item.cut["windows of them"] == len(item.parts)
     assert item.cut["words longer than a window"] == 1
+    assert len(item.parts[-1]) == 10  # its first 8 tokens between [CLS] and [SEP]
 
 
 def test_predictions_are_lines_of_tags_in_the_order_of_the_words() -> None:
