@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nlpkit import attention
-from nlpkit.attention import chunks, compressed_form, running_sums
+from nlpkit.attention import aft_form, chunks, compressed_form, running_sums
 from nlpkit.attention.contract import Choice
 from nlpkit.attention.layout import Layout
 from nlpkit.errors import Unsupported
@@ -275,6 +275,16 @@ def test_aft_with_keys_far_apart_is_exact(name: str) -> None:
     out = _prepare(choice, lengths, torch.float32)(q, 100 * k, v, learned)
     expected = _reference(choice, lengths, q, 100 * k, v, learned)
     torch.testing.assert_close(out, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_aft_that_writes_with_keys_far_apart_is_exact() -> None:
+    # As above: one token after the other, after a first key of 0.
+    k = torch.tensor([0.0, 400.0, -400.0, 399.0, 401.0]).view(1, 5, 1)
+    v = torch.arange(1.0, 6.0).view(1, 5, 1)
+    largest, both = k[:, 0], torch.stack([v[:, 0], torch.ones(1, 1)], 1)
+    found, _, _ = aft_form.continued(k[:, 1:], v[:, 1:], largest, both)
+    weights = (k.view(-1).repeat(5, 1) + torch.full((5, 5), -torch.inf).triu(1)).softmax(1)
+    torch.testing.assert_close(found.view(-1), (weights @ v.view(-1))[1:])
 
 
 @pytest.mark.parametrize("name", CASES)
