@@ -190,7 +190,7 @@ OWN: dict[str, dict[str, Any]] = {
     "adamw": {},
     "muon": {"momentum": 0.9, "nesterov": False, "adamw_lr": 0.005, "ns_steps": 4},
     "lion": {"beta1": 0.8, "beta2": 0.95},
-    "adafactor": {"beta2_decay": -0.5, "eps1": 1e-4, "eps2": 0.05, "clip_threshold": 2.0},
+    "adafactor": {"beta2_decay": -0.5, "eps1": 0.5, "eps2": 0.05, "clip_threshold": 2.0},
     "sgd": {"momentum": 0.7, "nesterov": True},
 }
 
@@ -203,7 +203,7 @@ def _by_hand(name: str, two: list[Tensor], one: list[Tensor]) -> torch.optim.Opt
 
         return Lion(given, lr=0.02, betas=(0.8, 0.95))
     if name == "adafactor":
-        return torch.optim.Adafactor(given, lr=0.02, beta2_decay=-0.5, eps=(1e-4, 0.05), d=2.0)
+        return torch.optim.Adafactor(given, lr=0.02, beta2_decay=-0.5, eps=(0.5, 0.05), d=2.0)
     if name == "sgd":
         return torch.optim.SGD(given, lr=0.02, momentum=0.7, nesterov=True)
     return torch.optim.AdamW(given, lr=0.02, betas=(0.9, 0.95), foreach=False)
