@@ -88,7 +88,7 @@ def pretrain(
     resolved = recipe.load(str(path), [*sets, f"out={json.dumps(str(out))}"])
     directory = RunDirectory(out)
     with directory.locked():
-        directory.accept(resolved, allow_change)
+        directory.changed(resolved, allow_change)
         return pretrain.pretrain(
             resolved,
             directory,

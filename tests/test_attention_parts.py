@@ -309,4 +309,4 @@ def test_backend_by_its_old_name_is_the_same_and_resumes(tmp_path):
     assert "cpu_flash" in text
     written.write_text(text.replace("cpu_flash", "recompute"), encoding="utf-8")
     resolved = recipe.load(str(path), sets)
-    assert RunDirectory(tmp_path / "run").accept(resolved, False) == []
+    assert RunDirectory(tmp_path / "run").changed(resolved, False) == []

@@ -191,7 +191,7 @@ def test_run_older_than_a_setting_goes_on_as_it_was_begun(folder: Path) -> None:
         set_now = recipe.load("cpm_ant_nlg.yaml", ["objective.learn_unknown=false"])
         assert old.recipe.objective[0].config.learn_unknown
         assert not new.recipe.objective[0].config.learn_unknown
-        assert directory.accept(old, False) == []
+        assert directory.changed(old, False) == []
         with pytest.raises(UsageError, match=r"objective\.learn_unknown: true then, false now"):
-            directory.accept(directory.as_begun(set_now), False)
+            directory.changed(directory.as_begun(set_now), False)
         assert open_checkpoint("cpm_ant_nlg", device="cpu").objective.config.learn_unknown

@@ -124,53 +124,49 @@ class RunDirectory:
         names = names if isinstance(names, list) else None
         return as_begun(resolved, recipe.load(str(path)), names)
 
-    def accept(self, resolved: recipe.Resolved, allow_change: bool) -> list[str]:
-        """Return what `changed` does, and take over changes that are allowed: write the recipe."""
-        changed = self.changed(resolved, allow_change)
-        if changed and process_rank() == 0:
-            self.write_recipe(resolved)
-            self.set_status(finished=False)
-        return changed
+    def differences(self, resolved: recipe.Resolved) -> dict[str, str]:
+        """Return the settings that differ from those this run was started with, and their values.
+
+        The settings of a run without a checkpoint may change.
+        """
+        path = self.path / RECIPE
+        if not path.exists() or not files.list_checkpoints(self.path):
+            return {}
+        before, now = self.as_begun(recipe.load(str(path))).dump(), resolved.dump()
+        return {
+            key: f"{key}: {_value(before, key)} then, {_value(now, key)} now"
+            for key in recipe.changed(before, now)
+        }
 
     def changed(self, resolved: recipe.Resolved, allow_change: bool) -> list[str]:
-        """Return the settings that differ from the recipe with which this run was started.
+        """Return the settings that differ from those with which this run was started.
 
-        Writes nothing.
+        Writes nothing. The run may still refuse them: `runs/resume`.
 
         Raises:
             UsageError: settings that change the result differ and `allow_change` is False, or
                 settings of the tokenizer differ, which belongs to the model.
         """
-        path = self.path / RECIPE
-        # The settings of a run without a checkpoint may change.
-        if not path.exists() or not files.list_checkpoints(self.path):
-            return []
-        before, now = self.as_begun(recipe.load(str(path))).dump(), resolved.dump()
-        changed = recipe.changed(before, now)
-        for key in changed:
+        changed = self.differences(resolved)
+        for key, values in changed.items():
             if allow_change and key.partition(".")[0] == "tokenizer":
                 raise UsageError(
-                    f"{key}: {_value(before, key)} then, {_value(now, key)} now; a run keeps its "
-                    "tokenizer, also with --allow-change; start another run from this one: "
-                    f"--out DIR and init_from: {self.path}"
+                    f"{values}; a run keeps its tokenizer, also with --allow-change; start another "
+                    f"run from this one: --out DIR and init_from: {self.path}"
                 )
             if key == "train.optimizer.name":  # also with --allow-change: its state is another one
                 raise UsageError(
-                    f"{key}: {_value(before, key)} then, {_value(now, key)} now; a run keeps its "
-                    "optimizer, whose state is in its checkpoints; start another run from this "
-                    f"one: --out DIR and init_from: {self.path}"
+                    f"{values}; a run keeps its optimizer, whose state is in its checkpoints; "
+                    f"start another run from this one: --out DIR and init_from: {self.path}"
                 )
         if changed and not allow_change:
             raise UsageError(
                 f"{self.path} was started with other settings:\n"
-                + "\n".join(
-                    f"  {key}: {_value(before, key)} then, {_value(now, key)} now"
-                    for key in changed
-                )
+                + "\n".join(f"  {values}" for values in changed.values())
                 + "\ngive --out another directory, or --allow-change to continue with the new ones"
-                + self._longer(changed)
+                + self._longer([*changed])
             )
-        return changed
+        return [*changed]
 
     def _longer(self, changed: list[str]) -> str:
         """Return how to make a run longer that has a checkpoint from before its decay."""

@@ -65,7 +65,7 @@ def one_run(
     directory = RunDirectory(user_path(resolved.recipe.out))
     with directory.locked():
         resolved = directory.as_begun(resolved)
-        changed = directory.accept(resolved, allow_change)
+        changed = directory.changed(resolved, allow_change)
         finished = not changed and _is_finished(directory, log)
         if finished and common.resume == "never":
             raise UsageError(f"{directory.path} holds a finished run; give --out another directory")
@@ -85,7 +85,6 @@ def one_run(
         columns.check(resolved)  # before torch is loaded
         from nlpkit.runs.pretrain import pretrain
 
-        _note_diverged(directory, False)
         try:
             pretrain(
                 resolved,
@@ -96,17 +95,9 @@ def one_run(
                 stop=stop,
             )
         except DivergedError:
-            _note_diverged(directory, True)
+            if process_rank() == 0:
+                directory.set_status(diverged=True)  # for the report
             raise
-
-
-def _note_diverged(directory: "RunDirectory", diverged: bool) -> None:
-    """Note in `run.json` whether the last training of a run has diverged, for its report."""
-    from nlpkit.checkpoints.run_directory import process_rank
-
-    status = directory.status()
-    if process_rank() == 0 and bool(status.get("diverged")) != diverged:
-        directory.set_status(diverged=diverged)
 
 
 def check_directory(resolved: "Resolved", common: Common, allow_change: bool) -> "Resolved":

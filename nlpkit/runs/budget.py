@@ -31,8 +31,9 @@ def start_pace(run: Run, state: State) -> Pace:
     state.times.follow(run.settings)
     found = Recorded()
     if run.accelerator.is_main_process:
+        other = _of_other_run(run)
         lost = _lost(run, state)
-        ticks = {**_of_other_run(run), **lost.ticks}
+        ticks = {**other, **lost.ticks}
         found = Recorded({n: t for n, t in ticks.items() if n > state.step}, lost.spent)
     return Clock(run.settings, run.data.held_out is not None, state, found)
 

@@ -50,11 +50,6 @@ def of_start(resolved: Resolved, directory: RunDirectory, device: torch.device) 
     return found._replace(is_open=found.is_open and resolved.recipe.train.memory is None)
 
 
-def keep(precision: Precision, directory: RunDirectory) -> None:
-    """Note the precision in the run's directory."""
-    directory.set_status(**{_STATUS: precision.name})
-
-
 def settled(precision: Precision, training: Training, stream: Stream) -> Precision:
     """Return the final precision of a module that is not wrapped; no random number is used up."""
     if not precision.is_open:

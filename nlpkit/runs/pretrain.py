@@ -38,7 +38,7 @@ from nlpkit.runs.announce import announce, conclude
 from nlpkit.runs.budget import start_pace
 from nlpkit.runs.model_part import model_part
 from nlpkit.runs.parts import token_characters
-from nlpkit.runs.resume import named_checkpoint, restore
+from nlpkit.runs.resume import begin, named_checkpoint, restore
 from nlpkit.runs.run import Run, Training, from_first
 from nlpkit.runs.save import save
 from nlpkit.train import machine, recompute, spinning
@@ -72,9 +72,7 @@ def pretrain(
     checks.check_optimizer(resolved, is_sharded(accelerator.num_processes))
     with stop.abortable():
         run = prepare(resolved, directory, accelerator, log, stop, named_checkpoint(resume))
-    state = restore(run, resume)
-    if accelerator.is_main_process:
-        data_files.write(directory.path, *run.data.inputs, run.data.cache, stop.check)
+    state, resumed = restore(run, resume)
     settings = run.settings
     announce(run, state)
     budget = settings.batch_budget
@@ -108,8 +106,11 @@ def pretrain(
             yield step
 
     is_main = accelerator.is_main_process
-    trackers = _trackers(run, state) if is_main else None
     pace = start_pace(run, state)
+    begin(run, resumed, state)
+    if is_main:
+        data_files.write(directory.path, *run.data.inputs, run.data.cache, stop.check)
+    trackers = _trackers(run, state) if is_main else None
     job = Job(
         accelerator=accelerator,
         training=run.training,
@@ -248,8 +249,6 @@ def prepare(
     precision = from_first(
         processes, lambda: fastest_precision.settled(guess, unwrapped, plan.stream)
     )
-    if processes.is_main_process:
-        fastest_precision.keep(precision, directory)
     log.info(f"precision: {precision.name} ({precision.reason})")
     unwrapped.precision = precision.name
     training_settings = plan.settings.model_copy(update={"precision": precision.name})

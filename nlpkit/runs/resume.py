@@ -26,20 +26,21 @@ from nlpkit.runs.run import Run, from_first
 from nlpkit.train import snapshot
 from nlpkit.train.state import State
 
+_NAMED = 3  # changed settings
 
-def restore(run: Run, resume: str) -> State:
+
+def restore(run: Run, resume: str) -> tuple[State, files.Checkpoint | None]:
     """Restore the newest valid checkpoint and return its state, or a new state if there is none.
 
+    Writes nothing to the run's directory: that is for `begin`.
+
     Raises:
-        UsageError: the data, the tokenizer or `--resume` does not fit the run.
+        UsageError: the data, the tokenizer, `--resume` or an allowed change does not fit the run.
         FileError: a file is missing or damaged, or does not fit the model.
     """
     checkpoint = from_first(PartialState(), lambda: _checkpoint_to_resume(run, resume))
     if checkpoint is None:
-        if run.accelerator.is_main_process:
-            _write_start(run)
-        run.accelerator.wait_for_everyone()
-        return State()
+        return State(), None
     saved, state = state_file.read(checkpoint.path, run.settings.best_by)
     # Checkpoints of older versions do not have this setting.
     zero_at_last_step = saved.get("zero_at_last_step", True)
@@ -47,29 +48,20 @@ def restore(run: Run, resume: str) -> State:
     _check_optimizer(run, checkpoint.path, saved.get("optimizer", "adamw"))
     if saved["data"] != run.data.fingerprint:
         raise UsageError(_changed_data(run, checkpoint.path))
-    weights = {**_weights(run, checkpoint.path), **objective_heads.read(checkpoint.path)}
     try:
-        optimizer_state = load_file(checkpoint.path / files.OPTIMIZER_STATE)
-    except (SafetensorError, OSError) as error:
-        raise FileError(f"{checkpoint.path / files.OPTIMIZER_STATE}: {error}") from error
-    try:
-        if (trained := checkpoint.path / files.TRAINED).is_file():
-            if run.average:  # the weights of the model are the average
-                snapshot.restore(run.training, run.optimizers, weights, optimizer_state)
-                run.average.restore()
-            weights = load_file(trained)
-        snapshot.restore(run.training, run.optimizers, weights, optimizer_state)
-    except (KeyError, RuntimeError) as error:  # a tensor is missing, or has another shape
+        _restore_tensors(run, checkpoint.path)
+    except (KeyError, RuntimeError, FileError) as error:
+        if changes := _changes(run, "model", "attention", "objective", "lora", "init_from"):
+            raise UsageError(
+                f"{changes}; a run keeps its weights, also with --allow-change, and those of "
+                f"{checkpoint.path} do not fit; give --out another directory"
+            ) from error
+        if isinstance(error, FileError):
+            raise
+        first = str(error).split("\n")[:2][-1].strip()  # torch lists all tensors
         raise FileError(
-            f"{checkpoint.path}: does not fit the model of the recipe: {error}"
+            f"{checkpoint.path}: does not fit the model of the recipe: {first}"
         ) from error
-    if run.accelerator.is_main_process:
-        if not files.list_directories(run.directory.path):  # from a checkpoint of another run
-            _write_start(run)
-            run.directory.set_status(resumed_from=str(checkpoint.path))
-        _set_pointers(run, checkpoint, state)
-        # With --allow-change, or finished with weights that are not finite, it has steps to do.
-        run.directory.set_status(finished=False, steps=run.settings.known_steps)
     run.log.info(f"resuming from {checkpoint.path} (step {state.step})")
     _note_processes(run)
     before, now = run.directory.status().get("threads"), torch.get_num_threads()
@@ -79,7 +71,61 @@ def restore(run: Run, resume: str) -> State:
             "results are equal up "
             "to rounding, not bit for bit"
         )
-    return state
+    return state, checkpoint
+
+
+def begin(run: Run, checkpoint: files.Checkpoint | None, state: State) -> None:
+    """Write that a run starts or goes on from a checkpoint; call it when nothing can refuse it."""
+    directory = run.directory
+    if run.accelerator.is_main_process:
+        own = files.list_directories(directory.path)
+        if not own:  # a new run, or one from a checkpoint of another run
+            _write_start(run)
+        elif directory.differences(run.resolved):  # allowed changes
+            directory.write_recipe(run.resolved)
+        if checkpoint is not None:
+            if not own:
+                directory.set_status(resumed_from=str(checkpoint.path))
+            _set_pointers(run, checkpoint, state)
+        directory.set_status(
+            # With --allow-change, or finished with weights that are not finite, it has steps to do.
+            finished=False,
+            diverged=False,
+            steps=run.settings.known_steps,
+            precision=run.settings.precision,
+        )
+    run.accelerator.wait_for_everyone()
+
+
+def _restore_tensors(run: Run, path: Path) -> None:
+    """Restore the weights and the optimizers' state of a checkpoint.
+
+    Raises:
+        KeyError, RuntimeError: a tensor is missing, or has another shape.
+    """
+    weights = {**_weights(run, path), **objective_heads.read(path)}
+    try:
+        optimizer_state = load_file(path / files.OPTIMIZER_STATE)
+    except (SafetensorError, OSError) as error:
+        raise FileError(f"{path / files.OPTIMIZER_STATE}: {error}") from error
+    if (trained := path / files.TRAINED).is_file():
+        if run.average:  # the weights of the model are the average
+            snapshot.restore(run.training, run.optimizers, weights, optimizer_state)
+            run.average.restore()
+        weights = load_file(trained)
+    snapshot.restore(run.training, run.optimizers, weights, optimizer_state)
+
+
+def _changes(run: Run, *sections: str) -> str:
+    """Return the changed settings in these sections of the recipe, with their values."""
+    changed = [
+        values
+        for key, values in run.directory.differences(run.resolved).items()
+        # A null is also not set; the other model may not have the setting.
+        if key.partition(".")[0] in sections and "not set then, not set now" not in values
+    ]
+    more = [f"and {len(changed) - _NAMED} more"] if len(changed) > _NAMED else []
+    return ", ".join(changed[:_NAMED] + more)
 
 
 def _note_processes(run: Run) -> None:
@@ -106,6 +152,11 @@ def _check_optimizer(run: Run, checkpoint: Path, then: str) -> None:
 def _changed_data(run: Run, checkpoint: Path) -> str:
     """Return what has changed since the start of the run: its tokenizer, or the data."""
     path, now = run.directory.path, run.data.tokenizer
+    if changes := _changes(run, "data") or _changes(run, "objective"):
+        return (
+            f"{changes}; a run keeps its data and their tokens, also with --allow-change; "
+            "give --out another directory"
+        )
     other = "or give --out another directory"
     if now is not None:
         then = tokenizer_files.load(any_layout.tokenizer_home(checkpoint))[1]
@@ -182,8 +233,6 @@ def _write_start(run: Run) -> None:
     """Write the recipe and the status of a new run."""
     run.directory.write_recipe(run.resolved)
     run.directory.set_status(
-        finished=False,
-        steps=run.settings.known_steps,
         nlpkit=__version__,
         torch=torch.__version__,
         python=platform.python_version(),

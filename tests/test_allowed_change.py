@@ -1,0 +1,90 @@
+"""`--allow-change`: what a run cannot go on with is one line, and leaves the run as it was."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from nlpkit import cli
+from tests import _tiny
+
+RECIPE = """\
+name: tiny
+model: {family: gpt2, hidden_size: 32, num_layers: 2, num_heads: 4, max_positions: 64}
+tokenizer: {kind: bpe, vocab_size: 300}
+data: {train: [TRAIN], valid: [VALID]}
+objective: {name: clm, max_length: 64}
+train: {steps: 4, tokens_per_step: 512, tokens_per_batch: 256, lr: 1.0e-2, schedule: constant,
+  precision: auto, save_every: 2}
+"""
+WEIGHTS = (
+    "a run keeps its weights, also with --allow-change, and those of RUN/checkpoints/step-00000004 "
+    "do not fit; give --out another directory"
+)
+TOKENS = (
+    "a run keeps its data and their tokens, also with --allow-change; give --out another directory"
+)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A recipe, and its run, which is finished."""
+    folder = tmp_path_factory.mktemp("base")
+    path = _tiny.write(folder, documents=60, text=RECIPE)
+    assert _pretrain(path, folder / "run") == 0
+    return path, folder / "run"
+
+
+def _pretrain(path: Path, out: Path, *arguments: str) -> int:
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    return cli.run(["pretrain", str(path), "--out", str(out), "--device", "cpu", *arguments])
+
+
+def _content(run: Path) -> dict[Path, bytes]:
+    """Return the content of all files of a run but its lock, which names the process."""
+    found = [path for path in run.rglob("*") if path.is_file() and path.name != "lock"]
+    return {path: path.read_bytes() for path in found}
+
+
+@pytest.mark.parametrize(
+    ("sets", "code", "said"),
+    [
+        (["model.hidden_size=64"], 2, f"model.hidden_size: 32 then, 64 now; {WEIGHTS}"),
+        (["model.num_layers=3"], 2, f"model.num_layers: 2 then, 3 now; {WEIGHTS}"),
+        (["model.family=gpt"], 2, f'model.family: "gpt2" then, "gpt" now; {WEIGHTS}'),
+        (
+            ["data.train=[FOLDER/valid.txt]"],
+            2,
+            'data.train.0.files.0: "FOLDER/train.txt" then, "FOLDER/valid.txt" now; ' + TOKENS,
+        ),
+        (
+            ["model.family=bert", "objective.name=mlm"],
+            2,
+            'objective.name: "clm" then, "mlm" now, objective.contiguous: true then, false now, '
+            f"objective.learn_unknown: false then, not set now, and 3 more; {TOKENS}",
+        ),
+        (
+            ["train.steps=null", "train.budget=9s", "train.replay=none.jsonl"],
+            4,
+            "none.jsonl: no such file (train.replay)",
+        ),
+    ],
+)
+def test_refused_change_is_one_line_and_leaves_the_run_as_it_was(
+    base, tmp_path: Path, capsys, sets: list[str], code: int, said: str
+) -> None:
+    path, run = base[0], tmp_path / "run"
+    shutil.copytree(base[1], run, symlinks=True)
+    before = _content(run)
+    # The precision is noted in run.json: that of a run which goes on.
+    folder, words = str(path.parent), ["--set", "train.precision=bf16"]
+    for each in sets:
+        words += ["--set", each.replace("FOLDER", folder)]
+    assert _pretrain(path, run, "-q", *words, "--allow-change") == code
+    line = said.replace("RUN", str(run)).replace("FOLDER", folder)
+    assert capsys.readouterr().err == f"nlpkit: {line}\n"
+    assert _content(run) == before
+    assert _pretrain(path, run) == 0
+    assert f"{run} is finished; nothing to do" in capsys.readouterr().err
