@@ -365,6 +365,26 @@ def test_damaged_newest_checkpoint_gives_way_to_the_one_before(
     assert _same_bits(place, files.read_pointer(run, "latest"))
 
 
+@pytest.mark.parametrize("linked", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_copy_of_another_steps_checkpoint_gives_way_to_the_one_before(
+    whole, stopped, tmp_path: Path, linked: bool
+) -> None:
+    path, run = whole
+    stopped(40, tmp_path)
+    newest, before = files.list_checkpoints(tmp_path)[:2]
+    shutil.rmtree(newest.path)
+    if linked:
+        newest.path.symlink_to(before.path)
+    else:
+        shutil.copytree(before.path, newest.path)
+    warnings: list[str] = []
+    assert files.newest_valid(tmp_path, warnings.append) == before
+    assert f"(it is step {before.step} by its manifest.json, copied to this name)" in warnings[0]
+    place = _tiny.pretrain(path, tmp_path)
+    assert _tiny.metrics(tmp_path) == _tiny.metrics(run)
+    assert _same_bits(place, files.read_pointer(run, "latest"))
+
+
 def test_all_damaged_is_an_error_and_never_a_fresh_start(whole, stopped, tmp_path: Path) -> None:
     path, _ = whole
     stopped(40, tmp_path)

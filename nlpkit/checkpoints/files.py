@@ -53,8 +53,14 @@ def list_checkpoints(run: Path) -> list[Checkpoint]:
 
 def list_directories(run: Path) -> list[Checkpoint]:
     """Return all directories named like checkpoints, complete or not, newest step first."""
-    paths = [p for p in directory(run).glob("step-*") if p.name[5:].isdecimal()]
-    return sorted((Checkpoint(p, int(p.name[5:])) for p in paths), key=lambda c: -c.step)
+    found = [(p, step) for p in directory(run).glob("*") if (step := _step(p)) is not None]
+    return sorted((Checkpoint(p, step) for p, step in found), key=lambda c: -c.step)
+
+
+def _step(path: Path) -> int | None:
+    """Return the step that the name of a checkpoint's directory tells, or None for other names."""
+    name, _, number = path.name.partition("-")
+    return int(number) if name == "step" and number.isdecimal() else None
 
 
 def find_corruption(path: Path) -> str | None:
@@ -62,10 +68,13 @@ def find_corruption(path: Path) -> str | None:
     if not (path / MANIFEST).is_file():  # a pipe is no file: reading it would block
         return f"{MANIFEST} is missing"
     try:
-        files = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["files"]
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        files = manifest["files"]
         for name in (TRAINING, OPTIMIZER_STATE):
             if name not in files:
                 return f"{MANIFEST} does not name {name}"
+        if {_step(path), _step(path.resolve())} - {None, manifest["step"]}:
+            return f"it is step {manifest['step']} by its {MANIFEST}, copied to this name"
         for name, entry in files.items():
             target = path / name
             if not is_inside(name):
