@@ -5,6 +5,8 @@ import re
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -109,6 +111,72 @@ def test_job_goes_back_into_the_queue_until_it_is_done(
     assert found[0] == left, found[1]
     assert found[2] == asked
     assert "called: pretrain my recipe.yaml --set seed=2 --max-time 2h\n" in found[1]
+
+
+# What torchrun does with a signal: it passes it on to the groups of its processes, and ends with 1.
+LAUNCHER = """\
+while [ "$1" != sh ]; do shift; done
+trap 'kill -s TERM -- -$worker' TERM
+LOCAL_RANK=0 setsid "$@" & worker=$!
+wait $worker; wait $worker
+exit 1"""
+SAVING = 'trap "echo saved; exit 143" TERM; : >started; for n in $(seq 3000); do sleep 0.01; done'
+
+
+def _stop(process: subprocess.Popen[str], until: Callable[[], bool]) -> tuple[int, str, str]:
+    """Send SIGTERM to a script alone, as `docker stop` does; return its code and its output."""
+    end = time.monotonic() + 300
+    while not until() and time.monotonic() < end and process.poll() is None:
+        time.sleep(0.01)
+    process.terminate()
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("script", ["torchrun.sh", "accelerate.sh"])
+def test_sigterm_to_a_script_alone_reaches_the_run_which_saves(tmp_path: Path, script: str) -> None:
+    _program(tmp_path, script.removesuffix(".sh"), LAUNCHER)
+    _program(tmp_path, "nlpkit", SAVING)
+    process = _start(tmp_path, script, 1, "recipe.yaml")
+    assert _stop(process, (tmp_path / "started").exists)[:2] == (143, "saved\n")
+
+
+def test_sigterm_before_the_launcher_listens_starts_no_run(tmp_path: Path) -> None:
+    # It cannot be ended yet, such as by SIGINT in the background.
+    starting = "trap '' TERM; : >started; while [ ! -s \"$CODE_FILE\" ]; do sleep 0.01; done"
+    _program(tmp_path, "torchrun", f"{starting}\n{LAUNCHER}")
+    _program(tmp_path, "nlpkit", "echo trained; exit 0")
+    process = _start(tmp_path, "torchrun.sh", 1, "recipe.yaml")
+    assert _stop(process, (tmp_path / "started").exists) == (143, "", "")
+
+
+def test_standard_input_reaches_the_run(tmp_path: Path) -> None:
+    _program(tmp_path, "torchrun", 'while [ "$1" != sh ]; do shift; done; LOCAL_RANK=0 "$@"')
+    _program(tmp_path, "nlpkit", "cat")
+    command = ["sh", str(SCRIPTS / "torchrun.sh"), "1", "recipe.yaml"]
+    environment = _environment(tmp_path)
+    assert subprocess.check_output(command, input=b"text\n", env=environment) == b"text\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["torchrun.sh", "accelerate.sh"])
+def test_sigterm_to_a_script_alone_saves_and_the_same_command_goes_on(
+    tiny: Path, one: Path, tmp_path: Path, script: str
+) -> None:
+    run = tmp_path / "run"
+    log = run / "metrics.jsonl"
+    process = _start(tmp_path, script, 2, tiny, "--out", run, *SETS)
+    code, _, err = _stop(process, lambda: log.exists() and '"step": 1,' in log.read_text("utf-8"))
+    assert code == 143, err
+    assert "stopped by SIGTERM; saved at step" in err
+    process = _start(tmp_path, script, 2, tiny, "--out", run, *SETS)
+    _, err = process.communicate(timeout=900)
+    assert process.returncode == 0, err
+    assert "resuming from" in err
+    _same(one, run)
 
 
 def test_scripts_without_a_recipe_say_how_they_are_called(tmp_path: Path) -> None:

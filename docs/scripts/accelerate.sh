@@ -12,18 +12,12 @@ fi
 processes=$1
 shift
 here=$(cd "$(dirname "$0")" && pwd)
-CODE_FILE=$(mktemp)
-export CODE_FILE
 how=--multi_gpu # also without a GPU: without it, there is one process
 if [ "${FSDP:-0}" = 1 ]; then
     how=--use_fsdp
 fi
-trap : TERM INT HUP
 # The recipe decides the precision (train.precision), not accelerate.
-accelerate launch "$how" --num_processes "$processes" --num_machines 1 --mixed_precision no \
-    --dynamo_backend no --num_cpu_threads_per_process "${OMP_NUM_THREADS:-1}" \
+exec sh "$here/launch.sh" accelerate launch "$how" --num_processes "$processes" \
+    --num_machines 1 --mixed_precision no --dynamo_backend no \
+    --num_cpu_threads_per_process "${OMP_NUM_THREADS:-1}" \
     --main_process_port 0 --no_python sh "$here/worker.sh" pretrain "$@"
-launcher=$?
-code=$(cat "$CODE_FILE")
-rm -f "$CODE_FILE"
-exit "${code:-$launcher}"

@@ -14,8 +14,6 @@ fi
 processes=$1
 shift
 here=$(cd "$(dirname "$0")" && pwd)
-CODE_FILE=$(mktemp)
-export CODE_FILE
 if [ "${NODES:-1}" = 1 ]; then
     set -- --standalone --nproc-per-node "$processes" \
         --no-python sh "$here/worker.sh" pretrain "$@"
@@ -24,9 +22,4 @@ else
         --rdzv-backend c10d --rdzv-endpoint "$HEAD" --rdzv-id "${JOB:-nlpkit}" \
         --no-python sh "$here/worker.sh" pretrain "$@"
 fi
-trap : TERM INT HUP # torchrun gets the signal, too
-torchrun "$@"
-launcher=$?
-code=$(cat "$CODE_FILE")
-rm -f "$CODE_FILE"
-exit "${code:-$launcher}" # nlpkit may not have been started
+exec sh "$here/launch.sh" torchrun "$@"

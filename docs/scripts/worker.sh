@@ -5,6 +5,7 @@
 #
 # NLPKIT is the command (default: nlpkit).
 set -u
+[ -s "$CODE_FILE" ] && exit "$(cat "$CODE_FILE")" # stopped before it was started
 trap : TERM INT HUP # nlpkit gets the signal, too: it saves and ends, and this waits for it
 "${NLPKIT:-nlpkit}" "$@"
 code=$?
