@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -267,3 +269,32 @@ def test_stable_part_of_a_budget_goes_on_with_a_longer_one(
     assert steps[0]["step"] == last + 1
     assert steps[0]["lr"] == rates[last]
     assert steps[-1]["progress"] == 1
+
+
+# Prints which modules of torch each checkpoint imports.
+WATCHED = """\
+import sys
+from nlpkit import cli
+from nlpkit.train.budget import Clock
+begin, end = Clock.begin_saving, Clock.end_saving
+def begin_saving(self, state):
+    self.before = {*sys.modules}
+    begin(self, state)
+def end_saving(self, state):
+    end(self, state)
+    print("new:", [name for name in sys.modules.keys() - self.before if name[:5] == "torch"])
+Clock.begin_saving, Clock.end_saving = begin_saving, end_saving
+sys.exit(cli.run(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_first_checkpoint_imports_nothing_so_that_the_last_one_takes_as_long(
+    path: Path, tmp_path: Path
+) -> None:
+    words = [word for each in SETS[1:] for word in ("--set", each)]
+    arguments = ["pretrain", path, "--out", tmp_path / "run", "--budget", "2s", *words, "-q"]
+    command = [sys.executable, "-c", WATCHED, *map(str, arguments)]
+    lines = subprocess.check_output(command, text=True).splitlines()
+    assert len(lines) > 2  # at a tenth, at the end, and the path
+    assert set(lines[:-1]) == {"new: []"}

@@ -13,6 +13,7 @@ from nlpkit.disk import name_path_in_errors, sync
 from nlpkit.errors import FileError
 from nlpkit.plural import number_of
 from nlpkit.runs.run import Run
+from nlpkit.train import snapshot
 from nlpkit.train.budget import Clock, Recorded, recorded
 from nlpkit.train.pace import Pace, Tick
 from nlpkit.train.state import State
@@ -28,6 +29,7 @@ def start_pace(run: Run, state: State) -> Pace:
     """
     if run.settings.budget_seconds is None:
         return Pace(run.settings)
+    snapshot.import_early()
     state.times.follow(run.settings)
     found = Recorded()
     if run.accelerator.is_main_process:

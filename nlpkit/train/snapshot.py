@@ -2,7 +2,7 @@
 
 torch's distributed state dicts have the same names for a plain module, DDP and FSDP, on any number
 of processes. All processes must call these functions together. They are imported at the first save,
-not at the start.
+not at the start; with a budget of time, before its clock starts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +14,12 @@ from torch import Tensor, nn
 from nlpkit.train import shards
 
 _PREFIX = "model."  # of `runs.run.Training`
+
+
+def import_early() -> None:
+    """Import now what the first save would: it takes seconds, and the last save does not."""
+    import torch._dynamo  # what torch's functions import when they are called
+    import torch.distributed.checkpoint.state_dict  # noqa: F401
 
 
 def _options(strict: bool = True) -> Any:
