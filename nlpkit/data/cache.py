@@ -143,8 +143,11 @@ def scratch(parent: Path) -> Iterator[Path]:
     lock = None
     try:
         with write_errors(path):
-            lock = open(path / _LOCK, "wb")  # noqa: SIM115 - open until the directory is removed
+            # Locked before it has its name: between the two, `_sweep` would take it for a dead one.
+            named = path / f".{_LOCK}"
+            lock = open(named, "wb")  # noqa: SIM115 - open until the directory is removed
             _locked(lock.fileno())
+            named.rename(path / _LOCK)
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
@@ -166,7 +169,7 @@ def _locked(handle: int) -> bool:
 def _sweep(parent: Path) -> None:
     """Remove scratch directories of processes that have ended."""
     for path in parent.glob(".building-*"):
-        # A directory without a lock file may be new: its owner has not locked it yet.
+        # A directory without a lock file may be new.
         with contextlib.suppress(OSError), open(path / _LOCK, "rb") as lock:
             if _locked(lock.fileno()):
                 shutil.rmtree(path, ignore_errors=True)
