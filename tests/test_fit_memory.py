@@ -139,6 +139,16 @@ def test_a_run_keeps_what_was_chosen_whatever_the_memory_is_later(
     assert (done / name).read_bytes() == (plain / name).read_bytes()
 
 
+def test_what_was_chosen_for_a_start_that_ended_early_is_forgotten(
+    tiny: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "run.json").write_text('{"fitted": [128, true, 5]}')
+    # The checkpoint would resume with these batches, and not with those of its first steps.
+    saved = _tiny.pretrain(tiny, tmp_path, "train.steps=1", "train.warmup_steps=1")
+    assert json.loads((tmp_path / "run.json").read_text())["fitted"] is None
+    assert "fitted" not in json.loads((saved / "training.json").read_text())
+
+
 def _metrics(run: Path) -> list[dict]:
     return [record for record in _tiny.metrics(run) if "loss" in record]
 

@@ -99,7 +99,7 @@ def of_run(
                 processes=processes,
                 note=note,
             )
-        if found is not None:
+        if found is not None or FITTED in directory.status():  # of a start that ended too early
             directory.set_status(**{FITTED: found})
         return found
 
