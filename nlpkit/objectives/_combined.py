@@ -109,12 +109,14 @@ class Combined:
         return reduce(or_, known) if len(known) == len(read) else None
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
-        """Return the terms of all objectives, weighted."""
-        terms = {}
+        """Return the terms of all objectives, weighted; the text is that of the last that says."""
+        terms, text = {}, None
         for objective, weight in zip(self.objectives, self.weights, strict=True):
-            for name, term in objective.loss(model, hidden, batch).terms.items():
+            loss = objective.loss(model, hidden, batch)
+            text = text if loss.text_targets is None else loss.text_targets
+            for name, term in loss.terms.items():
                 terms[name] = replace(term, weight=term.weight * weight)
-        return Loss(terms)
+        return Loss(terms, text)
 
 
 def combined(objectives: Sequence[Objective], weights: Sequence[float]) -> Objective:

@@ -66,14 +66,19 @@ class Term:
     num_targets: int
     weight: float = 1.0
     parts: Mapping[str, tuple[torch.Tensor, int]] | None = None
-    of_text: bool = False  # whether targets are tokens of `labels`, so that perplexity is defined
+    of_text: bool = False  # whether targets are tokens of text, so that perplexity is defined
 
 
 @dataclass
 class Loss:
-    """The terms of a batch's loss, by name."""
+    """The terms of a batch's loss, by name.
+
+    `text_targets` (M,) are the tokens that the `of_text` terms predict together; the default is all
+    `labels`. Bits per character are undefined if their number is not that of the targets.
+    """
 
     terms: dict[str, Term]
+    text_targets: torch.Tensor | None = None
 
     @property
     def parts(self) -> dict[str, tuple[torch.Tensor, int]]:
@@ -93,6 +98,10 @@ class Loss:
             for name, term in self.terms.items()
         ]
         return sum(shares[1:], start=shares[0])
+
+    def targets_of_text(self, labels: torch.Tensor) -> torch.Tensor:
+        """Return `text_targets`, by default those of `labels` (N,)."""
+        return labels[labels != IGNORE] if self.text_targets is None else self.text_targets
 
     @property
     def num_targets(self) -> dict[str, int]:

@@ -246,24 +246,30 @@ class Objective(TextObjective):
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return the terms of all members, each computed on the member's sequences."""
+        import torch
+
         made_by = np.array(batch.fields[MEMBER].tolist())
         terms: dict[str, Term] = {}
         shares: dict[str, float] = {}
+        text = [torch.empty(0, dtype=torch.int64, device=hidden.device)]
         for number, share in enumerate(self.shares.tolist()):
-            for name, term in self._terms(number, made_by == number, model, hidden, batch).items():
+            loss = self._loss_of(number, made_by == number, model, hidden, batch)
+            text += [] if loss.text_targets is None else [loss.text_targets]
+            for name, term in loss.terms.items():
                 terms[name] = summed(name, terms[name], term) if name in terms else term
                 shares[name] = shares.get(name, 0.0) + share
-        return Loss({n: replace(t, weight=t.weight * shares[n]) for n, t in terms.items()})
+        terms = {n: replace(t, weight=t.weight * shares[n]) for n, t in terms.items()}
+        return Loss(terms, torch.cat(text))
 
-    def _terms(
+    def _loss_of(
         self,
         number: int,
         chosen: np.ndarray,
         model: TrainedModel,
         hidden: torch.Tensor,
         batch: Batch,
-    ) -> dict[str, Term]:
-        """Return the terms of a member on its sequences, `chosen` (S,) bool.
+    ) -> Loss:
+        """Return the loss of a member on its sequences, `chosen` (S,) bool.
 
         If it has none, its loss on another member's sequence is multiplied by 0: all processes
         must have the same terms, and gradients for the same parameters.
@@ -278,8 +284,11 @@ class Objective(TextObjective):
             progress=batch.progress,
         )
         rows = np.repeat(chosen, sizes)
-        terms = member.loss(model, _rows(hidden, rows), own).terms
-        return {name: self._named(number, name, term, present) for name, term in terms.items()}
+        loss = member.loss(model, _rows(hidden, rows), own)
+        terms = {n: self._named(number, n, term, present) for n, term in loss.terms.items()}
+        if not present or not member.predicts_text:
+            return Loss(terms)
+        return Loss(terms, loss.targets_of_text(own.fields["labels"]))
 
     def _named(self, number: int, name: str, term: Term, present: bool) -> Term:
         """Return a term with parts named after the member; multiplied by 0 unless `present`."""

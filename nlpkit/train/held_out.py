@@ -13,7 +13,7 @@ from torch import nn
 from nlpkit.data.loader import Examples, held_out_batches
 from nlpkit.errors import DataError, UsageError
 from nlpkit.objectives._task import Answer, Item, Task
-from nlpkit.objectives.contract import IGNORE
+from nlpkit.objectives.contract import Loss
 from nlpkit.score import named
 from nlpkit.train.loop import to_device
 from nlpkit.train.losses import LossSums, reduced
@@ -72,8 +72,7 @@ class HeldOut:
                     items = [self.examples.ids(piece) for piece in self.bins[index].tolist()]
                     pairs += cast(Task, objective).answers(predicted, cast("list[Item]", items))
                 if objective.predicts_text:
-                    labels = batch.fields["labels"]
-                    characters += int(self.characters[labels[labels != IGNORE]].sum())
+                    characters += self._characters_of(loss, batch.fields["labels"])
         sums.reduce(accelerator)
         (characters,) = reduced(accelerator, [characters])
         figures = _figures(sums, characters if objective.predicts_text else None)
@@ -86,6 +85,13 @@ class HeldOut:
             except named.WrongScore as error:
                 raise UsageError(f"eval.metrics: {error.message}") from error
         return figures
+
+    def _characters_of(self, loss: Loss, labels: np.ndarray) -> float:
+        """Return the characters of the targets that are tokens; NaN if these are not known."""
+        targets = loss.targets_of_text(torch.from_numpy(labels)).cpu()
+        if len(targets) != sum(term.num_targets for term in loss.terms.values() if term.of_text):
+            return math.nan
+        return float(self.characters[targets].sum())
 
 
 def scores(
@@ -138,5 +144,5 @@ def _figures(sums: LossSums, characters: float | None) -> dict[str, Any]:
     if characters is not None and number:
         figures["targets"] = int(number)  # of the terms whose perplexity this is
         figures["perplexity"] = math.exp(min(total / number, 700.0))
-        figures["bits_per_character"] = total / math.log(2) / characters if characters else None
+        figures["bits_per_character"] = total / math.log(2) / characters if characters > 0 else None
     return figures

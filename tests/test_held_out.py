@@ -1,0 +1,53 @@
+"""The held-out figures of a run, and of `nlpkit eval`, by parts that a user might write."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nlpkit import cli
+from tests import _dotted, _tiny
+
+LENGTH = "max_length: 64, learn_unknown: true"
+
+
+def _run(folder: Path, objective: str, *sets: str) -> dict[str, Any]:
+    """Return the last held-out figures of a run with an objective."""
+    text = _dotted.recipe("gpt").replace("{name: clm, max_length: 64}", objective)
+    _tiny.pretrain(_tiny.write(folder, text=text), folder / "run", "train.steps=2", *sets)
+    return [r["held_out"] for r in _tiny.metrics(folder / "run") if "held_out" in r][-1]
+
+
+def _evaluated(run: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    capsys.readouterr()
+    assert cli.run(["eval", str(run), "--json", "-q", "--device", "cpu", *options]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_bits_per_character_are_of_the_labels_that_are_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mixed: bool
+) -> None:
+    # About half of the labels are text, and a token is about a character: the figure is near that
+    # of a token. By the characters of all labels it would be near half of it.
+    objective = f"{{name: tests.parts.half_text, {LENGTH}}}"
+    if mixed:
+        objective = (
+            f"{{name: mixture, of: [{{name: clm, {LENGTH}}},"
+            f" {{name: tests.parts.where, {LENGTH}}}]}}"
+        )
+    trained = _run(tmp_path, objective)
+    evaluated = _evaluated(tmp_path / "run", capsys)
+    for figures in (trained, evaluated):
+        bits = math.log2(figures["perplexity"])
+        assert figures["bits_per_character"] == pytest.approx(bits, rel=0.15)
+
+
+def test_bits_per_character_are_undefined_where_the_loss_does_not_say_which_labels_are_text(
+    tmp_path: Path,
+) -> None:
+    figures = _run(tmp_path, f"{{name: tests.parts.half_text, {LENGTH}, says: false}}")
+    assert figures["perplexity"] is not None
+    assert figures["bits_per_character"] is None
