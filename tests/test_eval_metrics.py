@@ -89,7 +89,7 @@ def test_task_is_judged_by_eval_metrics_in_training_and_by_eval(
     mcc = {r["step"]: r["held_out"]["metrics"]["mcc"] for r in found}
     best = max(mcc, key=lambda step: (mcc[step], -step))
     assert (run / "checkpoints/best").resolve().name == f"step-{best:08d}"
-    assert f"best held-out mcc {mcc[best]:.4f} at step {best}" in ended.stderr
+    assert f"best held-out mcc {mcc[best]:.4f} at step {best}, in fp32" in ended.stderr
     # A checkpoint of the run is judged as the run was; the command line wins.
     predictions = tmp_path / "p.jsonl"
     evaluated = json.loads(done(server.run("eval", run, "--json", "--device", "cpu",

@@ -51,3 +51,17 @@ def test_bits_per_character_are_undefined_where_the_loss_does_not_say_which_labe
     figures = _run(tmp_path, f"{{name: tests.parts.half_text, {LENGTH}, says: false}}")
     assert figures["perplexity"] is not None
     assert figures["bits_per_character"] is None
+
+
+def test_precision_is_said_and_that_of_the_training_has_its_loss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets = ("train.precision=bf16", "train.lr=0.1", "train.steps=30")
+    trained = _run(tmp_path, f"{{name: clm, {LENGTH}}}", *sets)
+    default, same = (
+        _evaluated(tmp_path / "run/latest", capsys, "--tokens-per-batch", "256", *options)
+        for options in ([], ["--precision", "bf16"])
+    )
+    assert (default["precision"], same["precision"]) == ("fp32", "bf16")
+    assert same["loss"] == pytest.approx(trained["loss"], abs=1e-6)
+    assert abs(default["loss"] - trained["loss"]) > 5e-5

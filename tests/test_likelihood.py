@@ -326,6 +326,7 @@ def test_surprisal_cuts_chinese_words_as_jieba_does(folder: Path) -> None:
         (["--pairs", "FOLDER/pairs.jsonl", "--method", "pll"], 2, "has log-probability"),
         (["--surprisal", "FOLDER/x.tsv"], 2, "--surprisal: name the sentences"),
         (["--method", "pll"], 2, "--method: needs --pairs"),
+        (["--pairs", "FOLDER/pairs.jsonl", "--precision", "bf16"], 2, "--precision excludes"),
         (["--shots", "2"], 2, "--shots: needs --task"),
         (["--set", "seed=2"], 2, "--set: needs --task"),
     ],

@@ -62,6 +62,15 @@ def test_packed_product_in_bfloat16_equals_the_plain_one() -> None:
     torch.testing.assert_close(packed(x), plain(x), rtol=2**-7, atol=2**-7)
 
 
+def test_product_under_autocast_is_in_bfloat16_as_in_training() -> None:
+    plain, packed = _both(nn.Linear(40, 24))
+    x = torch.randn(7, 40)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        ours, theirs = packed(x), plain(x)
+    assert ours.dtype == torch.bfloat16
+    assert torch.equal(ours, theirs)
+
+
 def test_other_types_and_gradients_are_computed_as_ever() -> None:
     torch.manual_seed(0)
     plain, packed = _both(nn.Linear(40, 24))

@@ -41,6 +41,7 @@ class Call:
     confusion: str | None = None
     attention: str | None = None
     attention_layer: int | None = None
+    precision: str = "auto"
 
     @property
     def is_of_texts(self) -> bool:
@@ -49,6 +50,8 @@ class Call:
 
     def check(self) -> None:
         """Raise `UsageError` for options that do not fit together."""
+        if self.precision != "auto" and (self.task is not None or self.is_of_texts):
+            raise UsageError("--precision excludes --task, --pairs and --surprisal, which are fp32")
         if self.confusion is not None:
             self._check_confusion(self.confusion)
         if self.files and not self.pairs:

@@ -27,6 +27,12 @@ def _device(name: str) -> str:
     return name
 
 
+def _precision(name: str) -> str:
+    if name not in ("auto", "fp32", "bf16"):
+        raise typer.BadParameter(f"{name!r} is none of auto, fp32, bf16")
+    return name
+
+
 def _time(duration: str | None) -> str | None:
     if duration is not None:
         try:
@@ -58,6 +64,10 @@ Out = Annotated[str | None, typer.Option("--out", metavar="DIR", help="directory
 Device = Annotated[
     str,
     typer.Option("--device", metavar="NAME", callback=_device, help="auto, cpu, cuda or cuda:1"),
+]
+Precision = Annotated[
+    str,
+    typer.Option("--precision", metavar="NAME", callback=_precision, help="auto, fp32 or bf16"),
 ]
 Resume = Annotated[
     str,

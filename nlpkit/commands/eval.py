@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from nlpkit.commands._call import Call, write_rows
-from nlpkit.commands._options import Common, Family, shared
+from nlpkit.commands._options import Common, Family, Precision, shared
 from nlpkit.disk import user_path
 from nlpkit.errors import UsageError
 
@@ -195,14 +195,16 @@ def command(
     confusion: Confusion = None,
     attention: Attention = None,
     attention_layer: AttentionLayer = None,
+    precision: Precision = "auto",
 ) -> None:
     """Evaluate a checkpoint on held-out data.
 
     Prints the loss (in nats per target), perplexity and bits per character if text is predicted,
     and the scores of the task, computed by the code of `nlpkit score`. If the task has classes, a
     table shows which of them are confused (--json: confusion, a row for each right class). If the
-    task is to write text, the scores are those of what the checkpoint generates. For the runs that
-    `nlpkit finetune --seeds` made in a directory, it prints mean, median and deviation.
+    task is to write text, the scores are those of what the checkpoint generates. --precision bf16
+    computes as a training in bf16 does (train.precision). For the runs that `nlpkit finetune
+    --seeds` made in a directory, it prints mean, median and deviation.
 
     Without tuning: --task RECIPE --shots K scores a task's rows with K examples in the prompt, as
     the papers of GPT-2 and GPT-3 do; --pairs scores minimal pairs; --surprisal writes -log p of
@@ -215,7 +217,7 @@ def command(
         files=tuple(files or ()), pairs=tuple(pairs or ()), surprisal=surprisal, method=method,
         task=task, shots=shots, seeds=seeds, option_score=option_score, template=template,
         show_prompt=show_prompt, confusion=confusion, attention=attention,
-        attention_layer=attention_layer,
+        attention_layer=attention_layer, precision=precision,
     )  # fmt: skip
     call.check()
     from nlpkit.data.template import check_option
@@ -262,9 +264,11 @@ def _held_out(call: Call) -> None:
     with catch_signals(exit_now) as stop:
         callbacks = Callbacks(log.detail, log.warn, log.tokenizing, should_stop=stop.check)
         for path in [path for _, path in runs] or [Path(call.checkpoint)]:
+            # In bf16 the weights are fp32, as in training.
             opened = open_checkpoint(
-                path, device=common.device, family=call.family, info=log.info, warn=log.warn
-            )
+                path, device=common.device, family=call.family, info=log.info, warn=log.warn,
+                precision="auto" if call.precision == "auto" else "fp32",
+            )  # fmt: skip
             if call.confusion is not None and not confusion.classes(opened.objective):
                 raise UsageError(f"--confusion: {call.checkpoint} was not trained to name classes")
             if call.predictions is not None and not held_out.is_task(opened.objective):
@@ -285,7 +289,9 @@ def _held_out(call: Call) -> None:
                 reasons = dict.fromkeys(asked, "here: this checkpoint writes no answers")
             for name in [name for name in chosen if name in reasons]:
                 log.warn(f"--{name.replace('_', '-')}: has no effect {reasons[name]}")
-            run = held_out.Evaluation(opened, source, call.tokens_per_batch, callbacks)
+            run = held_out.Evaluation(
+                opened, source, call.tokens_per_batch, callbacks, autocast=call.precision == "bf16"
+            )
             if call.attention is not None:
                 from nlpkit.evaluate.alignments import draw_alignments
 
@@ -312,4 +318,5 @@ def _print_summary(seeds: list[int], results: list[dict[str, Any]], common: Comm
 
     result = summary(seeds, [values(figures) for figures in results])
     result["checkpoints"] = [figures["checkpoint"] for figures in results]
-    common.result(table(result), **result)
+    result["precision"] = results[0]["precision"]
+    common.result(f"{table(result)}\nprecision\t{result['precision']}", **result)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nlpkit.commands._options import Common, Family, shared
+from nlpkit.commands._options import Common, Family, Precision, shared
 from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
 
@@ -101,7 +101,6 @@ Blank = Annotated[
     ),
 ]
 Echo = Annotated[bool, typer.Option("--echo", help="print the input in front of the output")]
-Precision = Annotated[str, typer.Option("--precision", metavar="NAME", help="auto, fp32 or bf16")]
 
 
 @shared("device", "json", "quiet", "verbose")
@@ -154,8 +153,6 @@ def command(
         stop=stop or [],
         blank=blank,
     )
-    if precision not in ("auto", "fp32", "bf16"):
-        raise typer.BadParameter(f"{precision!r} is none of auto, fp32, bf16")
     from nlpkit.data.template import check_option
     from nlpkit.generate.inputs import Inputs
     from nlpkit.train.log import Log

@@ -6,6 +6,7 @@ The code of `nlpkit score` computes the scores of answers and generated texts.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -185,10 +186,24 @@ def _part_names(data: Any) -> Iterator[str]:
 
 
 class Evaluation:
-    """Evaluates a checkpoint on the held-out examples of its objective."""
+    """Evaluates a checkpoint on the held-out examples of its objective.
 
-    def __init__(self, opened: Opened, source: Source, budget: int, callbacks: Callbacks):
+    With `autocast`, products are in bfloat16 as in a training in bf16, else in the model's type.
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        source: Source,
+        budget: int,
+        callbacks: Callbacks,
+        *,
+        autocast: bool = False,
+    ):
         self.opened, self.source = opened, source
+        parameter = next(opened.model.parameters())
+        self.precision = "fp32" if parameter.dtype == torch.float32 and not autocast else "bf16"
+        self._autocast = partial(torch.autocast, parameter.device.type, torch.bfloat16, autocast)
         objective, tokenizer = opened.objective, opened.tokenizer
         self.is_task = is_task(objective)
         data: Any
@@ -250,7 +265,10 @@ class Evaluation:
         device = next(opened.model.parameters()).device
         # Without notes the checkpoint is treated as the end of its run.
         progress = float(opened.notes.get("progress", 1.0))
-        held_out = self.held_out.evaluate(training, Alone(device), stop, log.evaluating, progress)
+        with self._autocast():
+            held_out = self.held_out.evaluate(
+                training, Alone(device), stop, log.evaluating, progress
+            )
         if held_out is None:
             raise stop.ending("nothing was evaluated")
         if not math.isfinite(held_out["loss"]):
@@ -259,7 +277,8 @@ class Evaluation:
                 "but too large for this model; use an earlier checkpoint"
             )
         names = tuple(metrics or self.source.metrics or getattr(objective, "metrics", []))
-        answers, labels = self._answers(names, generation, log, stop, batch)
+        with self._autocast():
+            answers, labels = self._answers(names, generation, log, stop, batch)
         held_out.pop("metrics", None)
         unknown = self.corpus.counts.unknown
         result = {
@@ -267,6 +286,7 @@ class Evaluation:
             self.corpus.NOUN: len(self.corpus),
             "targets": held_out["targets"],
             **({"unknown_tokens": unknown} if unknown else {}),
+            "precision": self.precision,
             **{name: held_out[name] for name in LOSS_FIGURES if held_out[name] is not None},
         }
         if len(held_out["losses"]) > 1:

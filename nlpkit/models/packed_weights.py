@@ -71,7 +71,8 @@ def _is_amd(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 def _linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
     # Not with autocast, not for gradients, and not for a mistake, which torch names.
-    if x.dtype != weight.dtype or x.requires_grad or x.shape[-1] != weight.shape[1]:
+    is_cast = x.dtype != weight.dtype or torch.is_autocast_enabled("cpu")
+    if is_cast or x.requires_grad or x.shape[-1] != weight.shape[1]:
         return F.linear(x, weight, bias)
     if weight.packed is None:
         weight.packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS)

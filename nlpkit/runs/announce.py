@@ -150,7 +150,7 @@ def conclude(run: Run, state: State, held_out: HeldOut | None, pace: Pace) -> No
     if state.best_value is None:
         run.log.info(f"no best held-out {best_by}: the score is undefined in every evaluation")
         return
-    where = f"at step {state.best_step}"
+    where = f"at step {state.best_step}, in {run.settings.precision}"
     if best_by != LOSS:
         run.log.info(f"best held-out {best_by} {state.best_value:.4f} {where}")
         return
