@@ -313,6 +313,28 @@ def test_surprisal_cuts_chinese_words_as_jieba_does(folder: Path) -> None:
     assert words == ["我们", "看见", "了", "北京", "and", "cats。"]
 
 
+@pytest.mark.parametrize("name", ["gpt", "bert"])
+def test_line_longer_than_the_objective_has_it_is_scored_and_counted(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture, name: str
+) -> None:
+    objective = {"gpt": "clm", "bert": "mlm"}[name]
+    short = Path(shutil.copytree(folder / name, tmp_path / name))
+    notes = {"objective": {"name": objective, "max_length": 12}}
+    (short / "nlpkit.json").write_text(json.dumps(notes), encoding="utf-8")
+    (tmp_path / "texts.txt").write_text(f"A dog barks.\n{TEXTS[0]} {TEXTS[1]}\n", encoding="utf-8")
+    written = []
+    for model in (folder / name, short):
+        arguments = ("--data", str(tmp_path / "texts.txt"), "--surprisal", str(tmp_path / "x.tsv"))
+        code, _, err = _run(capsys, model, *arguments)
+        assert code == 0, err
+        written.append((tmp_path / "x.tsv").read_text(encoding="utf-8"))
+    assert written[0] == written[1]
+    assert "warning: 1 sentence is longer than 1" in err
+    (tmp_path / "texts.txt").write_text("A dog barks. " * 40, encoding="utf-8")
+    code, _, err = _run(capsys, short, *arguments)
+    assert (code, "texts.txt:1: " in err, "; the model takes 6" in err) == (3, True, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

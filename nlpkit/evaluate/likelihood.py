@@ -20,7 +20,7 @@ from nlpkit.data.marks import bit, of_text
 from nlpkit.data.pack import Batch
 from nlpkit.errors import DivergedError, UsageError
 from nlpkit.objectives._abilities import Scoring, ScoringInput
-from nlpkit.objectives.contract import forward
+from nlpkit.objectives.contract import forward, longest_sequence
 from nlpkit.runs.opened import Opened
 
 _AT_ONCE = 64  # batches that are sorted together
@@ -68,6 +68,12 @@ class Likelihood:
         if self.method not in methods:
             raise UsageError(f"--method {method}: this model has {', '.join(methods)}")
         self._device = next(opened.model.parameters()).device
+
+    @property
+    def max_text(self) -> float:
+        """The most tokens of a text that the model takes; the objective may make shorter ones."""
+        frame = self.objective.config.max_length - self.objective.max_text
+        return longest_sequence(self.opened.part.config) - frame
 
     def encode(self, texts: Sequence[str]) -> list[Encoded]:
         """Return the tokens of each text, without unknown ones if the objective drops them."""

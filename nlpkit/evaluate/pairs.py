@@ -41,13 +41,15 @@ def score(
     done: Callable[[int], None],
     warn: Callable[[str], None],
 ) -> Scores:
-    """Return the log-probabilities of the sentences; unknown tokens are counted in a warning.
+    """Return the log-probabilities of the sentences.
+
+    Warnings count sentences longer than those of the training, and unknown tokens.
 
     Raises:
         DataError: a sentence has no tokens, or too many for the model.
     """
     encoded = likelihood.encode([each.text for each in sentences])
-    limit = likelihood.objective.max_text
+    limit, trained = likelihood.max_text, likelihood.objective.max_text
     for sentence, text in zip(sentences, encoded, strict=True):
         if not len(text.ids):
             raise DataError(f"{sentence.place}: no tokens that the model knows")
@@ -57,6 +59,11 @@ def score(
                 f"{limit:,}; give one "
                 "sentence a line"
             )
+    if longer := sum(len(text.ids) > trained for text in encoded):
+        warn(
+            f"{number_of(longer, 'sentences are')} longer than {trained:,} tokens, the longest "
+            "text that the model was trained on (objective.max_length)"
+        )
     if unknown := sum(text.unknown for text in encoded):
         total = sum(bool(text.unknown) for text in encoded)
         what = "left out" if likelihood.objective.drop_unknown else "scored as such"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -105,7 +105,8 @@ class Scoring(Protocol):
 
     scoring_methods: tuple[str, ...]  # the first is the default for whole texts
     answer_method: str  # the default for a text behind a given one, such as an answer to a prompt
-    max_text: int  # the largest number of tokens of a text
+    max_text: int  # the largest number of tokens of a text in a sequence of `config.max_length`
+    config: Any
     drop_unknown: bool
 
     def score_text(

@@ -353,6 +353,12 @@ def cut_documents(lengths: np.ndarray, size: int, min_size: int) -> Spans:
     return Spans(document, start, stop, dropped)
 
 
+def longest_sequence(model_config: object) -> float:
+    """Return the most tokens of a sequence that a model takes; infinite if any number."""
+    limits = [getattr(model_config, name, None) for name in ("max_positions", "attention_length")]
+    return min((limit for limit in limits if limit is not None), default=math.inf)
+
+
 def check_length(max_length: int, model_config: object) -> None:
     """Raise `ValueError` if examples of `max_length` are longer than `model.max_positions`.
 
