@@ -8,7 +8,18 @@ from tests import _processes
 
 # GPT-1 with a scale of its last states and a bias of its logits, under a name of its own.
 OWN_LIGHT = """\
-from nlpkit.models.gpt import Config, DEFAULT_OBJECTIVE
+from nlpkit.config import FrozenConfig
+from nlpkit.models.gpt import Config as Gpt, DEFAULT_OBJECTIVE
+
+
+class Scale(FrozenConfig):
+    start: float = 1.0
+    places: list[str] = ["end"]
+
+
+class Config(Gpt):
+    scale: Scale = Scale()
+
 
 MODEL_TYPE = "mylab-own"
 VOCABULARY = ("token_embedding", "token_bias")
@@ -27,7 +38,7 @@ from nlpkit.models.gpt.model import FORMAT as GPT, Model as Gpt
 class Model(Gpt):
     def __init__(self, config, vocab_size, backend="auto"):
         super().__init__(config, vocab_size, backend)
-        self.scale = nn.Parameter(torch.full((config.hidden_size,), 1.5))
+        self.scale = nn.Parameter(torch.full((config.hidden_size,), config.scale.start))
         self.token_bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, *inputs, **named):
@@ -45,6 +56,8 @@ class Model(Gpt):
 FORMAT = replace(
     GPT,
     architecture="OwnModel",
+    sizes={**GPT.sizes, "scale": "scale"},
+    defaults={**GPT.defaults, "scale": {"start": 1.5}},
     names={**GPT.names, "scale": "transformer.scale", "token_bias": "lm_head.bias"},
 )
 """
@@ -125,7 +138,7 @@ class Tokenizer:
 '''
 RECIPE = """\
 name: tiny
-model: {family: FAMILY, hidden_size: 32, num_layers: 2, num_heads: 4, max_positions: 64}
+model: {family: FAMILY, hidden_size: 32, num_layers: 2, num_heads: 4, max_positions: 64MORE}
 tokenizer: {kind: cpm_ant, vocab_size: 120, min_frequency: 1}
 data: {train: [TRAIN], valid: [VALID]}
 objective: {name: OBJECTIVE, max_length: 64}
@@ -154,7 +167,8 @@ def package(folder: Path) -> Path:
 
 def recipe(family: str, objective: str = "clm") -> str:
     """Return the recipe of a small run; `_tiny.write` puts the corpus beside it."""
-    return RECIPE.replace("FAMILY", family).replace("OBJECTIVE", objective)
+    text = RECIPE.replace("FAMILY", family).replace("OBJECTIVE", objective)
+    return text.replace("MORE", ", scale: {start: 1.5}" if family == "mylab.own" else "")
 
 
 def script(folder: Path, *arguments: str | Path, **environment: str) -> tuple[int, str, str]:

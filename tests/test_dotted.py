@@ -120,6 +120,7 @@ def test_script_converts_a_dotted_family_and_the_result_is_the_same_model(own: P
     settings = json.loads((own / out.strip() / "config.json").read_text(encoding="utf-8"))
     assert settings["nlpkit"] == {"family": "mylab.own"}
     assert settings["model_type"] == "mylab-own"
+    assert settings["scale"] == {"start": 1.5, "places": ["end"]}
     before = load_file(own / "run/checkpoints/latest" / hf_layout.WEIGHTS)
     after = load_file(own / "made" / hf_layout.WEIGHTS)
     assert {"transformer.scale", "lm_head.bias", "lm_head.weight"} <= before.keys()

@@ -14,6 +14,7 @@ from itertools import product
 from typing import Any
 
 import torch
+from pydantic_core import to_jsonable_python
 from torch import Tensor, nn
 
 from nlpkit.config import FrozenConfig
@@ -244,7 +245,7 @@ def settings_of(
     if notes is not None:
         settings["nlpkit"] = {**notes, **own}
     sizes = {theirs: getattr(config, ours) for ours, theirs in form.sizes.items()}
-    return {**settings, **sizes, **more}
+    return {**settings, **to_jsonable_python(sizes), **more}
 
 
 def read_config(form: HfFormat, config: type[FrozenConfig], settings: Settings) -> FrozenConfig:
