@@ -142,6 +142,8 @@ def _other_error(error: Exception, shown: bool) -> int:
         return _say(text, FileError.exit_code, shown)
     if os.environ.get("WORLD_SIZE", "1") != "1" and any(each in text for each in _LOST):
         return _say(_ANOTHER_ENDED, TryAgain.exit_code, shown)
+    if failed := registry.error_of_part(error):
+        return _say(f"{failed}; --traceback shows the calls", failed.exit_code, shown)
     _print_traceback()
     return _say("this is a bug of nlpkit; please report it with the lines above", 1, False)
 

@@ -26,6 +26,12 @@ class RecipeError(UsageError):
         self.problems = problems
 
 
+class PartError(NlpkitError):
+    """A part from outside raised an error of its own: `file:line: this part raised …`."""
+
+    exit_code = 2
+
+
 class Unsupported(UsageError):
     """A combination asked for by name that this machine or this part cannot do."""
 

@@ -12,12 +12,14 @@ import sys
 from collections.abc import Iterable
 from types import ModuleType
 
-from nlpkit.errors import FileError, UsageError
+from nlpkit.errors import FileError, NlpkitError, PartError, UsageError
 
 # Not pathlib, nor difflib before a name is wrong: `nlpkit score` starts in the time they take.
 _ROOT = os.path.dirname(__file__)
 # The modules of parts that were found: a step of training asks for the same ones many times.
 _FOUND: set[str] = set()
+# The packages of parts that a dotted name named.
+OUTSIDE: set[str] = set()
 
 
 def names(folder: str) -> list[str]:
@@ -61,11 +63,29 @@ def load(folder: str, name: str) -> ModuleType:
     return importlib.import_module(module)
 
 
+def error_of_part(error: BaseException) -> PartError | None:
+    """Return what to say of an error that left code of a part from outside; None if none did."""
+    if isinstance(error, PartError):  # of a worker process
+        return error
+    # These say themselves what is wrong.
+    if isinstance(error, NlpkitError | OSError | MemoryError):
+        return None
+    step, place = error.__traceback__, ""
+    while step is not None:
+        module = step.tb_frame.f_globals.get("__name__", "")
+        if any(f"{module}.".startswith(f"{package}.") for package in OUTSIDE):
+            place = f"{step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
+        step = step.tb_next
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    return PartError(f"{place}: this part raised {what}") if place else None
+
+
 def _import_dotted(name: str) -> ModuleType:
     here = _working_directory()
     # `python -m nlpkit` has it, the script `nlpkit` does not. Last, so that it hides nothing.
     if here and here not in sys.path and "" not in sys.path:
         sys.path.append(here)
+    OUTSIDE.add(name.rpartition(".")[0])
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -13,10 +13,12 @@ from safetensors.torch import load_file
 from nlpkit import cli
 from nlpkit.checkpoints import any_layout, files, hf_layout, tokenizer_files
 from nlpkit.checkpoints.family import family_of
+from nlpkit.data import tokenize
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
 from nlpkit.runs.convert import convert
 from nlpkit.runs.opened import open_checkpoint
+from nlpkit.selftest import of_objective
 from tests import _dotted, _tiny
 
 _OBJECTIVE = """
@@ -401,3 +403,85 @@ def test_name_of_a_family_that_is_neither_shipped_nor_dotted_is_refused(tmp_path
         with pytest.raises(FileError, match=f"{said}, and model_type openai-gpt is of gpt"):
             family_of(settings, tmp_path)
     assert any_layout.read_notes(tmp_path) == {}
+
+
+_RAISES = """
+import torch
+from nlpkit.objectives.clm import Config, Objective as Base
+
+class Objective(Base):
+    def example(self, ids, rng):
+        return super().example(ids, rng) | {}[WHERE]
+
+    def loss(self, model, hidden, batch):
+        if torch.is_grad_enabled():
+            hidden @ hidden
+        return super().loss(model, hidden, batch)
+"""
+
+
+def _broken(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> tuple[str, Path]:
+    """Write an objective, and its recipe; return the path of its file, and of the recipe."""
+    _dotted.package(folder)
+    file = folder / "mylab/broken.py"
+    file.write_text(source, encoding="utf-8")
+    monkeypatch.chdir(folder)
+    return str(file), _tiny.write(folder, text=_dotted.recipe("gpt", "mylab.broken"))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_error_of_a_part_is_one_line_with_its_file_and_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    workers: int,
+) -> None:
+    # In a worker only: the first batch is made in this process, before the training.
+    late = "'x' if __import__('multiprocessing').parent_process() else 'y'"
+    source = _RAISES.replace("{}[WHERE]", "{'y': {}}[" + (late if workers else "'x'") + "]")
+    file, path = _broken(tmp_path, monkeypatch, source)
+    arguments = ["pretrain", str(path), "--out", "run", "-q", "--device", "cpu"]
+    assert cli.run([*arguments, "--set", f"train.workers={workers}"]) == 2
+    out, err = capsys.readouterr()
+    said = f"nlpkit: {file}:7: this part raised KeyError: 'x'"
+    assert (out, err.rstrip("\n").removesuffix("; --traceback shows the calls")) == ("", said)
+    if not workers:
+        assert cli.run([*arguments, "--traceback"]) == 2
+        assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_error_of_a_part_is_a_failed_proof_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(of_objective, "SHORT", 4)
+    source = _RAISES.replace(" | {}[WHERE]", "")
+    file, path = _broken(tmp_path, monkeypatch, source)
+    assert cli.run(["selftest", str(path), "--device", "cpu", "-q", "--json"]) == 1
+    out, err = capsys.readouterr()
+    proofs = {proof["name"]: proof for proof in json.loads(out)["proofs"]}
+    failed = {name for name, proof in proofs.items() if not proof["passed"]}
+    assert {"noise floor", "accumulated = one", "resumed = whole"} <= failed
+    assert all(f"{file}:11: this part raised " in proofs[name]["figure"] for name in failed)
+    assert {"no leak", "batches", "saved = reopened"} <= proofs.keys() - failed
+    assert "Traceback" not in err
+
+
+def test_error_of_a_part_in_a_worker_that_is_spawned_is_the_same_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, path = _broken(tmp_path, monkeypatch, _dotted.TOKENIZER)
+    text = path.read_text("utf-8").replace("mylab.broken", "clm")
+    text = text.replace(
+        "{kind: cpm_ant, vocab_size: 120, min_frequency: 1}", "{kind: mylab.broken}"
+    )
+    monkeypatch.setattr(tokenize, "RANGE_BYTES", 5000)  # so that a small file is divided
+    source = Path(file).read_text("utf-8")
+    late = "1 / (__import__('multiprocessing').parent_process() is None)"
+    body = "return [self.encode(text) for text in texts]"
+    Path(file).write_text(source.replace(body, f"{late}; {body}"), "utf-8")
+    path.write_text(text, "utf-8")
+    arguments = ["pretrain", str(path), "--out", "run", "-q", "--device", "cpu"]
+    assert cli.run([*arguments, "--set", "data.workers=2"]) == 2
+    line = source[: source.index(body)].count("\n") + 1
+    said = f"nlpkit: {file}:{line}: this part raised ZeroDivisionError: division by zero"
+    assert capsys.readouterr().err.strip() == said

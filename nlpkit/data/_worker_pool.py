@@ -16,6 +16,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Generic, Protocol, TypeVar, cast
 
+from nlpkit import registry
 from nlpkit.errors import NlpkitError, OutOfMemory
 
 Piece = TypeVar("Piece")
@@ -102,7 +103,7 @@ class _WorkerPool(Generic[Piece, Result]):
                 # parent is killed.
                 inherited = [*self._workers, ours] if context.get_start_method() == "fork" else []
                 worker = context.Process(  # type: ignore[attr-defined]
-                    target=_serve, args=(theirs, inherited, job), daemon=True
+                    target=_serve, args=(theirs, inherited, job, registry.OUTSIDE), daemon=True
                 )
                 worker.start()
                 theirs.close()
@@ -201,8 +202,11 @@ class _Bug:
         self.trace = trace
 
 
-def _serve(pipe: Connection, inherited: list[Connection], job: Job[Piece, Result]) -> None:
+def _serve(
+    pipe: Connection, inherited: list[Connection], job: Job[Piece, Result], outside: set[str]
+) -> None:
     """Run the job on each piece from the pipe until it is closed."""
+    registry.OUTSIDE.update(outside)
     for other in inherited:
         other.close()
     # These signals reach the whole process group, but only the parent ends its workers.
@@ -220,8 +224,8 @@ def _serve(pipe: Connection, inherited: list[Connection], job: Job[Piece, Result
             answer = job.run(piece, lambda: None)
         except NlpkitError as error:
             answer = error
-        except Exception:  # a bug, which the parent raises with this traceback
-            answer = _Bug(traceback.format_exc())
+        except Exception as error:  # a bug, which the parent raises with this traceback
+            answer = registry.error_of_part(error) or _Bug(traceback.format_exc())
         try:
             pipe.send(answer)
         except OSError:

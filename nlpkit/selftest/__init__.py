@@ -27,6 +27,7 @@ from nlpkit.errors import UsageError
 from nlpkit.objectives import mixture
 from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved, fit, sections
+from nlpkit.registry import error_of_part
 from nlpkit.runs import build, pretrain
 from nlpkit.runs.model_part import model_part
 from nlpkit.selftest import of_checkpoint, of_examples, of_labels, of_objective, of_run
@@ -139,7 +140,14 @@ def prove(bench: Bench) -> Iterator[Proof]:
     for name, proof in proofs.items():
         subject.check()
         start = time.perf_counter()
-        passed, figure = proof()
+        try:
+            passed, figure = proof()
+        # Code that is not ours can raise anything.
+        except Exception as error:
+            failed = error_of_part(error)
+            if failed is None:
+                raise
+            passed, figure = False, str(failed)
         yield Proof(name, passed, figure, time.perf_counter() - start)
 
 
