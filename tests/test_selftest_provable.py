@@ -28,6 +28,7 @@ from tests.parts import (
     proofs_nsp,
     proofs_rtd,
     proofs_span,
+    proofs_twice,
 )
 
 HIDING = ["noise floor", "no leak", "no neighbour leak", "unmasking"]
@@ -444,6 +445,27 @@ class Marking(proofs_mlm.Objective):
         assert isinstance(ids, Marked)
         assert ids.has("word_start").any()
         return super().example(ids.ids, rng)
+
+
+class Copying(proofs_twice.Objective):
+    """The second run reads what it predicts."""
+
+    def second(self, ids, labels):
+        return torch.where(labels == IGNORE, ids, labels)
+
+
+def test_selftest_follows_a_held_out_loss_that_runs_the_model_on_other_tokens(
+    tmp_path: Path,
+) -> None:
+    with _provable.bench(tmp_path, "twice") as bench:
+        subject = bench.subject
+        proofs = (of_objective.no_leak, of_objective.packed_is_alone, of_examples.shown_targets)
+        for passed, figure in (proof(subject) for proof in proofs):
+            assert passed, figure
+        _provable.use(bench, Copying)
+        passed, figure = of_objective.no_leak(subject)
+        assert not passed
+        assert "move with their own token" in figure
 
 
 def test_selftest_gives_made_up_and_changed_sources_their_marks(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from nlpkit.runs.save import save
 from nlpkit.selftest.bench import STEPS, Bench, check
 from nlpkit.selftest.of_objective import Verdict
 from nlpkit.selftest.subject import Subject
-from nlpkit.selftest.watching import TOKENS, look
+from nlpkit.selftest.watching import OTHER_TOKENS, TOKENS, look
 from nlpkit.train.log import TIME_KEYS
 from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import State
@@ -62,7 +62,7 @@ def _logits(subject: Subject, model: Any, batch: Batch) -> Tensor:
     with torch.no_grad():
         heads = look(subject, model, batch).heads
         logits = [
-            model.logits(head.states) if name == TOKENS else head.states
+            model.logits(head.states) if name in (TOKENS, OTHER_TOKENS) else head.states
             for name, head in heads.items()
         ]
     return torch.cat([values.flatten().float() for values in logits])

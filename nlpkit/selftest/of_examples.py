@@ -116,7 +116,7 @@ def shown_targets(subject: Subject) -> Verdict:
         with torch.no_grad():
             seen = look(subject, subject.model, subject.pack([example]))
         is_shown = shown_rows(subject, [example])
-        rows = torch.cat([head.index for head in seen.words.values()])
+        rows = torch.cat([head.index for head in seen.words.values() if head.per == "token"])
         inputs = example["input_ids"][is_shown.cpu().numpy()]
         special += int((~subject.text_in(inputs)).sum())
         visible += len(inputs)

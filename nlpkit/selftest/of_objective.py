@@ -42,7 +42,7 @@ def noise_floor(subject: Subject) -> Verdict:
     for made, seen in trained(subject, _noises(subject, rng)):
         shown = shown_rows(subject, made)
         for head in seen.words.values():
-            kept.append(head.each[is_word[head.targets] & ~shown[head.index]].double())
+            kept.append(head.each[is_word[head.targets] & _hidden(head, shown)].double())
     losses = torch.cat(kept)
     if not len(losses):
         return False, "no target is hidden: all show a word by design"
@@ -92,6 +92,16 @@ def shown_rows(subject: Subject, examples: list[Example]) -> Tensor:
             found |= objective.shown(example)
         shown.append(found)
     return torch.from_numpy(np.concatenate(shown)).to(subject.device)
+
+
+def _hidden(head: Head, shown: Tensor) -> Tensor:
+    """Return which rows (M,) of a head have hidden targets; `shown` (N,) is of the pack's tokens.
+
+    Of rows that are no tokens of the pack this is known only if no target is shown.
+    """
+    if head.per == "token":
+        return ~shown[head.index]
+    return torch.full_like(head.index, not shown.any(), dtype=torch.bool)
 
 
 def no_leak(subject: Subject) -> Verdict:
@@ -160,9 +170,9 @@ def _words_of(subject: Subject, source: Source, key: int) -> tuple[dict[str, Hea
     with torch.no_grad():
         example = subject.example(source, subject.rng(4, key))
         seen = look(subject, subject.model, subject.pack([example]), subject.dtype)
-    hidden = ~shown_rows(subject, [example])
+    shown = shown_rows(subject, [example])
     found = {
-        name: head.taken(hidden[head.index].nonzero().squeeze(1))
+        name: head.taken(_hidden(head, shown).nonzero().squeeze(1))
         for name, head in seen.words.items()
     }
     none = torch.empty(0, dtype=torch.long, device=subject.device)
@@ -234,9 +244,12 @@ def packed_is_alone(subject: Subject) -> Verdict:
         differences = [_terms_apart(packed, alone)]
         for name, head in packed.heads.items():
             each = torch.cat([one.heads[name].each for one in alone if name in one.heads])
-            if len(each) != len(head.each):
+            ours = head.each
+            if len(each) != len(ours):
                 return math.inf
-            differences.append(((head.each - each).abs() / head.each.abs().clamp(min=1)).cpu())
+            if not head.per:  # the rows of another run may be in any order
+                ours, each = ours.sort().values, each.sort().values
+            differences.append(((ours - each).abs() / ours.abs().clamp(min=1)).cpu())
         return float(torch.cat(differences).max())
 
     # A sample that the loss draws may differ in bfloat16.

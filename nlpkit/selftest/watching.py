@@ -18,7 +18,9 @@ from nlpkit.objectives.contract import IGNORE, Loss, forward
 from nlpkit.selftest.subject import Subject
 from nlpkit.train.loop import to_device
 
-TOKENS = "tokens"  # the name of the head of `token_loss`
+# The names of the heads of `token_loss`: the second one has rows of other tokens than the pack's,
+# where a loss runs the model once more.
+TOKENS, OTHER_TOKENS = "tokens", "tokens of another run"
 
 
 @dataclass
@@ -81,10 +83,10 @@ class Seen:
 
 
 class Watched:
-    """A model that passes the arguments and losses of `token_loss` to `note`."""
+    """A model that passes the arguments and losses of `token_loss` on a pack of N `tokens` on."""
 
-    def __init__(self, model: nn.Module, note: Callable[[str, Head], None]):
-        self.model, self.note, self.inside = model, note, False
+    def __init__(self, model: nn.Module, tokens: int, note: Callable[[str, Head], None]):
+        self.model, self.tokens, self.note, self.inside = model, tokens, note, False
 
     def __call__(self, lengths: Sequence[int], **inputs: Tensor) -> Tensor:
         return self.model(lengths, **inputs)
@@ -104,7 +106,10 @@ class Watched:
         self.inside = True
         total, each = self.model.token_loss(hidden, index, targets, loss_weights)  # type: ignore[operator]
         self.inside = False
-        self.note(TOKENS, Head(hidden.detach()[index], targets, each, index, "token", True))
+        of_pack = len(hidden) == self.tokens
+        per = "token" if of_pack else ""
+        head = Head(hidden.detach()[index], targets, each, index, per, True)
+        self.note(TOKENS if of_pack else OTHER_TOKENS, head)
         return total, each
 
 
@@ -167,7 +172,7 @@ def look(
     def note(name: str, head: Head) -> None:
         heads[name] = heads[name].joined(head) if name in heads else head
 
-    watched = Watched(model, note)
+    watched = Watched(model, sum(batch.lengths), note)
     moved = to_device(batch, subject.device)
     vocab_size = getattr(subject.tokenizer, "vocab_size", 0)
     with torch.autocast(subject.device.type, dtype, enabled=dtype != torch.float32):
