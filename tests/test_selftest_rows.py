@@ -1,5 +1,6 @@
 """`nlpkit selftest` of rows with a source and a target: it finds targets and sources in sight."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,13 +11,17 @@ from nlpkit import selftest
 from nlpkit.attention.contract import Request
 from nlpkit.attention.kinds import causal
 from nlpkit.objectives import scheduled_sampling, seq2seq
+from nlpkit.objectives.contract import IGNORE
 from nlpkit.selftest import of_objective
 from nlpkit.selftest.bench import Bench
 from nlpkit.selftest.subject import _is_text
 from nlpkit.tokenizers._source_and_target import of_sources
-from tests import _provable
+from tests import _provable, _tiny_tasks
+from tests.parts import one_text
 from tests.test_two_tokenizers import RECURRENT, TRANSFORMER, _recipe
 
+PART = "tests.parts.one_text"
+COLUMNS = "source: input, target: target, learn_unknown: true"
 OF_TARGETS = ["noise floor", "no leak", "no neighbour leak"]
 visible = Request.visible
 
@@ -190,3 +195,58 @@ def test_selftest_changes_each_side_of_a_row_to_words_of_its_own_vocabulary(whol
     last = subject.changed(row, len(source))  # the target's first
     assert np.array_equal(last.piece.parts[0], source)
     assert np.flatnonzero(last.piece.parts[1] != target).tolist() == [0]
+
+
+class Peeking(one_text.Objective):
+    """Reads each target where it is predicted."""
+
+    def example(self, item, rng):
+        made = super().example(item, rng)
+        labels = made["labels"]
+        return made | {"input_ids": np.where(labels < 0, made["input_ids"], labels)}
+
+
+class Ends(one_text.Objective):
+    """Predicts nothing but the end token."""
+
+    def example(self, item, rng):
+        made = super().example(item, rng)
+        made["labels"][:-1] = IGNORE
+        return made
+
+
+def _chats(tmp_path: Path) -> Path:
+    """Write rows of one text each, and their recipe; return its path."""
+    start = _tiny_tasks.start(tmp_path, "gpt", "model.max_positions=128")
+    text = _tiny_tasks.NLG.replace(
+        "cpm_ant_nlg, max_length: 48", f"{PART}, max_length: 96, {COLUMNS}"
+    )
+    path = _tiny_tasks.task(tmp_path, "nlg", text, start)
+    for part in ("train", "valid"):  # the source of a chat is longer than what is tried of a text
+        file = tmp_path / f"nlg.{part}.jsonl"
+        rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+        long = [row | {"input": row["input"] + "天地人" * 5} for row in rows]
+        _tiny_tasks.write_rows(file, long)
+    return path
+
+
+@pytest.mark.slow
+def test_selftest_of_rows_of_one_text_proves_all(tmp_path: Path) -> None:
+    with _provable.of_recipe(_chats(tmp_path)) as bench:
+        found = {proof.name: proof for proof in selftest.prove(bench)}
+    assert {*OF_TARGETS} < found.keys()
+    assert [(proof.name, proof.figure) for proof in found.values() if not proof.passed] == []
+
+
+def test_selftest_of_rows_of_one_text_finds_the_targets_at_its_end(tmp_path: Path) -> None:
+    with _provable.of_recipe(_chats(tmp_path)) as bench:
+        passed, figure = of_objective.no_leak(bench.subject)
+        assert passed, figure
+        _provable.use(bench, Peeking)
+        passed, figure = of_objective.no_leak(bench.subject)
+        assert not passed
+        assert "move with their own token" in figure
+        _provable.use(bench, Ends)
+        passed, figure = of_objective.no_leak(bench.subject)
+        assert not passed
+        assert "give what is predicted a text of its own" in figure

@@ -146,7 +146,11 @@ def no_leak(subject: Subject) -> Verdict:
             f"at {decided} of {positions} positions the word decides which tokens are targets",
         )
     if not targets:
-        return False, "no token of the text is a hidden target"
+        return (
+            False,
+            f"no token of the text is a hidden target: the first {SHORT} of each text of a row are "
+            "tried, and all of a single text; give what is predicted a text of its own (`texts`)",
+        )
     figure = f"{targets} targets, {leaks} move with their own token (max |Δ| {largest:.1g})"
     figure = f"{figure}, {cycles} with one another's"
     return not (leaks or cycles), figure + (_hint(subject) if leaks else "")

@@ -22,6 +22,7 @@ from nlpkit.objectives.contract import Objective
 
 # Few words, because the model must learn a leak before it shows: 64 words take twice as long.
 ALPHABET = 16
+WHOLE_ROWS = 16  # rows of one text, which are not cut
 # The number of tokens of a sentence and of a word in random text.
 SENTENCE, WORD = 6, 2
 
@@ -110,7 +111,8 @@ class Subject:
         """Return at least 3 random pieces of real text, about `tokens` tokens in all."""
         sources: list[Source] = []
         total = 0
-        for number in self.rng(1).permutation(len(self.examples)).tolist():
+        numbers = np.arange(len(self.examples)) if longest is None else self._to_cut
+        for number in self.rng(1).permutation(numbers).tolist():
             source = self._source(number, longest)
             sources.append(source)
             total += int(self.objective.length(np.array([source.size]))[0])
@@ -125,6 +127,17 @@ class Subject:
             mates = examples.mates.draw(number, self.objective.mates, self.rng(11, number))
         piece, *others = (_cut(examples.source(n), longest) for n in (number, *mates))
         return Source(piece, others)
+
+    @cached_property
+    def _to_cut(self) -> np.ndarray:
+        """The numbers of examples that are cut to a few tokens.
+
+        A row of one text is whole, as its targets may be at its end: the shortest ones are taken.
+        """
+        row = self.examples.source(0)
+        if isinstance(row, Item) and len(row.parts) == 1:
+            return np.argsort(self.examples.sizes, kind="stable")[:WHOLE_ROWS]
+        return np.arange(len(self.examples))
 
     @cached_property
     def is_text(self) -> np.ndarray:
@@ -198,7 +211,7 @@ class Subject:
 
     def _noise_row(self, size: int, rng: np.random.Generator) -> Source:
         """Return a real row with random words; no part has more than `size` of them."""
-        row = _cut(self.examples.source(int(rng.integers(len(self.examples)))), size)
+        row = _cut(self.examples.source(int(rng.choice(self._to_cut))), size)
         parts = [rng.choice(self.words_of(n), len(part)) for n, part in enumerate(row.parts)]
         return Source(replace(row, parts=tuple(part.astype(np.int32) for part in parts)))
 
@@ -229,11 +242,11 @@ def _is_text(tokenizer: Any) -> np.ndarray:
 
 
 def _cut(text: Any, longest: int | None) -> Any:
-    """Return a piece, or each part of a row, of at most `longest` tokens.
+    """Return a piece, or each of several parts of a row, of at most `longest` tokens.
 
     A pair of texts is cut around its middle.
     """
-    if longest is None:
+    if longest is None or (isinstance(text, Item) and len(text.parts) == 1):
         return text
     if isinstance(text, Item):
         parts = tuple(part[:longest] for part in text.parts)
