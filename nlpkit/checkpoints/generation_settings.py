@@ -7,6 +7,7 @@ from typing import Any
 from nlpkit.disk import read_json
 from nlpkit.generate.texts import default_new_tokens
 from nlpkit.objectives._abilities import Generative
+from nlpkit.tokenizers._source_and_target import SourceAndTarget
 from nlpkit.tokenizers.contract import Tokenizer
 
 _GENERATING = ("LMHeadModel", "ForCausalLM", "ForConditionalGeneration", "MTModel")
@@ -24,11 +25,13 @@ def of_objective(
     if not isinstance(objective, Generative) or tokenizer is None or not has_class:
         return {}
     ends = list(objective.eos_token_ids)
+    two = isinstance(tokenizer, SourceAndTarget)  # the model's padding may be a word of the targets
+    padding = None if two else settings.get("pad_token_id")
     found: dict[str, Any] = {
         "bos_token_id": settings.get("bos_token_id"),
         "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
         # Finished sequences of a batch are filled with it, also where texts have no padding.
-        "pad_token_id": _first(settings.get("pad_token_id"), tokenizer.pad_id, *ends),
+        "pad_token_id": _first(padding, tokenizer.pad_id, *ends),
         "decoder_start_token_id": settings.get("decoder_start_token_id"),
     }
     found = {name: value for name, value in found.items() if value is not None}

@@ -88,7 +88,12 @@ def write(
 def save_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
 ) -> None:
-    """Write a safetensors file with default permissions; `save_file` alone makes it private."""
+    """Write a safetensors file with default permissions; `save_file` alone makes it private.
+
+    Tensors on `meta` have no content, and are not written.
+    """
+    if any(tensor.is_meta for tensor in tensors.values()):
+        return
     path.touch()
     permissions = path.stat().st_mode
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}

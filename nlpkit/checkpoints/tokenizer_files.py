@@ -42,10 +42,10 @@ class Use:
     max_length: int | None = None  # tokens of the longest sequence
     cut_start: bool = False  # whether a text that is too long loses its start
     pad_start: bool = False  # whether the last token must be no padding
-    end: int | None = None  # the id of what ends a generated text
+    end: str | None = None  # the token that ends a generated text
 
 
-def use_of(objective: Objective | None, model_config: ModelConfig) -> Use:
+def use_of(objective: Objective | None, model_config: ModelConfig, tokenizer: Tokenizer) -> Use:
     """Return how a model reads its texts in an objective."""
     positions = (getattr(model_config, n, None) for n in ("max_positions", "attention_length"))
     longest = min((limit for limit in positions if limit is not None), default=None)
@@ -59,7 +59,7 @@ def use_of(objective: Objective | None, model_config: ModelConfig) -> Use:
         max_length=longest,
         cut_start=goes_on,
         pad_start=goes_on or bool(model_config.summary_token),
-        end=ends[0] if len(ends) == 1 else None,
+        end=tokenizer.token(ends[0]) if len(ends) == 1 else None,
     )
 
 
@@ -94,7 +94,7 @@ def _write_use(tokenizer: Tokenizer, directory: Path, use: Use) -> None:
         content["padding_side"] = "left"
     if isinstance(tokenizer, Extendable):
         if use.end is not None:
-            content["eos_token"] = tokenizer.token(use.end)
+            content["eos_token"] = use.end
         if tokenizer.special_id(_PAD) is not None:
             content.setdefault("pad_token", _PAD)
     settings.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

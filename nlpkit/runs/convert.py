@@ -120,7 +120,7 @@ def convert(
         hf_layout.write_folders(directory, folders, max_shard)
         objective_heads.write(directory, {n: _cast(n, t, dtype) for n, t in old.heads.items()})
         if tokenizer is not None:
-            use = tokenizer_files.use_of(objective, loaded.config)
+            use = tokenizer_files.use_of(objective, loaded.config, tokenizer)
             tokenizer_files.save(tokenizer, directory, use)
         generation_settings.write(directory, generation)
         hf_layout.write_notes(directory, notes)

@@ -40,7 +40,7 @@ from nlpkit.runs.model_part import model_part
 from nlpkit.runs.parts import token_characters
 from nlpkit.runs.resume import begin, named_checkpoint, restore
 from nlpkit.runs.run import Run, Training, from_first
-from nlpkit.runs.save import save
+from nlpkit.runs.save import rehearse, save
 from nlpkit.train import machine, recompute, spinning
 from nlpkit.train.average import Average
 from nlpkit.train.held_out import HeldOut
@@ -107,6 +107,8 @@ def pretrain(
 
     is_main = accelerator.is_main_process
     pace = start_pace(run, state)
+    if is_main and state.step == 0:
+        rehearse(run)
     begin(run, resumed, state)
     if is_main:
         data_files.write(directory.path, *run.data.inputs, run.data.cache, stop.check)

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from nlpkit import __version__
@@ -61,6 +62,22 @@ def save(run: Run, state: State, best: bool) -> None:
     run.accelerator.wait_for_everyone()
 
 
+def rehearse(run: Run) -> None:
+    """Write a checkpoint without its tensors and remove it: what cannot be saved fails at once."""
+    weights = {
+        name: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+        for name, tensor in run.unwrapped.model.state_dict().items()
+    }
+    draft = run.directory.path / ".rehearsal"
+    with name_path_in_errors(draft):
+        shutil.rmtree(draft, ignore_errors=True)  # of a start that was killed
+        draft.mkdir()
+        try:
+            _write_model(run, draft, weights, 0.0)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
 def _keep_tokenizer(run: Run) -> None:
     """Save the tokenizer in the run directory, atomically, if the directory has no tokenizer.
 
@@ -84,9 +101,6 @@ def _write(
 
     def write(directory: Path) -> None:
         _write_model(run, directory, weights, state.progress(run.settings))
-        if run.data.tokenizer is not None:
-            use = tokenizer_files.use_of(run.data.objective, run.part.config)
-            tokenizer_files.save(run.data.tokenizer, directory, use)
         for name, tensors in others.items():
             hf_layout.save_tensors(directory / name, tensors)
         (directory / files.TRAINING).write_text(state_file.to_text(run, state), encoding="utf-8")
@@ -97,7 +111,7 @@ def _write(
 
 
 def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress: float) -> None:
-    """Write the model, or only its adapters, and `nlpkit.json`.
+    """Write the model, or only its adapters, its tokenizer and `nlpkit.json`.
 
     `progress` is the completed share of the run, for losses that depend on it.
     """
@@ -148,3 +162,6 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
     hf_layout.write_notes(directory, notes)
     if isinstance(objective, Preprocessed):
         preprocessor.write(directory, objective.preprocessor())
+    if tokenizer is not None:
+        use = tokenizer_files.use_of(objective, part.config, tokenizer)
+        tokenizer_files.save(tokenizer, directory, use)
