@@ -9,9 +9,9 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from tokenizers import AddedToken, processors
@@ -19,6 +19,9 @@ from tokenizers import Tokenizer as Library
 
 from nlpkit.errors import DataError, FileError
 from nlpkit.tokenizers import _text
+
+# The tokens of SentencePiece that are bytes.
+BYTES = {f"<0x{byte:02X}>": byte for byte in range(0x100)}
 
 
 class _Frame(NamedTuple):
@@ -60,6 +63,7 @@ class LibraryTokenizer(ABC):
     mask: ClassVar[str | None] = None
     cls: ClassVar[str | None] = None
     sep: ClassVar[str | None] = None
+    chat_template: str | None = None  # what transformers makes of a conversation; kept in files
 
     def __init__(self, text: str, source: str = "tokenizer.json"):
         """Take the content of a `tokenizer.json`; `source` names it in a `FileError`."""
@@ -80,15 +84,23 @@ class LibraryTokenizer(ABC):
         self._library.no_padding()
         added = self._library.get_added_tokens_decoder()
         self._special = {t.content: i for i, t in added.items() if t.special}
-        self.bos_id = self._id(self.bos)
-        self.eos_id = self._id(self.eos)
-        self.unk_id = self._id(self.unk)
-        self.pad_id = self._id(self.pad)
         self.mask_id = self._id(self.mask)
+        self._use({})
 
-    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
+    def _use(self, names: Mapping[str, str | None]) -> None:
+        """Take tokens, by their names in `tokenizer_config.json`, in place of those of the kind."""
+        own = {"bos_token": self.bos, "eos_token": self.eos, "unk_token": self.unk}
+        self._names = names
+        self._tokens = {**own, "pad_token": self.pad, **names}
+        self.bos_id = self._id(self._tokens["bos_token"])
+        self.eos_id = self._id(self._tokens["eos_token"])
+        self.unk_id = self._id(self._tokens["unk_token"])
+        self.pad_id = self._id(self._tokens["pad_token"])
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str], dict[str, Any]]:
         # The pickle of the library loses `encode_special_tokens`.
-        return (type(self), (self._library.to_str(),))
+        rest = {name: value for name, value in vars(self).items() if name != "_library"}
+        return (type(self), (self._library.to_str(),), rest)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -101,14 +113,15 @@ class LibraryTokenizer(ABC):
         # Tokens of another family are there from before.
         frame = max(_frames(self._special), key=self._newest, default=_FRAMES[-1])
         names = {
-            **{"bos_token": self.bos, "eos_token": self.eos, "unk_token": self.unk},
-            **{"pad_token": self.pad, "mask_token": frame.mask or self.mask},
+            **self._tokens,
+            "mask_token": frame.mask or self.mask,
             **{"cls_token": frame.cls or self.cls, "sep_token": frame.sep or self.sep},
         }
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
             **{key: token for key, token in names.items() if self._id(token) is not None},
+            **({"chat_template": self.chat_template} if self.chat_template else {}),
         }
         files = {
             "tokenizer.json": self._library.to_str(pretty=True) + "\n",
@@ -165,7 +178,10 @@ class LibraryTokenizer(ABC):
                     single=frame.single, pair=frame.pair, special_tokens=ids
                 )
                 break
-        return type(self)(library.to_str())
+        made = type(self)(library.to_str())
+        made._use(self._names)
+        made.chat_template = self.chat_template
+        return made
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of `ids` without special tokens."""
@@ -191,6 +207,8 @@ class LibraryTokenizer(ABC):
     def fingerprint(self) -> str:
         """Return a SHA-256 of the tokenizer, the same in every process."""
         content = json.dumps(json.loads(self._library.to_str()), sort_keys=True)
+        if self._names:
+            content += json.dumps(self._names, sort_keys=True)
         return hashlib.sha256(f"{self.kind} 1\n{content}".encode()).hexdigest()
 
     def fingerprint_of_ids(self) -> str:
@@ -219,6 +237,13 @@ def _frames(special: Iterable[str]) -> Iterator[_Frame]:
     """Yield the frames whose tokens around a text are all special."""
     known = {*special}
     return (frame for frame in _FRAMES if frame.tokens <= known)
+
+
+def count_in_piece(token: str) -> int:
+    """Return the number of characters in a piece of SentencePiece, which may be a byte."""
+    byte = BYTES.get(token)
+    # A character is counted at its first byte; in UTF-8 these are all bytes but 10xxxxxx.
+    return len(token) if byte is None else int(byte & 0xC0 != 0x80)
 
 
 def count_words(

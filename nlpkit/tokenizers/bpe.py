@@ -6,24 +6,31 @@ vocabulary the special tokens `<|endoftext|>` and `<pad>` come first; in GPT-2's
 GPT2Tokenizer.
 
 Reads `tokenizer.json`, and GPT-2's own files: `vocab.json` and `merges.txt` as transformers names
-them, or `encoder.json` and `vocab.bpe` as OpenAI does.
+them, or `encoder.json` and `vocab.bpe` as OpenAI does; RoBERTa's vocabulary, too. Where
+`<|endoftext|>` is no special token, `tokenizer_config.json` names those that begin and end a text,
+as of Llama; by default they are RoBERTa's. Its model may be SentencePiece's, of characters.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from nlpkit.config import FrozenConfig
+from nlpkit.disk import read_json
 from nlpkit.errors import FileError
 from nlpkit.tokenizers import _pairs, _text
-from nlpkit.tokenizers._hf import LibraryTokenizer
+from nlpkit.tokenizers._hf import BYTES, LibraryTokenizer, count_in_piece
 
 _END = "<|endoftext|>"
 _PAD = "<pad>"
+# Special tokens of RoBERTa and Llama, as `tokenizer_config.json` calls them.
+_ROBERTA = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": _PAD}
+_SPECIAL = (*_ROBERTA.values(), "<mask>")
 # The files of vocabulary and merges, of transformers and of OpenAI.
 _FILES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
 
@@ -50,8 +57,35 @@ class Tokenizer(LibraryTokenizer):
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a directory in any of the three layouts; raise `FileError` if unfit."""
-        found = _pairs.find(Path(path), _FILES)
-        return super().load(path) if found is None else cls(_from_files(*found), str(found[0]))
+        if found := _pairs.find(Path(path), _FILES):
+            text, file = _from_files(*found), found[0]
+        else:
+            text, file = _text.read(path, "tokenizer.json")
+        made = cls(text, str(file))
+        settings = _settings(file.parent)
+        if made.special_id(_END) is None:
+            made._use(made._named(settings, file))
+        template = settings.get("chat_template")
+        made.chat_template = template if isinstance(template, str) else None
+        return made
+
+    def _named(self, settings: Mapping[str, Any], file: Path) -> dict[str, str | None]:
+        """Return the special tokens in `tokenizer_config.json`, or RoBERTa's; raise `FileError`."""
+        names: dict[str, str | None] = {}
+        for role, default in _ROBERTA.items():
+            token = settings.get(role, default)
+            token = token.get("content") if isinstance(token, dict) else token
+            names[role] = token if isinstance(token, str) and self._id(token) is not None else None
+            if names[role] is None and token not in (None, default):
+                raise FileError(f"{file}: has no token {token!r}, which is the {role}")
+        if names["pad_token"] in [names[role] for role in _ROBERTA if role != "pad_token"]:
+            names["pad_token"] = None  # the other one is not to be left out of texts
+        if names["eos_token"] is None:
+            raise FileError(
+                f"{file}: no special token {_END} ends a text; if it is another one, say which: "
+                '"eos_token" in tokenizer_config.json'
+            )
+        return names
 
     @classmethod
     def train(cls, texts: Iterable[str], config: Config) -> "Tokenizer":
@@ -67,17 +101,35 @@ class Tokenizer(LibraryTokenizer):
         library.train_from_iterator(_text.sound(texts), trainer)
         return cls(library.to_str())
 
+    @cached_property
+    def _of_bytes(self) -> bool:
+        return all(self._id(symbol) is not None for symbol in _BYTE_OF)
+
     def token_bytes(self, token_id: int) -> bytes | None:
         """Return the bytes of a token, or None of an added one, which is text."""
         if token_id in self._library.get_added_tokens_decoder():
             return None
         symbols = self.token(token_id)
+        if not self._of_bytes:
+            return bytes([BYTES[symbols]]) if symbols in BYTES else None
         return bytes(map(_BYTE_OF.__getitem__, symbols)) if {*symbols} <= {*_BYTE_OF} else None
 
     def _characters(self, token: str) -> int:
+        if not self._of_bytes:
+            return count_in_piece(token)
         # A character is counted at its first byte; in UTF-8 these are all bytes but 10xxxxxx. A
         # symbol without a byte (in a token that was added later) is a character.
         return sum(_BYTE_OF.get(symbol, 0) & 0xC0 != 0x80 for symbol in token)
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """Return the content of `tokenizer_config.json`, and of what older versions had beside it."""
+    found: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        found |= read_json(folder / name) if (folder / name).is_file() else {}
+    if (folder / "chat_template.jinja").is_file():
+        found["chat_template"] = _text.read(folder, "chat_template.jinja")[0]
+    return found
 
 
 def _byte_level(model: models.BPE) -> Library:
@@ -94,10 +146,12 @@ def _from_files(vocab: Path, merges: Path) -> str:
     ids = _pairs.read_vocabulary(vocab)
     if missing := sorted(byte for symbol, byte in _BYTE_OF.items() if symbol not in ids):
         raise FileError(f"{vocab}: no token for the byte 0x{missing[0]:02X}: not byte-level")
-    if _END not in ids:
-        raise FileError(f"{vocab}: no {_END}: not GPT-2's")
+    roberta = {*_SPECIAL} <= ids.keys()
+    if not roberta and _END not in ids:
+        raise FileError(f"{vocab}: no {_END}: not GPT-2's; nor RoBERTa's {', '.join(_SPECIAL)}")
     library = _byte_level(models.BPE(vocab=ids, merges=_pairs.read_merges(merges, ids)))
-    library.add_special_tokens([token for token in (_END, _PAD) if token in ids])
+    special = _SPECIAL if roberta else (_END, _PAD)
+    library.add_special_tokens([token for token in special if token in ids])
     return library.to_str()
 
 

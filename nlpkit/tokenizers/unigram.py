@@ -20,13 +20,19 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 from tokenizers import Tokenizer as Library
 
 from nlpkit.config import FrozenConfig
-from nlpkit.tokenizers._hf import LibraryTokenizer, count_characters, count_words, repeat
+from nlpkit.tokenizers._hf import (
+    BYTES,
+    LibraryTokenizer,
+    count_characters,
+    count_in_piece,
+    count_words,
+    repeat,
+)
 
 _SPECIAL = ["<pad>", "</s>", "<unk>"]
-_BYTES = {f"<0x{byte:02X}>": byte for byte in range(0x100)}
 # The space, and the characters of special tokens: with pieces for these, a special token written in
 # a text is never encoded as itself.
-_SPELLING = {"▁", *"".join((*_SPECIAL, *_BYTES))}
+_SPELLING = {"▁", *"".join((*_SPECIAL, *BYTES))}
 
 
 class Config(FrozenConfig):
@@ -84,9 +90,7 @@ class Tokenizer(LibraryTokenizer):
         return cls(library.to_str())
 
     def _characters(self, token: str) -> int:
-        byte = _BYTES.get(token)
-        # A character is counted at its first byte; in UTF-8 these are all bytes but 10xxxxxx.
-        return len(token) if byte is None else int(byte & 0xC0 != 0x80)
+        return count_in_piece(token)
 
 
 def _learn(
@@ -117,7 +121,7 @@ def _learn(
     learner = Library(models.Unigram())
     learner.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
     trainer = trainers.UnigramTrainer(
-        vocab_size=config.vocab_size - len(_BYTES), special_tokens=_SPECIAL, show_progress=False
+        vocab_size=config.vocab_size - len(BYTES), special_tokens=_SPECIAL, show_progress=False
     )
     learner.train_from_iterator(repeat(spelled), trainer)
     found = json.loads(learner.to_str())["model"]["vocab"]
@@ -131,7 +135,7 @@ def _kept_characters(stretches: Counter[str], config: Config) -> set[str]:
     kept: set[str] = set()
     covered = 0
     for character, count in counts.items():
-        if covered >= needed or len(kept) == config.vocab_size - len(_SPECIAL) - len(_BYTES):
+        if covered >= needed or len(kept) == config.vocab_size - len(_SPECIAL) - len(BYTES):
             break
         kept.add(character)
         covered += count
@@ -147,12 +151,12 @@ def _reproducible(pieces: list[tuple[str, float]], vocab_size: int) -> list[tupl
     ordered = sorted(scores, key=lambda piece: (piece not in _SPELLING, -scores[piece], piece))
     # Other pieces are rare; they are encoded as bytes.
     kept = sorted(
-        ordered[: vocab_size - len(_SPECIAL) - len(_BYTES)],
+        ordered[: vocab_size - len(_SPECIAL) - len(BYTES)],
         key=lambda piece: (-scores[piece], piece),
     )
     # Lower than the score of any 6 letters, so that no text is ever split into these names.
     lowest = 10 * min(floor, -1.0)
-    return [(name, lowest) for name in (*_SPECIAL, *_BYTES)] + [(p, scores[p]) for p in kept]
+    return [(name, lowest) for name in (*_SPECIAL, *BYTES)] + [(p, scores[p]) for p in kept]
 
 
 def _level(scores: dict[str, float]) -> dict[str, float]:
