@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from nlpkit.attention.contract import Choice
-from nlpkit.checkpoints import shards
+from nlpkit.checkpoints import pickles, shards
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families, hf_format
@@ -50,11 +50,11 @@ class Loaded:
 
 
 class MissingTensors(FileError):
-    """Required tensors are missing; `example` is a part of the name of one of them."""
+    """Required tensors are missing; `layers` are parts of names that all of them have."""
 
-    def __init__(self, message: str, example: str):
+    def __init__(self, message: str, layers: Sequence[str]):
         super().__init__(message)
-        self.example = example
+        self.layers = layers
 
 
 def listed(names: Sequence[str]) -> str:
@@ -253,11 +253,7 @@ def _read_tensors(directory: Path) -> dict[str, Tensor]:
     for name in names:
         path = directory / name
         if not path.is_file():
-            pickles = [p.name for p in directory.glob("*.bin")] + [
-                p.name for p in directory.glob("*.pt")
-            ]
-            hint = f"; {pickles[0]} is a pickle, which is not opened" if pickles else ""
-            raise FileError(f"{path}: {_absent(path)}{hint}")
+            raise FileError(f"{path}: {_absent(path)}{pickles.remedy(directory)}")
         try:
             tensors.update(load_file(path))
         except (SafetensorError, OSError) as error:
@@ -291,6 +287,7 @@ def converted(
     tensors: Mapping[str, Tensor],
     *,
     allow_missing: Sequence[str] = (),
+    predicts: bool | None = None,
 ) -> Loaded:
     """Return the family's `Config` and state dict for a checkpoint, after a check of all shapes.
 
@@ -299,6 +296,8 @@ def converted(
     Args:
         allow_missing: parts of the names of tensors that may be missing, in addition to the
             family's optional tensors.
+        predicts: whether the layers behind the body are needed, such as those that predict masked
+            tokens; None: if there is no output layer of a task.
 
     Raises:
         FileError: a setting or tensor is missing, or has a wrong type or size.
@@ -321,8 +320,12 @@ def converted(
         cause = " ".join(str(error).split("\n")[:3])
         raise FileError(f"{directory}/config.json: does not fit the weights: {cause}") from error
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    missing = _missing(form, directory, [n for n in shapes if n not in state], allow_missing)
     head = saved_head(module, settings.get("architectures") or (), tensors)
+    needed = "" if predicts or (predicts is None and head is None) else form.body
+    absent = [name for name in shapes if name not in state]
+    missing = _missing(form, directory, absent, allow_missing, needed)
+    if predicts is None:  # what is not needed is not used
+        missing = tuple(name for name in missing if name.startswith(needed))
     if head is not None:
         names = head.names
         if lacking := [theirs for theirs in names.values() if theirs not in tensors]:
@@ -340,14 +343,27 @@ def converted(
 
 
 def _missing(
-    form: hf_format.HfFormat, directory: Path, names: Sequence[str], allowed: Sequence[str]
+    form: hf_format.HfFormat,
+    directory: Path,
+    names: Sequence[str],
+    allowed: Sequence[str],
+    needed: str,
 ) -> tuple[str, ...]:
-    """Return transformers' names of missing parameters; raise `FileError` if one is required."""
+    """Return transformers' names of missing parameters; raise `FileError` if one is required.
+
+    Names that do not begin with `needed` are not.
+    """
     theirs = {ours: [n.key for n in hf_format.names_of(form, ours)] or [ours] for ours in names}
     patterns = (*form.optional, *allowed)
-    wrong = [n[0] for ours, n in theirs.items() if not hf_format.matches(patterns, ours, *n)]
+    wrong = [
+        n[0]
+        for ours, n in theirs.items()
+        if n[0].startswith(needed) and not hf_format.matches(patterns, ours, *n)
+    ]
     if wrong:
         number = number_of(len(wrong), "tensors are missing")
         message = f"{directory}: {number}: {listed(wrong)}"
-        raise MissingTensors(message, wrong[0].removesuffix(".weight").rpartition(".")[2])
+        layers = {name.rpartition(".")[0] or name for name in wrong}
+        outer = [n for n in layers if not any(n.startswith(f"{each}.") for each in layers)]
+        raise MissingTensors(message, sorted({name.rpartition(".")[2] for name in outer}))
     return tuple(keys[0] for keys in theirs.values())

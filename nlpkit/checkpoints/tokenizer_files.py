@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 from nlpkit import registry
+from nlpkit.disk import read_json
 from nlpkit.errors import FileError
 from nlpkit.models.config import ModelConfig
 from nlpkit.objectives._abilities import Generative, ReadsSource, Templated
@@ -18,6 +19,11 @@ from nlpkit.tokenizers.contract import Extendable, Template, Tokenizer
 
 SETTINGS = "tokenizer_config.json"
 _PAD = "<pad>"  # pads where a tokenizer has no token of its own for it, but an objective added this
+# Tokenizers of published models that no kind reads, by the `model_type` in config.json.
+_FOREIGN = {
+    "marian": "Marian's (source.spm and target.spm, of SentencePiece)",
+    "xlm": "XLM's (pairs within words that Moses' scripts cut)",
+}
 KIND = "nlpkit_tokenizer.json"  # has the dotted name of a kind that the user wrote
 
 
@@ -157,10 +163,19 @@ def load(directory: str | Path) -> tuple[str, Tokenizer]:
         return kind, registry.load("tokenizers", kind).Tokenizer.load(path)
     refused = []
     for kind in registry.names("tokenizers"):
+        made = registry.load("tokenizers", kind).Tokenizer
+        if path.is_dir() and not any((path / name).exists() for name in made.files):
+            continue
         try:
-            return kind, registry.load("tokenizers", kind).Tokenizer.load(path)
+            return kind, made.load(path)
         except FileError as error:
             refused.append(f"{kind}: {error}")
+    settings = read_json(path / "config.json") if (path / "config.json").is_file() else {}
+    if known := _FOREIGN.get(str(settings.get("model_type"))):
+        raise FileError(
+            f"{path}: its tokenizer is {known}, which nlpkit does not read; it reads a "
+            "tokenizer.json with the same ids"
+        )
     raise FileError(f"{path}: no known kind of tokenizer: {'; '.join(refused)}")
 
 

@@ -22,6 +22,7 @@ from nlpkit.models.head import last_states, picked
 from nlpkit.models.vocabulary_head import TiedHead
 
 CONV1D = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+SAVED_MASKS = ("attn.bias", "attn.masked_bias")  # by earlier versions of transformers
 SIZES = {  # our settings with transformers' names
     "hidden_size": "n_embd",
     "num_layers": "n_layer",

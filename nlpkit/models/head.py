@@ -110,6 +110,11 @@ def task_head(module: object, kind: str) -> TaskHead:
     return heads.get(kind) or (heads.get(SEQUENCE, _OWN) if kind == CHOICE else _OWN)
 
 
+def kind_of(module: object, head: TaskHead | None) -> str:
+    """Return the kind of task of a family's head; "" of one that transformers does not have."""
+    return next((kind for kind, each in task_heads(module).items() if each is head), "")
+
+
 def saved_head(
     module: object, architectures: Iterable[str], tensors: Mapping[str, Tensor]
 ) -> TaskHead | None:

@@ -23,6 +23,7 @@ from nlpkit.disk import name_path_in_errors, sync
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
+from nlpkit.models.head import TaskHead
 from nlpkit.models.rows import vocabulary_size, without_padding
 from nlpkit.objectives.contract import Objective
 from nlpkit.runs import model_card
@@ -73,7 +74,8 @@ def convert(
     tokenizer = _tokenizer(old.path, loaded, family, vocabulary)
     pad_id = tokenizer.pad_id if tokenizer is not None else None
     notes = {**any_layout.read_notes(old.path), "nlpkit": __version__}
-    objective = _objective(old.path, notes, tokenizer, ModelPart(family, loaded.config, None), warn)
+    part = ModelPart(family, loaded.config, None)
+    objective = _objective(old.path, notes, tokenizer, part, loaded.head, warn)
     ends = generation_settings.begin_and_end(objective, tokenizer)
     folders = hf_layout.layout(
         *(family, loaded.config, loaded.state),
@@ -153,11 +155,12 @@ def _objective(
     notes: Mapping[str, Any],
     tokenizer: Tokenizer | None,
     part: ModelPart,
+    head: TaskHead | None,
     warn: Callable[[str], None],
 ) -> Objective | None:
     """Return the objective of a checkpoint, or None, with a warning, if it cannot be made."""
     try:
-        found: Objective = objective_of(path, notes, tokenizer, part)
+        found: Objective = objective_of(path, notes, tokenizer, part, head)
         return found
     except FileError as error:
         warn(f"{error}: transformers is not told how texts are read")

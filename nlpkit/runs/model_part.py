@@ -178,11 +178,18 @@ def _loaded(
 ) -> hf_layout.Loaded:
     """Return the weights of `init_from`; tensors in `init_missing` may be missing."""
     recipe = resolved.recipe
+    made = fit.classes(recipe.objective)
+    predicts = any(not issubclass(each, Task) or each.predicts_text for each in made)
     allowed = recipe.init_missing if recipe.lora is None else ()
     try:
-        return hf_layout.converted(family, directory, settings, tensors, allow_missing=allowed)
+        return hf_layout.converted(
+            *(family, directory, settings, tensors),
+            allow_missing=allowed,
+            predicts=predicts,
+        )
     except hf_layout.MissingTensors as error:
-        remedy = f"to initialize such tensors, name them: init_missing: [{error.example}]"
+        layers = ", ".join(error.layers)
+        remedy = f"to initialize such tensors, name them: init_missing: [{layers}]"
         if recipe.lora is not None:
             remedy = "adapters are saved without such tensors; train the whole model first"
         raise FileError(f"{error}; {remedy}") from error

@@ -25,7 +25,7 @@ from nlpkit.data.lines import shown
 from nlpkit.disk import file_sha256, user_path
 from nlpkit.errors import DivergedError, FileError, UsageError
 from nlpkit.models import families
-from nlpkit.models.head import TaskHead, taken_head
+from nlpkit.models.head import SEQUENCE, TaskHead, kind_of, taken_head
 from nlpkit.models.packed_weights import pack
 from nlpkit.models.rows import vocabulary_size, without_padding
 from nlpkit.models.undrawn import undrawn
@@ -42,6 +42,13 @@ from nlpkit.train import machine, spinning
 from nlpkit.train.memory import available
 
 # Files of the manifest that are not read and not checked here.
+_TASKS = {
+    SEQUENCE: "classification",
+    "token_classification": "tagging",
+    "question_answering": "question_answering",
+    "multiple_choice": "multiple_choice",
+    "image_classification": "image_classification",
+}
 _NOT_NEEDED = (files.OPTIMIZER_STATE, files.TRAINING)
 
 
@@ -107,7 +114,7 @@ def open_checkpoint(
             f"{tokenizer.vocab_size}"
         )
     check_sources(directory, part.config, tokenizer)
-    objective = objective_of(directory, notes, tokenizer, part)
+    objective = objective_of(directory, notes, tokenizer, part, loaded.head)
     machine.configure_allocator()
     if target.type == "cpu":
         spinning.start()
@@ -182,12 +189,17 @@ def objective_of(
     notes: Mapping[str, Any],
     tokenizer: Tokenizer | None,
     part: ModelPart,
+    head: TaskHead | None = None,
 ) -> Any:
-    """Return the objective that the notes name, bound to the model, or the family's default."""
+    """Return the objective that the notes name, bound to the model.
+
+    Default: the task of the output layer `head`, or without one the family's objective.
+    """
     named = notes.get("objective")
     source = f"{directory / hf_layout.NOTES}: objective"
     try:
-        default = families.default_objective(part.family)
+        default = _TASKS.get(kind_of(part.module(), head))
+        default = default or families.default_objective(part.family)
         if named is None and default is None:
             raise ValueError(f"none is named, and family {part.family} has no DEFAULT_OBJECTIVE")
         listed = named if isinstance(named, list) else [named or {"name": default}]

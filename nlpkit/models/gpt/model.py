@@ -14,7 +14,7 @@ from nlpkit import attention
 from nlpkit.models.dropout import dropout
 from nlpkit.models.flops import visible_pairs
 from nlpkit.models.gpt import Config
-from nlpkit.models.gpt_layers import CONV1D, SIZES, Attention, Decoder, FeedForward
+from nlpkit.models.gpt_layers import CONV1D, SAVED_MASKS, SIZES, Attention, Decoder, FeedForward
 from nlpkit.models.head import TaskHead, picked
 from nlpkit.models.hf_format import HfFormat, Settings, Transposed
 
@@ -85,6 +85,7 @@ FORMAT = HfFormat(
         **{f"{_OURS}.{name}": Transposed(f"{_THEIRS}.{name}") for name in CONV1D},
     },
     copies={"lm_head.weight": "token_embedding"},
+    ignored=SAVED_MASKS,
     sizes=SIZES,
     more_settings=lambda config: {"afn": "gelu"},
     read_config=_check_settings,

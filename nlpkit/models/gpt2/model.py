@@ -17,7 +17,7 @@ from nlpkit.attention.cache import Cache
 from nlpkit.models.dropout import dropout
 from nlpkit.models.flops import visible_pairs
 from nlpkit.models.gpt2 import Config
-from nlpkit.models.gpt_layers import CONV1D, SIZES, Attention, Decoder, FeedForward
+from nlpkit.models.gpt_layers import CONV1D, SAVED_MASKS, SIZES, Attention, Decoder, FeedForward
 from nlpkit.models.head import TaskHead, picked
 from nlpkit.models.hf_format import HfFormat, Settings, Transposed
 
@@ -132,7 +132,7 @@ FORMAT = HfFormat(
         **{f"{_OURS}.{name}": Transposed(f"{_THEIRS}.{name}") for name in CONV1D},
     },
     copies={"lm_head.weight": "token_embedding"},
-    ignored=("attn.bias", "attn.masked_bias"),  # masks that earlier versions of transformers saved
+    ignored=SAVED_MASKS,
     sizes=SIZES,
     bos_and_eos=True,
     more_settings=_more_settings,

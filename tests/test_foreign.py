@@ -1,0 +1,223 @@
+"""Checkpoints that others published: made here by transformers, of each kind that nlpkit reads."""
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from nlpkit import cli, recipe
+from nlpkit.checkpoints import tokenizer_files
+from nlpkit.errors import FileError
+from nlpkit.runs.model_part import model_part
+from nlpkit.runs.opened import open_checkpoint
+from nlpkit.tokenizers import bpe, wordpiece
+
+WORDS = "the cat sat on a mat and dog ran to big red house with no name".split()  # noqa: SIM905
+TEXTS = [" ".join(WORDS[i * k % 16] for k in range(1, 9)) for i in range(24)]
+SIZES = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48,
+    "max_position_embeddings": 66,
+}  # fmt: skip
+LABELS = {"id2label": {0: "neg", 1: "pos"}, "label2id": {"neg": 0, "pos": 1}}
+
+
+def _wordpiece(folder: Path) -> int:
+    made = wordpiece.Tokenizer.train(TEXTS, wordpiece.Config(vocab_size=80, min_frequency=1))
+    lines = "".join(f"{made.token(number)}\n" for number in range(made.vocab_size))
+    (folder / "vocab.txt").write_text(lines, "utf-8")
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    return made.vocab_size
+
+
+def _roberta(folder: Path) -> int:
+    """Write the two files that roberta-base has, with GPT-2's end token among the words."""
+    made = bpe.Tokenizer.train(TEXTS, bpe.Config(vocab_size=300, min_frequency=1))
+    content = json.loads(made._library.to_str())["model"]
+    words = [word for word in content["vocab"] if word != "<pad>"]
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", *words, "<mask>"]
+    (folder / "vocab.json").write_text(json.dumps({t: i for i, t in enumerate(tokens)}))
+    merges = "".join(f"{left} {right}\n" for left, right in content["merges"])
+    (folder / "merges.txt").write_text(f"#version: 0.2\n{merges}")
+    return len(tokens)
+
+
+def _save(
+    folder: Path, name: str, tokens: Callable[[Path], int] = _wordpiece, **settings: Any
+) -> Path:
+    """Save a model of transformers' class `name` with random weights, and its tokenizer."""
+    folder.mkdir(exist_ok=True)
+    made = getattr(transformers, name)
+    torch.manual_seed(1)
+    sizes = {**SIZES, **settings}
+    if name.startswith("XLNet"):
+        del sizes["max_position_embeddings"]
+    config = made.config_class(vocab_size=tokens(folder), **sizes)
+    made(config).save_pretrained(folder)
+    return folder
+
+
+def _part(folder: Path, objective: str, *sets: str) -> Any:
+    text = f"""name: x
+init_from: {folder}
+data: {{train: [x.txt]}}
+objective: {{name: {objective}, max_length: 30}}
+train: {{steps: 1, tokens_per_step: 99, lr: 1.0e-3, schedule: constant}}
+"""
+    return model_part(recipe.parse(text.encode(), "x.yaml", folder, sets))
+
+
+XLM_SIZES = {"emb_dim": 32, "n_layers": 2, "n_heads": 2, "n_langs": 1}
+XLNET_SIZES = {"d_head": 16, "d_inner": 48, "ff_activation": "gelu"}
+BODIES = {
+    "bert": ("BertModel", "mlm", {}),
+    "roberta": ("RobertaModel", "mlm", {"type_vocab_size": 1}),
+    "albert": ("AlbertModel", "mlm", {"embedding_size": 16}),
+    "xlm": ("XLMModel", "mlm", XLM_SIZES),
+    "xlnet": ("XLNetModel", "plm", XLNET_SIZES),
+}
+
+
+@pytest.mark.parametrize("family", BODIES)
+def test_body_alone_starts_a_task_and_for_more_the_hint_works(family: str, tmp_path: Path) -> None:
+    name, objective, settings = BODIES[family]
+    base = _save(tmp_path / "base", name, **settings)
+    for sets in ([], ["lora.rank=2"]):
+        assert _part(base, "classification", *sets).family == family
+        assert _part(base, "tagging", *sets).family == family
+    with pytest.raises(FileError, match="adapters are saved without such tensors"):
+        _part(base, objective, "lora.rank=2")
+    with pytest.raises(FileError, match=r"to initialize such tensors, name them: ") as caught:
+        _part(base, objective)
+    hint = str(caught.value).rpartition("init_missing: ")[2]
+    part = _part(base, objective, f"init_missing={hint}")
+    assert "missing, randomly initialized: " in part.warnings[0]
+
+
+def _rows(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    return folder / "rows.jsonl"
+
+
+def _evaluated(path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert cli.run(["eval", str(path), "--data", str(data), "--json", "--device", "cpu"]) == 0
+    printed = capsys.readouterr()
+    assert not re.search(r"missing.*(predictions|lm_head)", printed.err)  # a task has no use for it
+    figures: dict[str, Any] = json.loads(printed.out)
+    return figures
+
+
+CLASSIFIERS = {
+    "BertForSequenceClassification": (_wordpiece, {}),
+    "RobertaForSequenceClassification": (_roberta, {"type_vocab_size": 1}),
+    "AlbertForSequenceClassification": (_wordpiece, {"embedding_size": 16}),
+    "ElectraForSequenceClassification": (_wordpiece, {"embedding_size": 16}),
+}
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_published_classifier_is_evaluated_as_transformers_does(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens, settings = CLASSIFIERS[name]
+    path = _save(tmp_path / "model", name, tokens, initializer_range=0.5, **LABELS, **settings)
+    rows = [{"text": text, "label": ["neg", "pos"][i % 2]} for i, text in enumerate(TEXTS)]
+    figures = _evaluated(path, _rows(tmp_path, rows), capsys)
+    model = getattr(transformers, name).from_pretrained(path).eval()
+    kind = "RobertaTokenizer" if tokens is _roberta else "BertTokenizer"
+    tokenizer = getattr(transformers, kind).from_pretrained(path)
+    with torch.no_grad():
+        outputs = torch.cat([model(**tokenizer(t, return_tensors="pt")).logits for t in TEXTS])
+    right = torch.arange(len(TEXTS)) % 2
+    expected = torch.nn.functional.cross_entropy(outputs, right).item()
+    assert figures["loss"] == pytest.approx(expected, rel=1e-4)
+    assert figures["metrics"]["accuracy"] == pytest.approx(
+        (outputs.argmax(1) == right).float().mean().item()
+    )
+
+
+def test_published_tagger_and_reader_are_evaluated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tags = {"id2label": {0: "O", 1: "B-X"}, "label2id": {"O": 0, "B-X": 1}}
+    path = _save(tmp_path / "tags", "BertForTokenClassification", **tags)
+    rows = [{"words": text.split(), "tags": ["B-X", *["O"] * 7]} for text in TEXTS]
+    assert "tag_accuracy" in _evaluated(path, _rows(tmp_path, rows), capsys)["metrics"]
+    sizes = {**SIZES, "max_position_embeddings": 512}
+    path = _save(tmp_path / "answers", "BertForQuestionAnswering", **sizes)
+    opened = open_checkpoint(path, device="cpu")
+    assert type(opened.objective).__module__.endswith("question_answering")
+
+
+def test_masked_model_with_the_files_of_roberta_is_evaluated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _save(tmp_path / "model", "RobertaForMaskedLM", _roberta, type_vocab_size=1)
+    (tmp_path / "t.txt").write_text("\n".join(TEXTS), "utf-8")
+    assert _evaluated(path, tmp_path / "t.txt", capsys)["targets"] > 10
+    ours, theirs = (
+        open_checkpoint(path).tokenizer,
+        transformers.RobertaTokenizer.from_pretrained(path),
+    )
+    for text in (*TEXTS, "naïve café 我", "two  spaces"):
+        assert ours.encode(text) == theirs(text, add_special_tokens=False).input_ids
+    assert (ours.bos_id, ours.pad_id, ours.eos_id, ours.unk_id) == (0, 1, 2, 3)
+
+
+def test_message_about_a_pickle_has_a_command_that_works(tmp_path: Path) -> None:
+    path = _save(tmp_path / "it's", "BertForMaskedLM")
+    torch.save(load_file(path / "model.safetensors"), path / "pytorch_model.bin")
+    (path / "model.safetensors").unlink()
+    said = r"model.safetensors: no such file; pytorch_model.bin is a pickle, which is not opened; "
+    with pytest.raises(FileError, match=said) as caught:
+        open_checkpoint(path)
+    command = shlex.split(str(caught.value).rpartition("other file: ")[2])
+    assert command[:2] == ["python", "-c"]
+    assert "BertForMaskedLM" in command[2]
+    exec(command[2], {})
+    assert open_checkpoint(path).part.family == "bert"
+
+
+def test_message_about_a_pickle_holds_no_command_of_the_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "bert", "architectures": ["x'; touch HACKED; '"]})
+    )
+    (tmp_path / "pytorch_model.bin").touch()
+    with pytest.raises(FileError, match=r"import AutoModel as M") as caught:
+        open_checkpoint(tmp_path)
+    assert "HACKED" not in str(caught.value)
+
+
+def test_masks_that_earlier_versions_saved_are_no_warning(tmp_path: Path) -> None:
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
+    for name in ("OpenAIGPTLMHeadModel", "GPT2LMHeadModel"):
+        path = _save(tmp_path / name, name, **sizes)
+        tensors = load_file(path / "model.safetensors")
+        for layer in range(2):
+            tensors[f"transformer.h.{layer}.attn.bias"] = torch.ones(1, 1, 64, 64)
+        save_file(tensors, path / "model.safetensors", {"format": "pt"})
+        assert not _part(path, "clm").warnings
+
+
+def test_tokenizers_that_no_kind_reads_are_named(tmp_path: Path) -> None:
+    for family, said in (("marian", "source.spm and target.spm"), ("xlm", "Moses")):
+        folder = tmp_path / family
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({"model_type": family}))
+        (folder / "vocab.json").write_text(json.dumps({"<unk>": 0, "a</w>": 1}))
+        (folder / "merges.txt").write_text("a b</w> 1234\n")
+        with pytest.raises(FileError, match=rf"{said}.* which nlpkit does not read; it reads a"):
+            tokenizer_files.load(folder)
+
+
+def test_refused_tokenizer_is_refused_by_the_kinds_of_its_files_alone(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text("{}")
+    with pytest.raises(FileError) as caught:
+        tokenizer_files.load(tmp_path)
+    assert re.findall(r"(\w+): /", str(caught.value)) == ["bpe", "gpt1_bpe"]
