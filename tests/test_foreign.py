@@ -14,9 +14,10 @@ from safetensors.torch import load_file, save_file
 
 from nlpkit import cli, recipe
 from nlpkit.checkpoints import tokenizer_files
-from nlpkit.errors import FileError
+from nlpkit.errors import FileError, UsageError
 from nlpkit.runs.model_part import model_part
 from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.parts import ModelPart
 from nlpkit.tokenizers import bpe, wordpiece
 
 WORDS = "the cat sat on a mat and dog ran to big red house with no name".split()  # noqa: SIM905
@@ -63,14 +64,18 @@ def _save(
     return folder
 
 
-def _part(folder: Path, objective: str, *sets: str) -> Any:
+def _part(folder: Path, objective: str, *sets: str) -> ModelPart:
+    return model_part(_resolved(folder, objective, *sets))
+
+
+def _resolved(folder: Path, objective: str, *sets: str) -> recipe.Resolved:
     text = f"""name: x
 init_from: {folder}
 data: {{train: [x.txt]}}
 objective: {{name: {objective}, max_length: 30}}
 train: {{steps: 1, tokens_per_step: 99, lr: 1.0e-3, schedule: constant}}
 """
-    return model_part(recipe.parse(text.encode(), "x.yaml", folder, sets))
+    return recipe.parse(text.encode(), "x.yaml", folder, sets)
 
 
 XLM_SIZES = {"emb_dim": 32, "n_layers": 2, "n_heads": 2, "n_langs": 1}
@@ -221,3 +226,41 @@ def test_refused_tokenizer_is_refused_by_the_kinds_of_its_files_alone(tmp_path: 
     with pytest.raises(FileError) as caught:
         tokenizer_files.load(tmp_path)
     assert re.findall(r"(\w+): /", str(caught.value)) == ["bpe", "gpt1_bpe"]
+
+
+FAMILY = '"""BERT again, as a family of our own."""\nfrom nlpkit.models.bert import *\n'
+
+
+@pytest.mark.parametrize("family", ["bert", "mylab.bert"])
+def test_section_model_need_not_repeat_what_the_checkpoint_says(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = _save(tmp_path / "base", "BertForMaskedLM", hidden_dropout_prob=0.2)
+    if family != "bert":
+        (tmp_path / "mylab" / "bert").mkdir(parents=True)
+        (tmp_path / "mylab" / "bert" / "__init__.py").write_text(FAMILY)
+        (tmp_path / "mylab" / "bert" / "model.py").write_text(
+            "from nlpkit.models.bert.model import *"
+        )
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(tmp_path)
+        settings = json.loads((base / "config.json").read_text())
+        (base / "config.json").write_text(json.dumps(settings | {"model_type": "mine"}))
+        with pytest.raises(FileError, match=r"model_type 'mine' is none of .*--family mylab.NAME"):
+            _part(base, "mlm")
+        (tmp_path / "mylab" / "bert" / "__init__.py").write_text(f"{FAMILY}MODEL_TYPE = 'mine'\n")
+    part = _part(base, "mlm", f"model.family={family}")
+    assert (part.family, part.config.hidden_size, part.config.dropout) == (family, 32, 0.2)
+    named = [f"model.family={family}", "model.num_layers=2", "model.dropout=0.3"]
+    assert _part(base, "mlm", *named).config.dropout == 0.3
+    said = r"the section model differ in num_layers; remove it there"
+    with pytest.raises(UsageError, match=said):
+        _part(base, "mlm", f"model.family={family}", "model.num_layers=3")
+
+
+def test_recipe_of_a_run_names_no_sizes_that_its_start_does_not_have(tmp_path: Path) -> None:
+    base = _save(tmp_path / "base", "BertForMaskedLM")
+    resolved = _resolved(base, "mlm", "model.family=bert", "model.num_layers=2")
+    again = recipe.parse(resolved.to_yaml().encode(), "again", tmp_path)
+    assert again.dump() == resolved.dump()
+    assert model_part(again).config.hidden_size == 32

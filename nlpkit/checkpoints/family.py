@@ -47,7 +47,10 @@ def family_of(
     fitting = [name for name, light in known.items() if model_type == light.MODEL_TYPE]
     if not fitting:
         types = ", ".join(sorted(light.MODEL_TYPE for light in known.values()))
-        raise FileError(f"{file}: model_type {model_type!r} is none of {types}")
+        raise FileError(
+            f"{file}: model_type {model_type!r} is none of {types}; a family of your own: "
+            "--family mylab.NAME, or in a recipe model: {family: mylab.NAME}"
+        )
     if isinstance(named, str) and named not in fitting:
         raise FileError(
             f"{file}: made by family {named!r}, and model_type {model_type} is of {fitting[0]}"

@@ -192,7 +192,12 @@ class Resolved:
 
     def to_yaml(self) -> str:
         """Return YAML that loads as an equal recipe."""
-        return yaml.write(self.dump())
+        content, model = self.dump(), self.recipe.model
+        if self.recipe.init_from is not None and model is not None and model.family is not None:
+            unnamed = type(model.config).model_fields.keys() - model.config.model_fields_set
+            for name in unnamed:  # the checkpoint has them, with other values than the defaults
+                content["model"].pop(name, None)
+        return yaml.write(content)
 
     def path(self, name: str) -> Path:
         """Return the file or directory that a setting names, with `~` and `$HOME` replaced.

@@ -67,14 +67,9 @@ def model_part(
     part.rows = vocabulary_size(loaded.state, part.vocabulary) or None
     if recipe.model is not None and recipe.model.family is None:
         part.config = _with_dropout(part.config, recipe.model.config)
-    elif recipe.model is not None and (section := _suited(recipe, recipe.model.config)) != (
-        _plain(_suited(recipe, part.config))
-    ):
-        differ = [k for k, v in part.config if getattr(section, k, None) != v]
-        raise UsageError(
-            f"init_from: {directory} and the section model differ in {', '.join(differ)}; "
-            "remove the section"
-        )
+    elif recipe.model is not None:
+        section = _suited(recipe, recipe.model.config)
+        part.config = _as_named(_suited(recipe, part.config), section, directory)
     part.config = _suited(recipe, part.config)
     for path, problem in fit.of_attention(recipe.attention, part.config, recipe.objective):
         raise UsageError(f"{dotted(path)}: {problem}")
@@ -143,10 +138,21 @@ def _suited(recipe: Recipe, config: ModelConfig) -> ModelConfig:
     return config.for_task() if issubclass(made, Task) else config
 
 
-def _plain(config: ModelConfig) -> ModelConfig:
-    """Return the config without what other sections decide, as in the section `model`."""
-    two = {"source_vocab_size": None} if hasattr(config, "source_vocab_size") else {}
-    return config.model_copy(update={"attention": (), **two})
+def _as_named(config: ModelConfig, section: ModelConfig, directory: Path) -> ModelConfig:
+    """Return the config of `init_from` with the dropout rates that the section `model` names.
+
+    Raises:
+        UsageError: the section names another value of another setting.
+    """
+    named = {name: getattr(section, name) for name in section.model_fields_set}
+    rates = {name: value for name, value in named.items() if name.endswith("dropout")}
+    sizes = named.keys() - rates
+    if differ := [name for name, value in config if name in sizes and value != named[name]]:
+        raise UsageError(
+            f"init_from: {directory} and the section model differ in {', '.join(differ)}; "
+            f"remove {'it' if len(differ) == 1 else 'them'} there"
+        )
+    return _with_dropout(config, rates)
 
 
 def _family_of_recipe(recipe: Recipe, directory: Path) -> str | None:
