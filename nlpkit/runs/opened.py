@@ -276,7 +276,12 @@ def _classes(config: Any, directory: Path) -> dict[str, Any]:
     names = hf_layout.read_settings(directory).get("id2label")
     if not isinstance(names, dict):
         return {}
-    return {"labels": [names[number] for number in sorted(names, key=int)]}
+    labels = [names[number] for number in sorted(names, key=int)]
+    # Rows of published data often have the number of the class.
+    is_clear = "choices" in config.model_fields and not any(
+        str(each).isdecimal() for each in labels
+    )
+    return {"labels": labels, "choices": labels} if is_clear else {"labels": labels}
 
 
 def _model(
