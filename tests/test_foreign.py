@@ -105,6 +105,15 @@ def test_body_alone_starts_a_task_and_for_more_the_hint_works(family: str, tmp_p
     assert "missing, randomly initialized: " in part.warnings[0]
 
 
+@pytest.mark.parametrize("name", ["BertForMaskedLM", "AlbertForMaskedLM"])
+def test_adapters_behind_a_pooler_of_zeros_are_refused(name: str, tmp_path: Path) -> None:
+    base = _save(tmp_path / "base", name)
+    assert _part(base, "classification").warnings
+    assert _part(base, "tagging", "lora.rank=2").lora is not None  # reads no summary
+    with pytest.raises(FileError, match=r"pooler\S+ [^;]*; adapters are saved without such"):
+        _part(base, "classification", "lora.rank=2")
+
+
 def _rows(folder: Path, rows: list[dict[str, Any]]) -> Path:
     (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
     return folder / "rows.jsonl"

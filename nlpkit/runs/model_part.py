@@ -17,10 +17,13 @@ from nlpkit.models.config import ModelConfig
 from nlpkit.models.head import PREFIX
 from nlpkit.models.rows import vocabulary_size
 from nlpkit.objectives._task import Task
+from nlpkit.plural import number_of
 from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.recipe.places import dotted
 from nlpkit.runs.opened import verify
 from nlpkit.runs.parts import ModelPart
+
+_NO_ADAPTERS = "adapters are saved without such tensors; train the whole model first"
 
 
 def model_part(
@@ -188,17 +191,31 @@ def _loaded(
     predicts = any(not issubclass(each, Task) or each.predicts_text for each in made)
     allowed = recipe.init_missing if recipe.lora is None else ()
     try:
-        return hf_layout.converted(
-            *(family, directory, settings, tensors),
-            allow_missing=allowed,
-            predicts=predicts,
-        )
+        found = (family, directory, settings, tensors)
+        loaded = hf_layout.converted(*found, allow_missing=allowed, predicts=predicts)
     except hf_layout.MissingTensors as error:
         layers = ", ".join(error.layers)
         remedy = f"to initialize such tensors, name them: init_missing: [{layers}]"
         if recipe.lora is not None:
-            remedy = "adapters are saved without such tensors; train the whole model first"
+            remedy = _NO_ADAPTERS
         raise FileError(f"{error}; {remedy}") from error
+    if recipe.lora is not None and any(getattr(each, "reads_summary", False) for each in made):
+        _check_summary(recipe, family, directory, loaded)
+    return loaded
+
+
+def _check_summary(recipe: Recipe, family: str, directory: Path, loaded: hf_layout.Loaded) -> None:
+    """Raise `FileError` if adapters would be trained behind a layer of zeros, such as a pooler.
+
+    The summary is then the same for all texts, and no gradient reaches the adapters.
+    """
+    module = families.load_model(family)
+    names = hf_format.outline(module.Model, _suited(recipe, loaded.config), 1).state_dict()
+    form, absent = module.FORMAT, [name for name in names if name not in loaded.state]
+    theirs = [each.key for ours in absent for each in hf_format.names_of(form, ours)]
+    if zeros := [name for name in theirs if name.startswith(form.body)]:
+        number = number_of(len(zeros), "tensors are missing")
+        raise FileError(f"{directory}: {number}: {hf_layout.listed(zeros)}; {_NO_ADAPTERS}")
 
 
 def _own_checkpoint(run_path: Path) -> tuple[Path, hf_layout.Content] | None:
