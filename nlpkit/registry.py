@@ -90,8 +90,8 @@ def _import_dotted(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         raise UsageError(f"cannot import {name!r}: {error}") from error
-    # Code that is not ours can raise anything.
-    except Exception as error:
+    # Code that is not ours can raise anything, and can end the process.
+    except (Exception, SystemExit) as error:
         what = " ".join(f"{type(error).__name__}: {error}".split())
         raise UsageError(f"cannot import {name!r}: {what}") from error
 

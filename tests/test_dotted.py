@@ -97,6 +97,16 @@ def test_installed_script_imports_a_family_of_the_working_directory(tmp_path: Pa
         assert done.returncode == code, done.stderr
 
 
+@pytest.mark.parametrize("setting", ["objective.name", "model.family"])
+def test_module_that_ends_the_process_on_import_is_refused(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], setting: str
+) -> None:
+    (own / "mylab/ends.py").write_text("import sys\nsys.exit(0)\n", encoding="utf-8")
+    monkeypatch.chdir(own)
+    assert cli.run(["pretrain", "tiny.yaml", "--set", f"{setting}=mylab.ends"]) == 2
+    assert "cannot import 'mylab.ends': SystemExit: 0" in capsys.readouterr().err
+
+
 def _held_out(run: Path) -> float:
     """Return the loss of a run's last evaluation, of the model as it was in memory."""
     return [r["held_out"]["loss"] for r in _tiny.metrics(run) if "held_out" in r][-1]
