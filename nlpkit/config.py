@@ -5,9 +5,33 @@ an int may stand for a float, nothing else is converted. Paths are `str`.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema
+
+# Far above any model. Within them the bytes of a tensor are a number that torch can have.
+Size = Annotated[int, Field(gt=0, le=2**20)]
+Layers = Annotated[int, Field(gt=0, le=1000)]
+VocabSize = Annotated[int, Field(le=10_000_000)]
+Workers = Annotated[int, Field(le=1024)]
+# `length ** this` is a number, and not 0, for every length.
+LengthPenalty = Annotated[float, Field(ge=-20, le=20)]
+# The limits of a number that has none of its own: what torch takes for an int, and a float whose
+# product with another one is a float32.
+_LARGEST: dict[str, float] = {"int": 2**31 - 1, "float": 1e18}
+
+
+def _limit(schema: Any) -> None:
+    """Give each number in a core schema that has no upper limit its `_LARGEST`."""
+    if isinstance(schema, list):
+        for each in schema:
+            _limit(each)
+    elif isinstance(schema, dict):
+        if schema.get("type") in _LARGEST and not {"le", "lt"} & schema.keys():
+            schema["le"] = _LARGEST[schema["type"]]
+        for each in schema.values():
+            _limit(each)
 
 
 class FrozenConfig(BaseModel):
@@ -21,6 +45,12 @@ class FrozenConfig(BaseModel):
     ALTERNATIVES: ClassVar[tuple[tuple[str, ...], ...]] = ()
     # Values of settings in runs and checkpoints that are older than the setting.
     EARLIER: ClassVar[Mapping[str, Any]] = {}
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _limit(schema)
+        return schema
 
     def without_effect(self) -> Mapping[str, str]:
         """Return the settings that change nothing beside the others, each with the reason.

@@ -149,6 +149,12 @@ def test_eval_warns_of_options_without_effect(
     assert [line for line in lines if "has no effect" in line] == warned
 
 
+def test_eval_refuses_a_length_penalty_without_sense(server: Server, folder: Path) -> None:
+    ended = server.run("eval", _run(folder, "nlg"), "--beam", "2", "--length-penalty", "500")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "nlpkit: --length-penalty 500.0: must be at most 20" in ended.stderr
+
+
 def test_eval_draws_confusion_of_classes_alone(server: Server, folder: Path, tmp_path) -> None:
     pytest.importorskip("matplotlib")
     drawn = server.run("eval", _run(folder, "classes"), "--confusion", tmp_path / "c.png")

@@ -208,6 +208,11 @@ def test_generate_stop_text_ends_before_it(command, inputs: Path) -> None:
         (("--beam", "2", "--top-k", "3"), "--beam: excludes --temperature"),
         (("--min-new-tokens", "7"), "--min-new-tokens: 7 is more than max_new_tokens 6"),
         (("--beam", "2000"), "beam: 2000 is too many"),
+        (("--temperature", "1e-40"), "--temperature 1e-40: must be at least 1e-10"),
+        (("--temperature", "1e39"), "--temperature 1e+39: must be at most 10000000000"),
+        (("--top-p", "1e-46"), "--top-p 1e-46: must be at least 1e-10"),
+        (("--beam", "2", "--length-penalty", "500"), "--length-penalty 500.0: must be at most 20"),
+        (("--repetition-penalty", "1e39"), "--repetition-penalty 1e+39: must be at most"),
     ],
 )
 def test_generate_options_that_make_no_sense_are_one_line(

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from nlpkit.models import families, hf_format
 from nlpkit.models.config import CAPABILITIES, ModelConfig
 from nlpkit.objectives import contract
 from nlpkit.objectives._task import Task
+from nlpkit.recipe.schema import schema
 from nlpkit.score import contract as score_contract
 from nlpkit.tokenizers.contract import Tokenizer as TokenizerContract
 from nlpkit.train import settings as train_settings
@@ -247,6 +249,21 @@ def test_config_of_every_part_is_strict_and_described(folder: str, name: str) ->
     assert config.model_config["strict"]
     undescribed = [n for n, field in config.model_fields.items() if not field.description]
     assert not undescribed
+
+
+def test_every_number_of_a_recipe_has_an_upper_limit() -> None:
+    found = [*_numbers(schema()["$defs"])]
+    assert len(found) > 200
+    assert not [each for each in found if not {*each} & {"maximum", "exclusiveMaximum", "enum"}]
+
+
+def _numbers(part: Any) -> Iterator[dict[str, Any]]:
+    """Yield each part of a JSON schema that is of a number."""
+    if isinstance(part, dict) and part.get("type") in ("integer", "number"):
+        yield part
+    for each in part.values() if isinstance(part, dict) else part:
+        if isinstance(each, (dict, list)):
+            yield from _numbers(each)
 
 
 @pytest.mark.parametrize(("folder", "name"), _parts("objectives"))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -19,6 +20,7 @@ from nlpkit.models.head import HEAD, PREFIX, SEQUENCE, TaskHead, saved_head, tas
 from nlpkit.models.hf_format import FOLDERS
 from nlpkit.models.rows import vocabulary_size
 from nlpkit.plural import number_of
+from nlpkit.recipe.problems import in_words
 
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
@@ -316,6 +318,8 @@ def converted(
         model = hf_format.outline(module.Model, config, vocab_size)
     except KeyError as error:
         raise FileError(f"{directory}: {error} is missing from config.json or weights") from error
+    except ValidationError as error:
+        raise FileError(f"{directory}/config.json: {in_words(error)}") from error
     except (ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
         cause = " ".join(str(error).split("\n")[:3])
         raise FileError(f"{directory}/config.json: does not fit the weights: {cause}") from error

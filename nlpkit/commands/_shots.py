@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nlpkit.commands._call import Call, write_rows
+from nlpkit.commands._decoding import decoding_settings
 from nlpkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,14 +42,13 @@ def _figures(
     """Return the figures of each seed, and the answers with the last one."""
     from nlpkit.cli import exit_now
     from nlpkit.evaluate.shots import Shots
-    from nlpkit.generate.settings import Settings
     from nlpkit.runs.opened import open_checkpoint
     from nlpkit.train.held_out import scores
     from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
 
     log = Log(call.common.verbosity)
-    generation = Settings(max_new_tokens=call.max_new_tokens, beam=call.beam or 1)
+    generation = decoding_settings(max_new_tokens=call.max_new_tokens, beam=call.beam or 1)
     results, found = [], []
     with catch_signals(exit_now) as stop:
         opened = open_checkpoint(

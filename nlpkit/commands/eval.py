@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from nlpkit.commands._call import Call, write_rows
+from nlpkit.commands._decoding import decoding_settings
 from nlpkit.commands._options import Common, Family, Precision, shared
 from nlpkit.disk import user_path
 from nlpkit.errors import UsageError
@@ -244,7 +245,6 @@ def _held_out(call: Call) -> None:
     from nlpkit.cli import exit_now
     from nlpkit.data.store import Callbacks
     from nlpkit.evaluate import confusion, held_out
-    from nlpkit.generate.settings import Settings
     from nlpkit.objectives._task import writes_answers
     from nlpkit.runs.opened import open_checkpoint
     from nlpkit.train.log import Log
@@ -283,7 +283,7 @@ def _held_out(call: Call) -> None:
                 "max_new_tokens": call.max_new_tokens,
             }
             chosen = {name: value for name, value in asked.items() if value is not None}
-            generation = Settings(**{**source.generation, **chosen})
+            generation = decoding_settings(**{**source.generation, **chosen})
             reasons = generation.without_effect()
             if call.attention is None and not writes_answers(opened.objective):
                 reasons = dict.fromkeys(asked, "here: this checkpoint writes no answers")

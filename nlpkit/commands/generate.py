@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nlpkit.commands._decoding import decoding_settings
 from nlpkit.commands._options import Common, Family, Precision, shared
 from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
@@ -138,7 +139,7 @@ def command(
     input is too long, its beginning is left out (with blanks: the tokens farthest before them, then
     after them), and stderr shows how many inputs were cut.
     """
-    settings = _settings(
+    settings = decoding_settings(
         max_new_tokens=max_new_tokens,
         min_new_tokens=min_new_tokens,
         beam=beam,
@@ -190,26 +191,6 @@ def command(
     _report(writer, inputs, time.perf_counter() - start, log)
     if inputs.error:
         raise inputs.error
-
-
-def _settings(**values: Any) -> "Settings":
-    """Return the decoding settings; raise `UsageError` with the names of wrong options."""
-    from pydantic import ValidationError
-
-    from nlpkit.generate.settings import Settings
-    from nlpkit.recipe.problems import sentence
-
-    try:
-        return Settings(**values)
-    except ValidationError as error:
-        problems = []
-        for each in error.errors():
-            what = sentence(each)
-            option = str(each["loc"][0]) if each["loc"] else what.partition(":")[0]
-            given = f" {each['input']}" if each["loc"] else ""
-            what = what.removeprefix(f"{option}: ")
-            problems.append(f"--{option.replace('_', '-')}{given}: {what}")
-        raise UsageError("; ".join(problems)) from error
 
 
 def _print(written: "Written", echo: bool, settings: "Settings", common: Common) -> None:

@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from nlpkit.config import FrozenConfig
+from nlpkit.config import FrozenConfig, Workers
 from nlpkit.data import _directories, _paths, formats, template
 from nlpkit.data.formats import Format
 from nlpkit.data.lines import TextFile, lines
@@ -72,7 +72,7 @@ class Config(FrozenConfig):
         None, description="mark that stands for a newline in text and tsv lines, such as <n>"
     )
     on_error: Literal["stop", "skip"] = Field("stop", description="what a malformed row does")
-    workers: int | None = Field(None, ge=1, description="processes that tokenise; default: all")
+    workers: Workers | None = Field(None, ge=1, description="processes that tokenise; default: all")
     cache: Name | None = Field(None, description="directory of the tokenised data")
 
     @model_validator(mode="after")

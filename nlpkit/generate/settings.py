@@ -1,8 +1,13 @@
 """The settings of decoding. Imports no torch, so that a command line is checked quickly."""
 
+from typing import Annotated
+
 from pydantic import Field, model_validator
 
-from nlpkit.config import FrozenConfig
+from nlpkit.config import FrozenConfig, LengthPenalty
+
+# Logits that are divided or multiplied by it stay finite.
+Factor = Annotated[float, Field(ge=1e-10, le=1e10)]
 
 
 class Settings(FrozenConfig):
@@ -14,17 +19,16 @@ class Settings(FrozenConfig):
     min_new_tokens: int = Field(0, ge=0, description="tokens before an end token is allowed")
     beam: int = Field(1, ge=1, description="beams kept at each step; 1 is greedy")
     nbest: int = Field(1, ge=1, description="answers for each input, best first")
-    length_penalty: float = Field(
+    length_penalty: LengthPenalty = Field(
         1.0, description="beams are ranked by log-probability / length ** this"
     )
-    temperature: float | None = Field(None, gt=0, description="sampling: divides the logits")
+    temperature: Factor | None = Field(None, description="sampling: divides the logits")
     top_k: int | None = Field(None, ge=1, description="sampling: only from the k most probable")
     top_p: float | None = Field(
-        None, gt=0, le=1, description="sampling: only from the fewest tokens with this share"
+        None, ge=1e-10, le=1, description="sampling: only from the fewest tokens with this share"
     )
-    repetition_penalty: float = Field(
+    repetition_penalty: Factor = Field(
         1.0,
-        gt=0,
         description="above 1, tokens of the output become less probable, and those of a text that "
         "it continues (not CPM-Ant's)",
     )
@@ -32,7 +36,10 @@ class Settings(FrozenConfig):
         None, ge=1, description="the repetition penalty counts the last so many tokens; default all"
     )
     seed: int = Field(
-        0, ge=0, description="sampling: the seed, used together with the number of the input"
+        0,
+        ge=0,
+        lt=2**63,
+        description="sampling: the seed, used together with the number of the input",
     )
     stop: list[str] = Field(default_factory=list, description="texts at which an answer ends")
     blank: str = Field(

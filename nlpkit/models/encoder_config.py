@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Choice
+from nlpkit.config import Layers, Size
 from nlpkit.models import counting
 from nlpkit.models.config import POST_NORM_RATE, ModelConfig, check_heads
 
@@ -22,12 +23,12 @@ class EncoderConfig(ModelConfig):
     summary_first: ClassVar[bool] = True
     task_tokens: ClassVar[tuple[str, str, str]] = ("[CLS]", "[SEP]", "[SEP]")
 
-    hidden_size: int = Field(768, gt=0, description="width of the residual stream")
-    num_layers: int = Field(12, gt=0, description="number of layers")
-    num_heads: int = Field(12, gt=0, description="attention heads")
-    intermediate_size: int = Field(3072, gt=0, description="width inside the feed-forward layers")
-    max_positions: int = Field(512, gt=0, description="learned positions: the longest sequence")
-    type_vocab_size: int = Field(2, gt=0, description="token types: texts of a sequence")
+    hidden_size: Size = Field(768, description="width of the residual stream")
+    num_layers: Layers = Field(12, description="number of layers")
+    num_heads: Size = Field(12, description="attention heads")
+    intermediate_size: Size = Field(3072, description="width inside the feed-forward layers")
+    max_positions: Size = Field(512, description="learned positions: the longest sequence")
+    type_vocab_size: Size = Field(2, description="token types: texts of a sequence")
     hidden_act: Literal["gelu", "relu", "gelu_new"] = Field(
         "gelu", description="activation, as transformers names it; gelu_new: the tanh form of gelu"
     )

@@ -3,6 +3,7 @@
 from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Choice
+from nlpkit.config import Layers, Size
 from nlpkit.models import counting
 from nlpkit.models.config import ModelConfig, check_heads
 
@@ -10,10 +11,10 @@ from nlpkit.models.config import ModelConfig, check_heads
 class GptConfig(ModelConfig):
     """Sizes of a decoder with learned positions; the defaults are those of the small models."""
 
-    hidden_size: int = Field(768, gt=0, description="width of the residual stream")
-    num_layers: int = Field(12, gt=0, description="number of blocks")
-    num_heads: int = Field(12, gt=0, description="attention heads")
-    max_positions: int = Field(gt=0, description="learned positions: the longest sequence")
+    hidden_size: Size = Field(768, description="width of the residual stream")
+    num_layers: Layers = Field(12, description="number of blocks")
+    num_heads: Size = Field(12, description="attention heads")
+    max_positions: Size = Field(description="learned positions: the longest sequence")
     norm_eps: float = Field(1e-5, gt=0, description="epsilon of the layer norms")
     embedding_dropout: float = Field(0.1, ge=0, lt=1, description="on the sum of the embeddings")
     attention_dropout: float = Field(

@@ -2,13 +2,13 @@
 
 from pydantic import Field
 
-from nlpkit.config import FrozenConfig
+from nlpkit.config import FrozenConfig, Size
 
 
 class Config(FrozenConfig):
     """Low-rank adapters: h = W x + alpha / rank * B A x; only A and B are trained."""
 
-    rank: int = Field(8, gt=0, description="rows of A, columns of B")
+    rank: Size = Field(8, description="rows of A, columns of B")
     alpha: float = Field(16.0, gt=0, description="what B A x is multiplied by, times rank")
     dropout: float = Field(0.0, ge=0, lt=1, description="on the input of A, if it is no table")
     targets: str | list[str] | None = Field(

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from nlpkit.config import Layers, Size
 from nlpkit.models import counting
 from nlpkit.models.config import ModelConfig
 
@@ -26,11 +27,11 @@ class RecurrentConfig(ModelConfig):
     width_per_layer: ClassVar[int] = 320
     rate_share: ClassVar[float] = 2.0  # as in the recipes
 
-    hidden_size: int = Field(650, gt=0, description="width of the states of one direction")
-    embedding_size: int | None = Field(
-        None, gt=0, description="width of the token embeddings; null: hidden_size"
+    hidden_size: Size = Field(650, description="width of the states of one direction")
+    embedding_size: Size | None = Field(
+        None, description="width of the token embeddings; null: hidden_size"
     )
-    num_layers: int = Field(2, gt=0, description="recurrent layers")
+    num_layers: Layers = Field(2, description="recurrent layers")
     num_directions: Literal[1, 2] = Field(
         1, description="2: another one reads from the right; their states are concatenated"
     )

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Set
 from typing import Any
 
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from nlpkit import registry
@@ -140,8 +141,20 @@ def sentence(error: Any) -> str:
         return f"must have at least {least} {singular if least == 1 else plural}"
     if error["type"] in ("value_error", "assertion_error"):
         return " ".join(str(context["error"]).split())
+    if expected := _expected(error):
+        return f"expected {expected}"
     said = " ".join(error["msg"].split())
     return said[:1].lower() + said[1:]
+
+
+def in_words(error: ValidationError) -> str:
+    """Return what is wrong with settings that come from no recipe, and so have no places."""
+    said = []
+    for each in error.errors():
+        name = ".".join(map(str, each["loc"]))
+        is_value = isinstance(each["input"], (str, int, float))
+        said.append(f"{name}: {sentence(each)}" + (f", got {each['input']!r}" if is_value else ""))
+    return "; ".join(each.removeprefix(": ") for each in said)
 
 
 def _expected(error: Any) -> str | None:

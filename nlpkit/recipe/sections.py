@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError
 
 from nlpkit import registry
 from nlpkit.attention.contract import Choice
-from nlpkit.config import FrozenConfig
+from nlpkit.config import FrozenConfig, Layers
 from nlpkit.models.sizes import parameters
 from nlpkit.part import Part, name_in
 from nlpkit.recipe.places import Path
@@ -56,8 +56,8 @@ class Model(Part):
         description="number of all parameters, such as 15M: decides width, layers, heads and, in "
         "train, what is not set of length, batch and rate",
     )
-    depth: int | None = Field(
-        None, gt=0, description="number of layers; decides what size decides, in its place"
+    depth: Layers | None = Field(
+        None, description="number of layers; decides what size decides, in its place"
     )
     config: Any = None
 

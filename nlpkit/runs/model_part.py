@@ -20,6 +20,7 @@ from nlpkit.objectives._task import Task
 from nlpkit.plural import number_of
 from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.recipe.places import dotted
+from nlpkit.recipe.problems import in_words
 from nlpkit.runs.opened import verify
 from nlpkit.runs.parts import ModelPart
 
@@ -130,8 +131,7 @@ def _with_dropout(config: ModelConfig, rates: Mapping[str, float]) -> ModelConfi
     try:
         checked = type(config).model_validate(config.model_dump() | dict(rates))
     except ValidationError as error:
-        first = error.errors()[0]
-        raise UsageError(f"model.{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise UsageError(f"model.{in_words(error)}") from error
     return config.model_copy(update={name: getattr(checked, name) for name in rates})
 
 

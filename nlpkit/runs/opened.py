@@ -35,6 +35,7 @@ from nlpkit.objectives._preprocessed import Preprocessed
 from nlpkit.objectives.contract import OwnsHeads
 from nlpkit.plural import number_of
 from nlpkit.recipe.fit import missing
+from nlpkit.recipe.problems import in_words
 from nlpkit.runs.parts import ModelPart
 from nlpkit.tokenizers._source_and_target import check_sources
 from nlpkit.tokenizers.contract import Extendable, Tokenizer
@@ -207,9 +208,7 @@ def objective_of(
         bound = [_bound(directory, each, named is None, tokenizer, part) for each in listed]
         return combined(bound, weights)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise FileError(f"{source}.{where}: {first['msg']}") from error
+        raise FileError(f"{source}.{in_words(error)}") from error
     except KeyError as error:
         raise FileError(f"{source}: {error} is missing") from error
     except (UsageError, ValueError, TypeError, AttributeError) as error:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
-from nlpkit.config import FrozenConfig
+from nlpkit.config import FrozenConfig, LengthPenalty
 from nlpkit.score.named import WrongScore, is_option, split
 
 
@@ -64,7 +64,7 @@ class Config(FrozenConfig):
         description="beams of each generated answer, where nlpkit eval is given none",
         json_schema_extra={"free": True},
     )
-    length_penalty: float = Field(
+    length_penalty: LengthPenalty = Field(
         1.0,
         description="beams are ranked by log-probability / length ** this; as above",
         json_schema_extra={"free": True},

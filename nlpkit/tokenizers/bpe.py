@@ -20,7 +20,7 @@ from pydantic import Field
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-from nlpkit.config import FrozenConfig
+from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
 from nlpkit.tokenizers import _pairs, _text
@@ -38,7 +38,7 @@ _FILES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
 class Config(FrozenConfig):
     """Settings of training."""
 
-    vocab_size: int = Field(
+    vocab_size: VocabSize = Field(
         default=50257, ge=258, description="Number of tokens: 2 special, 256 bytes, then merges."
     )
     min_frequency: int = Field(default=2, ge=1, description="Rarer pairs of tokens are not merged.")

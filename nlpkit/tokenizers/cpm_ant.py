@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from nlpkit.config import FrozenConfig
+from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.tokenizers import _text
 
@@ -36,7 +36,7 @@ _ALGORITHM = "cpm_ant 1"
 class Config(FrozenConfig):
     """Settings of training."""
 
-    vocab_size: int = Field(
+    vocab_size: VocabSize = Field(
         default=30720, ge=16, description="Number of tokens, 10 of them special."
     )
     min_frequency: int = Field(

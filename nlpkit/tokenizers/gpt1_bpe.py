@@ -20,7 +20,7 @@ from pydantic import Field
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from nlpkit.config import FrozenConfig
+from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.errors import FileError
 from nlpkit.tokenizers import _pairs
 from nlpkit.tokenizers._hf import LibraryTokenizer, count_characters, count_words, repeat
@@ -33,7 +33,7 @@ _PAIRS = {"vocab.json": "merges.txt", "encoder_bpe_40000.json": "vocab_40000.bpe
 class Config(FrozenConfig):
     """Settings of training."""
 
-    vocab_size: int = Field(
+    vocab_size: VocabSize = Field(
         default=40478, ge=16, description="Number of tokens: <unk>, characters twice, then merges."
     )
     min_frequency: int = Field(

@@ -19,7 +19,7 @@ from pydantic import Field
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Library
 
-from nlpkit.config import FrozenConfig
+from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.tokenizers._hf import (
     BYTES,
     LibraryTokenizer,
@@ -38,7 +38,7 @@ _SPELLING = {"▁", *"".join((*_SPECIAL, *BYTES))}
 class Config(FrozenConfig):
     """Settings of training."""
 
-    vocab_size: int = Field(
+    vocab_size: VocabSize = Field(
         default=32000, ge=300, description="Number of tokens: 3 special, 256 bytes, then pieces."
     )
     character_coverage: float = Field(

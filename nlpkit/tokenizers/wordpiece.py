@@ -19,7 +19,7 @@ from pydantic import Field
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from nlpkit.config import FrozenConfig
+from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.errors import FileError
 from nlpkit.tokenizers import _text
 from nlpkit.tokenizers._hf import LibraryTokenizer, count_characters, count_words, repeat
@@ -33,7 +33,7 @@ _VOCABULARY, _SETTINGS = "vocab.txt", "tokenizer_config.json"
 class Config(FrozenConfig):
     """Settings of training."""
 
-    vocab_size: int = Field(
+    vocab_size: VocabSize = Field(
         default=30522, ge=16, description="Number of tokens, 5 of them special."
     )
     min_frequency: int = Field(

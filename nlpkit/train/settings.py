@@ -15,7 +15,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 
 from nlpkit import registry
 from nlpkit.byte_sizes import parsed
-from nlpkit.config import FrozenConfig
+from nlpkit.config import FrozenConfig, Workers
 from nlpkit.durations import seconds
 from nlpkit.part import Part, name_in
 from nlpkit.train.optimizers.contract import FOLDER, OptimizerPart
@@ -103,7 +103,9 @@ class Config(FrozenConfig):
         validate_default=True,
         description="optimizer steps in all; or give epochs, or a budget of time",
     )
-    tokens_per_step: int = Field(16384, gt=0, description="token budget of an optimizer step")
+    tokens_per_step: int = Field(
+        16384, gt=0, le=2**24, description="token budget of an optimizer step"
+    )
     tokens_per_batch: int | None = Field(
         None,
         gt=0,
@@ -183,7 +185,7 @@ class Config(FrozenConfig):
         description="what is trained: all weights, or only the soft prompt of the task, without "
         "weight decay",
     )
-    workers: int = Field(
+    workers: Workers = Field(
         0, ge=0, description="processes that prepare batches", json_schema_extra=FREE
     )
     log_every: int = Field(
@@ -282,10 +284,7 @@ class Config(FrozenConfig):
         """Return the token budget of one forward and backward pass."""
         if self.tokens_per_batch:
             return self.tokens_per_batch
-        parts = -(-self.tokens_per_step // 4096)
-        while self.tokens_per_step % parts:
-            parts += 1
-        return self.tokens_per_step // parts
+        return next(size for size in range(4096, 0, -1) if self.tokens_per_step % size == 0)
 
     @property
     def batches_per_step(self) -> int:

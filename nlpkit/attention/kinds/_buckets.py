@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from nlpkit.config import FrozenConfig
+from nlpkit.config import FrozenConfig, Size
 
 
 class Buckets(FrozenConfig):
@@ -18,7 +18,7 @@ class Buckets(FrozenConfig):
 
     BIDIRECTIONAL: ClassVar[bool] = True
 
-    num_buckets: int = Field(32, ge=4, description="Distance buckets, half for keys to the right.")
+    num_buckets: Size = Field(32, ge=4, description="Distance buckets, half for keys to the right.")
     max_distance: int = Field(128, ge=2, description="Distance from which the last bucket is used.")
 
     @model_validator(mode="after")

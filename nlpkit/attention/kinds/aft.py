@@ -15,6 +15,7 @@ from pydantic import Field
 
 from nlpkit.attention.contract import Learned
 from nlpkit.attention.kinds import _either
+from nlpkit.config import Size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +42,7 @@ class Config(_either.EitherConfig):
         "full", description="whether w is for all pairs of positions, for near ones, or for none"
     )
     window: int = Field(32, ge=1, description="distances below it have w in the form local")
-    rank: int = Field(128, ge=1, description="width of the two matrices whose product is w")
+    rank: Size = Field(128, description="width of the two matrices whose product is w")
     max_length: int | None = Field(
         None,
         ge=1,

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from nlpkit.attention.contract import Learned
 from nlpkit.attention.kinds._buckets import Buckets, row, table_of_buckets
+from nlpkit.config import Size
 
 VISIBILITY = "prefix"
 KERNEL = None
@@ -23,11 +24,13 @@ COST = "2/3 · N²"
 class Config(Buckets):
     """The rows of the bias table; the defaults are those of CPM-Ant 10B."""
 
-    num_buckets: int = Field(512, ge=4, description="Distance buckets, half for keys to the right.")
+    num_buckets: Size = Field(
+        512, ge=4, description="Distance buckets, half for keys to the right."
+    )
     max_distance: int = Field(
         2048, ge=2, description="Distance from which the last bucket is used."
     )
-    segment_types: int = Field(32, ge=1, description="Number of segment ids.")
+    segment_types: Size = Field(32, description="Number of segment ids.")
 
 
 def tensors(config, heads, head_dim):

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from nlpkit.attention.contract import Learned
 from nlpkit.attention.kinds._buckets import Buckets, row, table_of_buckets
+from nlpkit.config import Size
 
 VISIBILITY = "causal"
 KERNEL = None
@@ -24,7 +25,7 @@ class Config(Buckets):
 
     BIDIRECTIONAL: ClassVar[bool] = False
 
-    num_buckets: int = Field(32, ge=4, description="Distance buckets, all for keys to the left.")
+    num_buckets: Size = Field(32, ge=4, description="Distance buckets, all for keys to the left.")
 
 
 def tensors(config, heads, head_dim):

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from nlpkit.config import Layers, Size
 from nlpkit.models import counting
 from nlpkit.models.encoder_config import EncoderConfig
 
@@ -20,15 +21,14 @@ VOCABULARY = ("token_embedding", "token_bias", "output_embedding")
 class Config(EncoderConfig):
     """Sizes of an ALBERT; the vocabulary's comes from the tokenizer."""
 
-    embedding_size: int = Field(
-        128, gt=0, description="width of the embeddings; a linear layer makes them hidden_size wide"
+    embedding_size: Size = Field(
+        128, description="width of the embeddings; a linear layer makes them hidden_size wide"
     )
-    num_groups: int = Field(
-        1, gt=0, description="groups of layers in succession that share their weights; 1: all"
+    num_groups: Layers = Field(
+        1, description="groups of layers in succession that share their weights; 1: all"
     )
-    inner_layers: int = Field(
+    inner_layers: Layers = Field(
         1,
-        gt=0,
         description="layers in a group; each of num_layers applies all of them",
     )
     hidden_act: Literal["gelu", "relu", "gelu_new"] = Field(

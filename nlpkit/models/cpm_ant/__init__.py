@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Choice
-from nlpkit.config import FrozenConfig
+from nlpkit.config import FrozenConfig, Layers, Size
 from nlpkit.models.config import ModelConfig, check_heads
 
 MODEL_TYPE = "cpmant"  # transformers' name of the family, in config.json
@@ -30,18 +30,18 @@ class Config(ModelConfig):
     inputs: ClassVar[tuple[str, ...]] = ("input_ids", "segment", "position", "context")
     ATTENTION_FIELDS: ClassVar[frozenset[str]] = frozenset(("context", "segment", "position"))
 
-    hidden_size: int = Field(4096, gt=0, description="width of the residual stream")
-    num_layers: int = Field(48, gt=0, description="number of blocks")
-    num_heads: int = Field(32, gt=0, description="attention heads")
-    head_dim: int | None = Field(
-        None, gt=0, description="width of a head; default hidden_size / num_heads"
+    hidden_size: Size = Field(4096, description="width of the residual stream")
+    num_layers: Layers = Field(48, description="number of blocks")
+    num_heads: Size = Field(32, description="attention heads")
+    head_dim: Size | None = Field(
+        None, description="width of a head; default hidden_size / num_heads"
     )
-    intermediate_size: int = Field(10240, gt=0, description="width of the gated feed-forward layer")
-    prompt_types: int = Field(32, ge=3, description="blocks of soft prompts")
-    prompt_length: int = Field(32, gt=0, description="soft-prompt vectors in a block")
+    intermediate_size: Size = Field(10240, description="width of the gated feed-forward layer")
+    prompt_types: Size = Field(32, ge=3, description="blocks of soft prompts")
+    prompt_length: Size = Field(32, description="soft-prompt vectors in a block")
     prompts: Prompts = Field(default_factory=Prompts, description="which block serves which task")
-    segment_types: int = Field(32, ge=3, description="segments (0 prompt, 1 infilling, 2 text)")
-    num_buckets: int = Field(512, ge=4, multiple_of=4, description="relative-distance buckets")
+    segment_types: Size = Field(32, ge=3, description="segments (0 prompt, 1 infilling, 2 text)")
+    num_buckets: Size = Field(512, ge=4, multiple_of=4, description="relative-distance buckets")
     max_distance: int = Field(2048, gt=1, description="distance from which all share one bucket")
     norm_eps: float = Field(1e-6, gt=0, description="epsilon of the RMS norms")
     dropout: float = Field(0.0, ge=0, lt=1, description="on attention, feed-forward and residuals")

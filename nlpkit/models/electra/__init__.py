@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
+from nlpkit.config import Size
 from nlpkit.models import counting
 from nlpkit.models.encoder_config import EncoderConfig
 
@@ -27,9 +28,8 @@ class Config(EncoderConfig):
 
     capability_settings: ClassVar[tuple[str, ...]] = ("generator_size",)
 
-    embedding_size: int | None = Field(
+    embedding_size: Size | None = Field(
         None,
-        gt=0,
         description="width of the embeddings, which both models share; if it is not that of a "
         "model, a linear layer is between; default: hidden_size",
     )
@@ -43,12 +43,11 @@ class Config(EncoderConfig):
     generator_layers: float = Field(
         1.0, gt=0, le=1, description="layers of the generator, as a share of num_layers"
     )
-    generator_heads: int | None = Field(
-        None, gt=0, description="attention heads of the generator; default: one for a width of 64"
+    generator_heads: Size | None = Field(
+        None, description="attention heads of the generator; default: one for a width of 64"
     )
-    generator_intermediate_size: int | None = Field(
+    generator_intermediate_size: Size | None = Field(
         None,
-        gt=0,
         description="width inside the feed-forward layers of the generator; default: 4 times its "
         "width",
     )

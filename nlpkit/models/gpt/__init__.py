@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from nlpkit.config import Size
 from nlpkit.models.config import POST_NORM_RATE
 from nlpkit.models.gpt_config import GptConfig
 
@@ -20,4 +21,4 @@ class Config(GptConfig):
 
     rate_share: ClassVar[float] = POST_NORM_RATE
 
-    max_positions: int = Field(512, gt=0, description="learned positions: the longest sequence")
+    max_positions: Size = Field(512, description="learned positions: the longest sequence")

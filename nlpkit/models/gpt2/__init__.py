@@ -7,6 +7,7 @@ alternate between dense and locally banded attention: `attention: {layers: [{kin
 
 from pydantic import Field
 
+from nlpkit.config import Size
 from nlpkit.models import counting
 from nlpkit.models.gpt_config import GptConfig
 
@@ -18,9 +19,9 @@ VOCABULARY = ("token_embedding",)  # parameters whose first dimension is the voc
 class Config(GptConfig):
     """Sizes of a GPT-2."""
 
-    max_positions: int = Field(1024, gt=0, description="learned positions: the longest sequence")
-    intermediate_size: int | None = Field(
-        None, gt=0, description="width inside the feed-forward layers; null: 4 hidden_size"
+    max_positions: Size = Field(1024, description="learned positions: the longest sequence")
+    intermediate_size: Size | None = Field(
+        None, description="width inside the feed-forward layers; null: 4 hidden_size"
     )
 
     @property

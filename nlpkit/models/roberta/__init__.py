@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from nlpkit.config import Size
 from nlpkit.models.encoder_config import EncoderConfig
 
 MODEL_TYPE = "roberta"  # transformers' name of the family, in config.json
@@ -25,7 +26,7 @@ class Config(EncoderConfig):
     delimiters: ClassVar[int] = 2  # Liu et al. 2019 put </s></s> between two texts
     mask_token: ClassVar[str] = "<mask>"
 
-    type_vocab_size: int = Field(1, gt=0, description="token types; only the first one is used")
+    type_vocab_size: Size = Field(1, description="token types; only the first one is used")
     norm_eps: float = Field(1e-5, gt=0, description="epsilon of the layer norms")
     padding_idx: int = Field(
         1, ge=0, description="id of the padding token; positions are counted from the number after"

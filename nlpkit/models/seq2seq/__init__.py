@@ -19,6 +19,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from nlpkit.config import Layers, Size
 from nlpkit.models import counting
 from nlpkit.models.config import ModelConfig, SourceVocabulary
 from nlpkit.models.recurrent_config import Cell, count_tables
@@ -39,13 +40,13 @@ class Config(ModelConfig):
     rate_share: ClassVar[float] = 2.0  # as in the recipes
 
     cell: Cell = Field("lstm", description="of encoder and decoder: rnn, lstm or gru")
-    hidden_size: int = Field(
-        500, gt=0, description="width of the decoder's states, and of each direction's"
+    hidden_size: Size = Field(
+        500, description="width of the decoder's states, and of each direction's"
     )
-    embedding_size: int | None = Field(
-        None, gt=0, description="width of the token embeddings; null: hidden_size"
+    embedding_size: Size | None = Field(
+        None, description="width of the token embeddings; null: hidden_size"
     )
-    num_layers: int = Field(2, gt=0, description="layers of the encoder, and of the decoder")
+    num_layers: Layers = Field(2, description="layers of the encoder, and of the decoder")
     num_directions: Literal[1, 2] = Field(
         1, description="of the encoder; 2: another one reads from the right"
     )
@@ -65,8 +66,8 @@ class Config(ModelConfig):
         description="what attention sees: the whole source, or Luong's window around the same "
         "position (local_m) or a predicted one (local_p)",
     )
-    window_size: int = Field(
-        10, gt=0, description="D of a local window: positions to each side of its centre"
+    window_size: Size = Field(
+        10, description="D of a local window: positions to each side of its centre"
     )
     input_feeding: bool = Field(
         False, description="whether a step reads the attentional state of the step before (Luong)"

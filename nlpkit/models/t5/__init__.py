@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Choice
+from nlpkit.config import Layers, Size
 from nlpkit.models import counting
 from nlpkit.models.config import ModelConfig
 
@@ -25,17 +26,17 @@ class Config(ModelConfig):
     encodes_source: ClassVar[bool] = True
     padded_vocabulary: ClassVar[bool] = True
 
-    hidden_size: int = Field(512, gt=0, description="width of the residual stream")
-    num_layers: int = Field(
-        6, gt=0, description="layers of the decoder, and of the encoder by default"
+    hidden_size: Size = Field(512, description="width of the residual stream")
+    num_layers: Layers = Field(
+        6, description="layers of the decoder, and of the encoder by default"
     )
-    encoder_layers: int | None = Field(
-        None, gt=0, description="layers of the encoder; null: num_layers"
+    encoder_layers: Layers | None = Field(
+        None, description="layers of the encoder; null: num_layers"
     )
-    num_heads: int = Field(8, gt=0, description="attention heads")
-    head_dim: int = Field(64, gt=0, description="width of a head, whatever the hidden_size")
-    intermediate_size: int = Field(2048, gt=0, description="width inside the feed-forward layers")
-    num_buckets: int = Field(32, ge=4, description="buckets of distances, each with a bias")
+    num_heads: Size = Field(8, description="attention heads")
+    head_dim: Size = Field(64, description="width of a head, whatever the hidden_size")
+    intermediate_size: Size = Field(2048, description="width inside the feed-forward layers")
+    num_buckets: Size = Field(32, ge=4, description="buckets of distances, each with a bias")
     max_distance: int = Field(128, ge=2, description="distance from which all share a bucket")
     hidden_act: Literal["relu", "gelu", "gelu_new", "silu"] = Field(
         "relu", description="activation, as transformers names it; gelu_new in version 1.1"

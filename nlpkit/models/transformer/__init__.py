@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Choice
+from nlpkit.config import Layers, Size
 from nlpkit.models import counting
 from nlpkit.models.config import POST_NORM_RATE, ModelConfig, SourceVocabulary, check_heads
 
@@ -25,16 +26,16 @@ class Config(ModelConfig):
     label_smoothing: ClassVar[float] = 0.1  # sec. 5.4
     rate_share: ClassVar[float] = POST_NORM_RATE
 
-    hidden_size: int = Field(512, gt=0, description="width of the residual stream")
-    num_layers: int = Field(
-        6, gt=0, description="layers of the decoder, and of the encoder by default"
+    hidden_size: Size = Field(512, description="width of the residual stream")
+    num_layers: Layers = Field(
+        6, description="layers of the decoder, and of the encoder by default"
     )
-    encoder_layers: int | None = Field(
-        None, gt=0, description="layers of the encoder; null: num_layers"
+    encoder_layers: Layers | None = Field(
+        None, description="layers of the encoder; null: num_layers"
     )
-    num_heads: int = Field(8, gt=0, description="attention heads")
-    intermediate_size: int = Field(2048, gt=0, description="width inside the feed-forward layers")
-    max_positions: int = Field(512, gt=0, description="the longest source and the longest target")
+    num_heads: Size = Field(8, description="attention heads")
+    intermediate_size: Size = Field(2048, description="width inside the feed-forward layers")
+    max_positions: Size = Field(512, description="the longest source and the longest target")
     positions: Literal["sinusoidal", "learned"] = Field(
         "sinusoidal", description="positions by sines and cosines, or two learned tables"
     )

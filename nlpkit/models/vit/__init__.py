@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from nlpkit.attention.contract import Choice
+from nlpkit.config import Layers, Size
 from nlpkit.models import counting
 from nlpkit.models.config import ModelConfig, check_heads
 
@@ -24,9 +25,8 @@ def _check_size(size: object) -> object:
     return size
 
 
-Pixels = Annotated[int, Field(gt=0)]
-Sides = Annotated[list[Pixels], Field(min_length=2, max_length=2)]
-Size = Annotated[Pixels | Sides, BeforeValidator(_check_size)]
+Sides = Annotated[list[Size], Field(min_length=2, max_length=2)]
+Area = Annotated[Size | Sides, BeforeValidator(_check_size)]
 
 
 class Config(ModelConfig):
@@ -36,13 +36,13 @@ class Config(ModelConfig):
     reads_images: ClassVar[bool] = True
     summary_first: ClassVar[bool] = True
 
-    image_size: Size = Field(224, description="pixels of a square image's side, or [height, width]")
-    patch_size: Size = Field(16, description="pixels of a square patch's side, or [height, width]")
-    num_channels: int = Field(3, gt=0, description="1: grey; 3: red, green and blue")
-    hidden_size: int = Field(768, gt=0, description="width of the residual stream")
-    num_layers: int = Field(12, gt=0, description="number of layers")
-    num_heads: int = Field(12, gt=0, description="attention heads")
-    intermediate_size: int = Field(3072, gt=0, description="width inside the feed-forward layers")
+    image_size: Area = Field(224, description="pixels of a square image's side, or [height, width]")
+    patch_size: Area = Field(16, description="pixels of a square patch's side, or [height, width]")
+    num_channels: Size = Field(3, description="1: grey; 3: red, green and blue")
+    hidden_size: Size = Field(768, description="width of the residual stream")
+    num_layers: Layers = Field(12, description="number of layers")
+    num_heads: Size = Field(12, description="attention heads")
+    intermediate_size: Size = Field(3072, description="width inside the feed-forward layers")
     hidden_act: Literal["gelu", "relu", "gelu_new"] = Field(
         "gelu", description="activation, as transformers names it; gelu_new: the tanh form of gelu"
     )
@@ -58,8 +58,8 @@ class Config(ModelConfig):
     pooler: bool = Field(
         False, description="a dense layer on the class token's state, as transformers' ViTModel has"
     )
-    pooler_output_size: int | None = Field(
-        None, gt=0, description="width of the pooler; default: hidden_size"
+    pooler_output_size: Size | None = Field(
+        None, description="width of the pooler; default: hidden_size"
     )
     pooler_act: Literal["tanh", "gelu", "relu", "gelu_new"] = Field(
         "tanh", description="activation of the pooler"

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Choice
+from nlpkit.config import Layers, Size
 from nlpkit.models import counting
 from nlpkit.models.config import POST_NORM_RATE, ModelConfig, check_heads
 
@@ -29,15 +30,15 @@ class Config(ModelConfig):
     summary_first: ClassVar[bool] = True
     task_tokens: ClassVar[tuple[str, str, str]] = ("[CLS]", "[SEP]", "[SEP]")
 
-    hidden_size: int = Field(
-        1024, gt=0, description="width of the residual stream; feed-forward layers are 4 times this"
+    hidden_size: Size = Field(
+        1024, description="width of the residual stream; feed-forward layers are 4 times this"
     )
-    num_layers: int = Field(12, gt=0, description="number of layers")
-    num_heads: int = Field(8, gt=0, description="attention heads")
-    num_languages: int = Field(
-        2, gt=0, description="languages, each with an embedding; 1: the model has none"
+    num_layers: Layers = Field(12, description="number of layers")
+    num_heads: Size = Field(8, description="attention heads")
+    num_languages: Size = Field(
+        2, description="languages, each with an embedding; 1: the model has none"
     )
-    max_positions: int = Field(512, gt=0, description="positions: the longest sequence")
+    max_positions: Size = Field(512, description="positions: the longest sequence")
     sinusoidal: bool = Field(
         False, description="fixed sines and cosines as positions instead of learned ones"
     )

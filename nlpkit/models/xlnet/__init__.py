@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Choice
+from nlpkit.config import Layers, Size
 from nlpkit.models import counting
 from nlpkit.models.config import POST_NORM_RATE, ModelConfig, check_heads
 
@@ -28,10 +29,10 @@ class Config(ModelConfig):
     summary_token: ClassVar[str] = "<cls>"
     mask_token: ClassVar[str] = "<mask>"
 
-    hidden_size: int = Field(768, gt=0, description="width of both streams")
-    num_layers: int = Field(12, gt=0, description="number of layers")
-    num_heads: int = Field(12, gt=0, description="attention heads")
-    intermediate_size: int = Field(3072, gt=0, description="width inside the feed-forward layers")
+    hidden_size: Size = Field(768, description="width of both streams")
+    num_layers: Layers = Field(12, description="number of layers")
+    num_heads: Size = Field(12, description="attention heads")
+    intermediate_size: Size = Field(3072, description="width inside the feed-forward layers")
     hidden_act: Literal["gelu", "relu", "gelu_new"] = Field(
         "gelu", description="activation, as transformers names it; gelu_new: the tanh form of gelu"
     )
