@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from nlpkit import cli
@@ -103,6 +104,18 @@ def _pickle(name: str) -> Change:
     return change
 
 
+def _stored_as(dtype: torch.dtype, word: str) -> Change:
+    """Store the weights with `word` in their name as integers or bools."""
+
+    def change(directory: Path) -> None:
+        tensors = load_file(directory / _WEIGHTS)
+        cast = {n: t.to(dtype) if word in n else t for n, t in tensors.items()}
+        assert any(tensor.dtype == dtype for tensor in cast.values())
+        save_file(cast, directory / _WEIGHTS)
+
+    return change
+
+
 _CONFIG, _WEIGHTS, _INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 _STARTS: dict[str, tuple[Change, str]] = {
     "pickle as safetensors": (_pickle(_WEIGHTS), "not a readable safetensors file"),
@@ -136,6 +149,8 @@ _STARTS: dict[str, tuple[Change, str]] = {
     "shard elsewhere": (_put(_INDEX, {"weight_map": {"a": "/etc/passwd"}}), "is outside"),
     "shard of a number": (_put(_INDEX, {"weight_map": {"a": 5}}), "needs weight_map"),
     "index list": (_put(_INDEX, []), "holds list, not a JSON object"),
+    "integer embeddings": (_stored_as(torch.int64, "input_embedding"), "is int64; weights"),
+    "bool norms": (_stored_as(torch.bool, "layernorm"), "is bool; weights are floating-point"),
     "half index": (_put(_INDEX, "{x"), "index.json: cannot be read"),
 }
 
@@ -157,6 +172,22 @@ def test_hostile_init_from_is_one_line_and_exit_4(base, tmp_path: Path, capsys, 
     assert said in err
     assert len(err.splitlines()) == 1
     assert not (tmp_path / "RAN").exists()
+
+
+@pytest.mark.parametrize("verb", ["eval", "convert", "generate"])
+def test_weights_stored_as_integers_are_refused_by_every_verb(
+    base, tmp_path: Path, capsys, verb: str
+) -> None:
+    start = tmp_path / "start"
+    shutil.copytree(files.checkpoint_path(base[1], 2), start)
+    (start / files.MANIFEST).unlink()
+    _stored_as(torch.int64, "input_embedding")(start)
+    more = {"eval": ["--data", str(base[0] / "valid.txt")], "convert": [str(tmp_path / "made")]}
+    more["generate"] = [str(base[0] / "valid.txt")]
+    assert cli.run([verb, str(start), *more[verb], "-q"]) == 4
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"nlpkit: {start}: token_embedding is int64; weights are floating")
 
 
 def _sealed(change: Change) -> Change:

@@ -256,11 +256,24 @@ def _read_tensors(directory: Path) -> dict[str, Tensor]:
         path = directory / name
         if not path.is_file():
             raise FileError(f"{path}: {_absent(path)}{pickles.remedy(directory)}")
-        try:
-            tensors.update(load_file(path))
-        except (SafetensorError, OSError) as error:
-            raise FileError(f"{path}: not a readable safetensors file: {error}") from error
+        tensors.update(load_tensors(path))
     return tensors
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file; raise `FileError` if it cannot be read."""
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise FileError(f"{path}: not a readable safetensors file: {error}") from error
+
+
+def check_dtypes(place: Path, weights: Mapping[str, Tensor]) -> None:
+    """Raise `FileError` if a weight is not a floating-point number: a cast would truncate it."""
+    for name, tensor in weights.items():
+        if not tensor.is_floating_point():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise FileError(f"{place}: {name} is {kind}; weights are floating-point numbers")
 
 
 def read_notes(directory: Path) -> dict[str, Any]:
@@ -338,6 +351,7 @@ def converted(
         state |= {ours: tensors[theirs] for ours, theirs in names.items()}
         width = config.state_size  # type: ignore[attr-defined]
         shapes |= head.shapes(width, len(state[HEAD]))
+    check_dtypes(directory, state)
     for name, tensor in state.items():
         if tuple(tensor.shape) != shapes[name]:
             raise FileError(

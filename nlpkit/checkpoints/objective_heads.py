@@ -7,11 +7,9 @@ them by `heads`. They are the model's `objective_heads` while it is trained.
 from collections.abc import Mapping
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
-from nlpkit.checkpoints.hf_layout import save_tensors
+from nlpkit.checkpoints.hf_layout import check_dtypes, load_tensors, save_tensors
 from nlpkit.errors import FileError
 
 FILE = "objective.safetensors"
@@ -35,10 +33,8 @@ def read(directory: Path) -> dict[str, Tensor]:
     path = directory / FILE
     if not path.is_file():
         return {}
-    try:
-        tensors = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise FileError(f"{path}: not a readable safetensors file: {error}") from error
+    tensors = load_tensors(path)
+    check_dtypes(path, tensors)
     if wrong := [name for name in tensors if not name.startswith(PREFIX)]:
         raise FileError(f"{path}: {wrong[0]} is not a layer of an objective")
     return tensors

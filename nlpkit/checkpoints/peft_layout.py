@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -242,10 +240,9 @@ def _read_tensors(directory: Path) -> dict[str, Tensor]:
         pickled = (directory / "adapter_model.bin").is_file()
         hint = "; adapter_model.bin is a pickle, which is not opened" if pickled else ""
         raise FileError(f"{path}: no such file{hint}")
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise FileError(f"{path}: not a readable safetensors file: {error}") from error
+    tensors = hf_layout.load_tensors(path)
+    hf_layout.check_dtypes(path, tensors)
+    return tensors
 
 
 def content_hash(directory: Path) -> str:
