@@ -435,7 +435,7 @@ def swap_offsets(place):
         (lambda place: (place / "meta.json").write_text("{"), "Expecting property name"),
         (lambda place: (place / "meta.json").write_text("[]"), "list indices"),
         (lambda place: (place / "meta.json").write_text("{}"), "'version'"),
-        (lambda place: (place / "offsets.npy").write_bytes(bytes(152)), "magic string"),
+        (lambda place: (place / "offsets.npy").write_bytes(bytes(152)), "does not belong"),
         (swap_offsets, "offsets.npy does not belong to tokens.bin"),
     ],
 )
@@ -477,6 +477,7 @@ def count_more(place):
         (put("tokens.bin", 2, 3), "tokens.bin has changed"),  # another id of the vocabulary
         (put("tokens.bin", 3, 255), "tokens.bin has changed"),  # an id that is not in it
         (put("offsets.npy", 136, 1), "offsets.npy has changed"),  # a document ends earlier
+        (put("offsets.npy", 8, 54), "offsets.npy has changed"),  # a shorter header
         (count_more, "meta.json has changed"),
     ],
 )
@@ -496,6 +497,26 @@ def test_store_with_changed_content_is_built_again_with_a_note(tmp_path, here, d
     assert "building it again" in notes[0]
     TokenStore(first.path).verify()
     assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize(("name", "step"), [("offsets.npy", 1), ("meta.json", 11)])
+def test_store_with_any_bit_changed_is_damaged_or_means_the_same(tmp_path, here, name, step):
+    (here / "a.txt").write_text("ab\ncd\n")
+    path = build(tmp_path, "a.txt").path / name
+    content = path.read_bytes()
+    damaged = 0
+    for bit in range(0, 8 * len(content), step):
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(changed)
+        try:
+            store = TokenStore(path.parent)
+            store.verify()
+        except FileError:
+            damaged += 1
+        else:
+            assert texts(store) == ["ab", "cd"]
+    assert damaged > 7 * len(content) / step
 
 
 def test_store_verification_can_be_stopped(tmp_path, here):

@@ -46,6 +46,9 @@ class TokenStore:
     def _read(self, meta: dict) -> None:
         if meta["version"] != _write_store.VERSION:
             raise ValueError(f"version {meta['version']}, not {_write_store.VERSION}")
+        # Stores of earlier versions have no hash of `meta.json`.
+        if meta.get("meta_sha256") not in (None, _write_store.meta_hash(meta)):
+            raise ValueError("meta.json has changed")
         for name, size in meta["sizes"].items():
             there = (self.path / name).stat().st_size
             if there != size:
@@ -55,7 +58,6 @@ class TokenStore:
         self.tokens: int = meta["tokens"]
         self._entropy: float = meta["unigram_entropy"]
         self._sha256: dict[str, str] = meta["sha256"]
-        self._meta = meta
         dtype = np.dtype(meta["dtype"])
         # An empty file cannot be mapped.
         self._ids: np.ndarray | None = (
@@ -63,12 +65,13 @@ class TokenStore:
             if self.tokens
             else np.zeros(0, dtype)
         )
-        self._offsets: np.ndarray | None = np.lib.format.open_memmap(
-            self.path / "offsets.npy", mode="r"
-        )
         self._documents: int = meta["documents"]
-        expected = (self._documents + 1,), 0, self.tokens
-        if (self._offsets.shape, self._offsets[0], self._offsets[-1]) != expected:
+        # numpy reads its header as Python code, where damage can be any error: `verify` finds it.
+        header = meta["sizes"]["offsets.npy"] - 8 * (self._documents + 1)
+        self._offsets: np.ndarray | None = np.memmap(
+            self.path / "offsets.npy", np.int64, mode="r", offset=header
+        )
+        if (self._offsets[0], self._offsets[-1]) != (0, self.tokens):
             raise ValueError("offsets.npy does not belong to tokens.bin")
         if len(self._ids) != self.tokens:
             raise ValueError(f"tokens.bin has {len(self._ids)} tokens, not {self.tokens}")
@@ -137,9 +140,6 @@ class TokenStore:
             for name, expected in self._sha256.items()
             if file_hash(self.path / name, should_stop) != expected
         ]
-        # Stores of earlier versions have no hash of `meta.json`.
-        if self._meta.get("meta_sha256") not in (None, _write_store.meta_hash(self._meta)):
-            changed.append("meta.json")
         if changed:
             raise FileError(f"{self.path}: damaged token store: {changed[0]} has changed")
 
