@@ -197,6 +197,24 @@ def test_load_saved_is_equal_and_unfit_is_named(ours, name, tmp_path):
         kind.load(tmp_path / "absent")
 
 
+@pytest.mark.parametrize("encode", ["encode_batch", "encode_with_offsets"])
+def test_pattern_that_runs_away_is_named_without_a_panic(byte_pairs, tmp_path, capfd, encode):
+    byte_pairs.save(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    content = json.loads(file.read_text())
+    split = {"type": "Split", "pattern": {"Regex": "(a*)*$"}}
+    split |= {"behavior": "Isolated", "invert": False}
+    parts = [split, content["pre_tokenizer"]]
+    content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": parts}
+    file.write_text(json.dumps(content))
+    patterned = pickle.loads(pickle.dumps(bpe.Tokenizer.load(tmp_path)))
+    assert patterned.encode("kato b") == byte_pairs.encode("kato b")
+    with pytest.raises(FileError, match=f"^{file}: its pattern fails on a text: Onig: Regex"):
+        getattr(patterned, encode)(["a" * 60 + "b"])
+    os.write(2, b"seen\n")
+    assert capfd.readouterr().err == "seen\n"
+
+
 def test_import_stays_light():
     kinds = ("cpm_ant", "bpe", "wordpiece", "unigram")
     parts = ", ".join(f"nlpkit.tokenizers.{name}" for name in kinds)

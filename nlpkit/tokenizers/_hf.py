@@ -5,8 +5,10 @@ A special token written in a text, such as `[MASK]`, is encoded as ordinary char
 transformers would make it the special token. `encode` adds no special tokens.
 """
 
+import contextlib
 import hashlib
 import json
+import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-from tokenizers import AddedToken, processors
+from tokenizers import AddedToken, Encoding, processors
 from tokenizers import Tokenizer as Library
 
 from nlpkit.errors import DataError, FileError
@@ -22,6 +24,19 @@ from nlpkit.tokenizers import _text
 
 # The tokens of SentencePiece that are bytes.
 BYTES = {f"<0x{byte:02X}>": byte for byte in range(0x100)}
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Send what the library prints on stderr, such as a panic of each of its threads, nowhere."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 class _Frame(NamedTuple):
@@ -79,6 +94,8 @@ class LibraryTokenizer(ABC):
         if ends != self.end_of_word:
             expected = self.end_of_word or "no suffix"
             raise FileError(f"{source}: words end in {ends or 'no suffix'}, not in {expected}")
+        # Only patterns of the file's own can run away.
+        self._source, self._has_patterns = source, '"Regex"' in text
         self._library.encode_special_tokens = True
         self._library.no_truncation()
         self._library.no_padding()
@@ -140,16 +157,29 @@ class LibraryTokenizer(ABC):
 
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
         """Return the ids of each text, computed on all cores."""
-        batch = list(_text.sound(texts))
-        encodings = self._library.encode_batch_fast(batch, add_special_tokens=False)
-        return [encoding.ids for encoding in encodings]
+        return [encoding.ids for encoding in self._encoded(self._library.encode_batch_fast, texts)]
 
     def encode_with_offsets(
         self, texts: Iterable[str]
     ) -> list[tuple[list[int], list[tuple[int, int]]]]:
         """Return the ids of each text, and the characters [start, stop) of each token."""
-        encodings = self._library.encode_batch(list(_text.sound(texts)), add_special_tokens=False)
+        encodings = self._encoded(self._library.encode_batch, texts)
         return [(encoding.ids, encoding.offsets) for encoding in encodings]
+
+    def _encoded(
+        self, encode: Callable[..., list[Encoding]], texts: Iterable[str]
+    ) -> list[Encoding]:
+        batch = list(_text.sound(texts))
+        if not self._has_patterns:
+            return encode(batch, add_special_tokens=False)
+        try:
+            with _silent():
+                return encode(batch, add_special_tokens=False)
+        except BaseException as error:
+            # The class of a panic of the library cannot be imported.
+            if type(error).__name__ != "PanicException":
+                raise
+            raise FileError(f"{self._source}: its pattern fails on a text: {error}") from None
 
     @property
     def special_ids(self) -> tuple[int, ...]:
