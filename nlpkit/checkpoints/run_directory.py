@@ -130,8 +130,10 @@ class RunDirectory:
         The settings of a run without a checkpoint may change.
         """
         path = self.path / RECIPE
-        if not path.exists() or not files.list_checkpoints(self.path):
+        if not files.list_checkpoints(self.path):
             return {}
+        if not path.exists():
+            return {RECIPE: f"{RECIPE}: lost"}
         before, now = self.as_begun(recipe.load(str(path))).dump(), resolved.dump()
         return {
             key: f"{key}: {_value(before, key)} then, {_value(now, key)} now"
@@ -146,8 +148,15 @@ class RunDirectory:
         Raises:
             UsageError: settings that change the result differ and `allow_change` is False, or
                 settings of the tokenizer differ, which belongs to the model.
+            FileError: the run has lost its recipe and `allow_change` is False.
         """
         changed = self.differences(resolved)
+        if RECIPE in changed and not allow_change:
+            raise FileError(
+                f"{self.path / RECIPE}: no such file, and only it says with which settings this run "
+                "was started; restore it, or give --out another directory, or --allow-change to "
+                "continue with the settings of now"
+            )
         for key, values in changed.items():
             if allow_change and key.partition(".")[0] == "tokenizer":
                 raise UsageError(
