@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from nlpkit import cli
 from nlpkit.checkpoints import files
 from nlpkit.data.loader import Step, Stream
 from nlpkit.errors import (
@@ -207,6 +208,35 @@ def test_metrics_written_after_the_last_save_are_taken_back(whole, stopped, tmp_
         file.write('{"step": 11, "tokens": 1, "loss": 99.0}\n{"step": 12, "tok')
     _tiny.pretrain(path, tmp_path)
     assert _tiny.metrics(tmp_path) == _tiny.metrics(run)
+
+
+@pytest.mark.parametrize("damaged", ['{"step": null}', '{"step": 3, "tok', "[]", '{"step": "3"}'])
+def test_damaged_line_of_metrics_is_named_and_left_out(
+    whole, stopped, tmp_path: Path, capsys: pytest.CaptureFixture[str], damaged: str
+) -> None:
+    path, run = whole
+    stopped(20, tmp_path)
+    file = tmp_path / "metrics.jsonl"
+    first, *rest = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    file.write_text("".join([first, damaged + "\n", *rest]), encoding="utf-8")
+    _tiny.pretrain(path, tmp_path, verbosity=NORMAL)
+    assert (
+        f"warning: {file}:2: no record of a step; the line is left out" in capsys.readouterr().err
+    )
+    assert _tiny.metrics(tmp_path) == _tiny.metrics(run)
+
+
+def test_run_that_lost_its_recipe_is_not_taken_for_finished(
+    whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, run = whole
+    shutil.copytree(run, tmp_path / "run", symlinks=True)
+    (tmp_path / "run/recipe.yaml").unlink()
+    command = ["pretrain", str(path), "--out", str(tmp_path / "run"), "--set", "train.lr=0.5"]
+    assert cli.run(command) == 4
+    assert f"{tmp_path}/run/recipe.yaml: no such file, and only it" in capsys.readouterr().err
+    assert cli.run([*command, "--allow-change"]) == 0
+    assert "lr: 0.5" in (tmp_path / "run/recipe.yaml").read_text(encoding="utf-8")
 
 
 def test_diverged_run_stops_at_the_step_and_keeps_the_last_good_state(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def pretrain(
         evaluate=evaluate if held_out else None,
         save=lambda state, best: save(run, state, best),
         log=log,
-        metrics=_metrics(directory, state, trackers) if trackers else None,
+        metrics=_metrics(run, state, trackers) if trackers else None,
         stop=stop,
         pace=pace,
     )
@@ -164,8 +164,9 @@ def _hand_over(run: Run) -> None:
     )
 
 
-def _metrics(directory: RunDirectory, state: State, trackers: Trackers) -> Metrics:
-    return Metrics(directory.path / METRICS, state.step, state.evaluated_step, trackers.log)
+def _metrics(run: Run, state: State, trackers: Trackers) -> Metrics:
+    path = run.directory.path / METRICS
+    return Metrics(path, state.step, state.evaluated_step, trackers.log, run.log.warn)
 
 
 def _trackers(run: Run, state: State) -> Trackers:

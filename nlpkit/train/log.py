@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import math
+import operator
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -178,6 +179,9 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{remainder:02}" if hours else f"{minutes}:{remainder:02}"
 
 
+_DAMAGED = math.inf, 0.0  # after every step
+
+
 class Metrics:
     """`metrics.jsonl`: one JSON object for each logged step and each evaluation, in order."""
 
@@ -187,6 +191,7 @@ class Metrics:
         last_step: int,
         evaluated_step: int,
         also: Callable[[Mapping[str, object]], None] = lambda record: None,
+        warn: Callable[[str], None] = lambda message: None,
     ):
         """Open the file to append lines after `last_step`; later lines of a killed run are removed.
 
@@ -194,7 +199,14 @@ class Metrics:
         """
         self.path, self._also = path, also
         with name_path_in_errors(path):
-            kept = [line for line in _lines(path) if _order(line) <= (last_step, evaluated_step)]
+            kept = []
+            for number, line in enumerate(_lines(path), 1):
+                order = _order(line)
+                if order <= (last_step, evaluated_step):
+                    kept.append(line)
+                # Without its end, it is the last line of a killed run.
+                elif order == _DAMAGED and line.endswith("\n"):
+                    warn(f"{path}:{number}: no record of a step; the line is left out")
             draft = path.with_name(f".{path.name}")
             draft.write_text("".join(kept), encoding="utf-8")
             sync(draft)
@@ -225,6 +237,7 @@ def _order(line: str) -> tuple[float, float]:
     """Return the sort key of a line: (step, 0) for a step, (step, step) for its evaluation."""
     try:
         record = json.loads(line)
-        return record["step"], record["step"] if "held_out" in record else 0
+        step = operator.index(record["step"])
     except (ValueError, KeyError, TypeError):
-        return math.inf, 0  # an incomplete line of a killed run
+        return _DAMAGED
+    return step, step if "held_out" in record else 0
