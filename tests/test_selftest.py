@@ -401,6 +401,7 @@ def test_shrinking_lowers_what_is_large_and_nothing_else() -> None:
 
 def test_selftest_of_a_run_in_epochs_trains_its_few_steps(tmp_path: Path) -> None:
     sets = ("train.steps=null", "train.epochs=2", "train.warmup_steps=0", "train.warmup_ratio=0.1")
+    sets += ("train.tokens_per_batch=null", "train.memory=4GB")
     with _bench(tmp_path, *sets) as bench:
         train = bench.small.recipe.train
         assert (train.steps, train.epochs) == (STEPS, None)

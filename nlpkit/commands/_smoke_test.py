@@ -96,6 +96,7 @@ def _small(
         "epochs": None,
         "budget": None,
         "replay": None,
+        "memory": None,
         "warmup_steps": 1,
         "warmup_ratio": None,
         "tokens_per_step": budget,

@@ -219,7 +219,9 @@ def _changed(resolved: Resolved, section: str, **values: Any) -> Resolved:
     """Return the recipe with validated changes of `train` or `model` settings."""
     recipe = resolved.recipe
     if section == "train":
-        update: Any = type(recipe.train).model_validate(recipe.train.model_dump() | values)
+        # The proofs have small batches, whatever memory the recipe allows.
+        train = recipe.train.model_dump() | {"memory": None} | values
+        update: Any = type(recipe.train).model_validate(train)
     else:
         assert recipe.model is not None  # set by `_shrink`
         config = recipe.model.config
