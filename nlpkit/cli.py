@@ -30,6 +30,8 @@ _OUT_OF_MEMORY = (
     "out of memory: lower train.tokens_per_batch (a step stays the same, only in more parts), then "
     "the objective's max_length or the model's sizes"
 )
+# Variables in which torchrun and accelerate give each process its number.
+_OF_LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 # What gloo and NCCL say when a process that they wait for is gone.
 _LOST = ("Connection closed by peer", "Connection reset by peer", "ncclRemoteError")
 _ANOTHER_ENDED = "another process of this run has ended, so this one ends, too; see what it said"
@@ -53,6 +55,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run_verb(arguments: list[str]) -> int:
+    for name in _OF_LAUNCHERS:
+        if not (value := os.environ.get(name, "0")).isdecimal():
+            raise UsageError(f"{name}={value} in the environment: must be a number, or not set")
     try:
         return _dispatch(arguments)
     except ImportError as error:
@@ -99,7 +104,7 @@ def exit_now(error: NlpkitError) -> NoReturn:
 
 def _say(message: str, code: int, shown: bool) -> int:
     """Print `nlpkit: message` on stderr, with the traceback if asked for; return `code`."""
-    rank = os.environ.get("RANK", "0")
+    rank = _rank()
     # If the message cannot be written, the exit code still tells the kind of error.
     with contextlib.suppress(OSError):
         if shown:
@@ -108,9 +113,14 @@ def _say(message: str, code: int, shown: bool) -> int:
     return code
 
 
+def _rank() -> str:
+    rank = os.environ.get("RANK", "0")
+    return rank if rank.isdecimal() else "0"
+
+
 def _user_error(error: NlpkitError, shown: bool) -> int:
     # Every process of a run finds the same mistake in the recipe; one says so.
-    if isinstance(error, UsageError) and os.environ.get("RANK", "0") != "0":
+    if isinstance(error, UsageError) and _rank() != "0":
         return error.exit_code
     if not isinstance(error, RecipeError):
         return _say(str(error), error.exit_code, shown)
@@ -130,6 +140,8 @@ def _system_error(error: OSError, shown: bool) -> int:
         return _say(_OUT_OF_MEMORY, OutOfMemory.exit_code, False)
     what = (error.strerror or str(error)).lower()
     where = f"{error.filename}: " if error.filename is not None else ""
+    if isinstance(error, FileNotFoundError) and not registry.working_directory():
+        where, what = "", "the working directory has been removed; change to another one"
     return _say(f"{where}{what}", FileError.exit_code, shown)
 
 
@@ -169,6 +181,9 @@ def _open_closed_streams() -> None:
 
 def main() -> None:
     """Run the command line of this process and exit."""
+    # Paths are UTF-8, too, whatever the locale.
+    if sys.getfilesystemencoding() != "utf-8":
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
     _open_closed_streams()
     _utf8(sys.stdout)
     _utf8(sys.stderr)

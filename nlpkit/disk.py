@@ -79,7 +79,9 @@ def write_json(path: Path, content: object) -> None:
     """Write a small file whole or not at all. No other process writes it at the same time."""
     draft = path.with_name(f".{path.name}")
     with name_path_in_errors(path):
-        draft.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        # A path that is not UTF-8 has surrogates, whose escapes here are those of JSON.
+        draft.write_text(text, encoding="utf-8", errors="backslashreplace")
         sync(draft)
         draft.replace(path)
         sync(path.parent)

@@ -81,7 +81,7 @@ def error_of_part(error: BaseException) -> PartError | None:
 
 
 def _import_dotted(name: str) -> ModuleType:
-    here = _working_directory()
+    here = working_directory()
     # `python -m nlpkit` has it, the script `nlpkit` does not. Last, so that it hides nothing.
     if here and here not in sys.path and "" not in sys.path:
         sys.path.append(here)
@@ -96,7 +96,7 @@ def _import_dotted(name: str) -> ModuleType:
         raise UsageError(f"cannot import {name!r}: {what}") from error
 
 
-def _working_directory() -> str:
+def working_directory() -> str:
     """Return its path, empty where it has been removed."""
     try:
         return os.getcwd()
@@ -117,7 +117,7 @@ def check_named_by(file: str | os.PathLike[str], name: str, remedy: str) -> None
     """
     if "." not in name or name in sys.modules:
         return
-    here, home = _working_directory(), os.path.dirname(os.path.realpath(file))
+    here, home = working_directory(), os.path.dirname(os.path.realpath(file))
     run = os.path.dirname(home)  # of RUN/tokenizer; of a checkpoint, the directory above
     if os.path.basename(run) == "checkpoints":
         home = os.path.dirname(run)

@@ -1,12 +1,13 @@
 """Errors of the disk are one line that names the path and the cause."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 from safetensors import SafetensorError
 
-from nlpkit.disk import name_path_in_errors, whole_file
+from nlpkit.disk import name_path_in_errors, whole_file, write_json
 from nlpkit.errors import FileError
 
 
@@ -23,6 +24,14 @@ def test_error_of_the_disk_names_path_and_cause(error: Exception, said: str) -> 
     with pytest.raises(FileError) as caught, name_path_in_errors(Path("d/f")):
         raise error
     assert str(caught.value) == f"d/f: cannot be written: {said}"
+
+
+def test_json_with_a_path_that_is_not_utf8_reads_back(tmp_path: Path) -> None:
+    names = [os.fsdecode(b"ordner \xff"), "中文"]
+    write_json(tmp_path / "a.json", names)
+    text = (tmp_path / "a.json").read_text(encoding="utf-8")
+    assert json.loads(text) == names
+    assert "中文" in text
 
 
 def _write_until_the_disk_is_full(path: Path) -> None:

@@ -142,7 +142,8 @@ def test_surroundings_bare_environment_and_odd_names_are_no_hindrance(
         if not name.startswith("NLPKIT_TESTS"):
             monkeypatch.delenv(name)
     words = ("pretrain", recipe, "--out", run, *_SETS)
-    bare = {"LC_ALL": "C", "LANG": "C", "HOME": "/proc/nowhere", "OMP_NUM_THREADS": "1"}
+    bare = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"} if own else {}
+    bare |= {"LC_ALL": "C", "LANG": "C", "HOME": "/proc/nowhere", "OMP_NUM_THREADS": "1"}
     if own:
         result = subprocess.run(
             [sys.executable, "-m", "nlpkit", *words],
@@ -156,6 +157,42 @@ def test_surroundings_bare_environment_and_odd_names_are_no_hindrance(
     assert "no cache in /proc/nowhere/.cache/nlpkit" in result.stderr
     assert (run / "cache").is_dir()
     _check_saved(run)
+
+
+def test_surroundings_locale_without_utf8_names_paths_as_they_are(tmp_path: Path) -> None:
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "nlpkit", "score", "bleu", tmp_path / "中文 é", "ref"],
+        capture_output=True, text=True, encoding="utf-8", env=os.environ | ascii_only,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (4, f"nlpkit: {tmp_path}/中文 é: no such file\n")
+
+
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE"])
+def test_surroundings_number_of_a_process_that_is_none_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.setenv(name, "x")
+    assert cli.run(["pretrain", "gpt2", "--dry-run"]) == 2
+    assert capsys.readouterr().err == (
+        f"nlpkit: {name}=x in the environment: must be a number, or not set\n"
+    )
+
+
+@pytest.mark.parametrize("words", [("pretrain", "gpt2"), ("report", "run")])
+def test_surroundings_working_directory_that_is_gone_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert cli.run(words) == 4
+    said = "nlpkit: the working directory has been removed; change to another one\n"
+    assert capsys.readouterr().err == said
 
 
 def _run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, list[str]]:
