@@ -28,6 +28,7 @@ _CHOICES = {"tokenizer": ("kind", "path", "source", "target"), "attention": ("ki
 _NAMES = ("family", "name", "kind")
 _OWN = ("name", "out")
 _NOTHING = object()
+_DEEPEST = 20  # recipes of a chain
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ def _base(chain: list[_Level], packaged: Packaged) -> _Level | None:
         return None
     if not isinstance(name, str) or not name:
         raise wrong("expected a file, or the name of a packaged recipe")
+    if len(chain) > _DEEPEST:
+        raise wrong(f"a chain of more than {_DEEPEST} recipes, each of which builds on the next")
     folder = Path.cwd() if place.on_command_line else last.file.parent
     path = folder / _paths.expand(name)
     if not path.is_file():
