@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from nlpkit.data import corpus
+from nlpkit.data import _paths, corpus, lines
 from nlpkit.data.corpus import Config, Counts, documents, held_out, resolve
 from nlpkit.errors import DataError, FileError, UsageError
 
@@ -306,7 +306,40 @@ def test_pipe_is_read_once_and_can_be_read_again(tmp_path, here):
         assert [d.text for d in documents(train, config, Counts())] == ["one", "two"]
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_pipe_into_which_nobody_writes_is_an_error(tmp_path, here, monkeypatch):
+    os.mkfifo(here / "pipe")
+    monkeypatch.setattr(_paths, "_WAIT_SECONDS", 0.2)
+    with pytest.raises(FileError, match=r"^pipe: no program writes into this pipe for 0\.2 s$"):
+        resolve(Config(train="pipe"), None, tmp_path / "spool")
+
+    def stop():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        resolve(Config(train="pipe"), None, tmp_path / "spool", stop)
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/urandom", "/dev/null"])
+def test_device_is_no_file(tmp_path, device):
+    with pytest.raises(FileError, match=f"^{device}: is a device, not a file; - is stdin$"):
+        resolve(Config(train=device), None, tmp_path / "spool")
+
+
 # Lines
+
+
+@pytest.mark.parametrize("form", ["text", "jsonl", "csv", "parallel"])
+def test_line_that_is_too_long_is_named(tmp_path, here, monkeypatch, form):
+    assert lines.LONGEST_LINE == 32 * 2**20
+    monkeypatch.setattr(lines, "LONGEST_LINE", 2**20)
+    row = '{"text": "a"}' if form == "jsonl" else "text"
+    for name in ("a", "b"):
+        (here / name).write_text(f"{row}\n{row}\n" + "ab " * 2**19)
+    config = Config(train={"files": ["a", "b"]} if form == "parallel" else "a", format=form)
+    train, _ = resolve(config, None, tmp_path / "spool")
+    with pytest.raises(DataError, match=r"^a:3: a line of more than 1 MB; .*fold -s -w 1000000\)$"):
+        list(documents(train, config, Counts()))
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,12 @@ import os
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import BinaryIO
 
 from nlpkit.data import formats
@@ -17,6 +21,7 @@ from nlpkit.errors import FileError, UsageError
 from nlpkit.plural import number_of
 
 _BLOCK = 1 << 20
+_WAIT_SECONDS = 60.0
 
 
 def expand(name: str) -> str:
@@ -114,10 +119,15 @@ def joined(files: list[TextFile]) -> list[TextFile]:
 
 
 def is_stream(path: Path, name: str) -> bool:
-    """Return whether `path` can be read only once (a pipe, a terminal, a process substitution)."""
+    """Return whether `path` can be read only once (a pipe, a process substitution).
+
+    Raise `FileError` for a device, such as /dev/zero, which may have no end.
+    """
     with file_errors(name):
         mode = path.stat().st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode)
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        raise FileError(f"{name}: is a device, not a file; - is stdin")
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
 def spool_stdin(folder: Path, form: str, should_stop: Callable[[], None]) -> TextFile:
@@ -133,8 +143,31 @@ def spool(
     path: Path, name: str, folder: Path, form: str, should_stop: Callable[[], None]
 ) -> TextFile:
     """Return a copy of a pipe such as `/dev/fd/63` that can be read twice; `auto` is text."""
-    with file_errors(name), open(path, "rb") as stream:
+    with file_errors(name), _opened(path, name, should_stop) as stream:
         return _spool(stream, name, folder, form, should_stop)
+
+
+def _opened(path: Path, name: str, should_stop: Callable[[], None]) -> BinaryIO:
+    """Open a pipe, which waits for a program that writes into it; raise `FileError` if none comes.
+
+    A thread waits, so that this one can be stopped.
+    """
+    opened: Future[BinaryIO] = Future()
+
+    def wait() -> None:
+        try:
+            opened.set_result(open(path, "rb"))  # noqa: SIM115
+        except OSError as error:
+            opened.set_exception(error)
+
+    Thread(target=wait, daemon=True).start()
+    end = time.monotonic() + _WAIT_SECONDS
+    while True:
+        with suppress(TimeoutError):
+            return opened.result(timeout=0.1)
+        should_stop()
+        if time.monotonic() > end:
+            raise FileError(f"{name}: no program writes into this pipe for {_WAIT_SECONDS:g} s")
 
 
 def _spool(

@@ -15,6 +15,7 @@ from typing import IO, cast
 from nlpkit.errors import DataError, FileError
 
 _UTF8_MARK = b"\xef\xbb\xbf"
+LONGEST_LINE = 32 << 20  # bytes; a text takes up to fifty times as much memory
 _SHOWN = 3  # names in a message
 _BY_LINE = ("text", "paragraphs", "sentences", "jsonl", "tsv")  # formats that can be cut
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -68,7 +69,8 @@ def lines(file: TextFile, start: int = 0, stop: int | None = None) -> Iterator[b
     """Yield the lines that begin in bytes [start, stop), without their `\\n` or `\\r\\n`.
 
     `start` must be 0 or the beginning of a line. A byte order mark at the beginning of the file is
-    dropped. Raise `DataError` for a damaged gzip file and for UTF-16, `FileError` when unreadable.
+    dropped. Raise `DataError` for a damaged gzip file, for UTF-16 and for a line of more than
+    `LONGEST_LINE`, `FileError` when unreadable.
     """
     left = sys.maxsize if stop is None else stop - start
     count = 0
@@ -76,7 +78,12 @@ def lines(file: TextFile, start: int = 0, stop: int | None = None) -> Iterator[b
         try:
             if start:
                 stream.seek(start)
-            for raw in stream:
+            while raw := stream.readline(LONGEST_LINE + 1):
+                if len(raw) > LONGEST_LINE:
+                    raise DataError(
+                        f"{file.name}:{count + 1}: a line of more than {LONGEST_LINE >> 20} MB; "
+                        "each is held in memory as a whole, so divide it (text: fold -s -w 1000000)"
+                    )
                 left -= len(raw)
                 if count == 0 and start == 0:
                     raw = _without_mark(raw, file.name)
