@@ -17,19 +17,19 @@ VocabSize = Annotated[int, Field(le=10_000_000)]
 Workers = Annotated[int, Field(le=1024)]
 # `length ** this` is a number, and not 0, for every length.
 LengthPenalty = Annotated[float, Field(ge=-20, le=20)]
-# The limits of a number that has none of its own: what torch takes for an int, and a float whose
-# product with another one is a float32.
-_LARGEST: dict[str, float] = {"int": 2**31 - 1, "float": 1e18}
+# The limits of a number that has none of its own: an int is one of C, and a float times the factors
+# of optimizers is still one of torch (float32).
+LARGEST: dict[str, float] = {"int": 2**31 - 1, "float": 1e30}
 
 
 def _limit(schema: Any) -> None:
-    """Give each number in a core schema that has no upper limit its `_LARGEST`."""
+    """Give each number in a core schema that has no upper limit its `LARGEST`."""
     if isinstance(schema, list):
         for each in schema:
             _limit(each)
     elif isinstance(schema, dict):
-        if schema.get("type") in _LARGEST and not {"le", "lt"} & schema.keys():
-            schema["le"] = _LARGEST[schema["type"]]
+        if schema.get("type") in LARGEST and not {"le", "lt"} & schema.keys():
+            schema["le"] = LARGEST[schema["type"]]
         for each in schema.values():
             _limit(each)
 

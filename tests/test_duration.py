@@ -57,6 +57,12 @@ def test_epochs_are_steps_rounded_up(epochs: float, steps: int) -> None:
     assert (resolved.steps, resolved.epochs, resolved.warmup_steps) == (steps, None, 0)
 
 
+def test_epochs_of_too_many_steps_are_refused() -> None:
+    assert resolve_steps(_config(epochs=8e8), _stream([10] * 5, [])).steps == 2_000_000_000
+    with pytest.raises(UsageError, match=r"^train.epochs: 1e\+30 are more than 2147483647 steps$"):
+        resolve_steps(_config(epochs=1e30), _stream([10] * 5, []))
+
+
 def test_what_an_epoch_hands_on_counts_in_its_own() -> None:
     # 2 batches of 9 and a rest of 6 tokens: 24 / 9 batches of that fill
     stream = _stream([9, 9], [6])

@@ -7,8 +7,10 @@ recipe keeps the original settings; loop, learning rate and plan only use steps.
 import math
 from fractions import Fraction
 
+from nlpkit.config import LARGEST
 from nlpkit.data.loader import Stream
 from nlpkit.durations import seconds
+from nlpkit.errors import UsageError
 from nlpkit.train.settings import Config, ResolvedTraining
 
 GRID = 1_000_000  # parts of the schedule of a run with a budget of time
@@ -33,12 +35,16 @@ def resolve_steps(settings: Config, stream: Stream) -> ResolvedTraining:
 
     `epochs` and `warmup_ratio` are None then. With a budget, steps are parts of the GRID.
 
-    The batches of `stream` are planned only if the length is given in epochs.
+    The batches of `stream` are planned only if the length is given in epochs; raise `UsageError` if
+    these are too many.
     """
     steps = settings.steps if settings.budget is None else GRID
     if steps is None:
         epochs = _exact(settings.epochs or 0)
         steps = math.ceil(epochs * batches_per_epoch(stream) / settings.batches_per_step)
+        if steps > LARGEST["int"]:
+            most = LARGEST["int"]
+            raise UsageError(f"train.epochs: {settings.epochs:g} are more than {most} steps")
     warmup = settings.warmup_steps or math.ceil(_exact(settings.warmup_ratio or 0) * steps)
     decay = settings.decay_ratio if settings.schedule == "wsd" else 0
     filled = {
