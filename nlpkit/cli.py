@@ -10,7 +10,7 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TextIO
 
 from nlpkit import registry
@@ -166,6 +166,23 @@ def _utf8(stream: Any) -> None:
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
+def _name_in_errors(stream: TextIO, name: str) -> None:
+    """Make errors of a standard stream, such as of a full disk, name it, whoever prints."""
+    for method in ("write", "flush"):
+        setattr(stream, method, _naming(getattr(stream, method), name))
+
+
+def _naming(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def named(*arguments: Any) -> Any:
+        try:
+            return method(*arguments)
+        except OSError as error:
+            error.filename = name
+            raise
+
+    return named
+
+
 def _open_closed_streams() -> None:
     """Give closed standard streams their numbers, or the next file opened would get them."""
     for number in range(3):
@@ -187,11 +204,11 @@ def main() -> None:
     _open_closed_streams()
     _utf8(sys.stdout)
     _utf8(sys.stderr)
+    _name_in_errors(sys.stdout, "stdout")
     code = _complete() if "_NLPKIT_COMPLETE" in os.environ else run(sys.argv[1:])
     try:
         sys.stdout.flush()
     except OSError as error:
-        error.filename = "stdout"
         code = code or _system_error(error, False)
         _discard(sys.stdout)
     try:

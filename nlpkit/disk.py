@@ -34,6 +34,8 @@ def name_path_in_errors(path: Path) -> Iterator[None]:
 def _cause(error: OSError) -> str:
     if error.errno == errno.ENOSPC:
         return "no space left on the disk"
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return "a file is where a directory has to be"
     return error.strerror or str(error)
 
 

@@ -15,6 +15,8 @@ from nlpkit.errors import FileError
     ("error", "said"),
     [
         (OSError(28, os.strerror(28)), "no space left on the disk"),
+        (FileExistsError(17, os.strerror(17)), "a file is where a directory has to be"),
+        (NotADirectoryError(20, os.strerror(20)), "a file is where a directory has to be"),
         (SafetensorError("I/O error: No space left (os error 28)"), "no space left on the disk"),
         (SafetensorError("I/O error: File too large (os error 27)"), "File too large"),
         (SafetensorError("header too large"), "header too large"),

@@ -15,6 +15,8 @@ import pytest
 
 from nlpkit import cli
 from nlpkit.checkpoints import files
+from nlpkit.checkpoints.run_directory import RunDirectory
+from nlpkit.errors import UsageError
 from tests import _processes, _server, _tiny
 from tests._faults import limited_memory
 
@@ -215,6 +217,11 @@ def test_surroundings_run_directory_that_cannot_be_is_exit_4_and_named(
     assert len(lines) == 1
     assert lines[0].startswith(f"nlpkit: {out}: cannot be written: ")
     assert (tmp_path / "file").read_text() == "x"
+
+
+def test_surroundings_root_of_the_file_system_is_no_run() -> None:
+    with pytest.raises(UsageError, match=r"^/: is no directory for a run; give --out another one$"):
+        RunDirectory(Path("/")).locked().__enter__()
 
 
 def test_surroundings_cache_below_a_file_gives_way_to_the_run_directory(

@@ -63,7 +63,10 @@ class RunDirectory:
         Raises:
             TryAgain: another process has the lock.
             FileError: the directory cannot be created or written.
+            UsageError: it is the root of the file system.
         """
+        if self.path.resolve().parent == self.path.resolve():
+            raise UsageError(f"{self.path}: is no directory for a run; give --out another one")
         if process_rank() != 0:  # rank 0 has the lock for all processes of a launch
             yield
             return

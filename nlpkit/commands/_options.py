@@ -185,11 +185,7 @@ class Common:
 
     def result(self, text: str, /, **values: Any) -> None:
         """Print the result on stdout: `text`, or `values` as one JSON object with `--json`."""
-        try:
-            print(json.dumps(values, ensure_ascii=False) if self.json else text, flush=True)
-        except OSError as error:
-            error.filename = "stdout"
-            raise
+        print(json.dumps(values, ensure_ascii=False) if self.json else text, flush=True)
 
 
 def shared(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
