@@ -67,6 +67,13 @@ def test_lengths_are_those_of_t5(source: int, text: int, target: int) -> None:
     assert objective.max_new_tokens == target
 
 
+def test_absurd_length_is_refused_at_once() -> None:
+    with pytest.raises(
+        ValueError, match=r"2147483647 tokens have \d+ spans of noise, and"
+    ):
+        _objective(max_length=2**31 - 1)
+
+
 @pytest.mark.parametrize("count", [2_000, pytest.param(6_000, marks=pytest.mark.slow)])
 def test_masks_have_the_distribution_of_the_authors(count: int) -> None:
     objective, rng = _objective(), np.random.default_rng(0)
