@@ -674,7 +674,7 @@ def test_writer_of_an_objective_that_writes_no_text_is_refused(ants) -> None:
         ({"nbest": 3, "beam": 2}, "nbest: 3 answers need a beam of at least 3"),
         ({"max_new_tokens": 2, "min_new_tokens": 3}, "min_new_tokens: 3 is more than"),
         ({"stop": [""]}, "stop: an empty text"),
-        ({"temperature": 0.0}, "greater than 0"),
+        ({"temperature": 0.0}, "greater than or equal to 0.0000000001"),
         ({"top_p": 1.5}, "less than or equal to 1"),
         ({"blank": ""}, "at least 1 character"),
     ],

@@ -187,7 +187,7 @@ def test_open_foreign_directory_with_another_tokenizer_is_refused(foreign: Path)
     ("objective", "message"),
     [
         ({"name": "cpm_ent"}, r"no 'cpm_ent', did you mean cpm_ant\?"),
-        ({"name": "cpm_ant", "max_lenght": 3}, r"objective.max_lenght: Extra inputs"),
+        ({"name": "cpm_ant", "max_lenght": 3}, r"objective.max_lenght: unknown setting"),
         ({"name": "cpm_ant", "max_length": 8}, r"max_length: 8 leaves 2 tokens"),
         ({"name": "clm"}, r"clm needs causal"),
         ({"max_length": 8}, r"'name' is missing"),

@@ -44,6 +44,7 @@ _RULES = {
     "too_long": "must have at most {max_length} entries",
 }
 _ENTRIES = {"too_short": ("entry", "entries"), "string_too_short": ("character", "characters")}
+_NAMES = {"extra_forbidden": "unknown setting", "missing": "missing"}
 _BOOLEANS = {
     **dict.fromkeys(("yes", "y", "on", "1"), "true"),
     **dict.fromkeys(("no", "n", "off", "0"), "false"),
@@ -141,6 +142,8 @@ def sentence(error: Any) -> str:
         return f"must have at least {least} {singular if least == 1 else plural}"
     if error["type"] in ("value_error", "assertion_error"):
         return " ".join(str(context["error"]).split())
+    if error["type"] in _NAMES:
+        return _NAMES[error["type"]]
     if expected := _expected(error):
         return f"expected {expected}"
     said = " ".join(error["msg"].split())
@@ -152,7 +155,7 @@ def in_words(error: ValidationError) -> str:
     said = []
     for each in error.errors():
         name = ".".join(map(str, each["loc"]))
-        is_value = isinstance(each["input"], (str, int, float))
+        is_value = each["type"] not in _NAMES and isinstance(each["input"], (str, int, float))
         said.append(f"{name}: {sentence(each)}" + (f", got {each['input']!r}" if is_value else ""))
     return "; ".join(each.removeprefix(": ") for each in said)
 
