@@ -68,9 +68,7 @@ def test_lengths_are_those_of_t5(source: int, text: int, target: int) -> None:
 
 
 def test_absurd_length_is_refused_at_once() -> None:
-    with pytest.raises(
-        ValueError, match=r"2147483647 tokens have \d+ spans of noise, and"
-    ):
+    with pytest.raises(ValueError, match=r"2147483647 tokens have \d+ spans of noise, and"):
         _objective(max_length=2**31 - 1)
 
 

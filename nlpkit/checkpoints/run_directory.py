@@ -156,7 +156,7 @@ class RunDirectory:
         changed = self.differences(resolved)
         if RECIPE in changed and not allow_change:
             raise FileError(
-                f"{self.path / RECIPE}: no such file, and only it says with which settings this run "
+                f"{self.path / RECIPE}: no such file, and only it says with which settings the run "
                 "was started; restore it, or give --out another directory, or --allow-change to "
                 "continue with the settings of now"
             )
