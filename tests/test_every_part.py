@@ -6,6 +6,7 @@ every kind of attention with every family that takes it, and every backend, opti
 precision.
 """
 
+import itertools
 import json
 import re
 from functools import cache
@@ -116,9 +117,12 @@ def test_every_cell_of_the_table_of_objectives_and_families(
     _passes(path, capsys, *setting)
 
 
-@pytest.mark.parametrize("family", registry.names("models"))
-@pytest.mark.parametrize("kind", registry.names("attention/kinds"))
-@pytest.mark.slow
+KINDS_AND_FAMILIES = list(
+    itertools.product(registry.names("attention/kinds"), registry.names("models"))
+)
+
+
+@pytest.mark.parametrize(("kind", "family"), _slow(KINDS_AND_FAMILIES, ("strided", "gpt2")))
 def test_every_kind_of_attention_with_every_family(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, family: str
 ) -> None:
