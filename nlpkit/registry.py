@@ -85,7 +85,8 @@ def _import_dotted(name: str) -> ModuleType:
     # `python -m nlpkit` has it, the script `nlpkit` does not. Last, so that it hides nothing.
     if here and here not in sys.path and "" not in sys.path:
         sys.path.append(here)
-    OUTSIDE.add(name.rpartition(".")[0])
+    if not name.startswith("nlpkit."):  # a dotted name of our own part is none from outside
+        OUTSIDE.add(name.rpartition(".")[0])
     try:
         return importlib.import_module(name)
     except ImportError as error:

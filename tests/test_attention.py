@@ -235,12 +235,15 @@ def test_attention_row_that_sees_nothing_gives_zeros(backend, monkeypatch):
     assert all(x.isfinite().all() for x in found[1])
 
 
-def test_attention_cpu_flash_inside_autocast_keeps_the_precision_of_its_inputs():
+@pytest.mark.parametrize("backend", ["reference", "cpu_flash", "tiled"])
+def test_attention_inside_autocast_keeps_the_precision_of_its_inputs(backend):
     lengths = PACKS["ragged"]
-    expected = _results("cpm_ant", "cpu_flash", lengths)
+    expected = _results("cpm_ant", backend, lengths)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        got = _results("cpm_ant", "cpu_flash", lengths)
-    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+        got = _results("cpm_ant", backend, lengths)
+    # A backward pass belongs outside of autocast; that of `cpu_flash` is its own.
+    same = len(expected) if backend == "cpu_flash" else 1
+    assert all(torch.equal(a, b) for a, b in zip(got[:same], expected[:same], strict=True))
 
 
 # --- who may influence whom ------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from nlpkit import cli
+from nlpkit import cli, registry
 from nlpkit.checkpoints import any_layout, files, hf_layout, tokenizer_files
 from nlpkit.checkpoints.family import family_of
 from nlpkit.data import tokenize
@@ -458,6 +458,13 @@ def test_error_of_a_part_is_one_line_with_its_file_and_line(
     if not workers:
         assert cli.run([*arguments, "--traceback"]) == 2
         assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_part_of_nlpkit_by_its_dotted_name_is_not_from_outside() -> None:
+    made = registry.load("objectives", "nlpkit.objectives.clm").Objective
+    with pytest.raises(AttributeError) as error:
+        made(None, None, None)
+    assert registry.error_of_part(error.value) is None
 
 
 def test_error_of_a_part_is_a_failed_proof_and_the_others_go_on(

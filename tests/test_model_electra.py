@@ -59,7 +59,7 @@ def _opened(directory: Path, **allowed: tuple[str, ...]) -> tuple[Any, hf_layout
     loaded = hf_layout.converted("electra", directory, *any_layout.read(directory), **allowed)
     made = model.Model(loaded.config, VOCAB).eval()
     body = {name: value for name, value in loaded.state.items() if not name.startswith("head.")}
-    made.load_state_dict(body, strict=not loaded.missing)
+    made.load_state_dict(body, strict=not loaded.missing and loaded.head is None)
     return made, loaded
 
 
@@ -251,7 +251,7 @@ def test_heads_of_transformers_give_the_same_scores(
     theirs.save_pretrained(tmp_path)
     made, loaded = _opened(tmp_path)
     assert not loaded.unexpected
-    assert {name.partition(".")[0] for name in loaded.missing} == {"discriminator_predictions"}
+    assert not loaded.missing  # the layers of replaced tokens are not needed
     form = task_head(model, kind)
     assert loaded.head == form
     head = form.new(32, outputs, 0.0)

@@ -36,7 +36,7 @@ def ours(family: str, directory: Path, **allowed: tuple[str, ...]) -> tuple[Any,
     loaded = hf_layout.converted(family, directory, settings, tensors, **allowed)
     model = families.load_model(family).Model(loaded.config, VOCAB).eval()
     body = {name: value for name, value in loaded.state.items() if not name.startswith("head.")}
-    model.load_state_dict(body, strict=not loaded.missing)
+    model.load_state_dict(body, strict=not loaded.missing and loaded.head is None)
     return model, loaded
 
 

@@ -22,6 +22,7 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     keys = torch.arange(request.keys.total, device=request.device)[None, :]
     visible = request.visible(queries, keys)  # (N, K)
 
+    @torch.autocast(request.device.type, enabled=False)
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         exact = torch.promote_types(q.dtype, torch.float32)
         scores = torch.einsum("qhd,khd->hqk", q.to(exact), k.to(exact)) * request.scale

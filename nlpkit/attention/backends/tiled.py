@@ -31,6 +31,7 @@ def refuses(request: Request) -> str | None:
 def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Return attention tile by tile; differentiable once."""
 
+    @torch.autocast(request.device.type, enabled=False)
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return _Tiled.apply(q, k, v, request.table, request)
 
