@@ -2,7 +2,7 @@
 
 DOCS and QUERIES have one text per line; its identifier is the line number. By the file's ending
 they are jsonl (id, _id or docid; text or contents; title) or tsv (identifier, tab, text). .gz files
-are unpacked; - is stdin. DOCS can also be the directory of an index that --index has written.
+are unpacked; - is stdin. The index is built at each call, in memory.
 
 The ranking is written to stdout, messages to stderr. With --qrels the measures are written to
 stdout instead, over the best 1000 documents of each query; --run FILE saves the ranking.

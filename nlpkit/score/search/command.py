@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
+from nlpkit import __version__
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.plural import number_of
 from nlpkit.score.files import name_of
-from nlpkit.score.search import evaluation, indexing, keywords, run_lines
+from nlpkit.score.search import evaluation, inverted_index, keywords, run_lines
 from nlpkit.score.search.documents import FORMATS, Records
 from nlpkit.score.search.inverted_index import Index
 from nlpkit.score.search.judgements import Qrels, read_qrels
@@ -28,18 +29,17 @@ _SAMPLE = 1000  # terms that `look_uncut` reads
 
 def add_arguments(parser: argparse.ArgumentParser, top_words: bool = False) -> None:
     """Add the options of every ranking; with `top_words`, QUERIES may be missing."""
-    parser.add_argument("docs", metavar="DOCS", help="documents, or the directory of an index")
+    parser.add_argument("docs", metavar="DOCS", help="documents")
     if top_words:
         text = "queries; without them, the top words of each document are printed"
         parser.add_argument("queries", metavar="QUERIES", nargs="?", help=text)
     else:
         parser.add_argument("queries", metavar="QUERIES", help="queries")
     reading = parser.add_argument_group("reading")
-    reading.add_argument("--tokenize", choices=TOKENIZERS, help="default: word")
+    reading.add_argument("--tokenize", choices=TOKENIZERS, default="word", help="default: word")
     reading.add_argument(
         "--lowercase",
         action=argparse.BooleanOptionalAction,
-        default=None,
         help="lower case first; default: yes",
     )
     reading.add_argument(
@@ -49,11 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser, top_words: bool = False) -> N
     reading.add_argument(
         "--title",
         action=argparse.BooleanOptionalAction,
-        default=None,
         help="put the title of jsonl before its text; default: yes",
     )
-    text = "save the index here; use it again if DOCS is the same"
-    reading.add_argument("--index", metavar="DIR", help=text)
+    # Given to the options themselves, the default would be written into their help twice.
+    parser.set_defaults(lowercase=True, title=True)
     writing = parser.add_argument_group("writing")
     count = "documents per query" + (", or words per document" if top_words else "")
     text = f"{count}; default: {_TOP}, with --qrels {_TOP_SCORED}"
@@ -91,22 +90,23 @@ def run(
     info = _silent if options.quiet else _info
     # Read first, so that an error in the judgements is raised before the index is built.
     qrels = read_qrels(plan.qrels) if plan.qrels else None
-    index, settings = indexing.index_of(options, info)
-    words = tokenizer(settings.tokenize, settings.lowercase)
+    words = tokenizer(options.tokenize, options.lowercase)
+    documents = Records(options.docs, options.input_format, title=options.title)
+    index = _index(documents, words, info)
     weighting = weighting_of(index)
-    signature = indexing.signature(name, weighting, index, settings)
+    signature = "|".join([name, *_signed(weighting, index, documents, options)])
     lines = f"{number_of(len(index.ids), 'documents')} ({index.empty} without a word)"
     info(f"{lines}, {number_of(len(index.terms), 'terms')}, mean length {index.mean_length:.2f}")
     info(signature)
     if look_uncut(islice(index.terms, _SAMPLE)):
-        info(f"{settings.tokenize} does not split clauses into words: use --tokenize bigram or zh")
+        info(f"{options.tokenize} does not split clauses into words: use --tokenize bigram or zh")
     if options.queries is None:
         run_lines.check_identifiers(plan.format, name_of(options.docs), index.ids)
         for line in keywords.lines(index, weighting, plan.top, plan.format, signature):
             sys.stdout.write(line)
         return None
     ranker = Ranker(index, weighting)
-    records = Records(options.queries, options.query_format, title=settings.title)
+    records = Records(options.queries, options.query_format, title=options.title)
     if options.explain:
         _explain(ranker, records, words, options, plan.format)
         return None
@@ -153,6 +153,30 @@ def _check_alone(options: argparse.Namespace) -> None:
     for option in ("qrels", "explain", "query_format"):
         if getattr(options, option):
             raise UsageError(f"--{option.replace('_', '-')} needs QUERIES")
+
+
+def _index(documents: Records, words: Words, info: Callable[[str], None]) -> Index:
+    """Return the index of the documents; raise `DataError` if there are none."""
+    index = inverted_index.build(documents, words)
+    if not index.ids:
+        raise DataError(f"{name_of(documents.path)}: holds no document")
+    if documents.blank:
+        info(f"{name_of(documents.path)}: {number_of(documents.blank, 'blank lines')} left out")
+    return index
+
+
+def _signed(
+    weighting: Weighting, index: Index, documents: Records, options: argparse.Namespace
+) -> Iterator[str]:
+    """Yield `key:value` for each setting that changes the scores."""
+    for key, value in weighting.parameters.items():
+        yield f"{key}:{'none' if value is None else value}"
+    yield f"tok:{options.tokenize}"
+    yield f"case:{'lower' if options.lowercase else 'mixed'}"
+    if documents.format == "jsonl":
+        yield f"title:{'yes' if options.title else 'no'}"
+    yield f"docs:{len(index.ids)}"
+    yield f"version:{__version__}"
 
 
 def _rankings(
