@@ -27,9 +27,9 @@ from nlpkit.models.cpm_ant import model as family
 from nlpkit.models.lora_config import Config as LoraConfig
 from nlpkit.objectives import cpm_ant as objective_file
 from nlpkit.tokenizers import cpm_ant as tokenizer_file
-from nlpkit.train.loop import to_device
 from nlpkit.train.machine import configure_allocator
 from nlpkit.train.optim import optimizers
+from nlpkit.train.processes import to_device
 
 ROOT = Path(__file__).parent.parent
 BUDGET = 4096  # tokens of a batch

@@ -21,7 +21,7 @@ from nlpkit.objectives import contract
 from nlpkit.runs import build
 from nlpkit.runs.run import Training
 from nlpkit.train.log import QUIET, Log
-from nlpkit.train.loop import to_device
+from nlpkit.train.processes import to_device
 
 WAYS = {"those read": contract._rows_read, "all states": lambda *given: None}
 TYPES = (torch.float32, torch.bfloat16)

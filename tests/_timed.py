@@ -21,9 +21,9 @@ from nlpkit.data.pack import Batch
 from nlpkit.objectives.contract import Loss, Term
 from nlpkit.runs.budget import start_pace
 from nlpkit.train import budget, loop
-from nlpkit.train.duration import resolve_steps
 from nlpkit.train.log import QUIET, Log, Metrics
 from nlpkit.train.loop import Job, train
+from nlpkit.train.schedule import resolve_steps
 from nlpkit.train.settings import Config, ResolvedTraining
 from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import State
@@ -128,7 +128,6 @@ class Timed:
             accelerator=accelerator,
             training=model,
             optimizers=[torch.optim.SGD(rates, lr=0.0)],
-            average=None,
             settings=settings,
             seed=0,
             steps=self._steps,

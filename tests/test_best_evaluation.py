@@ -14,11 +14,10 @@ from nlpkit.checkpoints import files
 from nlpkit.errors import NlpkitError
 from nlpkit.report import history, page
 from nlpkit.runs import seeds
-from nlpkit.train import best_evaluation, reports
+from nlpkit.train import loop
+from nlpkit.train.held_out import Overfitting
 from nlpkit.train.log import QUIET, Log, Metrics
-from nlpkit.train.overfitting import Overfitting
-from nlpkit.train.pace import Pace
-from nlpkit.train.state import State
+from nlpkit.train.state import Pace, State, best_step
 from tests import _tiny, _tiny_tasks
 
 _NAN = float("nan")
@@ -41,12 +40,12 @@ def test_best_step_by_hand(
         step: {"loss": loss, "metrics": {"accuracy": accuracy}}
         for step, loss, accuracy in zip((10, 20, 30), losses, accuracies, strict=True)
     }
-    assert best_evaluation.best_step(evaluations, "loss") == by_loss
-    assert best_evaluation.best_step(evaluations, "accuracy") == by_accuracy
+    assert best_step(evaluations, "loss") == by_loss
+    assert best_step(evaluations, "accuracy") == by_accuracy
 
 
 def test_score_that_no_evaluation_has_is_undefined() -> None:
-    assert best_evaluation.best_step({1: {"loss": 1.0}, 2: {"loss": 2.0}}, "mcc") is None
+    assert best_step({1: {"loss": 1.0}, 2: {"loss": 2.0}}, "mcc") is None
 
 
 def _run(path: Path, best_by: str, draw: random.Random) -> State:
@@ -67,7 +66,7 @@ def _run(path: Path, best_by: str, draw: random.Random) -> State:
         scores = {"accuracy": draw.choice([None, draw.randint(-8, 8) / 8])}
         figures = {"loss": draw.randint(8, 24) / 8, "losses": {}, "perplexity": None,
                    "bits_per_character": None, "metrics": scores}  # fmt: skip
-        reports.note_evaluation(job, state, figures)
+        loop._note_evaluation(job, state, figures)
     job.metrics.close()
     return state
 
@@ -88,7 +87,7 @@ def test_run_report_and_seeds_choose_the_same_evaluation(tmp_path: Path, best_by
         fact = page._facts_of(found)[f"best held-out {best_by}"]
         unit = " nats/row" if best_by == "loss" else ""
         assert fact == f"{state.best_value:.4f}{unit} at step {state.best_step}"
-        other += best_evaluation.best_step(found.evaluations, "loss") != state.best_step
+        other += best_step(found.evaluations, "loss") != state.best_step
     assert (other > 0) == (best_by != "loss")  # the two figures do not agree by chance
 
 

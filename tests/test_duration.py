@@ -17,9 +17,8 @@ from nlpkit.data.loader import Stream
 from nlpkit.data.pack import Bins
 from nlpkit.errors import UsageError
 from nlpkit.report import history, page
-from nlpkit.train.duration import batches_per_epoch, long_warmup, resolve_steps
 from nlpkit.train.log import QUIET, Log
-from nlpkit.train.schedule import lr_factor
+from nlpkit.train.schedule import batches_per_epoch, long_warmup, lr_factor, resolve_steps
 from nlpkit.train.settings import Config
 from tests import _tiny, _tiny_tasks
 

@@ -23,7 +23,7 @@ from nlpkit.objectives._abilities import Filling
 from nlpkit.objectives.contract import forward
 from nlpkit.recipe.earlier import as_begun
 from nlpkit.runs.opened import Opened, open_checkpoint
-from nlpkit.train.loop import to_device
+from nlpkit.train.processes import to_device
 from tests import _processes, _tiny
 from tests._schema import validator
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nlpkit.train.overfitting import Overfitting
+from nlpkit.train.held_out import Overfitting
 from tests import _tiny
 
 # (training losses since the last evaluation, held-out loss)

@@ -20,8 +20,8 @@ from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.errors import RecipeError
 from nlpkit.objectives.contract import IGNORE, Loss, forward
 from nlpkit.runs.opened import Opened, open_checkpoint
-from nlpkit.train.loop import to_device
 from nlpkit.train.losses import LossSums
+from nlpkit.train.processes import to_device
 from tests import _processes, _tiny
 from tests._tiny_tasks import rows_of, write_rows
 

@@ -34,7 +34,7 @@ from nlpkit.evaluate.held_out import Evaluation, find_data
 from nlpkit.objectives.contract import IGNORE, forward
 from nlpkit.runs.opened import Opened, open_checkpoint
 from nlpkit.train.log import QUIET, Log
-from nlpkit.train.loop import to_device
+from nlpkit.train.processes import to_device
 
 STEPS = 600
 EVERY = 60  # steps between two points of the curve

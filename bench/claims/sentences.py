@@ -42,7 +42,7 @@ from nlpkit.evaluate.held_out import Evaluation, find_data
 from nlpkit.objectives.contract import forward
 from nlpkit.runs.opened import Opened, open_checkpoint
 from nlpkit.train.log import QUIET, Log
-from nlpkit.train.loop import to_device
+from nlpkit.train.processes import to_device
 
 STEPS = 500
 NEAR = 0.55

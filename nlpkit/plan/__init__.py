@@ -27,9 +27,9 @@ from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.tokenizers._shown import shown
 from nlpkit.tokenizers._source_and_target import of_sources
 from nlpkit.train import machine, recompute
-from nlpkit.train.duration import batches_per_epoch, long_warmup
 from nlpkit.train.log import Log
-from nlpkit.train.loop import to_device
+from nlpkit.train.processes import to_device
+from nlpkit.train.schedule import batches_per_epoch, long_warmup
 
 
 class Plan(planned.Planned):

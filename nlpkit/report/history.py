@@ -18,7 +18,7 @@ from nlpkit.checkpoints.run_directory import METRICS, RECIPE, RunDirectory
 from nlpkit.errors import FileError
 from nlpkit.recipe import flatten, yaml
 from nlpkit.recipe.places import dotted
-from nlpkit.train import best_evaluation
+from nlpkit.train import state
 
 COLUMNS = (
     "step", "tokens", "targets", "loss", "lr", "grad_norm", "tokens_per_second", "memory_bytes",
@@ -68,13 +68,13 @@ class History:
         """The metric that selects the best evaluation: `loss`, or a score."""
         # Recipes of older runs may not have it.
         metric = json.loads(self.settings.get("train.best_by", "null"))
-        return metric if isinstance(metric, str) else best_evaluation.LOSS
+        return metric if isinstance(metric, str) else state.LOSS
 
     @property
     def best(self) -> tuple[int, float] | None:
         """Step and value of the best evaluation, or None if there is none."""
-        step = best_evaluation.best_step(self.evaluations, self.best_by)
-        value = step and best_evaluation.value(self.evaluations[step], self.best_by)
+        step = state.best_step(self.evaluations, self.best_by)
+        value = step and state.held_out_value(self.evaluations[step], self.best_by)
         return None if step is None or value is None else (step, value)
 
     @property

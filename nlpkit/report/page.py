@@ -17,7 +17,7 @@ from nlpkit.report import svg
 from nlpkit.report.history import ORDER, RESULT, History, first_difference
 from nlpkit.report.style import SCRIPT, STYLE
 from nlpkit.report.svg import Chart
-from nlpkit.train.best_evaluation import LOSS
+from nlpkit.train.state import LOSS
 
 _LAST = 20  # evaluations in a table; the chart has all
 _NONE = "–"

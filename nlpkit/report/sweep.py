@@ -15,7 +15,7 @@ from nlpkit.errors import UsageError
 from nlpkit.report import difference
 from nlpkit.report.history import History
 from nlpkit.score import named
-from nlpkit.train.best_evaluation import LOSS
+from nlpkit.train.state import LOSS
 
 SEED = "seed"
 HELD_OUT = "held_out."

@@ -12,15 +12,12 @@ from nlpkit.durations import written
 from nlpkit.plural import number_of
 from nlpkit.runs.parts import Data
 from nlpkit.runs.run import Run
-from nlpkit.train.best_evaluation import LOSS
-from nlpkit.train.duration import long_warmup
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.optim import groups
 from nlpkit.train.optimizers.contract import line
-from nlpkit.train.pace import Pace
-from nlpkit.train.schedule import stable_end
+from nlpkit.train.schedule import long_warmup, stable_end
 from nlpkit.train.settings import Config
-from nlpkit.train.state import State
+from nlpkit.train.state import LOSS, Pace, State
 
 
 def announce(run: Run, state: State) -> None:

@@ -15,8 +15,7 @@ from nlpkit.plural import number_of
 from nlpkit.runs.run import Run
 from nlpkit.train import snapshot
 from nlpkit.train.budget import Clock, Recorded, recorded
-from nlpkit.train.pace import Pace, Tick
-from nlpkit.train.state import State
+from nlpkit.train.state import Pace, State, Tick
 
 REPLAY = "replay.jsonl"
 

@@ -11,9 +11,9 @@ from nlpkit.models.undrawn import undrawn
 from nlpkit.recipe import Resolved
 from nlpkit.runs import build
 from nlpkit.runs.parts import Data, ModelPart
-from nlpkit.train.duration import resolve_steps
 from nlpkit.train.optim import groups
 from nlpkit.train.optimizers.contract import Group
+from nlpkit.train.schedule import resolve_steps
 from nlpkit.train.settings import Config, ResolvedTraining
 
 

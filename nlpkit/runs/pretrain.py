@@ -117,7 +117,6 @@ def pretrain(
         accelerator=accelerator,
         training=run.training,
         optimizers=run.optimizers,
-        average=run.average,
         settings=settings,
         seed=resolved.recipe.seed,
         steps=stream,
@@ -127,6 +126,7 @@ def pretrain(
         metrics=_metrics(run, state, trackers) if trackers else None,
         stop=stop,
         pace=pace,
+        after_update=[run.average.update] if run.average else [],
     )
     if is_main and directory.status().get("budget_seconds") != settings.budget_seconds:
         directory.set_status(budget_seconds=settings.budget_seconds)

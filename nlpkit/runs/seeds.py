@@ -8,7 +8,7 @@ from typing import Any
 
 from nlpkit.checkpoints.run_directory import METRICS
 from nlpkit.errors import DataError
-from nlpkit.train.best_evaluation import LOSS, best_step
+from nlpkit.train.state import LOSS, best_step
 
 
 def best_evaluation(run: Path, best_by: str = LOSS) -> dict[str, float]:

@@ -16,8 +16,7 @@ from nlpkit.selftest.bench import Bench
 from nlpkit.selftest.of_objective import ROUNDING, Verdict
 from nlpkit.selftest.watching import look
 from nlpkit.train.loop import Job, train
-from nlpkit.train.pace import Pace
-from nlpkit.train.state import State
+from nlpkit.train.state import Pace, State
 
 
 def batches(bench: Bench) -> Verdict:
@@ -141,7 +140,6 @@ def _gradient(bench: Bench, step: Step) -> Tensor:
         accelerator=bench.run.accelerator,
         training=training,
         optimizers=[optimizer],
-        average=None,
         settings=settings,
         seed=bench.subject.seed,
         steps=lambda state: iter([step]),

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from nlpkit.data.pack import Batch
 from nlpkit.objectives.contract import IGNORE, Loss, forward
 from nlpkit.selftest.subject import Subject
-from nlpkit.train.loop import to_device
+from nlpkit.train.processes import to_device
 
 # The names of the heads of `token_loss`: the second one has rows of other tokens than the pack's,
 # where a loss runs the model once more.

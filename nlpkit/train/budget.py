@@ -13,10 +13,9 @@ from pathlib import Path
 
 from nlpkit.disk import name_path_in_errors
 from nlpkit.durations import written
-from nlpkit.train.pace import Pace, Tick
 from nlpkit.train.schedule import position, stable_end
 from nlpkit.train.settings import ResolvedTraining
-from nlpkit.train.state import ALMOST, State
+from nlpkit.train.state import ALMOST, Pace, State, Tick
 
 now = time.monotonic
 # When this share is done, there has been an evaluation and a checkpoint, to know what they take.

@@ -1,7 +1,9 @@
 """Held-out loss, perplexity, bits per character, the loss of each part, and the task's scores."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, cast
 
 import numpy as np
@@ -15,8 +17,8 @@ from nlpkit.errors import DataError, UsageError
 from nlpkit.objectives._task import Answer, Item, Task
 from nlpkit.objectives.contract import Loss
 from nlpkit.score import named
-from nlpkit.train.loop import to_device
 from nlpkit.train.losses import LossSums, reduced
+from nlpkit.train.processes import to_device
 from nlpkit.train.signals import StopFlag
 
 
@@ -146,3 +148,55 @@ def _figures(sums: LossSums, characters: float | None) -> dict[str, Any]:
         figures["perplexity"] = math.exp(min(total / number, 700.0))
         figures["bits_per_character"] = total / math.log(2) / characters if characters > 0 else None
     return figures
+
+
+def in_words(figures: Mapping[str, Any]) -> str:
+    """Return the figures of an evaluation on one line, for people."""
+    parts = "  ".join(f"{name} {value:.4f}" for name, value in figures["losses"].items())
+    line = f"loss {figures['loss']:.4f} ({parts})"
+    if figures["perplexity"] is not None:
+        line += f"  perplexity {figures['perplexity']:.2f}"
+    for name, value in figures.get("metrics", {}).items():
+        line += f"  {name} {'undefined' if value is None else format(value, '.4f')}"
+    if figures["bits_per_character"] is not None:
+        line += f"  bits/character {figures['bits_per_character']:.3f}"
+    return line
+
+
+@dataclass
+class Overfitting:
+    """Notices that the held-out loss rises while the training loss falls.
+
+    The losses are those since the run was started or resumed.
+    """
+
+    losses: list[float] = field(default_factory=list)  # of the steps since the last evaluation
+    # (step, mean training loss before it, held-out loss) of the evaluations
+    evaluations: list[tuple[int, float, float]] = field(default_factory=list)
+    is_known: bool = False
+
+    def add(self, loss: float) -> None:
+        """Add the training loss of a step."""
+        self.losses.append(loss)
+
+    def warning(self, step: int, held_out: float) -> str | None:
+        """Add an evaluation; return a warning, once, if two in a row are worse than the best one.
+
+        The training loss must have fallen since then.
+        """
+        if not self.losses:
+            return None
+        self.evaluations.append((step, fmean(self.losses), held_out))
+        self.losses.clear()
+        best = min(self.evaluations, key=lambda each: each[2])
+        since = self.evaluations[self.evaluations.index(best) + 1 :]
+        falls = all(training < best[1] for _, training, _ in since)
+        if self.is_known or len(since) < 2 or not falls:
+            return None
+        self.is_known = True
+        return (
+            f"the held-out loss has risen since step {best[0]}, from {best[2]:.4f} to "
+            f"{held_out:.4f}, while the training loss fell from {best[1]:.4f} to "
+            f"{since[-1][1]:.4f}: the model learns its training data by heart. More data, "
+            "model.dropout or train.weight_decay help; train.patience stops such a run"
+        )

@@ -5,31 +5,30 @@ It depends on no family and no objective. The gradient of a step is that of (sum
 """
 
 import math
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from nlpkit.data.loader import Step
-from nlpkit.data.pack import Batch
 from nlpkit.errors import DataError, DivergedError, OutOfMemory
-from nlpkit.train.average import Average
+from nlpkit.train import memory
+from nlpkit.train.held_out import Overfitting, in_words
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.losses import LossSums, reduced
 from nlpkit.train.optim import set_rates
-from nlpkit.train.overfitting import Overfitting
-from nlpkit.train.pace import Pace, Tick
-from nlpkit.train.reports import Speed, note_evaluation, report
+from nlpkit.train.processes import to_device
 from nlpkit.train.schedule import lr_factor
 from nlpkit.train.settings import ResolvedTraining
 from nlpkit.train.signals import StopFlag
-from nlpkit.train.state import State
+from nlpkit.train.state import Pace, State, Tick
 
 _DROPOUT = 2  # first word of the seed of dropout masks (0 and 1: see data/loader.py)
 
@@ -39,13 +38,13 @@ class Job:
     """The parts of one training run.
 
     `training(batch)` returns a `Loss`. `evaluate(progress)` returns the held-out figures, or None
-    if it was stopped. `save(state, is_best)` writes a checkpoint of the last step.
+    if it was stopped. `save(state, is_best)` writes a checkpoint of the last step. Each function of
+    `after_update` is called with the number of a step when its update is applied.
     """
 
     accelerator: Accelerator
     training: nn.Module
     optimizers: Sequence[torch.optim.Optimizer]
-    average: Average | None
     settings: ResolvedTraining
     seed: int
     steps: Callable[[State], Iterator[Step]]
@@ -55,6 +54,7 @@ class Job:
     metrics: Metrics | None
     stop: StopFlag
     pace: Pace
+    after_update: Sequence[Callable[[int], None]] = ()
     overfitting: Overfitting = field(default_factory=Overfitting)
 
 
@@ -69,43 +69,44 @@ def train(job: Job, state: State) -> State:
             saved.
     """
     settings = job.settings
-    speed = Speed()
+    rate = 0.0  # tokens per second, smoothed over the last steps
     with (
         job.log.live(settings.known_steps, state.step, state.progress(settings)),
         # Closed here, because waiting workers would prevent the end of the process.
-        closing(_prepared(job, state)) as steps,
+        closing(_steps(job, state)) as steps,
     ):
         # If the run was stopped during an evaluation, this evaluation comes first.
         _finish_step(job, state)
-        _begin_step(job, speed)
+        started = _begin_step(job)
         for step in steps:
             if state.is_over(settings):  # when it was resumed
                 break
             taken = _take_step(job, state, step)
             if taken is None:
                 _save_and_stop(job, state)
-            else:
-                record, tick = taken
-                speed.add(record["tokens"] - state.tokens)
-                state.step, state.tokens = record["step"], record["tokens"]
-                state.position = step.after
-                job.overfitting.add(record["loss"])
-                job.pace.end_step(state, tick)
-                report(job, state, record, speed)
-                _finish_step(job, state)
-                if state.is_over(settings):  # before another step is made
-                    break
-                _begin_step(job, speed)
+            record, tick = taken
+            seconds = time.perf_counter() - started
+            speed = (record["tokens"] - state.tokens) / seconds
+            rate = 0.9 * rate + 0.1 * speed if rate else speed
+            state.step, state.tokens = record["step"], record["tokens"]
+            state.position = step.after
+            job.overfitting.add(record["loss"])
+            job.pace.end_step(state, tick)
+            _report(job, state, record, seconds, rate)
+            _finish_step(job, state)
+            if state.is_over(settings):  # before another step is made
+                break
+            started = _begin_step(job)
     return state
 
 
-def _begin_step(job: Job, speed: Speed) -> None:
-    """Begin to measure a step, after evaluating and saving, which are not part of it."""
-    speed.start()
+def _begin_step(job: Job) -> float:
+    """Return when a step begins: after evaluating and saving, with making its batches."""
     job.pace.begin_step()
+    return time.perf_counter()
 
 
-def _prepared(job: Job, state: State) -> Generator[Step, None, None]:
+def _steps(job: Job, state: State) -> Generator[Step, None, None]:
     """Yield the steps to take; if a worker runs out of memory, save the last complete step."""
     try:
         yield from job.steps(state)
@@ -124,9 +125,8 @@ def _finish_step(job: Job, state: State) -> None:
         figures = job.evaluate(state.progress(job.settings))
         if figures is None:
             _save_and_stop(job, state)
-        else:
-            job.pace.end_evaluation(state)
-            improved = note_evaluation(job, state, figures)
+        job.pace.end_evaluation(state)
+        improved = _note_evaluation(job, state, figures)
     due = improved or state.is_stable_end(job.settings) or state.is_over(job.settings)
     if state.step and (due or job.pace.checkpoint_is_due(state)):
         _save(job, state, improved)
@@ -172,36 +172,27 @@ def _take_step(job: Job, state: State, step: Step) -> tuple[dict[str, Any], Tick
     if stopping:
         return None
     tick = Tick(elapsed, done, near_end)
-    now = job.pace.schedule_step(state, tick)
-    if job.pace.decay_begins(state, now):
+    place = job.pace.schedule_step(state, tick)
+    if job.pace.decay_begins(state, place):
         _save(job, state, False)
-    num_targets = dict(zip(terms, counted, strict=True))
     if not any(counted):
         raise DataError(f"step {number}: no token in the whole step is a target; check the data")
-    _seed_dropout(job.seed, number, accelerator)
-    job.training.train()
-    progress = state.progress(settings)
-    sums = LossSums()
-    for index, batch in enumerate(step.batches):
-        last = index == len(step.batches) - 1
-        batch.progress = progress
-        _backward(job, batch, num_targets, sums, last, counted=index < len(step.own))
-        if job.stop.raised and accelerator.num_processes == 1 and not last:
-            _zero_grad(job)
-            return None
+    sums = _add_gradients(job, state, step, dict(zip(terms, counted, strict=True)))
+    if sums is None:
+        return None
     norm = float(clip_grad_norm_(job.training.parameters(), settings.clip or math.inf))
     sums.reduce(accelerator)
     loss = sums.mean
     if not (math.isfinite(loss) and math.isfinite(norm)):
         wrong = f"loss {loss}" if not math.isfinite(loss) else f"gradient norm {norm}"
         raise DivergedError(f"step {number}: {wrong} is not finite; this step was not applied")
-    factor = lr_factor(now, settings)
+    factor = lr_factor(place, settings)
     set_rates(job.optimizers, factor)
     for optimizer in job.optimizers:
         optimizer.step()
     _zero_grad(job)
-    if job.average:
-        job.average.update(number)
+    for update in job.after_update:
+        update(number)
     record = {
         "step": number,
         "tokens": state.tokens + int(tokens),
@@ -214,49 +205,37 @@ def _take_step(job: Job, state: State, step: Step) -> tuple[dict[str, Any], Tick
     return record | job.pace.logged(tick), tick
 
 
+def _add_gradients(
+    job: Job, state: State, step: Step, num_targets: Mapping[str, float]
+) -> LossSums | None:
+    """Add the gradients of all batches of a step; return its losses, or None if it is stopped.
+
+    Gradients of processes are synchronized in the last batch. A batch that is not of `step.own`
+    adds 0: it is there because FSDP and DDP wait for all processes.
+    """
+    accelerator, sums = job.accelerator, LossSums()
+    _seed_dropout(job.seed, state.step + 1, accelerator)
+    job.training.train()
+    for index, batch in enumerate(step.batches):
+        counted, last = index < len(step.own), index == len(step.batches) - 1
+        batch.progress = state.progress(job.settings)
+        moved = to_device(batch, accelerator.device)
+        # DistributedDataParallel averages over processes, but `num_targets` is the sum over them.
+        scale = accelerator.num_processes if counted else 0
+        with nullcontext() if last else accelerator.no_sync(job.training):
+            loss = job.training(moved)
+            accelerator.backward(loss.mean(num_targets, scale=scale))
+            sums.add(loss, counted=counted)
+        del loss, moved  # before the memory of the next batch is taken
+        if job.stop.raised and accelerator.num_processes == 1 and not last:
+            _zero_grad(job)
+            return None
+    return sums
+
+
 def _zero_grad(job: Job) -> None:
     for optimizer in job.optimizers:
         optimizer.zero_grad()
-
-
-def _backward(
-    job: Job,
-    batch: Batch,
-    num_targets: Mapping[str, float],
-    sums: LossSums,
-    last: bool,
-    counted: bool,
-) -> None:
-    """Add the gradient and the losses of a batch; gradients are synchronized in the last batch.
-
-    A batch that is not counted adds 0: it is there because FSDP and DDP wait for all processes.
-    """
-    accelerator = job.accelerator
-    batch = to_device(batch, accelerator.device)
-    # DistributedDataParallel averages over processes, but `num_targets` is the sum over them.
-    scale = accelerator.num_processes if counted else 0
-
-    def run() -> None:
-        loss = job.training(batch)
-        accelerator.backward(loss.mean(num_targets, scale=scale))
-        sums.add(loss, counted=counted)
-
-    if last:
-        run()
-    else:
-        with accelerator.no_sync(job.training):
-            run()
-
-
-def to_device(batch: Batch, device: torch.device) -> Batch:
-    """Return the batch with its arrays as tensors on `device`."""
-
-    def move(array: Any) -> Any:
-        tensor = torch.from_numpy(array) if isinstance(array, np.ndarray) else array
-        return tensor.to(device, non_blocking=True) if isinstance(tensor, Tensor) else tensor
-
-    fields = {name: move(array) for name, array in batch.fields.items()}
-    return replace(batch, fields=fields)
 
 
 def _seed_dropout(seed: int, step: int, accelerator: Accelerator) -> None:
@@ -267,3 +246,43 @@ def _seed_dropout(seed: int, step: int, accelerator: Accelerator) -> None:
     # calls, which takes longer than a step of a small model.
     on_cpu = accelerator.device.type == "cpu"
     (torch.default_generator.manual_seed if on_cpu else torch.manual_seed)(int(word[0]))
+
+
+def _report(job: Job, state: State, record: dict[str, Any], seconds: float, rate: float) -> None:
+    """Write the record of a step to metrics.jsonl, and show how far the run is."""
+    settings, progress = job.settings, state.progress(job.settings)
+    if job.metrics and (state.step % settings.log_every == 0 or progress == 1):
+        measured = {
+            "seconds": round(seconds, 4),
+            "tokens_per_second": round(rate, 1),
+            "memory_bytes": memory.used(job.accelerator.device)[1],
+        }
+        job.metrics.write(record | job.pace.spent() | measured)
+    left = job.pace.seconds_left(state, rate)
+    job.log.step(state.step, settings.known_steps, progress, record["loss"], rate, left)
+
+
+def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
+    """Log the held-out figures and update the best value; return whether it has improved.
+
+    Raises:
+        DivergedError: the held-out loss is not finite.
+    """
+    improved = state.add_evaluation(figures, job.settings.best_by)
+    if job.metrics:
+        record = {"step": state.step, "tokens": state.tokens, "held_out": figures}
+        job.metrics.write(record | job.pace.spent())
+    best = "  best" if improved else ""
+    job.log.info(f"held-out at step {state.step}: {in_words(figures)}{best}")
+    if warning := job.overfitting.warning(state.step, figures["loss"]):
+        job.log.warn(warning)
+    if state.is_over(job.settings) and state.progress(job.settings) < 1:
+        job.log.info(
+            f"no improvement in {job.settings.patience} evaluations: "
+            f"stopping early at step {state.step}"
+        )
+    if not math.isfinite(figures["loss"]):
+        raise DivergedError(
+            f"step {state.step}: held-out loss {figures['loss']} is not finite; it is not saved"
+        )
+    return improved

@@ -1,21 +1,28 @@
 """Wraps a model for several processes: DistributedDataParallel, or FSDP.
 
 With FSDP each process has a shard of every parameter; the weights of one layer at a time are whole.
+What shards them is imported where it is used: it takes half a second. What it has not made is not
+sharded.
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import accelerate.accelerator
+import numpy as np
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from nlpkit.data.pack import Batch
-from nlpkit.train.loop import to_device
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 # What `accelerate launch --use_fsdp` sets; `torchrun` and others may set it, too.
 _FSDP, _OFFLOAD, _RESHARD = "USE_FSDP", "OFFLOAD_PARAMS", "RESHARD_AFTER_FORWARD"
@@ -125,3 +132,52 @@ def _expect_unused(accelerator: Accelerator, training: nn.Module, batch: Batch) 
     training.zero_grad(set_to_none=True)
     if unused:
         accelerator.ddp_handler = DistributedDataParallelKwargs(find_unused_parameters=True)
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """Return the batch with its arrays as tensors on `device`."""
+
+    def move(array: Any) -> Any:
+        tensor = torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+        return tensor.to(device, non_blocking=True) if isinstance(tensor, Tensor) else tensor
+
+    fields = {name: move(array) for name, array in batch.fields.items()}
+    return replace(batch, fields=fields)
+
+
+def is_shard(tensor: Tensor) -> "TypeGuard[DTensor]":
+    """Return whether each process has a part of this tensor."""
+    made_by = sys.modules.get("torch.distributed.tensor")
+    return made_by is not None and isinstance(tensor, made_by.DTensor)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return the whole of a tensor. All processes must call it together if it is sharded."""
+    return tensor.full_tensor() if is_shard(tensor) else tensor
+
+
+def fill(tensor: Tensor, values: Tensor) -> None:
+    """Copy values into a tensor; into a sharded one, this process's part of them.
+
+    `values` is whole and the same in all processes. Nothing is sent.
+    """
+    if is_shard(tensor):
+        from torch.distributed.tensor import distribute_tensor
+
+        mesh, placements = tensor.device_mesh, tensor.placements
+        # Without a source rank, each process takes its part of what it has.
+        values = distribute_tensor(values.to(tensor.device), mesh, placements, src_data_rank=None)
+    tensor.copy_(values)
+
+
+def release(module: nn.Module) -> None:
+    """Let all parameters be shards, also those that a forward pass alone has left whole.
+
+    Until then, FSDP computes with the whole ones, whatever the shards have become.
+    """
+    made_by = sys.modules.get("torch.distributed.fsdp")
+    if made_by is None:
+        return
+    for each in module.modules():
+        if isinstance(each, made_by.FSDPModule):
+            each.reshard()

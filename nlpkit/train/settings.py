@@ -322,7 +322,7 @@ def _check_budget(settings: Config) -> None:
 
 
 class ResolvedTraining(Config):
-    """Training settings with the length in steps (see `train/duration.py`).
+    """Training settings with the length in steps (see `train/schedule.py`).
 
     With a budget, `steps` is GRID: the schedule is a function of the share of the run that is done,
     on this grid.

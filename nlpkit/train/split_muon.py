@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nlpkit.train import shards
+from nlpkit.train import processes
 from nlpkit.train.optimizers.contract import Group, param_groups
 
 
@@ -52,13 +52,15 @@ class SplitMuon(torch.optim.Muon):
                 if "momentum_buffer" not in state:
                     state["momentum_buffer"] = torch.zeros_like(parameter.grad)
                 momentum = state["momentum_buffer"]
-                whole = [shards.whole(tensor) for tensor in (parameter, parameter.grad, momentum)]
+                whole = [
+                    processes.whole(tensor) for tensor in (parameter, parameter.grad, momentum)
+                ]
                 split = [_matrices(tensor, group["matrices"]) for tensor in whole]
                 for matrix, grad, kept in zip(*split, strict=True):
                     self._update(group, matrix, grad, kept)
-                if shards.is_sharded(parameter):
-                    shards.fill(parameter, whole[0])
-                    shards.fill(momentum, whole[2])
+                if processes.is_shard(parameter):
+                    processes.fill(parameter, whole[0])
+                    processes.fill(momentum, whole[2])
         return loss
 
     def _update(

@@ -1,13 +1,18 @@
-"""The state of a run, except weights and optimizer."""
+"""The state of a run, except weights and optimizer: how far it is, and its best evaluation.
 
+`Pace` counts steps. `train.budget.Clock` counts the time of a budget. Imports no torch.
+"""
+
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from nlpkit.data.loader import Position
-from nlpkit.train import best_evaluation
 from nlpkit.train.schedule import stable_end
 from nlpkit.train.settings import ResolvedTraining
 
+LOSS = "loss"  # the default of `train.best_by`
 ALMOST = 1 - 1e-6  # the most that is done of a run which is not at its end
 
 
@@ -69,6 +74,16 @@ class State:
             return self.step == stable_end(settings)
         return 0 < self.step == self.times.stable_step
 
+    def add_evaluation(self, figures: Mapping[str, Any], best_by: str) -> bool:
+        """Note an evaluation of the last step; return whether it is the best one."""
+        self.evaluated_step = self.step
+        value = held_out_value(figures, best_by)
+        improved = is_better(value, self.best_value, best_by)
+        self.evaluations_without_gain = 0 if improved else self.evaluations_without_gain + 1
+        if improved:
+            self.best_value, self.best_step = value, self.step
+        return improved
+
     def to_json(self) -> dict[str, Any]:
         """Return the state as plain values, with `times` only if the run has a budget."""
         values = asdict(self) | {"position": list(self.position)}
@@ -86,6 +101,103 @@ class State:
         values["times"] = Times(**values.get("times", {}))
         if "best_loss" in values:
             old = values.pop("best_loss")
-            is_score = old is not None and best_by != best_evaluation.LOSS
+            is_score = old is not None and best_by != LOSS
             values["best_value"] = -old if is_score else old
         return cls(**values)
+
+
+class Tick(NamedTuple):
+    """What the clock says at the begin of a step; the same in all processes. Steps need none."""
+
+    elapsed: float = 0.0  # seconds of the budget that are used
+    progress: float = 0.0  # share of the run that is done with this step; 1: it is the last one
+    near_end: float = 0.0  # 1: an evaluation or checkpoint due after this step is left out
+
+
+class Pace:
+    """The pace of a run of `train.steps`."""
+
+    def __init__(self, settings: ResolvedTraining) -> None:
+        self.settings = settings
+
+    def begin_step(self) -> None:
+        """Note that a step begins, with making its batches."""
+
+    def tick(self, state: State) -> Tick:
+        """Return what holds for the step after `state`, which began with the last `begin_step`."""
+        return Tick()
+
+    def schedule_step(self, state: State, tick: Tick) -> float:
+        """Return where the step after `state` is in the schedule of `settings.steps`."""
+        return state.step + 1
+
+    def decay_begins(self, state: State, schedule_step: float) -> bool:
+        """Return whether `state` turns out, only now, to be the last one before the decay."""
+        return False
+
+    def logged(self, tick: Tick) -> dict[str, float]:
+        """Return what the record of a step says of its tick."""
+        return {}
+
+    def end_step(self, state: State, tick: Tick) -> None:
+        """Note that a step was taken; `state` is the one after it."""
+
+    def evaluation_is_due(self, state: State) -> bool:
+        """Return whether held-out data are due after the last step."""
+        every = self.settings.eval_every
+        return state.progress(self.settings) >= 1 or bool(every and state.step % every == 0)
+
+    def begin_evaluation(self) -> None:
+        """Note that an evaluation begins."""
+
+    def end_evaluation(self, state: State) -> None:
+        """Note that an evaluation ends."""
+
+    def checkpoint_is_due(self, state: State) -> bool:
+        """Return whether a checkpoint is due after the last step."""
+        return state.step % self.settings.save_every == 0
+
+    def begin_saving(self, state: State) -> None:
+        """Note that a checkpoint of `state` is going to be written."""
+
+    def end_saving(self, state: State) -> None:
+        """Note that a checkpoint of `state` is written."""
+
+    def spent(self) -> dict[str, float]:
+        """Return what each record says of the time that is used now."""
+        return {}
+
+    def seconds_left(self, state: State, tokens_per_second: float) -> float:
+        """Return the seconds until the end of the run at this speed."""
+        tokens = (self.settings.steps - state.step) * self.settings.tokens_per_step
+        return tokens / max(tokens_per_second, 1e-9)
+
+    def summary(self) -> str:
+        """Return what a finished run says of its time, after the number of its tokens."""
+        return ""
+
+
+def held_out_value(figures: Mapping[str, Any], best_by: str) -> float | None:
+    """Return the loss or the score `best_by`; None if it is undefined."""
+    figure = figures[LOSS] if best_by == LOSS else (figures.get("metrics") or {}).get(best_by)
+    return figure if figure is not None and math.isfinite(figure) else None
+
+
+def is_better(value: float | None, best: float | None, best_by: str) -> bool:
+    """Return whether `value` is better than `best`; an undefined value is never better."""
+    if value is None or best is None:
+        return value is not None
+    return value < best if best_by == LOSS else value > best
+
+
+def best_step(evaluations: Mapping[int, Mapping[str, Any]], best_by: str) -> int | None:
+    """Return the step of the (first) best evaluation, or None if all are undefined.
+
+    `evaluations` are figures by step, in the order of the run.
+    """
+    chosen, best = None, None
+    for step, figures in evaluations.items():
+        current = held_out_value(figures, best_by)
+        if is_better(current, best, best_by):
+            chosen, best = step, current
+    return chosen

@@ -55,7 +55,7 @@ def make(config: Config, settings: ResolvedTraining, groups: Sequence[Group]) ->
     """Return torch's Adafactor."""
     import torch
 
-    from nlpkit.train.uncompiled import uncompiled
+    from nlpkit.train.optim import uncompiled
     from nlpkit.train.whole_parameters import on_whole_parameters
 
     return [

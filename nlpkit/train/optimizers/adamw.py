@@ -46,7 +46,7 @@ def adamw(settings: ResolvedTraining, groups: Sequence[Group]) -> Optimizer:
     """Return torch's AdamW of these groups with the settings of `train`."""
     import torch
 
-    from nlpkit.train.uncompiled import uncompiled
+    from nlpkit.train.optim import uncompiled
 
     return uncompiled(torch.optim.AdamW)(
         param_groups(groups),

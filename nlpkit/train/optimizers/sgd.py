@@ -46,7 +46,7 @@ def make(config: Config, settings: ResolvedTraining, groups: Sequence[Group]) ->
     """Return torch's SGD."""
     import torch
 
-    from nlpkit.train.uncompiled import uncompiled
+    from nlpkit.train.optim import uncompiled
 
     return [
         uncompiled(torch.optim.SGD)(
