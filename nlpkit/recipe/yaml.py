@@ -2,13 +2,11 @@
 
 The part of YAML 1.2 (yaml.org/spec/1.2.2, core schema) that a recipe needs: `1e-4` is a number;
 `yes`, `on`, `010`, `1_000`, `12:30` and dates are text; names of settings are always text. No tags,
-no `<<`, one document. Anchors and aliases work, but size, depth and number of values are bounded
-before anything is built, so that a small file cannot fill the memory.
+no `<<`, one document. Anchors and aliases work; size, depth and number of values are bounded, so
+that a small file cannot fill the memory.
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -51,25 +49,6 @@ _SYNTAX = (
 )
 
 
-@dataclass
-class _Node:
-    """One of text, items and pairs; `size` and `depth` with what is inside, aliases written out."""
-
-    mark: tuple[int, int]
-    text: str | None = None
-    quoted: bool = False
-    items: "list[_Node] | None" = None
-    pairs: "list[tuple[str, tuple[int, int], _Node]] | None" = None
-    size: int = 1
-    depth: int = 1
-
-    def grown(self, children: "list[_Node]") -> "_Node":
-        """Return the node, `children` counted in."""
-        self.size += sum(child.size for child in children)
-        self.depth += max((child.depth for child in children), default=0)
-        return self
-
-
 def decode(raw: bytes, source: str) -> str:
     """Return the text of a recipe; raise `RecipeError` where it is not UTF-8 or too long."""
     if len(raw) > MAX_BYTES:
@@ -103,132 +82,115 @@ def _position(text: str, index: int) -> tuple[int, int]:
 
 def read(text: str, source: str, order: int = 0) -> Document:
     """Return the one document in `text`; raise `RecipeError` where it cannot be read."""
-    builder = _Builder(source, order)
-    root = builder.document(text)
-    document = Document(None, {}, builder.problems)
-    document.data = builder.plain(root, (), root.mark, document)
-    return document
+    document = Document(None, {(): Place(source, order)})
+    try:
+        if root := _compose(text):
+            document.data = _Reading(document, source, order).plain(root, (), _mark(root))
+        return document
+    except yaml.reader.ReaderError as error:
+        mark = _position(text, error.position)
+        what = f"the character U+{error.character:04X} is not allowed in YAML"
+    except yaml.MarkedYAMLError as error:
+        mark, what = _syntax_error(error)
+    raise RecipeError([str(Problem.at(Place(source, order, mark, mark), (), what))])
 
 
-class _Builder:
-    """From PyYAML's events to nodes to plain data; nothing of PyYAML's constructors is used."""
+class _Refused(yaml.MarkedYAMLError):
+    """What YAML has and a recipe may not have."""
 
-    def __init__(self, source: str, order: int):
-        self.source = source
-        self.order = order
-        self.problems: list[Problem] = []
-        self.anchors: dict[str, _Node | None] = {}
+    def __init__(self, where: Any, what: str):
+        super().__init__(problem=what, problem_mark=where.start_mark)
+
+
+class _Loader(yaml.BaseLoader):
+    """Composes nodes of text, lists and mappings; refuses everything else where it is written."""
+
+    level = values = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Return the next node; the key of a mapping has no `index`."""
+        event = self.peek_event()
+        is_key = isinstance(parent, yaml.MappingNode) and index is None
+        self.level += 1
+        self.values += not is_key
+        if what := self._refusal(event, is_key):
+            raise _Refused(event, what)
+        if not isinstance(event, yaml.AliasEvent):
+            self.anchors.pop(event.anchor, None)  # YAML 1.2 lets a name be used again
+        node = super().compose_node(parent, index)
+        self.level -= 1
+        return node
+
+    def _refusal(self, event: Any, is_key: bool) -> str | None:
+        if is_key and not isinstance(event, yaml.ScalarEvent):
+            return "the name of a setting must be a word"
+        if is_key and event.value == "<<" and event.style is None:
+            return "`<<` is not in YAML 1.2: repeat the settings"
+        if isinstance(event, yaml.AliasEvent):
+            name = event.anchor
+            if name not in self.anchors:
+                return f"no anchor &{name} above; text that begins with * needs quotes"
+            if self.anchors[name].end_mark is None:
+                return f"*{name} stands inside the value that it repeats"
+        elif event.tag is not None:
+            name = event.tag.replace("tag:yaml.org,2002:", "!!")
+            return f"the tag {name} is not allowed: a recipe is plain data"
+        return _too_much(self.values, self.level)
+
+
+def _too_much(values: int, level: int) -> str | None:
+    if values > MAX_VALUES:
+        return f"more than {MAX_VALUES:,} values (aliases written out)"
+    return f"nested deeper than {MAX_DEPTH} levels" if level > MAX_DEPTH else None
+
+
+def _compose(text: str) -> yaml.Node | None:
+    """Return the root of the one document in `text`; None if there is nothing in it."""
+    loader = _Loader(text)
+    root = loader.get_node() if loader.check_node() else None
+    if loader.check_node():
+        raise _Refused(loader.peek_event(), "a second document: a recipe is one document")
+    return root
+
+
+class _Reading:
+    """From nodes to plain data, with the place of each value; aliases are written out."""
+
+    def __init__(self, document: Document, source: str, order: int):
+        self.document, self.source, self.order = document, source, order
         self.values = 0
 
-    def fail(self, mark: tuple[int, int], what: str) -> RecipeError:
-        place = Place(self.source, self.order, mark, mark)
-        return RecipeError([str(Problem.at(place, (), what))])
-
-    def document(self, text: str) -> _Node:
-        bad = yaml.reader.Reader.NON_PRINTABLE.search(text)
-        if bad:
-            what = f"the character U+{ord(bad.group()):04X} is not allowed in YAML"
-            raise self.fail(_position(text, bad.start()), what)
-        root = None
-        try:
-            events = yaml.parse(text, Loader=yaml.SafeLoader)
-            for event in events:
-                if isinstance(event, yaml.DocumentStartEvent) and root is not None:
-                    raise self.fail(_mark(event), "a second document: a recipe is one document")
-                if isinstance(event, yaml.NodeEvent):
-                    root = self.node(event, events, 1)
-        except yaml.MarkedYAMLError as error:
-            raise self.fail(*_syntax_error(error)) from error
-        except yaml.YAMLError as error:
-            raise self.fail((1, 1), f"not YAML: {error}") from error
-        return root or _Node((1, 1), text="")
-
-    def node(self, event: yaml.Event, events: Iterator[yaml.Event], level: int) -> _Node:
-        mark = _mark(event)
-        if isinstance(event, yaml.AliasEvent):
-            node = self._alias(event)
-        else:
-            assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
-            if event.tag is not None:
-                name = event.tag.replace("tag:yaml.org,2002:", "!!")
-                raise self.fail(mark, f"the tag {name} is not allowed: a recipe is plain data")
-            if event.anchor:
-                self.anchors[event.anchor] = None
-            node = self._fresh(event, events, level)
-            if event.anchor:
-                self.anchors[event.anchor] = node
-        self.values += node.size if isinstance(event, yaml.AliasEvent) else 1
-        if self.values > MAX_VALUES:
-            raise self.fail(mark, f"more than {MAX_VALUES:,} values (aliases written out)")
-        if level + node.depth - 1 > MAX_DEPTH:
-            raise self.fail(mark, f"nested deeper than {MAX_DEPTH} levels")
-        return node
-
-    def _alias(self, event: yaml.AliasEvent) -> _Node:
-        name = event.anchor
-        if name not in self.anchors:
-            what = f"no anchor &{name} above; text that begins with * needs quotes"
-            raise self.fail(_mark(event), what)
-        node = self.anchors[name]
-        if node is None:
-            raise self.fail(_mark(event), f"*{name} stands inside the value that it repeats")
-        return node
-
-    def _fresh(self, event: yaml.Event, events: Iterator[yaml.Event], level: int) -> _Node:
-        mark = _mark(event)
-        if isinstance(event, yaml.ScalarEvent):
-            return _Node(mark, text=event.value, quoted=event.style is not None)
-        if level > MAX_DEPTH:
-            raise self.fail(mark, f"nested deeper than {MAX_DEPTH} levels")
-        if isinstance(event, yaml.SequenceStartEvent):
-            items = []
-            for item in events:
-                if isinstance(item, yaml.SequenceEndEvent):
-                    break
-                items.append(self.node(item, events, level + 1))
-            return _Node(mark, items=items).grown(items)
-        pairs = []
-        for key in events:
-            if isinstance(key, yaml.MappingEndEvent):
-                break
-            name = self._key(key)
-            pairs.append((name, _mark(key), self.node(next(events), events, level + 1)))
-        return _Node(mark, pairs=pairs).grown([node for _, _, node in pairs])
-
-    def _key(self, event: yaml.Event) -> str:
-        if not isinstance(event, yaml.ScalarEvent):
-            raise self.fail(_mark(event), "the name of a setting must be a word")
-        if event.value == "<<" and event.style is None:
-            raise self.fail(_mark(event), "`<<` is not in YAML 1.2: repeat the settings")
-        return event.value
-
-    def plain(self, node: _Node, path: Path, key: tuple[int, int], document: Document) -> Any:
+    def plain(self, node: yaml.Node, path: Path, key: tuple[int, int]) -> Any:
         """Return the value of `node`, and note the places of it and of all in it."""
-        place = Place(self.source, self.order, key, node.mark, node.text, node.quoted)
-        document.places[path] = place
-        if node.text is not None:
-            return node.text if node.quoted else scalar(node.text)
-        if node.items is not None:
-            return [
-                self.plain(item, (*path, i), item.mark, document)
-                for i, item in enumerate(node.items)
-            ]
+        mark = _mark(node)
+        self.values += 1
+        if what := _too_much(self.values, len(path) + 1):
+            raise _Refused(node, what)
+        text, quoted = None, False
+        if isinstance(node, yaml.ScalarNode):
+            text, quoted = node.value, node.style is not None
+        self.document.places[path] = Place(self.source, self.order, key, mark, text, quoted)
+        if text is not None:
+            return text if quoted else scalar(text)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.plain(item, (*path, i), _mark(item)) for i, item in enumerate(node.value)]
         data: dict[str, Any] = {}
         first: dict[str, int] = {}
-        for name, mark, value in node.pairs or ():
+        for setting, value in node.value:
+            name, mark = setting.value, _mark(setting)
             if name in data:
                 what = f"given twice, first in line {first[name]}"
                 place = Place(self.source, self.order, mark, mark)
-                document.problems.append(Problem.at(place, (*path, name), what))
+                self.document.problems.append(Problem.at(place, (*path, name), what))
                 continue
             first[name] = mark[0]
-            data[name] = self.plain(value, (*path, name), mark, document)
+            data[name] = self.plain(value, (*path, name), mark)
         return data
 
 
-def _mark(event: yaml.Event) -> tuple[int, int]:
-    assert event.start_mark is not None
-    return event.start_mark.line + 1, event.start_mark.column + 1
+def _mark(found: Any) -> tuple[int, int]:
+    """Return line and column, from 1, of an event or a node."""
+    return found.start_mark.line + 1, found.start_mark.column + 1
 
 
 def _syntax_error(error: yaml.MarkedYAMLError) -> tuple[tuple[int, int], str]:
@@ -236,6 +198,8 @@ def _syntax_error(error: yaml.MarkedYAMLError) -> tuple[tuple[int, int], str]:
     scanning = (error.context or "").startswith("while scanning")
     mark = (error.context_mark if scanning else None) or error.problem_mark
     assert mark is not None
+    if isinstance(error, _Refused):
+        return (mark.line + 1, mark.column + 1), str(error.problem)
     said = ", ".join(part for part in (error.context, error.problem) if part)
     for pattern, advice in _SYNTAX:
         found = re.search(pattern, said)
