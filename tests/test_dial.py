@@ -11,7 +11,7 @@ from nlpkit import recipe, registry
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import FileError, RecipeError
 from nlpkit.models import families, sizes
-from nlpkit.recipe import dial_training
+from nlpkit.recipe import training_defaults
 from nlpkit.train.optimizers import adamw, muon
 from tests import _tiny
 from tests._schema import validator
@@ -297,7 +297,7 @@ def test_run_goes_on_as_it_was_decided(tmp_path, monkeypatch):
     before = recipe.load(str(tmp_path / "on/recipe.yaml")).recipe
     monkeypatch.setattr(adamw, "RATE", 0.5)
     monkeypatch.setattr(sizes, "_STEP", 4)
-    monkeypatch.setattr(dial_training, "SMALLEST_STEP", 64)
+    monkeypatch.setattr(training_defaults, "SMALLEST_STEP", 64)
     rules = recipe.load(str(path), [*TINY, f"out={tmp_path / 'on'}"])
     assert rules.recipe.train.lr != before.train.lr
     begun = RunDirectory(tmp_path / "on").as_begun(rules)

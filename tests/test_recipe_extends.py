@@ -179,7 +179,7 @@ def test_base_without_permission_is_an_error_of_the_disk(monkeypatch):
         raise FileError(f"{name}: permission denied")
 
     child = write("child.yaml", "extends: base.yaml\n")
-    monkeypatch.setattr(recipe.extends.files, "read", refuse)
+    monkeypatch.setattr(recipe.yaml, "read_file", refuse)
     with pytest.raises(FileError, match=r"^child\.yaml: permission denied"):
         load(child)
 

@@ -18,7 +18,6 @@ from nlpkit import recipe
 from nlpkit.checkpoints import files
 from nlpkit.disk import name_path_in_errors, sync, write_json
 from nlpkit.errors import FileError, TryAgain, UsageError
-from nlpkit.recipe.earlier import as_begun, decided
 
 RECIPE, STATUS, METRICS, LOCK = "recipe.yaml", "run.json", "metrics.jsonl", "lock"
 _DECIDED = "decided_by_size"  # in run.json
@@ -125,6 +124,8 @@ class RunDirectory:
             return resolved
         names = self.status().get(_DECIDED)
         names = names if isinstance(names, list) else None
+        from nlpkit.recipe.earlier import as_begun
+
         return as_begun(resolved, recipe.load(str(path)), names)
 
     def differences(self, resolved: recipe.Resolved) -> dict[str, str]:
@@ -196,7 +197,7 @@ class RunDirectory:
             draft.write_text(resolved.to_yaml(), encoding="utf-8")
             sync(draft)
             draft.replace(path)
-        if (names := decided(resolved)) or _DECIDED in self.status():
+        if (names := resolved.autosized) or _DECIDED in self.status():
             self.set_status(**{_DECIDED: names})
 
     def finished(self) -> Path | None:

@@ -91,7 +91,7 @@ def _small(
     recipe = resolved.recipe
     lengths = [getattr(each.config, "max_length", None) or 0 for each in recipe.objective]
     budget = min(recipe.train.batch_budget, max(_TOKENS, *lengths))
-    values = {
+    values: dict[str, Any] = {
         "steps": _STEPS,
         "epochs": None,
         "budget": None,

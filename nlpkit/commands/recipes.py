@@ -42,7 +42,9 @@ def command(common: Common, name: Name = None, whole: Whole = False) -> None:
     if whole:
         if name is None:
             raise UsageError("--whole: name a recipe: nlpkit recipes --whole mine.yaml")
-        text = recipe.whole(name)
+        from nlpkit.recipe.extends import write_whole
+
+        text = write_whole(name)
         print(json.dumps({"name": name, "text": text}) if common.json else text.rstrip("\n"))
         return
     if name == "schema":

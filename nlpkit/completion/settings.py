@@ -48,7 +48,7 @@ def _document(name: str | None) -> Document:
             path = recipe.find(name)
             read = yaml.read(path.read_text(encoding="utf-8"), name)
             if isinstance(read.data, dict):
-                document = extends.complete(read, path, recipe.packaged)
+                document = extends.complete(read, path)
         except (NlpkitError, OSError, ValueError):
             return document
     return document

@@ -158,7 +158,7 @@ def _sources(files: Sequence[str], form: str) -> list[Any]:
 
 def _recipe_of_run(path: Path) -> recipe.Resolved:
     """Return the recipe of a run; the names of its parts are checked before their import."""
-    data = yaml.read(yaml.decode(path.read_bytes(), str(path)), str(path)).data
+    data = yaml.read(path.read_bytes(), str(path)).data
     for name in _part_names(data):
         registry.check_named_by(path, name, "run nlpkit where it lies")
     return recipe.load(str(path))

@@ -1,175 +1,32 @@
 """A recipe: one YAML file with all settings of a run, checked before torch is loaded.
 
-This module knows the sections, but not their settings: these belong to the `Config` of the part
-that the recipe names. All mistakes are reported together, each with its place in the file.
+`parse` is the way from the file to a checked recipe. The sections are in `recipe/settings`, their
+settings in the `Config` of the part that the recipe names. All mistakes are reported together, each
+with its place in the file. What a recipe does not ask for, such as `extends`, is not imported.
 """
 
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import (
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_serializer,
-    field_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import ValidationError
 
 from nlpkit import registry
-from nlpkit.config import FrozenConfig
 from nlpkit.errors import FileError, RecipeError, UsageError
-from nlpkit.recipe import dial, extends, files, fit, problems, sections, unused, yaml
+from nlpkit.recipe import fit, sections, unused, yaml
 from nlpkit.recipe.overrides import apply, replace_alternatives
-from nlpkit.recipe.places import Document, Problem, dotted
+from nlpkit.recipe.places import Document, Problem, dotted, flatten, shown, value_at
 from nlpkit.recipe.places import Path as KeyPath
-from nlpkit.recipe.sections import Attention, Model, Objective, Tokenizer
+from nlpkit.recipe.settings import Recipe
 
 _PACKAGE = Path(__file__).parent.parent
-_FREE: dict[str, Any] = {"free": True}
 COMMAND_LINE = "command line"
 DEFAULT = "default"
 DECIDED = "from "  # model.size, or model.depth
-
-
-class Recipe(FrozenConfig):
-    """The resolved recipe. `data`, `train`, `lora`, `eval`: see `sections.FIXED`."""
-
-    extends: str | None = Field(
-        None,
-        exclude=True,  # `extends.complete` has put the base's settings here
-        description="recipe to build on: a file, from this one's folder, or a packaged recipe",
-    )
-    name: str = Field(description="name of the run, and of its directory", json_schema_extra=_FREE)
-    seed: int = Field(1, ge=0, lt=2**32, description="seed of all random numbers")
-    out: str = Field(
-        "",
-        validate_default=True,
-        description="run directory; default runs/NAME",
-        json_schema_extra=_FREE,
-    )
-    init_from: str | None = Field(None, min_length=1, description="checkpoint to start from")
-    init_missing: list[str] = Field(
-        [],
-        description="tensors that init_from may lack, by parts of their names (pooler); they are "
-        "initialized at random",
-    )
-    model: Model | None = Field(
-        None,
-        validate_default=True,
-        description="family and sizes; with init_from, only dropout rates",
-    )
-    # Before the tokenizer: whether it is needed depends on the objective.
-    objective: tuple[Objective, ...] = Field(
-        description="training objective, or a list of them with weights"
-    )
-    tokenizer: Tokenizer | None = Field(
-        None,
-        validate_default=True,
-        description="kind: NAME to train one, or path: DIR; or source and target, one for each",
-    )
-    data: Any = Field(
-        default_factory=dict, validate_default=True, description="files for training and evaluation"
-    )
-    attention: Attention = Field(
-        default_factory=Attention, description="kinds of attention, and their backend"
-    )
-    train: Any = Field(
-        default_factory=dict, validate_default=True, description="length, optimizer, checkpoints"
-    )
-    lora: Any = Field(
-        None, description="low-rank adapters, trained instead of the model's own weights"
-    )
-    eval: Any = Field(
-        default_factory=dict, validate_default=True, description="scores of an evaluation"
-    )
-
-    @field_validator("name")
-    @classmethod
-    def _directory_name(cls, name: str) -> str:
-        if len(name) > 100 or not re.fullmatch(r"\w[\w.-]*(?<!\.)", name):
-            raise ValueError(
-                f"{problems.quote(name)} is not a safe directory name; use letters, digits, "
-                "`_`, `-` and, inside, `.`, at most 100 characters"
-            )
-        return name
-
-    @field_validator("out", mode="before")
-    @classmethod
-    def _default_out(cls, out: Any, info: ValidationInfo) -> Any:
-        return f"runs/{info.data.get('name')}" if out in (None, "") else out
-
-    @field_validator("model", "tokenizer", mode="before")
-    @classmethod
-    def _needed(cls, value: Any, info: ValidationInfo) -> Any:
-        objectives = info.data.get("objective", ())
-        if info.field_name == "tokenizer":
-            text = fit.has_vocabulary(info.data.get("model"))
-            if (text is False and value is None) or (
-                text and objectives and not fit.reads_text(objectives)
-            ):
-                return value  # the objective is the mistake, if any, and is named elsewhere
-        if info.field_name == "tokenizer" and objectives and not fit.reads_text(objectives):
-            if value is not None:
-                names = ", ".join(objective.name for objective in objectives)
-                raise ValueError(f"objective {names} reads no text: remove the section tokenizer")
-            return value
-        if info.field_name == "tokenizer" and "objective" not in info.data:
-            return value  # an objective that is wrong may read no text
-        if info.data.get("init_from", "not checked") is None:
-            if value is None:
-                raise PydanticCustomError("missing", "missing")
-        elif info.field_name == "model" and isinstance(value, dict) and value:
-            return {"family": None, **value}
-        return value
-
-    @field_validator("data", "train", "eval", mode="plain")
-    @classmethod
-    def _fixed(cls, value: Any, info: ValidationInfo) -> Any:
-        config = sections.fixed_config(str(info.field_name))
-        return config.model_validate({} if value is None else value)
-
-    @field_validator("lora", mode="plain")
-    @classmethod
-    def _adapters(cls, value: Any, info: ValidationInfo) -> Any:
-        if value is None:
-            return None
-        if info.data.get("init_from", "not checked") is None:
-            raise ValueError("needs init_from, the checkpoint that the adapters belong to")
-        return sections.fixed_config("lora").model_validate(value)
-
-    @field_validator("attention", mode="before")
-    @classmethod
-    def _empty(cls, value: Any) -> Any:
-        return {} if value is None else value
-
-    @field_validator("objective", mode="before")
-    @classmethod
-    def _as_tuple(cls, value: Any) -> Any:
-        if value is None:
-            raise PydanticCustomError("missing", "missing")
-        if value == []:
-            raise ValueError("must have at least 1 entry")
-        return tuple(value) if isinstance(value, list | tuple) else (value,)
-
-    @field_validator("objective")
-    @classmethod
-    def _of_one_length(cls, objectives: tuple[Objective, ...]) -> tuple[Objective, ...]:
-        """Give objectives that follow in a list the first one's `max_length`, if they name none.
-
-        They change its examples, so no other length has a meaning.
-        """
-        first, *others = objectives
-        return first, *(_as_long(each, first) for each in others)
-
-    @field_serializer("objective")
-    def _one_or_more(self, objectives: tuple[Objective, ...]) -> Any:
-        return objectives[0] if len(objectives) == 1 else list(objectives)
 
 
 @dataclass(frozen=True)
@@ -185,6 +42,11 @@ class Resolved:
     base: Path
     origin: dict[str, str]
     warnings: tuple[str, ...] = ()
+
+    @property
+    def autosized(self) -> list[str]:
+        """The settings that `model.size` or `model.depth` decides, in dotted form."""
+        return sorted(key for key, origin in self.origin.items() if origin.startswith(DECIDED))
 
     def dump(self) -> dict[str, Any]:
         """Return all settings as plain data, with defaults."""
@@ -217,79 +79,65 @@ def load(path_or_name: str, overrides: Sequence[str] = ()) -> Resolved:
     and `RecipeError` with every mistake.
     """
     path = find(path_or_name)
-    return parse(files.read(path, path_or_name), files.shown(path), path.parent, overrides)
+    return parse(yaml.read_file(path, path_or_name), shown(path), path.parent, overrides)
 
 
 def parse(raw: bytes, source: str, base: Path, overrides: Sequence[str] = ()) -> Resolved:
     """Return the recipe in `raw` (UTF-8), called `source` in messages; see `load`."""
-    document = _document(raw, source, bool(overrides))
+    document, mistakes = _document(raw, source, base, overrides)
+    if sections.Model.targets(document.data.get("model")):
+        from nlpkit.recipe import autosize
+
+        if wrong := autosize.apply(document, base):
+            raise _refusal(mistakes + wrong)
+    try:
+        recipe = Recipe.model_validate(document.data)
+    except ValidationError as error:
+        from nlpkit.recipe import problems
+
+        known = sections.known(Recipe, document.data)
+        found = problems.explain(error.errors(include_url=False), document, known)
+        raise _refusal(mistakes + found) from error
+    if mistakes := mistakes + fit.problems(recipe, document):
+        raise _refusal(mistakes)
+    warnings = tuple(unused.warnings(recipe, document))
+    return Resolved(recipe, base, _origins(recipe, document), warnings)
+
+
+def _refusal(mistakes: list[Problem]) -> RecipeError:
+    return RecipeError([str(problem) for problem in sorted(mistakes)])
+
+
+def _document(
+    raw: bytes, source: str, base: Path, overrides: Sequence[str]
+) -> tuple[Document, list[Problem]]:
+    """Return the settings of a file, of the recipes that it extends, and of the command line."""
+    document = read(raw, source, bool(overrides))
     numbered = list(enumerate(overrides, 1))
-    of_base = [each for each in numbered if each[1].partition("=")[0].strip() == extends.KEY]
-    mistakes = []
-    for order, override in of_base:
-        mistakes += apply(document, override, order)
-    document = extends.complete(document, base / Path(source).name, packaged)
+    of_base = [each for each in numbered if each[1].partition("=")[0].strip() == "extends"]
+    mistakes = [wrong for order, each in of_base for wrong in apply(document, each, order)]
+    if document.data.get("extends") is not None:
+        from nlpkit.recipe import extends
+
+        document = extends.complete(document, base / Path(source).name)
     mistakes += document.problems
     for order, override in numbered:
         if (order, override) not in of_base:
             mistakes += apply(document, override, order)
     replace_alternatives(document)
-    mistakes += [
-        Problem.at(
-            document.place(path), path, "contains a NUL character, which no setting can have"
-        )
-        for path in flatten(document.data)
-        if isinstance(value := problems.value_at(document.data, path), str) and "\0" in value
-    ]
-    wrong = dial.turn(Recipe, document, base)
-    if wrong:
-        raise RecipeError([str(problem) for problem in sorted(mistakes + wrong)])
-    recipe = None
-    try:
-        recipe = Recipe.model_validate(document.data)
-    except ValidationError as error:
-        found = error.errors(include_url=False)
-        known = sections.known(Recipe, document.data)
-        mistakes += problems.explain(found, document, known)
-    if recipe is not None:
-        mistakes += fit.problems(recipe, document)
-    if mistakes or recipe is None:
-        raise RecipeError([str(problem) for problem in sorted(mistakes)])
-    dump = recipe.model_dump(mode="json")
-    known = sections.known(Recipe, dump)
-    origin = {}
-    for leaf in flatten(dump):
-        setting = known.get(leaf[:-1], {}).get(str(leaf[-1]))
-        usual = setting is not None and setting.default == problems.value_at(dump, leaf)
-        origin[dotted(leaf)] = _origin(leaf, document, usual)
-    return Resolved(recipe, base, origin, tuple(unused.warnings(recipe, document)))
+    return document, mistakes
 
 
-def whole(path_or_name: str) -> str:
-    """Return a recipe as YAML with all that its bases say, without defaults; see `load`."""
-    load(path_or_name)  # raises what is wrong in it
-    path = find(path_or_name)
-    document = _document(files.read(path, path_or_name), files.shown(path), False)
-    document = extends.complete(document, path, packaged)
-    replace_alternatives(document)
-    return yaml.write({"name": document.data["name"]} | document.data)
-
-
-def _document(raw: bytes, source: str, may_be_empty: bool) -> Document:
-    """Return the settings in one file; raise `RecipeError`."""
-    document = yaml.read(yaml.decode(raw, source), source)
+def read(raw: bytes, source: str, may_be_empty: bool = False) -> Document:
+    """Return what one file says, not checked; raise `RecipeError` if it holds no settings."""
+    document = yaml.read(raw, source)
     if document.data is None and not may_be_empty:
         raise RecipeError([f"{source}: an empty recipe: settings are lines like `key: value`"])
     document.data = {} if document.data is None else document.data
     if not isinstance(document.data, dict):
-        raise RecipeError(
-            [f"{source}:1:1: expected settings (`key: value`), got {_kind(document)}"]
-        )
+        kind = "a list" if isinstance(document.data, list) else "a single value"
+        raise RecipeError([f"{source}:1:1: expected settings (`key: value`), got {kind}"])
     return document
-
-
-def _kind(document: Document) -> str:
-    return "a list" if isinstance(document.data, list) else "a single value"
 
 
 def packaged() -> dict[str, Path]:
@@ -317,29 +165,20 @@ def find(path_or_name: str) -> Path:
     raise FileError(f"{path_or_name}: no such recipe{near or '; packaged: ' + ', '.join(names)}")
 
 
-def _as_long(section: Objective, first: Objective) -> Objective:
-    """Return the section with the `max_length` of the first, where it names none."""
-    config = section.config
-    length = getattr(first.config, "max_length", None)
-    if length is None or "max_length" not in {*type(config).model_fields} - config.model_fields_set:
-        return section
-    return section.model_copy(update={"config": config.model_copy(update={"max_length": length})})
+def _origins(recipe: Recipe, document: Document) -> dict[str, str]:
+    """Return the origin of every setting; see `Resolved`."""
+    dump = recipe.model_dump(mode="json")
+    known = sections.known(Recipe, dump)
+    origins = {}
+    for leaf in flatten(dump):
+        setting = known.get(leaf[:-1], {}).get(str(leaf[-1]))
+        is_default = setting is not None and setting.default == value_at(dump, leaf)
+        origins[dotted(leaf)] = _origin(leaf, document, is_default)
+    return origins
 
 
-def flatten(data: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
-    """Yield the path of every value in plain data; an empty list or mapping is a value."""
-    if isinstance(data, Mapping) and data:
-        for key, value in data.items():
-            yield from flatten(value, (*path, key))
-    elif isinstance(data, list) and data:
-        for index, value in enumerate(data):
-            yield from flatten(value, (*path, index))
-    else:
-        yield path
-
-
-def _origin(leaf: KeyPath, document: Document, usual: bool) -> str:
-    """Return the origin of a setting; `usual`: its value is the default."""
+def _origin(leaf: KeyPath, document: Document, is_default: bool) -> str:
+    """Return the origin of a setting; `is_default`: of its value."""
     if leaf[0] == "objective" and isinstance(document.data["objective"], list):
         leaf = leaf if isinstance(leaf[1], int) else (leaf[0], 0, *leaf[1:])
     path: KeyPath = ()
@@ -355,7 +194,7 @@ def _origin(leaf: KeyPath, document: Document, usual: bool) -> str:
             here = here[step]
         else:
             # The part's `Config` has expanded a short form.
-            if usual:
+            if is_default:
                 return DEFAULT
             break
         path = (*path, step)
@@ -375,8 +214,7 @@ def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         if sections.is_free(field)
     }
     values = [
-        {path: json.dumps(problems.value_at(data, path)) for path in flatten(data)}
-        for data in (old, new)
+        {path: json.dumps(value_at(data, path)) for path in flatten(data)} for data in (old, new)
     ]
     differing = [
         path for path in values[0] | values[1] if values[0].get(path) != values[1].get(path)

@@ -4,13 +4,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nlpkit.recipe import DECIDED, DEFAULT, Recipe, Resolved, dial
+from nlpkit.recipe import DECIDED, DEFAULT, Recipe, Resolved, autosize
 from nlpkit.recipe.places import dotted
-
-
-def decided(resolved: Resolved) -> list[str]:
-    """Return the settings that `model.size` or `model.depth` decides, in dotted form."""
-    return sorted(key for key, origin in resolved.origin.items() if origin.startswith(DECIDED))
+from nlpkit.recipe.sections import Model
 
 
 def as_begun(
@@ -38,10 +34,10 @@ def _as_decided(
 ) -> Resolved:
     """Return `resolved` with what `model.size` or `model.depth` decided when a run was started."""
     now, then = resolved.dump(), recorded.dump()
-    name = dial.dial_of(now["model"])
-    if name is None or now["model"][name] != (then["model"] or {}).get(name):
+    targets = Model.targets(now["model"])
+    if not targets or now["model"][targets[0]] != (then["model"] or {}).get(targets[0]):
         return resolved
-    for group in dial.GROUPS:
+    for group in autosize.GROUPS:
         origins = {name: resolved.origin.get(name, DEFAULT) for name in map(dotted, group)}
         by_user = decided is not None and not {*origins} & {*decided}
         if not by_user and all(

@@ -8,7 +8,7 @@ name is that of the file. Every value keeps its place, so that mistakes and orig
 
 import glob
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,12 @@ from typing import Any
 from nlpkit import registry
 from nlpkit.data import _paths
 from nlpkit.errors import RecipeError
-from nlpkit.recipe import files, yaml
-from nlpkit.recipe.overrides import forget, key_of_short_form
-from nlpkit.recipe.places import Document, Problem
+from nlpkit.recipe import find, load, packaged, read, yaml
+from nlpkit.recipe.overrides import key_of_short_form, replace_alternatives
+from nlpkit.recipe.places import Document, Problem, shown
 from nlpkit.recipe.places import Path as KeyPath
 
 KEY = "extends"
-Packaged = Callable[[], Mapping[str, Path]]
 # What says which part a mapping is of, by section; everywhere else it is `_NAMES`.
 _CHOICES = {"tokenizer": ("kind", "path", "source", "target"), "attention": ("kind", "layers")}
 _NAMES = ("family", "name", "kind")
@@ -39,7 +38,7 @@ class _Level:
     file: Path
 
 
-def complete(document: Document, file: Path, packaged: Packaged) -> Document:
+def complete(document: Document, file: Path) -> Document:
     """Return the recipe in `file` with all that its bases say, and without `extends`.
 
     Raises:
@@ -48,7 +47,7 @@ def complete(document: Document, file: Path, packaged: Packaged) -> Document:
     """
     chain = [_Level(document, file.parent.resolve() / file.name)]
     place = document.place((KEY,))
-    while (base := _base(chain, packaged)) is not None:
+    while (base := _base(chain)) is not None:
         chain.append(base)
     for level in chain:
         _remove(level.document, KEY)
@@ -67,7 +66,16 @@ def complete(document: Document, file: Path, packaged: Packaged) -> Document:
     return merged
 
 
-def _base(chain: list[_Level], packaged: Packaged) -> _Level | None:
+def write_whole(path_or_name: str) -> str:
+    """Return a recipe as YAML with all that its bases say, without defaults; see `load`."""
+    load(path_or_name)  # raises what is wrong in it
+    path = find(path_or_name)
+    document = complete(read(yaml.read_file(path, path_or_name), shown(path)), path)
+    replace_alternatives(document)
+    return yaml.write({"name": document.data["name"]} | document.data)
+
+
+def _base(chain: list[_Level]) -> _Level | None:
     """Return the recipe on which the last one of the chain builds, or None."""
     last = chain[-1]
     name = last.document.data.get(KEY)
@@ -91,17 +99,17 @@ def _base(chain: list[_Level], packaged: Packaged) -> _Level | None:
             there = path.parent.glob("*.yaml") if path.parent.is_dir() else ()
             beside = [name.removesuffix(path.name) + each.name for each in there]
             near = registry.suggest(name, [*packaged(), *sorted(beside)])
-            raise wrong(f"no file {files.shown(path)}, and no packaged recipe {name}{near}")
+            raise wrong(f"no file {shown(path)}, and no packaged recipe {name}{near}")
         path = packaged()[name]
     path = path.parent.resolve() / path.name
-    shown = files.shown(path)
+    name = shown(path)
     for number, level in enumerate(chain):
         if os.path.realpath(level.file) == os.path.realpath(path):
-            names = [files.shown(each.file) for each in chain[number:]]
-            raise wrong(f"a circle: {' → '.join([*names, shown])}")
-    document = yaml.read(yaml.decode(files.read(path, shown), shown), shown, -len(chain))
+            names = [shown(each.file) for each in chain[number:]]
+            raise wrong(f"a circle: {' → '.join([*names, name])}")
+    document = yaml.read(yaml.read_file(path, name), name, -len(chain))
     if not isinstance(document.data, dict):
-        raise wrong(f"{shown} has no settings (`key: value`)")
+        raise wrong(f"{name} has no settings (`key: value`)")
     return _Level(document, path)
 
 
@@ -117,7 +125,7 @@ def _over(base: Document, other: Document, path: KeyPath, old: Any, new: Any) ->
         old = {key: old}
         base.places[(*path, key)] = base.places[path]
     if not (isinstance(old, dict) and isinstance(new, dict)) or _is_another(path, old, new):
-        forget(base, path)
+        base.forget(path)
         of_new = other.places.items()
         base.places |= {at: place for at, place in of_new if at[: len(path)] == path}
         return new
@@ -143,7 +151,7 @@ def _is_another(path: KeyPath, old: Mapping[str, Any], new: Mapping[str, Any]) -
 def _remove(document: Document, key: str) -> None:
     if key in document.data:
         del document.data[key]
-        forget(document, (key,))
+        document.forget((key,))
 
 
 def _locate(data: dict[str, Any], folder: Path, home: Path) -> None:
@@ -179,7 +187,7 @@ def _located(value: Any, folder: Path) -> Any:
     name = _paths.expand(value)
     if os.path.isabs(name) or _is_there(name, Path.cwd()) or not _is_there(name, folder):
         return value
-    before = files.shown(folder)
+    before = shown(folder)
     return os.path.join(glob.escape(before) if glob.has_magic(name) else before, name)
 
 

@@ -5,10 +5,13 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from nlpkit.config import FrozenConfig
 from nlpkit.errors import RecipeError
 from nlpkit.part import Part
-from nlpkit.recipe import sections, yaml
+from nlpkit.recipe import yaml
 from nlpkit.recipe.places import Document, Path, Place, Problem, dotted
+from nlpkit.recipe.sections import config_classes
+from nlpkit.recipe.settings import Recipe
 
 
 def apply(document: Document, override: str, order: int) -> list[Problem]:
@@ -50,17 +53,14 @@ def apply(document: Document, override: str, order: int) -> list[Problem]:
                 here[key] = {own: here[key]}
             here = here[key]
     here[key] = given.data
-    forget(document, path)
+    document.forget(path)
     document.places |= {path + inner: place for inner, place in given.places.items()}
     return [replace(each, path=dotted((*path, each.path))) for each in given.problems]
 
 
 def key_of_short_form(path: Path) -> str | None:
     """Return the key of a part that may be given by its name alone, such as `train.optimizer`."""
-    if len(path) != 2 or path[0] not in sections.FIXED:
-        return None
-    field = sections.fixed_config(str(path[0])).model_fields.get(str(path[1]))
-    for part in sections.config_classes(field.annotation) if field else ():
+    for part in _classes(path) if len(path) == 2 else ():
         if issubclass(part, Part) and part.SHORT:
             return part.KEY
         if "name" in part.model_fields:
@@ -68,23 +68,25 @@ def key_of_short_form(path: Path) -> str | None:
     return None
 
 
+def _classes(path: Path) -> list[type[FrozenConfig]]:
+    """Return the classes of settings that a recipe may have at `path`."""
+    found: list[type[FrozenConfig]] = [Recipe]
+    for step in path:
+        fields = [each.model_fields.get(str(step)) for each in found]
+        found = [one for field in fields if field for one in config_classes(field.annotation)]
+    return found
+
+
 def replace_alternatives(document: Document) -> None:
     """Remove settings for which a later recipe, or the command line, has an alternative."""
-    for section in sections.FIXED:
-        settings = document.data.get(section)
+    for section, settings in document.data.items():
         if not isinstance(settings, dict):
             continue
-        for names in sections.fixed_config(section).ALTERNATIVES:
+        for names in [names for each in _classes((section,)) for names in each.ALTERNATIVES]:
             given = [name for name in names if settings.get(name) is not None]
             # All of the command line is one level.
             level = {name: min(document.place((section, name)).order, 1) for name in given}
             for name in given:
                 if level[name] < max(level.values()):
                     del settings[name]
-                    forget(document, (section, name))
-
-
-def forget(document: Document, path: Path) -> None:
-    """Remove the places of the value at `path`, and of all in it."""
-    for place in [place for place in document.places if place[: len(path)] == path]:
-        del document.places[place]
+                    document.forget((section, name))

@@ -1,9 +1,12 @@
 """The places of values in a recipe, and the mistakes at these places."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path as FilePath
 from typing import Any
 
 Path = tuple[str | int, ...]
+_LONGEST_VALUE = 60
 
 
 def dotted(path: Path) -> str:
@@ -11,11 +14,45 @@ def dotted(path: Path) -> str:
     return ".".join(map(str, path))
 
 
+def flatten(data: Any, path: Path = ()) -> Iterator[Path]:
+    """Yield the path of every value in plain data; an empty list or mapping is a value."""
+    if isinstance(data, Mapping) and data:
+        for key, value in data.items():
+            yield from flatten(value, (*path, key))
+    elif isinstance(data, list) and data:
+        for index, value in enumerate(data):
+            yield from flatten(value, (*path, index))
+    else:
+        yield path
+
+
+def value_at(data: Any, path: Path) -> Any:
+    """Return the value at `path`, or None."""
+    for step in path:
+        data = data[int(step)] if isinstance(data, list) else (data or {}).get(step)
+    return data
+
+
+def quote(text: str) -> str:
+    """Return `text` in double quotes on one line, shortened if it is very long."""
+    if len(text) > _LONGEST_VALUE:
+        text = text[: _LONGEST_VALUE - 1] + "…"
+    return '"' + "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text) + '"'
+
+
+def shown(path: FilePath) -> str:
+    """Return the path of a file for messages: relative if it is below the working directory."""
+    try:
+        return str(path.relative_to(FilePath.cwd()))
+    except ValueError:
+        return str(path)
+
+
 @dataclass(frozen=True)
 class Place:
     """The line and column (from 1) of a value and of its key, and the written value.
 
-    `decides` is the setting that decides a value which is not written itself (`recipe/dial.py`).
+    `decides` is the setting that decides a value which is not written itself (`recipe/autosize`).
     """
 
     source: str
@@ -74,3 +111,8 @@ class Document:
         while path not in self.places:
             path = path[:-1]
         return self.places[path]
+
+    def forget(self, path: Path) -> None:
+        """Remove the places of the value at `path`, and of all in it."""
+        for place in [place for place in self.places if place[: len(path)] == path]:
+            del self.places[place]

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from nlpkit import registry
 from nlpkit.part import NAME_ALONE
 from nlpkit.recipe import yaml
-from nlpkit.recipe.places import Document, Path, Place, Problem, dotted
+from nlpkit.recipe.places import Document, Path, Place, Problem, dotted, quote, value_at
 
 # The path of each mapping of a recipe -> the settings that it may have.
 Known = Mapping[Path, Mapping[str, FieldInfo]]
@@ -49,7 +49,6 @@ _BOOLEANS = {
     **dict.fromkeys(("yes", "y", "on", "1"), "true"),
     **dict.fromkeys(("no", "n", "off", "0"), "false"),
 }
-_LONGEST_VALUE = 60
 
 
 def explain(errors: list[Any], document: Document, known: Known) -> list[Problem]:
@@ -113,13 +112,6 @@ def _problem(path: Path, found: list[Any], document: Document, known: Known) -> 
     written = value if isinstance(value, dict) else {}
     inside, rest = _named_setting(what, {*known.get(path, {}), *written})
     return Problem.at(document.place((*path, *inside)), (*path, *inside), rest)
-
-
-def value_at(data: Any, path: Path) -> Any:
-    """Return the value at `path`, or None."""
-    for step in path:
-        data = data[int(step)] if isinstance(data, list) else (data or {}).get(step)
-    return data
 
 
 def _named_setting(what: str, known: Set[str]) -> tuple[Path, str]:
@@ -201,13 +193,6 @@ def _got(value: Any, place: Place) -> str:
     if isinstance(value, str):
         return f"the text {quote(value)}"
     return "a list" if isinstance(value, list) else "settings (`key: value`)"
-
-
-def quote(text: str) -> str:
-    """Return `text` in double quotes on one line, shortened if it is very long."""
-    if len(text) > _LONGEST_VALUE:
-        text = text[: _LONGEST_VALUE - 1] + "…"
-    return '"' + "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text) + '"'
 
 
 def _advice(wanted: str, value: Any, place: Place) -> str | None:

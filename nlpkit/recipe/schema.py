@@ -13,7 +13,6 @@ from nlpkit.config import FrozenConfig
 from nlpkit.objectives._members import Member
 from nlpkit.part import Part
 from nlpkit.recipe import Recipe, extends, sections
-from nlpkit.recipe.dial import DIALS
 from nlpkit.recipe.sections import Attention, AttentionLayer, Model, Objective, Side, Tokenizer
 from nlpkit.train.settings import Optimizer
 
@@ -28,7 +27,7 @@ def schema() -> Schema:
         *(Model, Tokenizer, Side, Objective, Member, Attention, AttentionLayer, Optimizer),
     )
     parts = {part: _configs(part) for part in sections_of_parts}
-    fixed = {section: sections.fixed_config(section) for section in sections.FIXED}
+    fixed = _fixed()
     configs: list[type[FrozenConfig]] = [*fixed.values()]
     configs += [config for chosen in parts.values() for config in chosen.values()]
     configs += [Member, Optimizer]
@@ -75,7 +74,7 @@ def schema() -> Schema:
         # Whether a tokenizer is needed is the objective's affair.
         "anyOf": [{"required": ["model"]}, {"required": ["init_from"]}],
         # The length of training may be decided by the size of the model.
-        "if": _with("model", {"anyOf": [_with(name, _NOT_NULL) for name in DIALS]}),
+        "if": _with("model", {"anyOf": [_with(name, _NOT_NULL) for name in sections.TARGETS]}),
         "else": _with("train", {"anyOf": lengths}),
     }
     special |= _parts_of_sections(special, by_part, objectives)
@@ -92,6 +91,19 @@ def schema() -> Schema:
         "then": {"properties": {name: special[name] | about for name, about in described.items()}},
         "else": whole,
         "$defs": defs,
+    }
+
+
+def _fixed() -> dict[str, type[FrozenConfig]]:
+    """Return the sections whose settings are always those of one class."""
+    classes = {
+        name: sections.config_classes(field.annotation)
+        for name, field in Recipe.model_fields.items()
+    }
+    return {
+        name: found[0]
+        for name, found in classes.items()
+        if found and not issubclass(found[0], Part)
     }
 
 
@@ -120,7 +132,7 @@ def _parts_of_sections(
     sides = {name: side | {"description": tokenizer["properties"][name]["description"]}
              for name in ("source", "target")}  # fmt: skip
     loose["tokenizer"] = tokenizer | {"properties": tokenizer["properties"] | sides}
-    for name in sections.FIXED:
+    for name in _fixed():
         section = whole[name]["anyOf"][0] if name == "lora" else whole[name]  # or null
         loose[name] = {key: section[key] for key in ("type", "properties", "additionalProperties")}
     optimizer = by_part[Optimizer]

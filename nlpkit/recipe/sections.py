@@ -4,7 +4,6 @@
 two recipes use it.
 """
 
-import importlib
 from collections.abc import Mapping
 from copy import copy
 from typing import Annotated, Any, get_args
@@ -25,20 +24,9 @@ from nlpkit.models.sizes import parameters
 from nlpkit.part import Part, name_in
 from nlpkit.recipe.places import Path
 
-# Sections whose settings are always those of one module.
-FIXED = {
-    "data": "nlpkit.data.corpus",
-    "train": "nlpkit.train.settings",
-    "lora": "nlpkit.models.lora_config",
-    "eval": "nlpkit.score.settings",
-}
 BACKENDS = "attention/backends"
+TARGETS = ("size", "depth")  # of a model: what they leave open is decided by `recipe/autosize`
 OLD_BACKENDS = {"recompute": "cpu_flash"}  # names in recipes of earlier versions
-
-
-def fixed_config(section: str) -> type[FrozenConfig]:
-    """Return the `Config` of a section of `FIXED`."""
-    return importlib.import_module(FIXED[section]).Config
 
 
 class Model(Part):
@@ -53,11 +41,11 @@ class Model(Part):
     family: Annotated[str, name_in("models")] | None = Field(description="model family")
     size: str | int | None = Field(
         None,
-        description="number of all parameters, such as 15M: decides width, layers, heads and, in "
-        "train, what is not set of length, batch and rate",
+        description="target number of parameters, such as 15M. Sets width, layers and heads, and "
+        "steps, batch size and learning rate unless you set them",
     )
     depth: Layers | None = Field(
-        None, description="number of layers; decides what size decides, in its place"
+        None, description="target number of layers; use it instead of size"
     )
     config: Any = None
 
@@ -68,9 +56,17 @@ class Model(Part):
         theirs = chosen.model_fields if chosen else {}
         return [name for name in cls.own() if name == cls.KEY or name not in theirs]
 
+    @classmethod
+    def targets(cls, section: Any) -> list[str]:
+        """Return which of size and depth a section `model` of plain data has."""
+        if not isinstance(section, dict):
+            return []
+        own = cls.own_in(section)  # a family may have settings of these names
+        return [name for name in TARGETS if section.get(name) is not None and name in own]
+
     @field_validator("size")
     @classmethod
-    def _number(cls, size: str | int | None) -> str | int | None:
+    def _check_size(cls, size: str | int | None) -> str | int | None:
         if size is not None:
             parameters(size)
         return size
@@ -96,6 +92,15 @@ class Objective(Part):
     name: Annotated[str, name_in("objectives"), Field(description="training objective")]
     weight: float = Field(1.0, gt=0, description="weight of its loss in a list or mixture")
     config: Any = None
+
+    def with_max_length_of(self, first: "Objective") -> "Objective":
+        """Return the section with the `max_length` of the first one, where it names none."""
+        length = getattr(first.config, "max_length", None)
+        names = {*type(self.config).model_fields} - self.config.model_fields_set
+        if length is None or "max_length" not in names:
+            return self
+        config = self.config.model_copy(update={"max_length": length})
+        return self.model_copy(update={"config": config})
 
 
 class _Tokenizer(Part):
@@ -259,9 +264,7 @@ def known(root: type[FrozenConfig], data: Any) -> dict[Path, dict[str, FieldInfo
                 fields |= _fields(config, value)
             found[path] = fields
             for key, field in fields.items():
-                fixed = not path and key in FIXED
-                inner = [fixed_config(key)] if fixed else config_classes(field.annotation)
-                if inner:
+                if inner := config_classes(field.annotation):
                     visit((*path, key), value.get(key) or {}, inner)
 
     visit((), data if isinstance(data, dict) else {}, [root])

@@ -7,11 +7,12 @@ that a small file cannot fill the memory.
 """
 
 import re
+from pathlib import Path as FilePath
 from typing import Any
 
 import yaml
 
-from nlpkit.errors import RecipeError
+from nlpkit.errors import FileError, RecipeError
 from nlpkit.recipe.places import Document, Path, Place, Problem
 
 MAX_BYTES = 1_000_000
@@ -49,7 +50,7 @@ _SYNTAX = (
 )
 
 
-def decode(raw: bytes, source: str) -> str:
+def _decode(raw: bytes, source: str) -> str:
     """Return the text of a recipe; raise `RecipeError` where it is not UTF-8 or too long."""
     if len(raw) > MAX_BYTES:
         raise RecipeError([f"{source}: longer than {MAX_BYTES:,} bytes: this is no recipe"])
@@ -80,8 +81,18 @@ def _position(text: str, index: int) -> tuple[int, int]:
     return line, index - (text.rfind("\n", 0, index) + 1) + 1
 
 
-def read(text: str, source: str, order: int = 0) -> Document:
-    """Return the one document in `text`; raise `RecipeError` where it cannot be read."""
+def read_file(path: FilePath, name: str) -> bytes:
+    """Return the content of a recipe that messages call `name`; raise `FileError`."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise FileError(f"{name}: {(error.strerror or str(error)).lower()}") from error
+
+
+def read(text: str | bytes, source: str, order: int = 0) -> Document:
+    """Return the one document in `text` (UTF-8); raise `RecipeError` where it cannot be read."""
+    text = _decode(text, source) if isinstance(text, bytes) else text
     document = Document(None, {(): Place(source, order)})
     try:
         if root := _compose(text):
@@ -171,6 +182,9 @@ class _Reading:
             text, quoted = node.value, node.style is not None
         self.document.places[path] = Place(self.source, self.order, key, mark, text, quoted)
         if text is not None:
+            if "\0" in text:
+                what = "contains a NUL character, which no setting can have"
+                self.document.problems.append(Problem.at(self.document.places[path], path, what))
             return text if quoted else scalar(text)
         if isinstance(node, yaml.SequenceNode):
             return [self.plain(item, (*path, i), _mark(item)) for i, item in enumerate(node.value)]

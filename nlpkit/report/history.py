@@ -254,7 +254,7 @@ def _settings(path: Path) -> dict[str, str]:
         raw = path.read_bytes()
     except OSError as error:
         raise FileError(f"{path}: cannot be read: {error.strerror}") from error
-    data = yaml.read(yaml.decode(raw, str(path)), str(path)).data
+    data = yaml.read(raw, str(path)).data
     if not isinstance(data, dict):
         raise FileError(f"{path}: not a recipe: expected settings (`key: value`)")
     settings = {}

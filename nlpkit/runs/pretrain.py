@@ -23,8 +23,7 @@ from nlpkit.data.store import Callbacks
 from nlpkit.errors import DivergedError, FileError, UsageError
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved, flatten
-from nlpkit.recipe.places import dotted
-from nlpkit.recipe.problems import value_at
+from nlpkit.recipe.places import dotted, value_at
 from nlpkit.runs import (
     build,
     checks,
@@ -247,7 +246,7 @@ def prepare(
     model = build.build_model(part, data.vocab_size, resolved.recipe.attention.backend)
     recompute.apply(model, plan.settings)
     if settings.z_loss:  # the objective predicts tokens: `checks.check_training`
-        model.z_loss = settings.z_loss
+        model.z_loss = settings.z_loss  # type: ignore[assignment]
     unwrapped = Training(model, data.objective)
     precision = from_first(
         processes, lambda: fastest_precision.settled(guess, unwrapped, plan.stream)

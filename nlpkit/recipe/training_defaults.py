@@ -1,4 +1,4 @@
-"""Length, batch and rate of a run of a model made to a size, where the recipe does not say them.
+"""Default steps, batch size and learning rate for a model given by its size.
 
 Tokens: 20 for each parameter (Hoffmann et al. 2022, arXiv:2203.15556, sec. 3), but at most 4 epochs
 of the text: more repetition is worth less (Muennighoff et al. 2023, arXiv:2305.16264). Tokens of a
@@ -16,6 +16,7 @@ from nlpkit import registry
 from nlpkit.data.amount import about_tokens
 from nlpkit.models.sizes import Family
 from nlpkit.recipe.places import Path as KeyPath
+from nlpkit.recipe.settings import Recipe
 from nlpkit.train.optimizers.contract import FOLDER
 
 TOKENS_PER_PARAMETER = 20
@@ -29,7 +30,7 @@ SETTINGS = (*LENGTHS, *WARMUPS, *OTHERS)  # of `train`
 
 
 class Refused(Exception):
-    """What is wrong with the dial, or with another setting."""
+    """What is wrong with the target, or with another setting."""
 
     def __init__(self, path: KeyPath, what: str):
         super().__init__(what)
@@ -37,19 +38,19 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Rules:
+class Defaults:
     """What is not set in `given`, the section `train`.
 
-    `dial` is the setting that decides; `recipe` the checked recipe, with stand-ins for what is
+    `target` is the setting that decides; `recipe` the checked recipe, with stand-ins for what is
     open; `base` the folder of its file.
     """
 
-    dial: KeyPath
+    target: KeyPath
     given: Mapping[str, Any]
-    recipe: Any
+    recipe: Recipe
     base: Path
 
-    def decided(self, family: Family, width: int, layers: int) -> dict[str, Any]:
+    def choose(self, family: Family, width: int, layers: int) -> dict[str, Any]:
         """Return the settings for a model of the family of this size; raise `Refused`."""
         found: dict[str, Any] = {}
         if "lr" not in self.given:
@@ -78,7 +79,7 @@ class Rules:
         epoch = about_tokens(self.recipe.data, self.base) if has_vocabulary else None
         if epoch is None and not has_length:
             why = "there is on stdin" if has_vocabulary else "the images are"
-            what = f"missing: {self.dial[-1]} decides it by the text, and how much {why} "
+            what = f"missing: {self.target[-1]} decides it by the text, and how much {why} "
             what += "is not known; set train.steps, epochs or budget"
             raise Refused(("train", "steps"), what)
         tokens = float(TOKENS_PER_PARAMETER * parameters)

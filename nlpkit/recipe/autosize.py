@@ -1,7 +1,7 @@
-"""One dial: `model.size` or `model.depth` gives what a recipe does not say of sizes and training.
+"""Decides what a recipe with `model.size` or `model.depth` leaves open of sizes and training.
 
-Sizes are of `models/sizes.py`, length, batch and rate of `dial_training.py`. What the recipe says
-itself is kept. Imports no torch.
+Sizes are of `models/sizes.py`, steps, batch size and learning rate of `training_defaults.py`. What
+the recipe says itself is kept. Imports no torch.
 """
 
 from collections.abc import Mapping
@@ -16,21 +16,22 @@ from nlpkit.errors import FileError, UsageError
 from nlpkit.models import sizes
 from nlpkit.models.config import ModelConfig, vocabulary
 from nlpkit.part import part_config
-from nlpkit.recipe import fit, sections
-from nlpkit.recipe.dial_training import (
+from nlpkit.recipe import fit
+from nlpkit.recipe.places import Document, Problem
+from nlpkit.recipe.places import Path as KeyPath
+from nlpkit.recipe.sections import TARGETS, Model, Side, Tokenizer
+from nlpkit.recipe.settings import Recipe
+from nlpkit.recipe.training_defaults import (
     LENGTHS,
     OTHERS,
     SCHEDULE,
     SETTINGS,
     WARMUPS,
+    Defaults,
     Refused,
-    Rules,
 )
-from nlpkit.recipe.places import Document, Problem
-from nlpkit.recipe.places import Path as KeyPath
 
-DIALS = ("size", "depth")
-# What a dial may decide; of a group, all or nothing.
+# What a target may decide; of a group, all or nothing.
 GROUPS: tuple[tuple[tuple[str, str], ...], ...] = (
     *((("model", name),) for name in sizes.SIZES),
     *((("train", name),) for name in OTHERS),
@@ -39,68 +40,52 @@ GROUPS: tuple[tuple[tuple[str, str], ...], ...] = (
 )
 
 
-def dial_of(model: Any) -> str | None:
-    """Return which dial a section `model` of plain data has, if any."""
-    given = _dials(model)
-    return given[0] if given else None
+def apply(document: Document, base: Path) -> list[Problem]:
+    """Fill in what a recipe with a target leaves open, in `document`; return what is wrong.
 
-
-def _dials(model: Any) -> list[str]:
-    if not isinstance(model, dict):
-        return []
-    # A family may have settings of these names.
-    return [n for n in DIALS if model.get(n) is not None and n in sections.Model.own_in(model)]
-
-
-def turn(recipe: type[Any], document: Document, base: Path) -> list[Problem]:
-    """Fill in what a recipe with a dial leaves open, in `document`; return what is wrong.
-
-    `recipe` is the class `Recipe`. The origin of what is filled in is the dial. Where the recipe
-    has mistakes anyway, little is filled in, and its validation names them.
+    The origin of what is filled in is the target. Where the recipe has mistakes anyway, little is
+    filled in, and its validation names them.
     """
-    model = document.data.get("model")
-    _prefer_nearest(document, model)
-    name = dial_of(model)
-    if name is None or not isinstance(model, dict):
-        return []
+    _prefer_nearest(document)
     try:
-        _Turned(recipe, document, base, name).fill()
+        _Autosize(document, base).fill()
     except Refused as error:
         return [Problem.at(document.place(error.path), error.path, error.what)]
     return []
 
 
-def _prefer_nearest(document: Document, model: Any) -> None:
-    """Remove sizes of the file where the command line has a dial, and of a base where the file has.
+def _prefer_nearest(document: Document) -> None:
+    """Remove sizes of the file where the command line has a target, and of a base where the file
+    has one.
 
     So `--set model.size` and `extends` take the place of what they are built on.
     """
+    model = document.data["model"]
 
     def level(name: str) -> int:
         return min(1, document.place(("model", name)).order)  # all of the command line are 1
 
-    if dials := _dials(model):
-        nearest = max(map(level, dials))
-        for name in (*DIALS, *sizes.SIZES):
-            if name in model and level(name) < nearest:
-                del model[name]
+    nearest = max(map(level, Model.targets(model)))
+    for name in (*TARGETS, *sizes.SIZES):
+        if name in model and level(name) < nearest:
+            del model[name]
 
 
-class _Turned:
-    """A recipe whose dial is being turned."""
+class _Autosize:
+    """A recipe with a target, while the rest is decided."""
 
-    def __init__(self, recipe: type[Any], document: Document, base: Path, name: str):
-        self.document, self.base, self.name = document, base, name
-        self.path: KeyPath = ("model", name)
+    def __init__(self, document: Document, base: Path):
+        self.document, self.base = document, base
         self.model: dict[str, Any] = document.data["model"]
+        self.name = Model.targets(self.model)[0]
+        self.path: KeyPath = ("model", self.name)
         train = document.data.get("train")
         self.train: Any = {} if train is None else train
-        self.recipe = recipe
 
     def fill(self) -> None:
         """Fill in the sizes, then the settings of training; raise `Refused`."""
-        if len(_dials(self.model)) > 1:
-            raise Refused(self.path, f"{' and '.join(DIALS)} exclude each other; remove one")
+        if len(Model.targets(self.model)) > 1:
+            raise Refused(self.path, f"{' and '.join(TARGETS)} exclude each other; remove one")
         if self.document.data.get("init_from") is not None:
             raise Refused(self.path, "with init_from the sizes are the checkpoint's; remove it")
         if not isinstance(self.train, dict):
@@ -109,7 +94,7 @@ class _Turned:
         for name in [n for n in SETTINGS if n in self.train and self.train[n] is None]:
             del self.train[name]
         wanted, config = self._wanted(), self._config()
-        given = {k: v for k, v in self.model.items() if k not in sections.Model.own_in(self.model)}
+        given = {k: v for k, v in self.model.items() if k not in Model.own_in(self.model)}
         given = {k: v for k, v in given.items() if not (k in sizes.SIZES and v is None)}
         if wanted is None or config is None or not _right_alone(config, given):
             self._stand_in()
@@ -121,7 +106,7 @@ class _Turned:
             self._decide(wanted, config, given, others)
 
     def _decide(
-        self, wanted: int, config: type[ModelConfig], given: dict[str, Any], others: Any
+        self, wanted: int, config: type[ModelConfig], given: dict[str, Any], others: Recipe
     ) -> None:
         family = self._family(config, given, others)
         try:
@@ -131,8 +116,8 @@ class _Turned:
         for name, value in found.items():
             self._set("model", name, value)
         width, layers = ({**given, **found}[name] for name in (sizes.WIDTH, sizes.LAYERS))
-        rules = Rules(self.path, self.train, others, self.base)
-        for name, value in rules.decided(family, width, layers).items():
+        defaults = Defaults(self.path, self.train, others, self.base)
+        for name, value in defaults.choose(family, width, layers).items():
             self._set("train", name, value)
 
     def _is_complete(self, config: type[ModelConfig]) -> bool:
@@ -153,7 +138,7 @@ class _Turned:
         except ValueError:
             return None
 
-    def _others(self) -> Any:
+    def _others(self) -> Recipe | None:
         """Return the recipe without its model, with stand-ins for what is open in `train`.
 
         None if there are mistakes.
@@ -165,7 +150,7 @@ class _Turned:
             "train": {**self.train, **self._stand_ins()},
         }
         try:
-            return self.recipe.model_validate(data)
+            return Recipe.model_validate(data)
         except ValidationError:
             return None
 
@@ -182,7 +167,7 @@ class _Turned:
             del found["steps"]
         return {name: value for name, value in found.items() if name not in self.train}
 
-    def _suits(self, others: Any) -> bool:
+    def _suits(self, others: Recipe) -> bool:
         """Return whether family and tokenizer are there for what the objective reads."""
         text = fit.reads_text(others.objective)
         family = registry.load("models", self.model["family"])
@@ -203,7 +188,7 @@ class _Turned:
         return found if issubclass(found, ModelConfig) else None
 
     def _family(
-        self, config: type[ModelConfig], given: dict[str, Any], others: Any
+        self, config: type[ModelConfig], given: dict[str, Any], others: Recipe
     ) -> sizes.Family:
         vocab_size, source_size = self._vocabulary(others, config)
         choices = others.attention.choices
@@ -215,7 +200,7 @@ class _Turned:
         except ValueError as error:
             raise Refused(self.path, str(error)) from error
 
-    def _vocabulary(self, others: Any, config: type[ModelConfig]) -> tuple[int, int | None]:
+    def _vocabulary(self, others: Recipe, config: type[ModelConfig]) -> tuple[int, int | None]:
         """Return the tokens of the vocabulary, and those of sources that have their own."""
         section = others.tokenizer
         if section is None:
@@ -230,17 +215,17 @@ class _Turned:
             return target + len(needed), source + len(needed)
         return self._tokens(section) + len(needed), None
 
-    def _tokens(self, section: Any) -> int:
+    def _tokens(self, section: Tokenizer | Side) -> int:
         if section.path is None:
             size = getattr(section.config, "vocab_size", None)
             if size is None:
                 what = f"tokenizer {section.kind} has no vocab_size, which it depends on"
                 raise Refused(self.path, f"{what}; set the sizes")
             return int(size)
-        path = find(section.path, self.base)
-        for kind in registry.names(sections.Tokenizer.FOLDER):
+        path = _find(section.path, self.base)
+        for kind in registry.names(Tokenizer.FOLDER):
             try:
-                loaded = registry.load(sections.Tokenizer.FOLDER, kind).Tokenizer.load(path)
+                loaded = registry.load(Tokenizer.FOLDER, kind).Tokenizer.load(path)
                 return int(loaded.vocab_size)
             except FileError:
                 continue
@@ -261,7 +246,7 @@ def _right_alone(config: type[ModelConfig], given: Mapping[str, Any]) -> bool:
     return True
 
 
-def find(name: str, base: Path) -> Path:
+def _find(name: str, base: Path) -> Path:
     """Return the path of a tokenizer, as the run finds it."""
     path = Path(name).expanduser()
     return base / path if not path.exists() and (base / path).exists() else path
