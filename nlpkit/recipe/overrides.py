@@ -55,7 +55,8 @@ def apply(document: Document, override: str, order: int) -> list[Problem]:
     here[key] = given.data
     document.forget(path)
     document.places |= {path + inner: place for inner, place in given.places.items()}
-    return [replace(each, path=dotted((*path, each.path))) for each in given.problems]
+    inside = dotted(path)
+    return [replace(each, path=f"{inside}.{each.path}".rstrip(".")) for each in given.problems]
 
 
 def key_of_short_form(path: Path) -> str | None:
