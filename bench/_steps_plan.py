@@ -22,6 +22,8 @@ from nlpkit.data.corpus import Counts, documents, resolve
 from nlpkit.data.loader import Examples, Stream
 from nlpkit.data.pack import Batch
 from nlpkit.data.store import Callbacks
+from nlpkit.models.config import ModelConfig
+from nlpkit.models.flops import step_flops
 from nlpkit.objectives.contract import IGNORE
 from nlpkit.runs.build import build_data
 from nlpkit.runs.model_part import model_part
@@ -43,15 +45,14 @@ class Plan:
     updates: list[list[Text]]
     grouped: list[list[Text]]  # batches of `group_by_length`, for texts of their own lengths
     vocabulary: int
-    config: Any  # of our model
-    flops_of: Any  # the family's function
+    config: ModelConfig  # of our model
 
     def flops(self, texts: list[Text]) -> float:
         """Return the FLOPs that an update of these texts needs, without padding."""
         labels = [text["labels"] for text in texts if np.ndim(text["labels"])]
         targets = sum(int((each != IGNORE).sum()) for each in labels)
         sizes = [text["size"] for text in texts]
-        return float(self.flops_of(self.config, self.vocabulary, sizes, targets))
+        return step_flops(self.workload.family, self.config, self.vocabulary, sizes, targets)
 
     def save(self, path: Path, classes: int) -> None:
         """Write what a process with Trainer reads."""
@@ -111,7 +112,7 @@ def make(
     plan = Plan(
         *(workload, path, seed, per_round, updates),
         [] if workload.is_full else _grouped(pool, rounds, per_round),
-        *(data.vocab_size, part.config, part.module().flops),
+        *(data.vocab_size, part.config),
     )
     plan.save(folder / f"{workload.name}.pickle", part.outputs)
     return plan

@@ -217,7 +217,7 @@ def test_broken_family_of_a_checkpoint_is_one_line(
         open_checkpoint(place)
     assert str(caught.value) == (
         f"{place}/config.json: made by family mylab.own: the module 'mylab.own.model' has no "
-        "FORMAT, LORA_TARGETS, flops; see nlpkit/models/contract.py"
+        "FORMAT, LORA_TARGETS; see nlpkit/models/contract.py"
     )
     _forget()
     model.write_text("1 / 0\n", encoding="utf-8")

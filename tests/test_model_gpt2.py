@@ -24,7 +24,7 @@ from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
 from nlpkit.models.gpt2 import Config
-from nlpkit.models.gpt2.model import Model, flops
+from nlpkit.models.gpt2.model import Model
 from nlpkit.models.head import Head, last_states
 from nlpkit.objectives import clm
 from nlpkit.runs.convert import convert
@@ -222,19 +222,6 @@ def test_default_sizes_give_the_papers_parameters() -> None:
         model = Model(Config(), 50257)
     # openai-community/gpt2: 124,439,808 (transformers' num_parameters of the default GPT2Config)
     assert sum(p.numel() for p in model.parameters()) == 124_439_808
-
-
-def test_flops_count_the_weights_twice_forward_and_four_times_backward() -> None:
-    # By hand: every weight of a block once a token, 15 visible pairs of 5 tokens twice C a layer.
-    config = Config(**SIZES, intermediate_size=48)
-    weights = sum(p.numel() for p in Model(config, VOCAB).layers.parameters() if p.ndim == 2)
-    assert weights == 3 * (4 * 32 * 32 + 2 * 32 * 48)
-    assert flops(config, VOCAB, [5], 4) == 6 * (5 * weights + 3 * 2 * 32 * 15 + 4 * VOCAB * 32)
-    banded = config.model_copy(
-        update={"attention": (Choice.of("causal"), Choice.of("local_window", window=2))}
-    )
-    # Layers 0 and 2 see 15 pairs, layer 1 sees 9.
-    assert flops(banded, VOCAB, [5], 0) == 6 * (5 * weights + 2 * 32 * (15 + 9 + 15))
 
 
 GPT3 = (Choice.of("causal"), Choice.of("local_window", window=5))

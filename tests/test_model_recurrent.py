@@ -220,16 +220,6 @@ def test_convert_warns_that_transformers_has_no_such_model(tmp_path) -> None:
     assert line.startswith("transformers has no lstm: nlpkit opens ")
 
 
-def test_flops_count_the_multiplications_of_torch() -> None:
-    # Two layers of 4 gates from 8 numbers (6 + 6 in the second), 40 tokens of 6 numbers.
-    model = families.load_model("lstm")
-    config = _config("lstm", embedding_size=8, tie_embeddings=False)
-    gates = sum(
-        p.numel() for n, p in model.Model(config, VOCAB).cells.named_parameters() if "weight" in n
-    )
-    assert model.flops(config, VOCAB, (3, 2), 4) == 6 * (5 * gates + 4 * VOCAB * 6)
-
-
 RECIPE = """\
 name: tiny
 model: {family: gru, hidden_size: 16, num_layers: 2, dropout: 0.1}

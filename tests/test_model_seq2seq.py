@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nlpkit.attention.cache import Cache
 from nlpkit.checkpoints import hf_layout
 from nlpkit.models.seq2seq import Config
-from nlpkit.models.seq2seq.model import Model, flops, source_flops
+from nlpkit.models.seq2seq.model import Model
 from tests._formats import from_hf, to_hf
 
 VOCAB, LENGTHS, SOURCES = 30, (3, 6, 1, 6), (4, 2, 5, 7)
@@ -271,21 +271,3 @@ def test_layout_of_its_own_says_so_and_comes_back_exactly(variant, tmp_path) -> 
 def test_settings_that_exclude_each_other_are_refused(settings, said) -> None:
     with pytest.raises(ValueError, match=said):
         Config(**settings)
-
-
-def test_flops_of_source_and_target_are_those_of_the_products() -> None:
-    # Hand arithmetic: W_c (12 x 6) for each of 7 targets, W_a (6 x 6) for each of 5 sources, 12 for
-    # each pair of a target and a source of its own.
-    plain, general = (
-        Config(hidden_size=6, score=score, tie_embeddings=False) for score in (None, "general")
-    )
-    more = flops(general, VOCAB, (3, 4), 7) - flops(plain, VOCAB, (3, 4), 7)
-    assert more == 6 * 7 * 72
-    more = source_flops(general, (3, 4), (1, 4)) - source_flops(plain, (3, 4), (1, 4))
-    assert more == 6 * (5 * 36 + (3 * 1 + 4 * 4) * 12)
-    # An LSTM of 2 layers reads 6 + 6 numbers in each, for 4 gates of 6.
-    assert source_flops(plain, (3, 4), (1, 4)) == 6 * 5 * 2 * 12 * 24
-    narrow = Config(hidden_size=6, embedding_size=4, score=None, context="initial_state")
-    # The output: a layer of 6 x 4, then the table.
-    cells = 7 * ((4 + 6) + (6 + 6)) * 24
-    assert flops(narrow, VOCAB, (3, 4), 7) == 6 * (cells + 7 * (6 * 4 + VOCAB * 4))

@@ -11,7 +11,7 @@ from torch import nn
 from nlpkit.checkpoints import hf_layout
 from nlpkit.errors import FileError
 from nlpkit.models.transformer import Config
-from nlpkit.models.transformer.model import Model, flops, sinusoids, source_flops
+from nlpkit.models.transformer.model import Model, sinusoids
 from tests._families import oracle, pairs
 from tests._families.oracle import CLOSE, LENGTHS, VOCAB
 from tests._families.pairs import SOURCES
@@ -199,18 +199,6 @@ def test_source_longer_than_the_positions_is_refused() -> None:
     model = Model(Config(**SIZES | {"max_positions": 8}), VOCAB)
     with pytest.raises(ValueError, match="9 tokens; the model has 8 positions"):
         model((2,), torch.tensor([5, 6]), torch.arange(9), (9,))
-
-
-def test_flops_are_two_for_each_weight_and_token() -> None:
-    config = Config(**SIZES)
-    # By hand: 6 x (tokens x weights + 2 x 32 x pairs seen + targets); a decoder's token meets
-    # 6 matrices of attention in a layer, a source's 4 in the encoder and 2 in the decoder.
-    feed = 2 * 32 * 48
-    weights = 2 * (6 * 32**2 + feed)
-    assert flops(config, VOCAB, [5], 4) == 6 * (5 * weights + 2 * 32 * 2 * 15 + 4 * VOCAB * 32)
-    of_source = 2 * (4 * 32**2 + feed) + 2 * 2 * 32**2
-    seen = 2 * 49 + 2 * 5 * 7
-    assert source_flops(config, [5], [7]) == 6 * (7 * of_source + 2 * 32 * seen)
 
 
 def test_paper_model_has_the_papers_number_of_parameters() -> None:

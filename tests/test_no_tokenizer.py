@@ -83,9 +83,6 @@ class Model(torch.nn.Module):
 
     def forward(self, lengths, pixels):
         return self.layer(pixels)
-
-def flops(config, vocab_size, lengths, count):
-    return 240 * sum(lengths)
 """
 RECIPE = """\
 name: digits

@@ -5,7 +5,7 @@ in `CAPABILITIES`, which are properties of the `Config`.
 """
 
 import sys
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
@@ -73,6 +73,15 @@ def check_heads(num_heads: int, hidden_size: int, other: str = "") -> None:
 class ModelConfig(FrozenConfig):
     """The base of every family's `Config`; a family overrides what differs."""
 
+    if TYPE_CHECKING:  # settings of families with layers
+
+        @property
+        def hidden_size(self) -> int: ...
+        @property
+        def num_layers(self) -> int: ...
+        @property
+        def num_heads(self) -> int: ...
+
     # Fields of the batch that `forward` passes to attention.
     ATTENTION_FIELDS: ClassVar[frozenset[str]] = frozenset()
     inputs: ClassVar[tuple[str, ...]] = ("input_ids",)  # required by `forward`
@@ -111,7 +120,12 @@ class ModelConfig(FrozenConfig):
     @property
     def state_size(self) -> int:
         """Width of the states that the model returns."""
-        return self.hidden_size  # type: ignore[attr-defined]
+        return self.hidden_size
+
+    @property
+    def width_per_head(self) -> int:
+        """Width of a head of attention."""
+        return self.hidden_size // self.num_heads
 
     @property
     def has_vocabulary(self) -> bool:
@@ -195,7 +209,7 @@ class ModelConfig(FrozenConfig):
             return "the family has no longest sequence; set attention.max_length"
         if not choice.shares:
             return None
-        return shares.refuses(choice, self.num_heads)  # type: ignore[attr-defined]
+        return shares.refuses(choice, self.num_heads)
 
     def _sees(self, visibility: str) -> bool:
         seen = {choice.visibility for choice in self.kinds}

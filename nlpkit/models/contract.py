@@ -31,17 +31,11 @@ class FamilyModel(Protocol):
     If transformers has models of the family with a task's layer, the optional table `TASK_HEADS`
     names them by the kind of task: `{"token_classification": TaskHead(CLASS, LAYER)}`
     (`models/head.py`). Other layers are `score.weight`, without a bias.
-
-    A family with an encoder may have `source_flops(config, lengths, source_lengths)`, the FLOPs of
-    its part of a step; `flops` is then the decoder's.
     """
 
     Model: type[nn.Module]  # called with (config, vocab_size, backend); see `Model` below
     FORMAT: HfFormat  # transformers' names of settings and parameters
     LORA_TARGETS: tuple[str, ...]  # linear layers that get adapters by default
-
-    def flops(self, config: Any, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
-        """Return the multiplications and additions of one training step on a pack."""
 
 
 class Model(Protocol):

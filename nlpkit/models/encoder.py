@@ -241,9 +241,3 @@ def first_states(hidden: Tensor, lengths: Sequence[int]) -> Tensor:
     """Return (S, C), the state of the first token of each sequence in a pack."""
     ends = torch.tensor(lengths, device=hidden.device).cumsum(0)
     return hidden[F.pad(ends[:-1], (1, 0))]
-
-
-def layer_weights(config: LayerSettings) -> int:
-    """Return the number of weights that multiply each token in a layer."""
-    width = config.hidden_size
-    return 4 * width**2 + 2 * width * config.intermediate_size

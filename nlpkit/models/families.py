@@ -25,8 +25,7 @@ def load_model(name: str) -> FamilyModel:
     """Return `model.py` of a family; raise `UsageError` with the names that it lacks."""
     package = name if "." in name else f"nlpkit.models.{name}"
     module = registry.load("models", f"{package}.model")
-    required = {*FamilyModel.__annotations__, "flops"}
-    if missing := sorted(required - vars(module).keys()):
+    if missing := sorted(FamilyModel.__annotations__.keys() - vars(module).keys()):
         raise UsageError(
             f"the module '{package}.model' has no {', '.join(missing)}; "
             "see nlpkit/models/contract.py"

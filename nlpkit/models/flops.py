@@ -1,47 +1,101 @@
-"""The part of a model's FLOPs that depends on its kinds of attention."""
+"""The FLOPs of a training step, from the matrices of the model and its kinds of attention.
 
+A matrix is multiplied by the states of tokens, of tokens of sources, or of targets: the name of the
+parameter says of which, by the conventions below.
+"""
+
+import re
+from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
+
+from torch import Tensor, nn
 
 from nlpkit.attention.contract import Choice
+from nlpkit.models import families, hf_format
+from nlpkit.models.attention_tensors import AttentionTensors
+from nlpkit.models.config import ModelConfig
+from nlpkit.models.encoder import Layers
+from nlpkit.models.matrices import layer_matrices
 
-
-class _Config(Protocol):
-    @property
-    def kinds(self) -> tuple[Choice, ...]: ...
-    @property
-    def num_layers(self) -> int: ...
-
-
-def visible_pairs(config: _Config, lengths: Sequence[int]) -> float:
-    """Return the number of visible query-key pairs, summed over layers and sequences."""
-    kinds = [config.kinds[layer % len(config.kinds)] for layer in range(config.num_layers)]
-    pairs = {kind: kind.module.pairs(kind.config, lengths) for kind in set(kinds)}
-    return sum(pairs[kind] for kind in kinds)
-
-
-def encoder_pairs(
-    encoder_layers: int, layers: int, lengths: Sequence[int], source_lengths: Sequence[int]
-) -> int:
-    """Return the query-key pairs of a full encoder and of cross attention, over all layers."""
-    crossed = sum(n * m for n, m in zip(lengths, source_lengths, strict=True))
-    return encoder_layers * sum(m * m for m in source_lengths) + layers * crossed
+_OF_SOURCES = re.compile(r"encoder\.|.+\.(cross|alignment)\.(key|value)\.")
+_KEYS_OF_SOURCES = re.compile(r".+\.(cross|alignment)\.key\.")  # in attention to a source
+_OF_TARGETS = re.compile(r"(.+\.)?output_(dense|projection)\.")  # before the output table
+# They read one state of a sequence, which does not count.
+_OF_SEQUENCES = re.compile(r"(pooler|next_sentence|order_classifier|bridge)\.")
 
 
 def step_flops(
-    module: object,
-    config: object,
+    family: str,
+    config: ModelConfig,
     vocab_size: int,
     lengths: Sequence[int],
     targets: int,
     source_lengths: Sequence[int] = (),
 ) -> float:
-    """Return the FLOPs of one training step on a pack, with those of its sources if it has any.
+    """Return the multiplications and additions of one training step on a pack.
 
-    `module` is the family's `model.py`.
+    Backward takes twice those of forward. Not counted: norms and activations, a task's head,
+    adapters, the tokens that ELECTRA's generator draws.
+
+    Args:
+        targets: the number of states that are multiplied by the output table.
     """
-    parts = vars(module)
-    total: float = parts["flops"](config, vocab_size, lengths, targets)
-    if source_lengths and "source_flops" in parts:
-        total += parts["source_flops"](config, lengths, source_lengths)
-    return total
+    model = hf_format.outline(families.load_model(family).Model, config, vocab_size)
+    # Predicted tokens go through the layers of two streams twice.
+    share = 1 + targets / max(sum(lengths), 1) if config.two_streams else 1
+    products: float = targets * _table_size(model, families.vocabulary(family))
+    products += share * _attention(model, config, lengths, source_lengths)
+    for name, (weight, uses) in _matrices(model).items():
+        if _OF_TARGETS.match(name):
+            rows: float = targets
+        else:
+            rows = sum(source_lengths) if _OF_SOURCES.match(name) else share * sum(lengths)
+        products += rows * uses * weight.numel()
+        if _KEYS_OF_SOURCES.match(name):
+            pairs = sum(n * m for n, m in zip(lengths, source_lengths, strict=True))
+            products += 2 * len(weight) * pairs
+    return 3 * 2 * products
+
+
+def _table_size(model: nn.Module, vocabulary: Sequence[str]) -> int:
+    """Return the numbers of the output table, the last of the tables; 0 without a vocabulary."""
+    parameters = dict(model.named_parameters())
+    tables = [parameters[name] for name in vocabulary if name in parameters]
+    return next((table.numel() for table in reversed(tables) if table.ndim == 2), 0)
+
+
+def _matrices(model: nn.Module) -> dict[str, tuple[nn.Parameter, int]]:
+    """Return the matrices that multiply states of tokens, each with how often it does so."""
+    found: set[Tensor] = {*layer_matrices(model)}
+    found |= {module.weight for module in model.modules() if isinstance(module, nn.Linear)}
+    repeated = Counter(
+        parameter
+        for module in model.modules()
+        if isinstance(module, Layers)
+        for layer in module.order
+        for parameter in layer.parameters()
+    )
+    return {
+        name: (parameter, repeated.get(parameter, 1))
+        for name, parameter in model.named_parameters()
+        if parameter in found and not _OF_SEQUENCES.match(name)
+    }
+
+
+def _attention(
+    model: nn.Module, config: ModelConfig, lengths: Sequence[int], source_lengths: Sequence[int]
+) -> float:
+    """Return the products of queries, keys and values within sequences."""
+    total, found = 0.0, [m for m in model.named_modules() if isinstance(m[1], AttentionTensors)]
+    for name, module in found:
+        seen = source_lengths if name.startswith("encoder") else lengths
+        total += module.heads * module.head_dim * _pairs(module.of_layers, seen)
+    if config.kinds and not found:  # a family with a table of its own
+        kinds = [config.kinds[n % len(config.kinds)] for n in range(config.num_layers)]
+        total = config.num_heads * config.width_per_head * _pairs(kinds, lengths)
+    return 2 * total
+
+
+def _pairs(kinds: Sequence[Choice], lengths: Sequence[int]) -> float:
+    """Return the query-key pairs that layers of these kinds see, over all sequences."""
+    return sum(kind.module.pairs(kind.config, lengths) for kind in kinds)

@@ -22,7 +22,7 @@ from nlpkit.models.hf_format import HfFormat, own_format
 from nlpkit.models.recurrence import TimeFirst
 from nlpkit.models.recurrent_config import VOCABULARY, RecurrentConfig
 from nlpkit.models.recurrent_head import RecurrentHead
-from nlpkit.models.recurrent_layers import make_layers, run, weights
+from nlpkit.models.recurrent_layers import make_layers, run
 
 LORA_TARGETS = ()  # torch's recurrent layers are no linear layers
 
@@ -79,18 +79,6 @@ class RecurrentModel(RecurrentHead):
         starts = torch.tensor([0, *lengths[:-1]], device=hidden.device).cumsum(0)
         width = self.config.hidden_size
         return torch.cat([last[:, :width], hidden[starts, width:]], 1)
-
-
-def flops(config: RecurrentConfig, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
-    """Return the FLOPs of one training step on a pack; backward takes twice those of forward."""
-    width, inputs = config.state_size, config.input_size
-    layers = weights(
-        config.CELL, inputs, config.hidden_size, config.num_layers, config.num_directions
-    )
-    output = vocab_size * (inputs if config.tie_embeddings else width)
-    if config.tie_embeddings and width != inputs:
-        output += width * inputs
-    return 3 * 2 * (sum(lengths) * layers + targets * output)
 
 
 def recurrent_format(config: type[RecurrentConfig]) -> HfFormat:

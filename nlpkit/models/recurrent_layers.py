@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from nlpkit.models.dropout import dropout
 from nlpkit.models.recurrence import Gru, Lstm, Rnn, TimeFirst
-from nlpkit.models.recurrent_config import GATES, Cell
+from nlpkit.models.recurrent_config import Cell
 
 States = dict[str, Tensor]  # "h" and, of an LSTM, "c": (S, L D, C) each
 
@@ -143,12 +143,3 @@ _CELLS: dict[str, Callable[..., Tensor | tuple[Tensor, Tensor]]] = {
     "RNN_TANH": torch.rnn_tanh_cell,
     "RNN_RELU": torch.rnn_relu_cell,
 }
-
-
-def weights(
-    cell: Cell, input_size: int, hidden_size: int, num_layers: int, num_directions: int = 1
-) -> int:
-    """Return the multiplications of a token in all layers."""
-    wide = num_directions * hidden_size
-    inputs = input_size + (num_layers - 1) * wide + num_layers * hidden_size
-    return GATES[cell] * wide * inputs

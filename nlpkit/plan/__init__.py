@@ -136,7 +136,7 @@ def describe(plan: Plan) -> dict[str, Any]:
             "new_tokens": plan.part.new_tokens(vocab_size),
             "flops_per_step": settings.batches_per_step
             * step_flops(
-                *(plan.part.module(), plan.part.config, vocab_size),
+                *(plan.part.family, plan.part.config, vocab_size),
                 *(first.lengths, _projections(plan), first.fields.get(SOURCE_LENGTHS, ())),
             ),
         },

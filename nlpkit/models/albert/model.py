@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from nlpkit.models import encoder, encoder_format
 from nlpkit.models.albert import Config
-from nlpkit.models.flops import visible_pairs
 from nlpkit.models.head import TaskHead
 from nlpkit.models.hf_format import HfFormat
 
@@ -97,17 +96,6 @@ def _groups(config: Config) -> list[int]:
     """Return the group of each of the `num_layers` layers, as transformers computes it."""
     per_group = config.num_layers / config.num_groups
     return [int(layer / per_group) for layer in range(config.num_layers)]
-
-
-def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
-    """Return the FLOPs of one training step on a pack; backward takes twice those of forward."""
-    width, narrow = config.hidden_size, config.embedding_size
-    depth = config.num_layers * config.inner_layers
-    deep = config.model_copy(update={"num_layers": depth})
-    weights = depth * encoder.layer_weights(config) + narrow * width
-    attention_products = 2 * width * visible_pairs(deep, lengths)
-    projection = targets * (vocab_size * narrow + width * narrow)
-    return 3 * 2 * (sum(lengths) * weights + attention_products + projection)
 
 
 def _names() -> dict[str, str]:

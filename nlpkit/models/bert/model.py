@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from nlpkit.models import encoder, encoder_format
 from nlpkit.models.bert import Config
-from nlpkit.models.flops import visible_pairs
 from nlpkit.models.head import TaskHead
 from nlpkit.models.hf_format import HfFormat
 
@@ -93,15 +92,6 @@ class Model(encoder.TransformedHead):
     def pair_logits(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, 2): scores that the second text follows the first, and that it does not."""
         return self.next_sentence(self.summary(hidden, lengths))
-
-
-def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
-    """Return the FLOPs of one training step on a pack; backward takes twice those of forward."""
-    width = config.hidden_size
-    weights = config.num_layers * encoder.layer_weights(config)
-    attention_products = 2 * width * visible_pairs(config, lengths)
-    projection = targets * (vocab_size * width + width**2)
-    return 3 * 2 * (sum(lengths) * weights + attention_products + projection)
 
 
 _DECODER = "cls.predictions.decoder"

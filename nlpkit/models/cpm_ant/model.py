@@ -21,7 +21,6 @@ from nlpkit.attention.cache import Cache
 from nlpkit.models.compute import compute_dtype
 from nlpkit.models.cpm_ant import Config
 from nlpkit.models.dropout import dropout
-from nlpkit.models.flops import visible_pairs
 from nlpkit.models.head import last_states, picked
 from nlpkit.models.hf_format import HfFormat, Settings, State
 from nlpkit.models.vocabulary_head import TiedHead
@@ -170,16 +169,6 @@ class Model(TiedHead):
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C), the representation of each sequence in a task: its last token's state."""
         return last_states(hidden, lengths)
-
-
-def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
-    """Return the FLOPs of one training step on a pack; backward takes twice those of forward."""
-    inner = config.num_heads * config.width_per_head
-    weights = config.num_layers * config.hidden_size * (4 * inner + 3 * config.intermediate_size)
-    tokens = sum(lengths)
-    attention_products = 2 * inner * visible_pairs(config, lengths)
-    projection = targets * vocab_size * config.hidden_size
-    return 3 * 2 * (tokens * weights + attention_products + projection)
 
 
 def prompt_blocks(config: Config) -> list[int]:

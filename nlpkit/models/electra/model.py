@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from nlpkit.attention.layout import Layout
 from nlpkit.models import encoder, encoder_format
 from nlpkit.models.electra import Config
-from nlpkit.models.flops import visible_pairs
 from nlpkit.models.head import DenseHead, TaskHead
 from nlpkit.models.hf_format import FOLDERS, HfFormat, Settings
 from nlpkit.models.sampling import sample
@@ -183,24 +182,6 @@ class Model(encoder.TiedHead):
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C), the representation of each sequence in a task: its first state."""
         return encoder.first_states(hidden, lengths)
-
-
-def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
-    """Return the FLOPs of one training step on a pack; backward takes twice those of forward."""
-    tokens, embedded = sum(lengths), config.embedding_width
-    total = 0.0
-    halves = [config, config.of_generator()] if config.generator else [config]
-    for half in halves:
-        width = half.hidden_size
-        weights = half.num_layers * encoder.layer_weights(half)
-        weights += embedded * width if embedded != width else 0
-        total += 3 * 2 * (tokens * weights + 2 * width * visible_pairs(half, lengths))
-    if config.generator:
-        head = vocab_size * embedded + config.generator_width * embedded
-        # Samples take another forward pass of the head.
-        total += (3 + 1) * 2 * targets * head
-        total += 3 * 2 * tokens * (config.hidden_size**2 + config.hidden_size)
-    return total
 
 
 _OWN = ("generator_size", "generator_layers", "generator_heads", "generator_intermediate_size")

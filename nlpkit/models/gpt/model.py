@@ -5,14 +5,13 @@ form, one table for input and output, no norm after the last block. The layers a
 them are in `gpt_layers.py`, which GPT-2 shares.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.models.dropout import dropout
-from nlpkit.models.flops import visible_pairs
 from nlpkit.models.gpt import Config
 from nlpkit.models.gpt_layers import CONV1D, SAVED_MASKS, SIZES, Attention, Decoder, FeedForward
 from nlpkit.models.head import TaskHead, picked
@@ -56,15 +55,6 @@ class Model(Decoder):
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
         super().__init__(config, vocab_size, backend, lambda: Block(config))
         self.reset_parameters()
-
-
-def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
-    """Return the FLOPs of one training step on a pack; backward takes twice those of forward."""
-    width = config.hidden_size
-    weights = config.num_layers * 12 * width**2
-    attention_products = 2 * width * visible_pairs(config, lengths)
-    projection = targets * vocab_size * width
-    return 3 * 2 * (sum(lengths) * weights + attention_products + projection)
 
 
 def _check_settings(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:

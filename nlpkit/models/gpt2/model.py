@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.models.dropout import dropout
-from nlpkit.models.flops import visible_pairs
 from nlpkit.models.gpt2 import Config
 from nlpkit.models.gpt_layers import CONV1D, SAVED_MASKS, SIZES, Attention, Decoder, FeedForward
 from nlpkit.models.head import TaskHead, picked
@@ -80,15 +79,6 @@ class Model(Decoder):
     ) -> Tensor:
         """Return the last hidden states (N, C), normed; see `Decoder.forward`."""
         return self.final_norm(super().forward(lengths, input_ids, cache, rows))
-
-
-def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
-    """Return the FLOPs of one training step on a pack; backward takes twice those of forward."""
-    width = config.hidden_size
-    weights = config.num_layers * (4 * width**2 + 2 * width * config.inner_size)
-    attention_products = 2 * width * visible_pairs(config, lengths)
-    projection = targets * vocab_size * width
-    return 3 * 2 * (sum(lengths) * weights + attention_products + projection)
 
 
 # transformers computes the same with either name.

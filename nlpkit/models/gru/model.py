@@ -7,4 +7,3 @@ from nlpkit.models.recurrent import RecurrentModel, recurrent_format
 LORA_TARGETS = recurrent.LORA_TARGETS
 FORMAT = recurrent_format(Config)
 Model = RecurrentModel
-flops = recurrent.flops

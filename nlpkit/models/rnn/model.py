@@ -7,4 +7,3 @@ from nlpkit.models.rnn import Config
 LORA_TARGETS = recurrent.LORA_TARGETS
 FORMAT = recurrent_format(Config)
 Model = RecurrentModel
-flops = recurrent.flops

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from nlpkit.attention.cache import Cache
 from nlpkit.attention.layout import Layout
 from nlpkit.models import encoder, encoder_format
-from nlpkit.models.flops import visible_pairs
 from nlpkit.models.head import DenseHead, TaskHead
 from nlpkit.models.hf_format import HfFormat, Settings
 from nlpkit.models.roberta import Config
@@ -105,15 +104,6 @@ def _positions(ids: Tensor, layout: Layout, padding_idx: int) -> Tensor:
     before = (total - counted)[first]  # those of the sequences before
     past = layout.positions[first]  # tokens of the same sequences in a cache
     return (total + (past - before)[layout.document_ids]) * counted + padding_idx
-
-
-def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
-    """Return the FLOPs of one training step on a pack; backward takes twice those of forward."""
-    width = config.hidden_size
-    weights = config.num_layers * encoder.layer_weights(config)
-    attention_products = 2 * width * visible_pairs(config, lengths)
-    projection = targets * (vocab_size * width + width**2)
-    return 3 * 2 * (sum(lengths) * weights + attention_products + projection)
 
 
 def _more_settings(config: Config) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from nlpkit.models.head import last_states
 from nlpkit.models.hf_format import own_format
 from nlpkit.models.recurrence import TimeFirst
 from nlpkit.models.recurrent_head import RecurrentHead
-from nlpkit.models.recurrent_layers import States, make_layers, run, weights, zeros
+from nlpkit.models.recurrent_layers import States, make_layers, run, zeros
 from nlpkit.models.seq2seq import VOCABULARY, Config
 from nlpkit.models.seq2seq.alignment import Memory
 from nlpkit.models.seq2seq.decoder import Decoded, Decoder, Source, Tokens
@@ -172,29 +172,3 @@ class Model(RecurrentHead):
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (B, C): the state of the last token of each target."""
         return last_states(hidden, lengths)
-
-
-def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
-    """Return the FLOPs of the decoder and the output in one training step on a pack."""
-    width, inputs = config.hidden_size, config.input_size
-    each = weights(config.cell, config.step_size, width, config.num_layers)
-    if config.score is not None:
-        each += (config.source_size + width) * width  # W_c
-    if config.score == "additive":
-        each += width * width
-    output = vocab_size * width
-    if config.tie_embeddings:
-        output = vocab_size * inputs + (width * inputs if width != inputs else 0)
-    return 3 * 2 * (sum(lengths) * each + targets * output)
-
-
-def source_flops(config: Config, lengths: Sequence[int], source_lengths: Sequence[int]) -> float:
-    """Return the FLOPs of the encoder and of attention to its states."""
-    width, source = config.hidden_size, config.source_size
-    directions = config.num_directions
-    each = weights(config.cell, config.input_size, width, config.num_layers, directions)
-    pairs = 0
-    if config.score is not None:
-        each += source * width if config.score != "dot" else 0  # W_a
-        pairs = sum(n * m for n, m in zip(lengths, source_lengths, strict=True)) * (width + source)
-    return 3 * 2 * (sum(source_lengths) * each + pairs)

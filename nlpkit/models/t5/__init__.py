@@ -74,6 +74,11 @@ class Config(ModelConfig):
         return self.encoder_layers or self.num_layers
 
     @property
+    def width_per_head(self) -> int:
+        """Width of a head of attention."""
+        return self.head_dim
+
+    @property
     def encoder_attention(self) -> Choice:
         """Each token of the source sees all of them, with a bias for their distance."""
         return self._kind("relative_bias")

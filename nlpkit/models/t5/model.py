@@ -21,7 +21,6 @@ from nlpkit.models import encoder
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.dropout import dropout
 from nlpkit.models.encoder_decoder import Attention, EncoderDecoder
-from nlpkit.models.flops import encoder_pairs, visible_pairs
 from nlpkit.models.hf_format import HfFormat, Settings, State
 from nlpkit.models.t5 import Config
 
@@ -176,30 +175,6 @@ class Model(EncoderDecoder):
 
     def _dropped(self, x: Tensor) -> Tensor:
         return dropout(x, self.config.dropout, self.training)
-
-
-def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
-    """Return the FLOPs of the decoder and the output in one training step on a pack."""
-    width, inner = config.hidden_size, config.num_heads * config.head_dim
-    # Of cross attention, queries and output; keys and values are of the source.
-    weights = config.num_layers * (6 * width * inner + _feed_forward_weights(config))
-    attention_products = 2 * inner * visible_pairs(config, lengths)
-    projection = targets * vocab_size * width
-    return 3 * 2 * (sum(lengths) * weights + attention_products + projection)
-
-
-def source_flops(config: Config, lengths: Sequence[int], source_lengths: Sequence[int]) -> float:
-    """Return the FLOPs of the encoder and of what the decoder makes of its states."""
-    width, inner = config.hidden_size, config.num_heads * config.head_dim
-    depth = config.encoder_depth
-    weights = depth * (4 * width * inner + _feed_forward_weights(config))
-    weights += config.num_layers * 2 * width * inner
-    pairs = encoder_pairs(depth, config.num_layers, lengths, source_lengths)
-    return 3 * 2 * (sum(source_lengths) * weights + 2 * inner * pairs)
-
-
-def _feed_forward_weights(config: Config) -> int:
-    return (3 if config.gated else 2) * config.hidden_size * config.intermediate_size
 
 
 def _more_settings(config: Config) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from nlpkit.models import encoder
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.dropout import dropout
 from nlpkit.models.encoder_decoder import Attention, EncoderDecoder
-from nlpkit.models.flops import encoder_pairs, visible_pairs
 from nlpkit.models.hf_format import HfFormat, Settings, State
 from nlpkit.models.transformer import Config
 
@@ -168,25 +167,6 @@ def _sinusoids_on(width: int, positions: int, device: torch.device) -> Tensor:
     """Return the table on a device; no buffer, because models are opened without memory first."""
     with torch.inference_mode(False):  # made while text is generated, it may be used in training
         return sinusoids(positions, width).to(device)
-
-
-def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
-    """Return the FLOPs of the decoder and the output in one training step on a pack."""
-    width = config.hidden_size
-    # Of cross attention, queries and output; keys and values are of the source.
-    weights = config.num_layers * (6 * width**2 + 2 * width * config.intermediate_size)
-    attention_products = 2 * width * visible_pairs(config, lengths)
-    projection = targets * vocab_size * width
-    return 3 * 2 * (sum(lengths) * weights + attention_products + projection)
-
-
-def source_flops(config: Config, lengths: Sequence[int], source_lengths: Sequence[int]) -> float:
-    """Return the FLOPs of the encoder and of what the decoder makes of its states."""
-    width, depth = config.hidden_size, config.encoder_depth
-    weights = depth * (4 * width**2 + 2 * width * config.intermediate_size)
-    weights += config.num_layers * 2 * width**2
-    pairs = encoder_pairs(depth, config.num_layers, lengths, source_lengths)
-    return 3 * 2 * (sum(source_lengths) * weights + 2 * width * pairs)
 
 
 # Settings of transformers that change the model, with the only value that we have.

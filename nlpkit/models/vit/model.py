@@ -17,7 +17,6 @@ from nlpkit.models import encoder
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.dropout import dropout
 from nlpkit.models.encoder import ACTIVATIONS
-from nlpkit.models.flops import visible_pairs
 from nlpkit.models.head import DenseHead, TaskHead
 from nlpkit.models.hf_format import HfFormat, Settings, State
 from nlpkit.models.vit import Config
@@ -125,14 +124,6 @@ class Model(nn.Module):
         assert self.pooler is not None
         activation = {**ACTIVATIONS, "tanh": torch.tanh}[self.config.pooler_act]
         return activation(self.pooler(self.summary(hidden, lengths)))
-
-
-def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
-    """Return the FLOPs of one training step on a pack; backward takes twice those of forward."""
-    width, (rows, columns) = config.hidden_size, config.patch_shape
-    weights = config.num_layers * (4 * width**2 + 2 * width * config.intermediate_size)
-    weights += config.num_channels * rows * columns * width
-    return 3 * 2 * (sum(lengths) * weights + 2 * width * visible_pairs(config, lengths))
 
 
 _CONVOLUTION = "patch_convolution"  # stands for `patch.weight`, which is 4-dimensional there

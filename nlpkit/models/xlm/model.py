@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from nlpkit.attention.cache import Cache
 from nlpkit.models import encoder
 from nlpkit.models.dropout import dropout
-from nlpkit.models.flops import visible_pairs
 from nlpkit.models.head import Head, TaskHead
 from nlpkit.models.hf_format import HfFormat, Settings
 from nlpkit.models.vocabulary_head import TiedHead
@@ -165,14 +164,6 @@ class Model(TiedHead):
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C), the representation of each sequence in a task: its first state."""
         return encoder.first_states(hidden, lengths)
-
-
-def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
-    """Return the FLOPs of one training step on a pack; backward takes twice those of forward."""
-    width = config.hidden_size
-    weights = config.num_layers * encoder.layer_weights(config)
-    attention_products = 2 * width * visible_pairs(config, lengths)
-    return 3 * 2 * (sum(lengths) * weights + attention_products + targets * vocab_size * width)
 
 
 # What the family has one value of; a model of transformers with another one is another model.

@@ -24,7 +24,6 @@ from nlpkit.attention.layout import Layout
 from nlpkit.models import encoder
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.dropout import dropout
-from nlpkit.models.flops import visible_pairs
 from nlpkit.models.head import DenseHead, TaskHead, last_states
 from nlpkit.models.hf_format import HfFormat, Settings
 from nlpkit.models.vocabulary_head import TiedHead
@@ -220,19 +219,6 @@ def _queries(
     chosen = {name: field[index] for name, field in fields.items() if field is not None}
     # A query sees the tokens before it in the order, and not its own.
     return index, {**chosen, "rank": chosen["rank"] - 1}
-
-
-def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
-    """Return the FLOPs of one training step on a pack; backward takes twice those of forward.
-
-    The predicted tokens go through the layers twice.
-    """
-    width = config.hidden_size
-    weights = config.num_layers * (4 * width**2 + 2 * width * config.intermediate_size)
-    share = 1 + targets / max(sum(lengths), 1)
-    attention_products = 2 * width * visible_pairs(config, lengths)
-    projection = targets * vocab_size * width
-    return 3 * 2 * (share * (sum(lengths) * weights + attention_products) + projection)
 
 
 # Settings that change the model, with the only value that we have; transformers' defaults.

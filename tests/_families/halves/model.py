@@ -1,7 +1,5 @@
 """Two halves as ELECTRA has them, queries and keys in one tensor as GPT-NeoX, a bias as BERT."""
 
-from typing import Any
-
 import torch
 from torch import nn
 
@@ -30,10 +28,6 @@ class Model(nn.Module):
         self.layers = nn.ModuleList(Layer(width) for _ in range(config.num_layers))
         self.pooler = nn.Linear(width, width)
         self.generator = nn.Linear(width, 3)
-
-
-def flops(config: Config, vocab_size: int, lengths: Any, targets: int) -> float:
-    return 0.0
 
 
 def _join(config: Config, state: State) -> State:

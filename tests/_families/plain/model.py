@@ -1,7 +1,5 @@
 """One layer."""
 
-from typing import Any
-
 from torch import nn
 
 from nlpkit.models.hf_format import HfFormat
@@ -17,10 +15,6 @@ class Model(nn.Module):
         super().__init__()
         self.vocab_size = vocab_size
         self.patches = nn.Linear(3, config.hidden_size)
-
-
-def flops(config: Config, vocab_size: int, lengths: Any, targets: int) -> float:
-    return 0.0
 
 
 FORMAT = HfFormat("Plain", names={"patches": "embed.patches"}, sizes={"hidden_size": "width"})

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from nlpkit import attention
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.compute import compute_dtype
-from nlpkit.models.flops import visible_pairs
 from nlpkit.models.head import TaskHead
 from nlpkit.models.hf_format import HfFormat, Settings
 from nlpkit.models.vocabulary_head import TiedHead
@@ -150,18 +149,6 @@ class Model(TiedHead):
     def pair_logits(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, 2): scores that the second text follows the first, and that it does not."""
         return self.next_sentence(self.summary(hidden, lengths))
-
-
-def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
-    """Return the multiplications and additions of one training step on a pack.
-
-    Forward once and backward twice that.
-    """
-    width = config.hidden_size
-    weights = config.num_layers * (4 * width**2 + 2 * width * config.intermediate_size)
-    attention_products = 2 * width * visible_pairs(config, lengths)
-    projection = targets * (vocab_size * width + width**2)
-    return 3 * 2 * (sum(lengths) * weights + attention_products + projection)
 
 
 def _check_settings(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from nlpkit.attention.contract import Choice
 from nlpkit.attention.layout import Layout
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.compute import compute_dtype
-from nlpkit.models.flops import visible_pairs
 from nlpkit.models.head import last_states
 from nlpkit.models.hf_format import own_format
 from nlpkit.models.vocabulary_head import TiedHead
@@ -176,16 +175,6 @@ class Model(TiedHead):
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C): the state of the last token of each target."""
         return last_states(hidden, lengths)
-
-
-def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
-    """Return the operations of a step on a pack; sources count as long as their targets."""
-    width = config.hidden_size
-    block = 4 * width**2 + 2 * width * config.intermediate_size
-    weights = config.num_layers * (2 * block + 4 * width**2)
-    squares = config.num_layers * sum(length**2 for length in lengths)
-    products = 2 * width * (visible_pairs(config, lengths) + 2 * squares)
-    return 3 * 2 * (sum(lengths) * weights + products + targets * vocab_size * width)
 
 
 FORMAT = own_format(

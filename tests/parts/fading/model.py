@@ -14,7 +14,6 @@ from tests.parts.recurrent import model as recurrent
 
 LORA_TARGETS = ()
 FORMAT = own_format(Config, "token_embedding", "lstm")
-flops = recurrent.flops
 
 
 class Model(recurrent.Model):

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from nlpkit.models.gpt.model import LORA_TARGETS as LORA_TARGETS
 from nlpkit.models.gpt.model import Model as Gpt
-from nlpkit.models.gpt.model import flops as flops
 from nlpkit.models.hf_format import own_format
 from tests.parts.proofs_encoder import Config
 

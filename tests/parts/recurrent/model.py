@@ -73,9 +73,3 @@ def _time_first(layout: Layout) -> tuple[Tensor, Tensor]:
         order += here
         sizes.append(len(here))
     return torch.tensor(order, device=layout.device), torch.tensor(sizes)
-
-
-def flops(config: Config, vocab_size: int, lengths: Sequence[int], targets: int) -> float:
-    """Return the multiplications and additions of one training step on a pack."""
-    gates = 8 * config.num_layers * config.hidden_size**2
-    return 3 * 2 * (sum(lengths) * gates + targets * vocab_size * config.hidden_size)

@@ -12,7 +12,6 @@ from nlpkit import attention
 from nlpkit.models.compute import compute_dtype
 from nlpkit.models.gpt.model import LORA_TARGETS as LORA_TARGETS
 from nlpkit.models.gpt.model import Model as Gpt
-from nlpkit.models.gpt.model import flops as flops
 from nlpkit.models.hf_format import own_format
 from tests.parts.unilm import Config
 
