@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from nlpkit import cli, report
-from nlpkit.report import figures, svg
+from nlpkit.report import curves, figures, svg
 from tests import _tiny
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -132,7 +132,7 @@ def test_page_is_well_formed_labelled_and_alone(runs: dict[str, Path], tmp_path:
     page = page_of(*runs.values(), out=out)
     assert len(page.texts["h1"]) == 1
     names = [tag for tag, _ in page.elements]
-    assert names.count("table") == len(page.tables) == 8  # facts, 3 evaluations, 4 more
+    assert names.count("table") == len(page.tables) == 6  # facts, 3 evaluations, recipe, receipt
     charts = [a for tag, a in page.elements if tag == "svg" and a.get("role") == "img"]
     assert len(charts) == 7 == len(page.texts["figcaption"])
     titles = page.texts["title"]
@@ -194,20 +194,28 @@ def test_differences_are_exactly_the_differing_settings(
     runs: dict[str, Path], tmp_path: Path
 ) -> None:
     page = page_of(runs["a"], runs["c"], out=tmp_path / "r.html")
-    assert page.table("settings differ") == [
+    rows = page.table("3 settings differ")
+    assert rows[:4] == [
         ["setting", "a", "c"],
         ["seed", "1", "2"],
         ["out", json.dumps(str(runs["a"])), json.dumps(str(runs["c"]))],
         ["train.lr", "0.01", "0.005"],
     ]
+    assert all(row[1] == row[2] for row in rows[4:])
+    marked = [text for tag, text in page.elements if text.get("class") == "differs"]
+    assert len(marked) == 6
 
 
 def test_receipt_of_a_repeated_run_is_the_same(runs: dict[str, Path], tmp_path: Path) -> None:
     page = page_of(runs["a"], runs["b"], runs["c"], out=tmp_path / "r.html")
     receipt = page.table("Determinism receipt")
     assert receipt[0] == ["of", "a", "b", "c"]
-    assert all(row[1] == row[2] for row in receipt[1:])
     rows = {row[0]: row[1:] for row in receipt[1:]}
+    for name in ("data order", "results"):
+        first = rows.pop(f"{name}, beside a")
+        assert first[:2] == ["", "equal in all 12 common steps"]
+        assert first[2] == "first differs at step 1"
+    assert all(row[0] == row[1] for row in rows.values())
     # keep: 2, save_every: 4, and an evaluation at 5 and 10: the best and the last are there
     manifest = json.loads(
         (runs["a"] / "checkpoints/step-00000012/manifest.json").read_text("utf-8")
@@ -215,9 +223,6 @@ def test_receipt_of_a_repeated_run_is_the_same(runs: dict[str, Path], tmp_path: 
     assert rows["weights at step 12"][0] == manifest["files"]["model.safetensors"]["sha256"][:16]
     assert rows["results to step 1"][2].startswith("≠ ")
     assert rows["text and tokenizer"][0] == rows["text and tokenizer"][2]
-    parting = page.table("first step whose")
-    assert parting[1][1:] == ["equal in all 12 common steps"] * 2
-    assert parting[2][2] == "first differ at step 1"
 
 
 def test_receipt_is_the_hash_of_the_records_by_hand(run: Path, tmp_path: Path) -> None:
@@ -238,14 +243,17 @@ def test_runs_that_part_in_the_middle_are_told_apart_there(run: Path, tmp_path: 
     change(other, 7, loss=3.25)
     change(other, 9, targets=41)
     page = page_of(run, other, out=tmp_path / "r.html")
-    assert page.table("first step whose")[1][1:] == [
-        "first differ at step 9",
-        "first differ at step 7",
-    ]
     rows = {row[0]: row[1:] for row in page.table("Determinism receipt")}
+    assert rows[f"data order, beside {run.name}"] == ["", "first differs at step 9"]
+    assert rows[f"results, beside {run.name}"] == ["", "first differs at step 7"]
     assert not rows["results to step 1"][1].startswith("≠")
     assert rows["results to step 10"][1].startswith("≠")
-    assert "None: every setting is the same." in page.texts["p"]
+    assert page.table("none differs")[1:] == [
+        ["name", '"x"', '"x"'],
+        ["seed", "1", "1"],
+        ["train.steps", "40", "40"],
+        ["train.lr", "0.001", "0.001"],
+    ]
 
 
 def test_words_from_files_are_never_markup(run: Path, tmp_path: Path) -> None:
@@ -371,8 +379,12 @@ def test_same_runs_give_the_same_bytes(runs: dict[str, Path], tmp_path: Path, en
         assert all(p.get("d", "").count("L") == 11 for p in curves)  # 12 steps
 
 
+def _texts(path: Path) -> list[str]:
+    return [e.text or "" for e in ElementTree.parse(path).iter() if e.tag.endswith("text")]
+
+
 @pytest.mark.slow
-def test_png_numbers_the_steps_by_integers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_png_has_the_texts_of_the_svg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.figure import Figure
 
     save = Figure.savefig
@@ -380,15 +392,21 @@ def test_png_numbers_the_steps_by_integers(tmp_path: Path, monkeypatch: pytest.M
 
     def spy(figure: Figure, *args: Any, **options: Any) -> None:
         save(figure, *args, **options)
-        shown = [axes for axes in figure.axes if axes.get_visible()]
-        seen.extend(text.get_text() for axes in shown for text in axes.get_xticklabels())
+        seen.extend(text.get_text() for axes in figure.axes for text in axes.texts)
 
     monkeypatch.setattr(Figure, "savefig", spy)
-    for steps in (2, 20):
-        run = write_run(tmp_path / f"short{steps}", steps, every=steps)
-        report.write([run], tmp_path / "r.png")
-    assert "2" in seen
-    assert [text for text in seen if not text.isdecimal()] == []
+    run = write_run(tmp_path / "run", 20)
+    change(run, 3, losses={"half \ud800": 1.0, "$x^2$": 1.0})
+    report.write([run], tmp_path / "r.png")
+    drawn = report.write([run], tmp_path / "r.svg")
+    assert sorted(text.replace("\ud800", "\ufffd") for text in seen) == sorted(_texts(drawn))
+
+
+def test_steps_on_the_axis_are_integers(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "short", 2, every=2)
+    (chart,) = [c for c in curves.make_charts(report.read([run])) if c.key == "loss"]
+    shapes = [shape for shape in svg.shapes_of(chart) if shape.anchor == "middle"]
+    assert [shape.text for shape in shapes] == ["1", "2"]
 
 
 def test_png_without_matplotlib_says_what_to_install(
@@ -428,12 +446,12 @@ def test_long_run_loses_no_spike(tmp_path: Path) -> None:
 def test_thin_takes_means_of_what_is_there() -> None:
     x = np.arange(1.0, 2001.0)
     y = np.where(x <= 5, np.nan, x)
-    line = svg.thin("n", 0, x, y)
+    line = curves.thin("n", 0, x, y)
     assert line.low is not None
     assert line.high is not None
     assert np.isnan([line.y[0], line.low[0], line.high[0]]).all()  # 1 to 4 are missing
     assert (line.y[1], line.low[1], line.high[1]) == (7.0, 6.0, 8.0)  # (5), 6, 7, 8
-    assert len(svg.thin("n", 0, x[:1500], y[:1500]).x) == 1500
+    assert len(curves.thin("n", 0, x[:1500], y[:1500]).x) == 1500
 
 
 @pytest.mark.parametrize(

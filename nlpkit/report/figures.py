@@ -1,7 +1,6 @@
 """Charts and masks as PNG. matplotlib is an optional dependency, imported only here."""
 
 import math
-import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -14,10 +13,12 @@ import numpy as np
 from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import Unsupported, not_installed
 from nlpkit.plural import number_of
-from nlpkit.report.svg import MARKERS, PALETTE, Chart, Line, span
+from nlpkit.report import svg
 from nlpkit.train.log import Log
 
 _MISSING = "Glyph .* missing from"  # the beginning of matplotlib's warning
+_PIXELS = 100  # of a sheet, in an inch
+_POINT = 72 / _PIXELS  # one pixel
 READABLE = 48  # up to this number of tokens or classes the axes have labels
 _WITH_COUNTS = 30  # up to this number of classes the cells of a confusion table have numbers
 
@@ -56,69 +57,42 @@ def _pyplot() -> Any:
     return plt
 
 
-def charts_figure(charts: Sequence[Chart], labels: Sequence[str], heading: str, path: Path) -> None:
-    """Draw the charts of a report, two in a row, with a legend of the runs' `labels`."""
+def draw_sheet(sheet: svg.Sheet, path: Path) -> None:
+    """Draw a sheet of charts as PNG: the shapes of its SVG file, in its light colours."""
     plt = _pyplot()
-    rows = math.ceil(len(charts) / 2)
-    figure, grid = plt.subplots(
-        rows, 2, figsize=(11, 3.1 * rows + 0.6), layout="constrained", squeeze=False
-    )
-    for axes in grid.flat[len(charts) :]:
-        axes.set_visible(False)
-    for axes, chart in zip(grid.flat, charts, strict=False):
-        for line in chart.lines:
-            _curve(axes, line)
-        for name, value, number in chart.levels:
-            axes.axhline(value, color=_colour(number), lw=1, ls=":", label=name)
-        axes.set_title(f"{chart.title}, {chart.unit}", loc="left", fontsize=10)
-        axes.set_xlabel("step")
-        axes.xaxis.set_major_locator(plt.MaxNLocator(integer=True, min_n_ticks=1))
-        axes.set_yscale("log" if chart.logarithmic else "linear")
-        axes.set_ylim(*span(chart)[2:])
-        if chart.logarithmic:  # by default labels are formulas, which are not parsed
-            axes.yaxis.set_major_formatter(lambda value, place: f"{value:g}")
-            axes.yaxis.set_minor_formatter(plt.NullFormatter())
-        axes.grid(alpha=0.3)
-    figure.suptitle(f"{heading} (thin: training, thick: held out)")
-    # matplotlib ignores labels that begin with `_`
-    handles = [
-        plt.Line2D([], [], color=_colour(n), ls=_dash(n), label=f" {label}")
-        for n, label in enumerate(labels)
-    ]
-    if len(labels) > 1:
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(labels)))
-    else:
-        for axes in grid.flat[: len(charts)]:
-            if len(axes.get_lines()) > 1:
-                axes.legend(fontsize=8)
-    with name_path_in_errors(path):
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            figure.savefig(draft, dpi=120, format="png", metadata={"Software": None})
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+    width, height = sheet.size
+    figure = plt.figure(figsize=(width / _PIXELS, height / _PIXELS), dpi=_PIXELS)
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0), autoscale_on=False)
+    axes.axis("off")
+    for shape in sheet.head:
+        _draw(axes, shape)
+    for chart, x, y in sheet.places:
+        for shape in svg.shapes_of(chart):
+            _draw(axes, shape._replace(points=shape.points + np.array([x, y])))
+    figure.savefig(path, dpi=1.5 * _PIXELS, format="png", metadata={"Software": None})
     plt.close(figure)
 
 
-def _colour(number: int) -> str:
-    return PALETTE[number % len(PALETTE)][0]
-
-
-def _dash(number: int) -> str:
-    return ("-", "--", ":", "-.")[number // len(PALETTE) % 4]
-
-
-def _curve(axes: Any, line: Line) -> None:
-    width, alpha, marker = (2.2, 1.0, "o") if line.strong else (1.0, 0.65, "")
-    if np.isfinite(line.y).sum() == 1 or len(line.y) > MARKERS:
-        marker = "o" if np.isfinite(line.y).sum() == 1 else ""
-    axes.plot(
-        line.x, line.y, color=_colour(line.number), ls=_dash(line.number), lw=width, alpha=alpha,
-        marker=marker, ms=4, label=line.name,
-    )  # fmt: skip
-    if line.low is not None and line.high is not None:
-        axes.fill_between(line.x, line.low, line.high, color=_colour(line.number), alpha=0.2, lw=0)
+def _draw(axes: Any, shape: svg.Shape) -> None:
+    x, y = shape.points.T
+    colour = svg.PALETTE[shape.number % len(svg.PALETTE)][0]
+    match shape.kind:
+        case "text":
+            weight = "bold" if shape.bold else "normal"
+            align = {"start": "left", "middle": "center", "end": "right"}[shape.anchor]
+            axes.text(x[0], y[0], shape.text, ha=align, size=shape.size * _POINT, weight=weight,
+                      color=svg.TEXT[0])  # fmt: skip
+        case "band":
+            axes.fill(x, y, color=colour, alpha=0.2, lw=0)
+        case "dots":
+            axes.plot(x, y, "o", color=colour, ms=6 * _POINT, mew=0)
+        case kind:
+            width = svg.STROKES[kind] * _POINT
+            dash = "2 4" if kind == "level" else svg.DASHES[shape.number // 8 % len(svg.DASHES)]
+            lengths = [float(length) * _POINT / width for length in dash.split() if dash != "none"]
+            colour = {"grid": svg.GRID[0], "frame": svg.TEXT[0]}.get(kind, colour)
+            axes.plot(x, y, color=colour, lw=width, ls=(0, lengths) if lengths else "-",
+                      alpha=0.65 if kind == "thin" else 1.0)  # fmt: skip
 
 
 def mask_figure(

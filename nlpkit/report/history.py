@@ -6,7 +6,7 @@ and the manifests of the checkpoints. Nothing is written or locked; torch is not
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from nlpkit.recipe import flatten, yaml
 from nlpkit.recipe.places import dotted
 from nlpkit.train import state
 
+FIGURES = ("loss", "perplexity", "bits_per_character")  # of an evaluation, beside the scores
 COLUMNS = (
     "step", "tokens", "targets", "loss", "lr", "grad_norm", "tokens_per_second", "memory_bytes",
 )  # fmt: skip
@@ -34,7 +35,8 @@ class History:
     """The content of the files of a run.
 
     `columns`: each of COLUMNS, (S,) for the S recorded steps; `parts`: the loss of each part of the
-    objective, (S,), NaN for a step without targets; `evaluations`: step -> held-out figures;
+    objective, (S,), NaN for a step without targets; `evaluations`: step -> held-out figures, of
+    which `losses` are those of the parts and `metrics` the scores;
     `settings`: dotted key -> value as JSON; `weights`: step of a checkpoint -> SHA-256 of its
     weights; `half_lines`: incomplete lines at the end of metrics.jsonl (0 or 1); `spent`: seconds
     that are used of a budget of time.
@@ -76,6 +78,12 @@ class History:
         step = state.best_step(self.evaluations, self.best_by)
         value = step and state.held_out_value(self.evaluations[step], self.best_by)
         return None if step is None or value is None else (step, value)
+
+    @property
+    def entropy(self) -> float | None:
+        """The unigram entropy of the held-out text, in nats per token."""
+        value = self.status.get("held_out_unigram_entropy")
+        return float(value) if isinstance(value, int | float) else None
 
     @property
     def scores(self) -> tuple[str, ...]:
@@ -140,21 +148,24 @@ def read(path: Path, label: str, *, may_be_empty: bool = False) -> History:
     status = RunDirectory(path).status()
     if not isinstance(status, dict):
         raise FileError(f"{path / 'run.json'}: not a JSON object")
-    where = path / METRICS
     used = [record.get("spent") for record in records]
     steps = [record for record in records if "held_out" not in record]
-    names = sorted({name for record in steps for name in _losses(record)})
+    losses = [_named(record, "losses") for record in steps]
     return History(
         label=label,
         path=path,
         status=status,
         settings=_settings(path / RECIPE),
-        columns={name: _column(where, records, steps, name) for name in COLUMNS},
+        columns={name: _column(steps, name) for name in COLUMNS},
         parts={
-            name: _column(where, records, [_losses(record) for record in steps], name)
-            for name in names
+            name: _column(losses, name) for name in sorted({n for each in losses for n in each})
         },
-        evaluations=_evaluations(where, records),
+        evaluations={
+            record["step"]: record["held_out"]
+            | {key: _named(record["held_out"], key) for key in ("losses", "metrics")}
+            for record in records
+            if "held_out" in record
+        },
         weights=_weights(path),
         half_lines=half_lines,
         spent=max((float(x) for x in used if isinstance(x, int | float)), default=0.0),
@@ -169,80 +180,69 @@ def _records(path: Path) -> tuple[list[dict[str, Any]], int]:
         return [], 0
     except OSError as error:
         raise FileError(f"{path}: cannot be read: {error.strerror}") from error
-    half = 0
-    if last:
-        if _is_record(last):
-            lines.append(last)
-        else:
-            half = 1
-    try:  # several times faster than line by line
-        records = json.loads(b"[" + b",".join(lines) + b"]")
-    except ValueError:
-        records = []
-    if len(records) != len(lines) or not all(type(record) is dict for record in records):
-        number = next((n for n, line in enumerate(lines, 1) if not _is_record(line)), 1)
-        raise FileError(f"{path}:{number}: not a JSON object: the line is damaged")
+    is_half = bool(last) and _parsed(last) is None
+    if last and not is_half:
+        lines.append(last)
+    records: list[dict[str, Any]] = []
     previous = 0
-    for number, record in enumerate(records, 1):
-        step = record.get("step")
-        if type(step) is not int or step < previous:
-            raise FileError(f"{path}:{number}: `step` is {step!r}, expected {previous} or more")
-        previous = step
-    return records, half
+    for number, line in enumerate(lines, 1):
+        record = _parsed(line)
+        mistake = _mistake(record, previous)
+        if record is None or mistake:
+            raise FileError(f"{path}:{number}: {mistake}")
+        previous = record["step"]
+        records.append(record)
+    return records, int(is_half)
 
 
-def _is_record(line: bytes) -> bool:
+def _parsed(line: bytes) -> dict[str, Any] | None:
     try:
-        return isinstance(json.loads(line), dict)
+        found = json.loads(line)
     except ValueError:
-        return False
+        return None
+    return found if isinstance(found, dict) else None
 
 
-def _losses(record: dict[str, Any]) -> dict[str, Any]:
-    losses = record.get("losses")
-    return losses if isinstance(losses, dict) else {}
-
-
-def _scores(figures: dict[str, Any]) -> dict[str, Any]:
-    scores = figures.get("metrics")
-    return scores if isinstance(scores, dict) else {}
-
-
-def _column(
-    path: Path, records: list[dict[str, Any]], chosen: list[dict[str, Any]], name: str
-) -> np.ndarray:
-    """Return a column (S,); NaN where a record does not have it."""
-    try:
-        return np.array([record.get(name) for record in chosen], dtype=np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        both = [_losses(record) | record for record in records]
-        number = next((n for n, record in enumerate(both, 1) if not _numeric(record, name)), 1)
-        raise FileError(f"{path}:{number}: `{name}` is not a number") from error
-
-
-def _numeric(record: dict[str, Any], name: str) -> bool:
-    return isinstance(record.get(name), int | float | None)
-
-
-def _evaluations(path: Path, records: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    evaluations = {}
-    for number, record in enumerate(records, 1):
-        if "held_out" not in record:
-            continue
+def _mistake(record: dict[str, Any] | None, previous: int) -> str:
+    """Return what is wrong with a record; empty if nothing is."""
+    if record is None:
+        return "not a JSON object: the line is damaged"
+    step = record.get("step")
+    if type(step) is not int or step < previous:
+        return f"`step` is {step!r}, expected {previous} or more"
+    if "held_out" in record:
         figures = record["held_out"]
-        valid = isinstance(figures, dict) and isinstance(figures.get("loss"), int | float)
-        if not valid or not all(
-            _numeric(values, name)
-            for values, names in (
-                (figures, ("perplexity", "bits_per_character")),
-                (_losses(figures), tuple(_losses(figures))),
-                (_scores(figures), tuple(_scores(figures))),
-            )
-            for name in names
-        ):
-            raise FileError(f"{path}:{number}: `held_out` is not a set of figures with a `loss`")
-        evaluations[record["step"]] = figures | {"metrics": _scores(figures)}
-    return evaluations
+        is_valid = isinstance(figures, dict) and figures.get("loss") is not None
+        if not is_valid or _first_text(figures, FIGURES):
+            return "`held_out` is not a set of figures with a `loss`"
+        return ""
+    name = _first_text(record, COLUMNS)
+    return f"`{name}` is not a number" if name else ""
+
+
+def _first_text(figures: dict[str, Any], names: Sequence[str]) -> str:
+    """Return the name of the first value that is not a number; empty if all are."""
+    values = {name: figures.get(name) for name in names}
+    values |= _named(figures, "losses") | _named(figures, "metrics")
+    wrong = (name for name, value in values.items() if not _is_number(value))
+    return next(wrong, "")
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, int):
+        return value.bit_length() < 1024  # else it is no float64
+    return value is None or isinstance(value, float)
+
+
+def _named(record: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return the mapping `key` of a record: `losses` by part, or `metrics` by name."""
+    found = record.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _column(records: Sequence[dict[str, Any]], name: str) -> np.ndarray:
+    """Return a column (S,); NaN where a record does not have it."""
+    return np.array([record.get(name) for record in records], dtype=np.float64)
 
 
 def _settings(path: Path) -> dict[str, str]:

@@ -6,9 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from nlpkit.report.history import COLUMNS, History
-
-_FIGURES = ("loss", "perplexity", "bits_per_character")
+from nlpkit.report.history import COLUMNS, FIGURES, History
 
 
 def as_csv(histories: Sequence[History]) -> str:
@@ -19,7 +17,7 @@ def as_csv(histories: Sequence[History]) -> str:
     rows = [row for history in histories for row in _rows(history)]
     seen = {name for row in rows for name in row}
     parts = sorted(name for name in seen if name.startswith("loss."))
-    held_out = [f"held_out.{name}" for name in _FIGURES]
+    held_out = [f"held_out.{name}" for name in FIGURES]
     others = sorted(name for name in seen if name.startswith("held_out.") and name not in held_out)
     return csv_of(rows, ["run", *COLUMNS[:4], *parts, *COLUMNS[4:], *held_out, *others])
 
@@ -41,8 +39,8 @@ def _rows(history: History) -> list[dict[str, Any]]:
     for index, step in enumerate(history.columns["step"].astype(int).tolist()):
         rows[step] = {name: _number(float(values[index])) for name, values in names.items()}
     for step, figures in history.evaluations.items():
-        found = {name: figures.get(name) for name in _FIGURES}
-        found |= {f"loss.{name}": value for name, value in (figures.get("losses") or {}).items()}
+        found = {name: figures.get(name) for name in FIGURES}
+        found |= {f"loss.{name}": value for name, value in figures["losses"].items()}
         found |= figures["metrics"]
         row = rows.setdefault(step, {"step": step})
         row |= {f"held_out.{name}": value for name, value in found.items() if value is not None}

@@ -1,21 +1,22 @@
-"""Line charts as SVG, for light and dark mode; no JavaScript is needed.
+"""Line charts as shapes, and these as SVG, for light and dark mode; no JavaScript is needed.
 
-A curve of more than LIMIT points is drawn as the means of BUCKETS equal intervals, with a band of
-their smallest and largest values, so that every spike is visible.
+`figures.draw_shapes` draws the same shapes as PNG.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-LIMIT, BUCKETS = 1500, 500
+from nlpkit.report.curves import Chart, Line
+
 WIDTH, HEIGHT = 480, 260
 LEFT, RIGHT, TOP, BOTTOM = 60, 460, 12, 226  # of the plotted field
-MARKERS = 60  # held-out curves with at most this number of points have dots
+_GAP, _HEAD = 20, 46  # of a sheet: between charts, above the legend
+_MARKERS = 60  # held-out curves with at most this number of points have dots
 
 # (light, dark): contrast of at least 3:1 to the page (WCAG 2.1, 1.4.11), safe for colour-blind
 # readers.
@@ -23,73 +24,51 @@ PALETTE = (
     ("#1a5fb4", "#78b5ff"), ("#b8480a", "#ff9f5a"), ("#0b7a55", "#5cd6a3"), ("#a0307f", "#f08fd0"),
     ("#76620a", "#e0c34a"), ("#0e7490", "#5fd3e8"), ("#b3213c", "#ff8a95"), ("#5b4bd6", "#b0a8ff"),
 )  # fmt: skip
+TEXT, GRID, _PAGE = ("#1c2024", "#e6e8eb"), ("#d9dde2", "#3a3f47"), ("#fff", "#15181c")
 DASHES = ("none", "7 3", "2 3", "9 3 2 3")  # for runs 1-8, 9-16, 17-24 and 25-32
+STROKES = {"grid": 1.0, "frame": 1.0, "level": 1.2, "thin": 1.3, "strong": 2.4}
+SHAPES = (
+    ".chart path{fill:none;stroke-linejoin:round}\n"
+    + "".join(f".chart .{kind}{{stroke-width:{width}}}\n" for kind, width in STROKES.items())
+    + ".chart .thin{opacity:.65}\n.chart .level{stroke-dasharray:2 4}\n"
+    ".chart .band{opacity:.2;stroke:none}\n.chart .cursor{display:none}\n"
+    + "".join(f".d{n}{{stroke-dasharray:{dash}}}\n" for n, dash in enumerate(DASHES) if n)
+)
 
 
-@dataclass(frozen=True)
-class Line:
-    """A curve: `x`, `y` (P,), and the band `low` to `high` (P,) if it is averaged.
-
-    `number` is the index of the run, which selects the colour; `strong` curves are thick with dots.
-    """
-
-    name: str
-    number: int
-    x: np.ndarray
-    y: np.ndarray
-    low: np.ndarray | None = None
-    high: np.ndarray | None = None
-    strong: bool = False
+# Characters that XML does not allow, and surrogates, which UTF-8 cannot encode.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 
-@dataclass(frozen=True)
-class Chart:
-    """Curves over training steps, and horizontal lines (`levels`): `(name, value, number)`."""
-
-    key: str
-    title: str
-    unit: str
-    lines: list[Line]
-    levels: list[tuple[str, float, int]] = field(default_factory=list)
-    logarithmic: bool = False
+def printable(text: str) -> str:
+    """Return the text with a mark in place of each character that no page can show."""
+    return _UNPRINTABLE.sub("\ufffd", text)
 
 
-def thin(name: str, number: int, x: np.ndarray, y: np.ndarray, strong: bool = False) -> Line:
-    """Return the curve `x`, `y` (P,), averaged if it has more than LIMIT points."""
-    if len(x) <= LIMIT:
-        return Line(name, number, x, y, strong=strong)
-    starts = np.linspace(0, len(x), BUCKETS + 1).astype(int)[:-1]
-    finite = np.isfinite(y)
-    counts = np.add.reduceat(finite.astype(float), starts)
-    with np.errstate(invalid="ignore"):
-        mean = np.add.reduceat(np.where(finite, y, 0.0), starts) / counts
-    ends = np.append(starts[1:], len(x)) - 1
-    low, high = np.fmin.reduceat(y, starts), np.fmax.reduceat(y, starts)
-    return Line(name, number, x[(starts + ends) // 2], mean, low, high, strong)
+class Shape(NamedTuple):
+    """A line, an area, dots, or a text at one point, in pixels; NaN interrupts a line."""
+
+    kind: Literal["grid", "frame", "level", "thin", "strong", "band", "dots", "text"]
+    points: np.ndarray  # (P, 2)
+    number: int = 0  # of the run, which selects the colour and dashes
+    text: str = ""
+    anchor: Literal["start", "middle", "end"] = "start"
+    size: int = 12
+    bold: bool = False
 
 
 def style(dark: bool) -> str:
     """Return the CSS rules of the charts' colours."""
-    text, grid, page = ("#e6e8eb", "#3a3f47", "#15181c") if dark else ("#1c2024", "#d9dde2", "#fff")
+    text, grid, page = TEXT[dark], GRID[dark], _PAGE[dark]
     rules = [
         f".chart text{{fill:{text};font:12px system-ui,sans-serif}}.chart .grid{{stroke:{grid}}}",
-        f".chart .frame{{stroke:{text};fill:none}}.chart .cursor{{stroke:{text}}}",
+        f".chart .frame,.chart .cursor{{stroke:{text}}}",
         f".paper{{fill:{page}}}",
     ]
     for number, colours in enumerate(PALETTE):
         colour = colours[dark]
         rules.append(f".s{number}{{stroke:{colour}}}.f{number}{{fill:{colour}}}")
     return "\n".join(rules)
-
-
-SHAPES = """
-.chart path{fill:none;stroke-linejoin:round}
-.chart .thin{stroke-width:1.3;opacity:.65}
-.chart .strong{stroke-width:2.4}
-.chart .level{stroke-width:1.2;stroke-dasharray:2 4}
-.chart .band{opacity:.2;stroke:none}
-.chart .cursor{display:none}
-""" + "".join(f".d{n}{{stroke-dasharray:{dash}}}\n" for n, dash in enumerate(DASHES) if n)
 
 
 def classes(number: int) -> str:
@@ -149,8 +128,8 @@ def short(values: list[float]) -> list[str]:
     return [f"{value:.6g}" for value in values]
 
 
-def draw(chart: Chart, extra: str = "") -> str:
-    """Return the chart as an `<svg>` element with a title, with `extra` attributes."""
+def shapes_of(chart: Chart) -> Iterator[Shape]:
+    """Yield the shapes of a chart in a field of WIDTH x HEIGHT pixels: axes, levels, curves."""
     x0, x1, y0, y1 = span(chart)
     bottom, top = (math.log(y0), math.log(y1)) if chart.logarithmic else (y0, y1)
 
@@ -162,32 +141,77 @@ def draw(chart: Chart, extra: str = "") -> str:
             y = np.log(np.where(y > 0, y, np.nan)) if chart.logarithmic else y
         return BOTTOM - (y - bottom) / (top - bottom) * (BOTTOM - TOP)
 
-    pieces = []
     rows = powers(y0, y1) if chart.logarithmic else ticks(y0, y1, 6)
     texts = [f"{value:g}" for value in rows] if chart.logarithmic else short(rows)
-    for value, text in zip(rows, texts, strict=True):
-        h = float(up(np.float64(value)))
-        pieces.append(f'<line class="grid" x1="{LEFT}" x2="{RIGHT}" y1="{h:.1f}" y2="{h:.1f}"/>')
-        pieces.append(f'<text x="{LEFT - 6}" y="{h + 4:.1f}" text-anchor="end">{text}</text>')
+    for h, text in zip(map(up, rows), texts, strict=True):
+        yield Shape("grid", np.array([(LEFT, h), (RIGHT, h)]))
+        yield _text(LEFT - 6, h + 4, text, anchor="end")
     steps = [value for value in ticks(x0, x1, 5) if value == int(value)]  # steps are integers
-    for value, text in zip(steps, short(steps), strict=True):
-        w = float(across(np.float64(value)))
-        pieces.append(f'<line class="grid" x1="{w:.1f}" x2="{w:.1f}" y1="{TOP}" y2="{BOTTOM}"/>')
-        pieces.append(f'<text x="{w:.1f}" y="{BOTTOM + 16}" text-anchor="middle">{text}</text>')
-    pieces.append(f'<path class="frame" d="M{LEFT} {TOP}V{BOTTOM}H{RIGHT}"/>')
-    pieces.append(f'<text x="{RIGHT}" y="{HEIGHT - 4}" text-anchor="end">step</text>')
+    for w, text in zip(map(across, steps), short(steps), strict=True):
+        yield Shape("grid", np.array([(w, TOP), (w, BOTTOM)]))
+        yield _text(w, BOTTOM + 16, text, anchor="middle")
+    yield Shape("frame", np.array([(LEFT, TOP), (LEFT, BOTTOM), (RIGHT, BOTTOM)]))
+    yield _text(RIGHT, HEIGHT - 4, "step", anchor="end")
     for _, value, number in chart.levels:
-        h = float(up(np.float64(value)))
-        pieces.append(
-            f'<path class="level {classes(number).split()[0]}" d="M{LEFT} {h:.1f}H{RIGHT}"/>'
-        )
+        yield Shape("level", np.array([(LEFT, up(value)), (RIGHT, up(value))]), number)
     for line in chart.lines:
-        pieces += _curve(line, across(line.x), up)
-    pieces.append(f'<line class="cursor" x1="0" x2="0" y1="{TOP}" y2="{BOTTOM}"/>')
+        yield from _curve(line, across(line.x), up)
+
+
+def _text(x: float, y: float, text: str, **look: Any) -> Shape:
+    return Shape("text", np.array([(x, y)]), text=printable(text), **look)
+
+
+def _curve(line: Line, x: np.ndarray, up: Callable[[Any], Any]) -> Iterator[Shape]:
+    if line.low is not None and line.high is not None:
+        low, high = np.stack([x, up(line.low)], 1), np.stack([x, up(line.high)], 1)
+        finite = np.isfinite(low[:, 1]) & np.isfinite(high[:, 1])
+        yield Shape("band", np.concatenate([high[finite], low[finite][::-1]]), line.number)
+    points = np.stack([x, up(line.y)], 1)
+    yield Shape("strong" if line.strong else "thin", points, line.number)
+    finite = np.isfinite(points[:, 1])
+    # A line with a single point would be invisible.
+    if finite.sum() == 1 or (line.strong and finite.sum() <= _MARKERS):
+        yield Shape("dots", points[finite], line.number)
+
+
+def _element(shape: Shape) -> str:
+    """Return a shape as SVG."""
+    fill = f"f{shape.number % len(PALETTE)}"
+    if shape.kind == "text":
+        ((x, y),) = shape.points
+        look = f"font-size:{shape.size}px;font-weight:{600 if shape.bold else 400}"
+        style = "" if look == "font-size:12px;font-weight:400" else f' style="{look}"'
+        anchor = "" if shape.anchor == "start" else f' text-anchor="{shape.anchor}"'
+        return f'<text x="{x:.1f}" y="{y:.1f}"{anchor}{style}>{escape(shape.text)}</text>'
+    if shape.kind == "band":
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in shape.points)
+        return f'<polygon class="band {fill}" points="{points}"/>'
+    if shape.kind == "dots":
+        return "".join(
+            f'<circle class="{fill}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in shape.points
+        )
+    return f'<path class="{shape.kind} {classes(shape.number)}" d="{_path(shape.points)}"/>'
+
+
+def _path(points: np.ndarray) -> str:
+    """Return the path through the points, with a gap if a value is missing."""
+    parts, is_drawing = [], False
+    finite = np.isfinite(points[:, 1]).tolist()
+    for (x, y), is_finite in zip(points.tolist(), finite, strict=True):
+        if is_finite:
+            parts.append(f"{'L' if is_drawing else 'M'}{x:.1f} {y:.1f}")
+        is_drawing = is_finite
+    return "".join(parts)
+
+
+def draw(chart: Chart, extra: str = "") -> str:
+    """Return the chart as an `<svg>` element with a title, with `extra` attributes."""
     title = escape(f"{chart.title}, {chart.unit}, by training step: {_summary(chart)}")
     return (
         f'<svg class="chart" role="img" viewBox="0 0 {WIDTH} {HEIGHT}"{extra}>'
-        f"<title>{title}</title>{''.join(pieces)}</svg>"
+        f"<title>{title}</title>{''.join(map(_element, shapes_of(chart)))}"
+        f'<line class="cursor" x1="0" x2="0" y1="{TOP}" y2="{BOTTOM}"/></svg>'
     )
 
 
@@ -201,61 +225,42 @@ def _summary(chart: Chart) -> str:
     return "; ".join(texts + [f"{name} {value:.4g}" for name, value, _ in chart.levels])
 
 
-def _curve(line: Line, x: np.ndarray, up: Callable[[Any], Any]) -> list[str]:
-    pieces, y = [], up(line.y)
-    fill = f"f{line.number % len(PALETTE)}"
-    if line.low is not None and line.high is not None:
-        low, high = up(line.low), up(line.high)
-        finite = np.isfinite(low) & np.isfinite(high)
-        outline = [*zip(x[finite], high[finite], strict=True)]
-        outline += [*zip(x[finite], low[finite], strict=True)][::-1]
-        points = " ".join(f"{a:.1f},{b:.1f}" for a, b in outline)
-        pieces.append(f'<polygon class="band {fill}" points="{points}"/>')
-    kind = f"{'strong' if line.strong else 'thin'} {classes(line.number)}"
-    pieces.append(f'<path class="{kind}" d="{_path(x, y)}"/>')
-    finite = np.isfinite(y)
-    # A line with a single point would be invisible.
-    if finite.sum() == 1 or (line.strong and finite.sum() <= MARKERS):
-        pieces += [
-            f'<circle class="{fill}" cx="{a:.1f}" cy="{b:.1f}" r="3"/>'
-            for a, b in zip(x[finite], y[finite], strict=True)
-        ]
-    return pieces
+class Sheet(NamedTuple):
+    """All charts with a heading and a legend, two in a row: what is above, and where each is."""
+
+    size: tuple[int, int]
+    head: list[Shape]
+    places: list[tuple[Chart, int, int]]
 
 
-def _path(x: np.ndarray, y: np.ndarray) -> str:
-    """Return the path through the points, with a gap if a value is missing."""
-    parts, drawing = [], False
-    for a, b, finite in zip(x.tolist(), y.tolist(), np.isfinite(y).tolist(), strict=True):
-        if finite:
-            parts.append(f"{'L' if drawing else 'M'}{a:.1f} {b:.1f}")
-        drawing = finite
-    return "".join(parts)
-
-
-def sheet(charts: list[Chart], labels: list[str], heading: str) -> str:
-    """Return all charts and a legend as one SVG file, two in a row."""
-    rows = math.ceil(len(charts) / 2)
-    head = 46 + 20 * len(labels)
-    width, height = 2 * (WIDTH + 20) + 20, head + rows * (HEIGHT + 40) + 10
-    pieces = [f'<rect class="paper" width="{width}" height="{height}"/>']
-    pieces.append(f'<g class="chart"><text x="20" y="28" style="font-size:18px">{escape(heading)}')
-    pieces.append('<tspan dx="16" style="font-size:12px">thin: training, thick: held out</tspan>')
-    pieces.append("</text>")
+def sheet(charts: Sequence[Chart], labels: Sequence[str], heading: str) -> Sheet:
+    """Return the sheet of the charts of these runs."""
+    top = _HEAD + 20 * len(labels)
+    width = 2 * (WIDTH + _GAP) + _GAP
+    head = [_text(_GAP, 28, heading, size=18)]
+    head.append(_text(width - _GAP, _HEAD + 4, "thin: training, thick: held out", anchor="end"))
     for number, label in enumerate(labels):
-        y = 46 + 20 * number
-        pieces.append(f'<path class="strong {classes(number)}" d="M20 {y}h28"/>')
-        pieces.append(f'<text x="56" y="{y + 4}">{escape(label)}</text>')
+        y = _HEAD + 20 * number
+        head.append(Shape("strong", np.array([(_GAP, y), (_GAP + 28, y)]), number))
+        head.append(_text(_GAP + 36, y + 4, label))
+    places = []
     for index, chart in enumerate(charts):
-        x, y = 20 + index % 2 * (WIDTH + 20), head + index // 2 * (HEIGHT + 40)
-        pieces.append(f'<text x="{x}" y="{y + 20}" style="font-weight:600">')
-        pieces.append(f"{escape(chart.title)}, {escape(chart.unit)}</text>")
-        attributes = f' x="{x}" y="{y + 28}" width="{WIDTH}" height="{HEIGHT}"'
-        pieces.append(draw(chart, attributes))
+        x, y = _GAP + index % 2 * (WIDTH + _GAP), top + index // 2 * (HEIGHT + 40)
+        head.append(_text(x, y + 20, f"{chart.title}, {chart.unit}", bold=True))
+        places.append((chart, x, y + 28))
+    return Sheet((width, top + math.ceil(len(charts) / 2) * (HEIGHT + 40) + 10), head, places)
+
+
+def file_of(sheet: Sheet) -> str:
+    """Return the sheet as one SVG file."""
+    width, height = sheet.size
+    pieces = [f'<rect class="paper" width="{width}" height="{height}"/>\n<g class="chart">']
+    pieces += [_element(shape) for shape in sheet.head]
+    for chart, x, y in sheet.places:
+        pieces.append(draw(chart, f' x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}"'))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}">\n<title>{escape(heading)}</title>\n<style>{SHAPES}{style(False)}\n'
-        f"@media(prefers-color-scheme:dark){{{style(True)}}}</style>\n"
-        + "\n".join(pieces)
-        + "</g></svg>\n"
+        f'height="{height}">\n<title>{escape(sheet.head[0].text)}</title>\n'
+        f"<style>{SHAPES}{style(False)}\n@media(prefers-color-scheme:dark){{{style(True)}}}"
+        "</style>\n" + "\n".join(pieces) + "</g></svg>\n"
     )

@@ -6,21 +6,20 @@ The figures of a run are those of its best evaluation, by `train.best_by` of its
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from nlpkit import registry
 from nlpkit.errors import UsageError
 from nlpkit.report import difference
-from nlpkit.report.history import History
+from nlpkit.report.history import FIGURES, History
 from nlpkit.score import named
 from nlpkit.train.state import LOSS
 
 SEED = "seed"
 HELD_OUT = "held_out."
 _OF_EACH_RUN = ("name", "out")
-_LOWER = (f"{HELD_OUT}{LOSS}", f"{HELD_OUT}perplexity", f"{HELD_OUT}bits_per_character", LOSS)
 _MISSING = "–"
 Value = str | int | float | None
 
@@ -97,13 +96,13 @@ def table(histories: Sequence[History], sort: str | None = None) -> Table:
     ]
     rows = [
         Row(
-            history.label,
-            str(history.path),
-            history.state,
-            {key: json.loads(history.settings.get(key, "null")) for key in differ},
-            figures(history),
+            h.label,
+            str(h.path),
+            h.state,
+            {key: json.loads(h.settings.get(key, "null")) for key in differ},
+            figures(h),
         )
-        for history in histories
+        for h in histories
     ]
     names = dict.fromkeys(name for row in rows for name in row.figures)
     shown = [n for n in names if any(row.figures.get(n) is not None for row in rows)]
@@ -126,8 +125,7 @@ def figures(history: History) -> dict[str, float | None]:
     if history.best is not None:
         best = history.evaluations[history.best[0]]
         found["best_step"] = history.best[0]
-        for name in (LOSS, "perplexity", "bits_per_character"):
-            found[f"{HELD_OUT}{name}"] = best.get(name)
+        found |= {f"{HELD_OUT}{name}": best.get(name) for name in FIGURES}
         found |= {f"{HELD_OUT}{name}": value for name, value in best["metrics"].items()}
     return {name: _finite(value) for name, value in found.items()}
 
@@ -148,10 +146,11 @@ def _order(row: Row, sort: str) -> tuple[Any, ...]:
 
 def is_lower_better(figure: str) -> bool:
     """Return whether the lowest value of a figure is the best one."""
-    if figure in _LOWER or not figure.startswith(HELD_OUT):
+    score = figure.removeprefix(HELD_OUT)
+    if score == figure or score in FIGURES:
         return True
     try:
-        return named.lower_is_better(figure.removeprefix(HELD_OUT))
+        return named.lower_is_better(score)
     except named.WrongScore:  # a score of another version
         return False
 
@@ -166,26 +165,20 @@ def groups(of: Table) -> list[Group]:
         rows.setdefault(row.group, []).append(row)
     if len(rows) == len(of.rows) or of.sort not in of.figures:
         return []
-    found = [
-        Group(
-            {key: value for key, value in members[0].settings.items() if key != SEED},
-            [row.settings[SEED] for row in members if _is_finished(row, of.sort)],
-            _values(members, of.sort),
-        )
-        for members in rows.values()
-    ]
+    found = []
+    for members in rows.values():
+        settings = {key: value for key, value in members[0].settings.items() if key != SEED}
+        values = _values(members, of.sort)
+        seeds = [row.settings[SEED] for row, _ in values]
+        found.append(Group(settings, seeds, [value for _, value in values]))
     sign = 1 if is_lower_better(of.sort) else -1
     return sorted(found, key=lambda g: (g.mean is None, sign * (g.mean or 0)))
 
 
-def _is_finished(row: Row, figure: str) -> bool:
-    return row.state == "finished" and row.figures.get(figure) is not None
-
-
-def _values(rows: Iterable[Row], figure: str) -> list[float]:
-    """Return a figure of the finished runs."""
-    found = (row.figures.get(figure) for row in rows if _is_finished(row, figure))
-    return [value for value in found if value is not None]
+def _values(rows: Sequence[Row], figure: str) -> list[tuple[Row, float]]:
+    """Return the finished runs that have this figure, with it."""
+    found = [(row, row.figures.get(figure)) for row in rows if row.state == "finished"]
+    return [(row, value) for row, value in found if value is not None]
 
 
 def differences(
@@ -195,7 +188,7 @@ def differences(
 
     Only finished runs count. A side without any has no difference.
     """
-    values = {name: _values(rows, figure) for name, rows in sides.items()}
+    values = {name: [v for _, v in _values(rows, figure)] for name, rows in sides.items()}
     first, *others = values
     return {
         name: difference.welch(values[first], values[name])
@@ -246,14 +239,6 @@ def as_json(of: Table) -> dict[str, Any]:
     """Return the table and its groups as plain data."""
     return {
         "sort": of.sort,
-        "rows": [
-            {"run": row.run, "path": row.path, "state": row.state,
-             "settings": row.settings, "figures": row.figures}
-            for row in of.rows
-        ],
-        "groups": [
-            {"settings": group.settings, "seeds": group.seeds, "values": group.values,
-             "mean": group.mean, "std": group.std}
-            for group in groups(of)
-        ],
-    }  # fmt: skip
+        "rows": [asdict(row) for row in of.rows],
+        "groups": [asdict(group) | {"mean": group.mean, "std": group.std} for group in groups(of)],
+    }

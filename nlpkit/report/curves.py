@@ -1,0 +1,142 @@
+"""The curves of runs: losses, scores, optimizer, speed and memory over the training steps.
+
+A curve of more than LIMIT points is drawn as the means of BUCKETS equal intervals, with a band of
+their smallest and largest values, so that every spike is visible.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nlpkit.report.history import History
+
+LIMIT, BUCKETS = 1500, 500
+# A gradient norm that varies by more than this is drawn on a logarithmic axis.
+_WIDE = 30.0
+# Columns of a history with the title and unit of their charts, and what they are multiplied by.
+_RECORDED = (
+    ("lr", "Learning rate", "per step", 1.0),
+    ("grad_norm", "Gradient norm", "before clipping", 1.0),
+    ("tokens_per_second", "Speed", "tokens/s", 1.0),
+    ("memory_bytes", "Peak memory", "MiB", 2.0**-20),
+)
+Figures = dict[str, Any]  # of an evaluation
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve: `x`, `y` (P,), and the band `low` to `high` (P,) if it is averaged.
+
+    `number` is the index of the run, which selects the colour; `strong` curves are thick with dots.
+    """
+
+    name: str
+    number: int
+    x: np.ndarray
+    y: np.ndarray
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+    strong: bool = False
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Curves over training steps, and horizontal lines (`levels`): `(name, value, number)`."""
+
+    key: str
+    title: str
+    unit: str
+    lines: list[Line]
+    levels: list[tuple[str, float, int]] = field(default_factory=list)
+    logarithmic: bool = False
+
+
+def thin(name: str, number: int, x: np.ndarray, y: np.ndarray, strong: bool = False) -> Line:
+    """Return the curve `x`, `y` (P,), averaged if it has more than LIMIT points."""
+    if len(x) <= LIMIT:
+        return Line(name, number, x, y, strong=strong)
+    starts = np.linspace(0, len(x), BUCKETS + 1).astype(int)[:-1]
+    finite = np.isfinite(y)
+    counts = np.add.reduceat(finite.astype(float), starts)
+    with np.errstate(invalid="ignore"):
+        mean = np.add.reduceat(np.where(finite, y, 0.0), starts) / counts
+    ends = np.append(starts[1:], len(x)) - 1
+    low, high = np.fmin.reduceat(y, starts), np.fmax.reduceat(y, starts)
+    return Line(name, number, x[(starts + ends) // 2], mean, low, high, strong)
+
+
+def make_charts(histories: Sequence[History]) -> list[Chart]:
+    """Return the charts of the runs: losses, scores, optimizer, speed, memory."""
+    # A task that does not generate text has a loss per row, not per token.
+    unit = " or ".join(sorted({history.loss_unit for history in histories}, reverse=True))
+    charts = [Chart("loss", "Loss", unit, _losses(histories), levels=_entropies(histories))]
+    parts = sorted({name for history in histories for name in history.parts})
+    # A single part is equal to the total loss. A part has no unit, since it may be a share, such as
+    # that of right answers.
+    for part in parts if len(parts) > 1 else ():
+        charts.append(
+            Chart(f"loss.{part}", part, "mean over its targets", _losses(histories, part))
+        )
+    for name in sorted({name for history in histories for name in history.scores}):
+        lines = [
+            line
+            for number, history in enumerate(histories)
+            for line in _held_out(history, number, history.label, _score(name))
+        ]
+        charts.append(Chart(f"score.{name}", f"Held out: {name}", "score", lines))
+    return charts + [_recorded(histories, *each) for each in _RECORDED]
+
+
+def _losses(histories: Sequence[History], part: str | None = None) -> list[Line]:
+    """Return the training and held-out losses of the runs: of one part, or in total (None)."""
+    lines = []
+    for number, history in enumerate(histories):
+        before = f"{history.label}: " if len(histories) > 1 else ""
+        steps = history.columns["step"]
+        values = history.columns["loss"] if part is None else history.parts.get(part)
+        if values is not None and len(steps):
+            lines.append(thin(f"{before}training", number, steps, values))
+        lines += _held_out(history, number, f"{before}held out", _loss(part))
+    return lines
+
+
+def _loss(part: str | None) -> Callable[[Figures], float | None]:
+    return lambda figures: figures["loss"] if part is None else figures["losses"].get(part)
+
+
+def _score(name: str) -> Callable[[Figures], float | None]:
+    return lambda figures: figures["metrics"].get(name)
+
+
+def _held_out(
+    history: History, number: int, name: str, value_of: Callable[[Figures], float | None]
+) -> list[Line]:
+    """Return a figure of the evaluations, if there is one; what is undefined is a gap."""
+    values = [value_of(figures) for figures in history.evaluations.values()]
+    if all(value is None for value in values):
+        return []
+    steps = np.array(list(history.evaluations), dtype=np.float64)
+    return [thin(name, number, steps, np.array(values, dtype=np.float64), strong=True)]
+
+
+def _entropies(histories: Sequence[History]) -> list[tuple[str, float, int]]:
+    """Return the unigram entropy of the held-out text of each run, without duplicates."""
+    run_of_entropy: dict[float, int] = {}
+    for number, history in enumerate(histories):
+        if history.entropy is not None:
+            run_of_entropy.setdefault(history.entropy, number)
+    return [("unigram entropy", entropy, number) for entropy, number in run_of_entropy.items()]
+
+
+def _recorded(histories: Sequence[History], key: str, title: str, unit: str, scale: float) -> Chart:
+    lines = [
+        thin(history.label, number, history.columns["step"], history.columns[key] * scale)
+        for number, history in enumerate(histories)
+        if np.isfinite(history.columns[key]).any()
+    ]
+    values = np.concatenate([np.zeros(0), *[line.y for line in lines]])
+    values = values[np.isfinite(values) & (values > 0)]
+    is_wide = len(values) > 0 and bool(values.max() > _WIDE * values.min())
+    return Chart(key, title, unit, lines, logarithmic=key == "grad_norm" and is_wide)
