@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -100,10 +100,15 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, as hex."""
-    with open(path, "rb") as file:
-        digest = hashlib.sha256()
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
+def file_sha256(*paths: Path, should_stop: Callable[[], None] = lambda: None) -> str:
+    """Return the SHA-256 of a file, or of several files one after the other, as hex.
+
+    `should_stop` is called often; it raises an exception to end the reading.
+    """
+    digest = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as file:
+            while block := file.read(1 << 20):
+                should_stop()
+                digest.update(block)
     return digest.hexdigest()

@@ -163,11 +163,11 @@ def write_adapters(
     config = Config(**({"rank": 4, "alpha": 6.0, "targets": TARGETS.get(family)} | settings))
     targets = lora.targeted(config, module(family), CONFIGS[family])
     directory.mkdir()
-    tables = hf_layout.read(base_path)[1]
-    peft_layout.write(
-        directory, family, CONFIGS[family], config, targets, model.state_dict(), tables,
-        base_path,
-    )  # fmt: skip
+    settings, tensors = hf_layout.read(base_path)
+    hf_layout.write_settings(directory, settings)
+    Tokenizer(WORDS).save(directory)
+    made = peft_layout.Adapters(family, config, targets, base_path)
+    peft_layout.write(directory, made, model.state_dict(), tensors)
 
 
 def tuning_recipe(folder: Path, start: Path, *lines: str) -> Path:

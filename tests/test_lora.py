@@ -2,13 +2,14 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
-from transformers import CpmAntForCausalLM, OpenAIGPTForSequenceClassification
+from transformers import CpmAntForCausalLM, OpenAIGPTForSequenceClassification, OpenAIGPTModel
 
 from nlpkit import recipe, registry
 from nlpkit.checkpoints import any_layout, hf_layout, peft_layout
@@ -98,6 +99,8 @@ def test_lora_adapters_of_ours_open_in_peft_with_equal_logits(family: str, tmp_p
         ("gpt", {"use_rslora": True}),
         ("gpt", {"bias": "lora_only"}),  # CPM-Ant has none
         ("gpt2", {"bias": "lora_only"}),
+        ("gpt2", {"use_dora": True}),
+        ("cpm_ant", {"rank_pattern": {"project_q": 2}}),
     ],
 )
 def test_lora_adapters_of_peft_open_in_ours_with_equal_logits(
@@ -221,74 +224,60 @@ def test_lora_table_computes_and_learns_as_pefts(family: str, tmp_path: Path) ->
     assert trained == {n for layer in targets for n in lora.matrices_of(layer).values()}
 
 
-@all_families
-def test_lora_table_of_peft_opens_in_ours_with_equal_logits(family: str, tmp_path: Path) -> None:
-    _adapters.base(family, tmp_path / "base")
-    theirs = _peft_of_tied_table(family, tmp_path / "base")
-    theirs.save_pretrained(tmp_path / "peft")
-    opened = open_checkpoint(tmp_path / "peft").model
-    with torch.no_grad():
-        found, expected = _adapters.logits(opened), _adapters.logits(theirs)
-    torch.testing.assert_close(found, expected[:, : found.shape[1]], atol=1e-4, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        (lambda t: {n: v for n, v in t.items() if "lm_head" not in n}, "as input alone"),
-        (lambda t: {n: v for n, v in t.items() if "embedding" not in n}, "as output alone"),
-        (lambda t: {n: v for n, v in t.items() if "embedding_A" not in n}, "alone"),
-        (lambda t: {n: v * 2 if "head.lora" in n else v for n, v in t.items()}, "another adapter"),
-        (
-            lambda t: {n: v[:, 1:] if "embedding_A" in n else v[1:] if "head.lora_B" in n else v
-                       for n, v in t.items()},
-            "does not fit",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("targets", [["wte"], ["lm_head"], ["wte", "lm_head"]])
 def test_lora_table_that_is_not_that_of_input_and_output_is_refused(
-    change, problem: str, tmp_path: Path
+    targets: list[str], tmp_path: Path
 ) -> None:
     _adapters.base("gpt2", tmp_path / "base")
-    _peft_of_tied_table("gpt2", tmp_path / "base").save_pretrained(tmp_path / "peft")
-    path = tmp_path / "peft" / peft_layout.WEIGHTS
-    tensors = {name: tensor.contiguous() for name, tensor in change(load_file(path)).items()}
-    save_file(tensors, path, {"format": "pt"})
-    with pytest.raises(FileError, match=problem) as caught:
+    theirs = _adapters.peft_model("gpt2", tmp_path / "base", target_modules=targets)
+    theirs.save_pretrained(tmp_path / "peft")
+    with pytest.raises(FileError, match="it is input and output in one") as caught:
         open_checkpoint(tmp_path / "peft")
-    assert str(caught.value).startswith(str(tmp_path / "peft"))
+    assert str(caught.value).startswith(f"{tmp_path}/peft/adapter_config.json: ")
 
 
 def test_lora_adapters_of_the_body_alone_open(tmp_path: Path) -> None:
     # AutoModel instead of AutoModelForCausalLM: names without "transformer."
+    _adapters.base("gpt", tmp_path / "base")
+    settings = LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True)
+    body = get_peft_model(OpenAIGPTModel.from_pretrained(tmp_path / "base"), settings).eval()
+    _adapters.randomise(body, "lora_B")
+    body.save_pretrained(tmp_path / "peft")
+    opened = open_checkpoint(tmp_path / "peft").model
+    lengths, fields = _adapters.inputs(opened)
+    expected = body(input_ids=_adapters.IDS[None]).last_hidden_state[0]
+    torch.testing.assert_close(opened(lengths, **fields), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_lora_of_another_program_needs_peft(tmp_path: Path, monkeypatch) -> None:
     model = _adapters.base("gpt", tmp_path / "base")
+    _adapters.peft_model("gpt", tmp_path / "base").save_pretrained(tmp_path / "peft")
     _adapters.adapted("gpt", model)
     _adapters.write_adapters("gpt", model, tmp_path / "ours", tmp_path / "base")
-    file = tmp_path / "ours" / peft_layout.WEIGHTS
-    tensors = {n.replace(".transformer.", "."): t for n, t in load_file(file).items()}
-    save_file(tensors, file)
-    opened = open_checkpoint(tmp_path / "ours")
-    torch.testing.assert_close(
-        _adapters.logits(opened.model), _adapters.logits(model), atol=1e-5, rtol=1e-5
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(UsageError) as caught:
+        open_checkpoint(tmp_path / "peft")
+    assert str(caught.value) == (
+        f"{tmp_path}/peft: made by another program than nlpkit: peft is not installed "
+        "(pip install peft)"
     )
+    open_checkpoint(tmp_path / "ours")
 
 
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"use_dora": True}, "use_dora"),
-        ({"rank_pattern": {"project_q": 2}}, "rank_pattern"),
-        ({"init_lora_weights": "pissa"}, "init_lora_weights pissa"),
-        ({"lora_bias": True}, "lora_bias"),
-        ({"layers_pattern_of_the_future": 1}, "layers_pattern_of_the_future"),
-        ({"peft_type": "IA3"}, "peft_type IA3"),
-        ({"r": 0}, "r is 0; needs a number greater than 0"),
-        ({"lora_alpha": "16"}, "lora_alpha is '16'; needs a number"),
         ({"base_model_name_or_path": None}, "base_model_name_or_path is missing"),
         ({"base_model_name_or_path": "nobody/nothing"}, "its base nobody/nothing does not exist"),
+        ({"r": 0}, "does not fit the base"),
+        ({"lora_alpha": "16"}, "does not fit the base"),
+        ({"peft_type": "NEW", "auto_mapping": None}, "peft does not merge it: 'NEW'"),
+        ({"auto_mapping": None, "r": 3}, "peft does not merge it: Error(s) in loading state_dict"),
+        ({"task_type": None, "auto_mapping": {"base_model_class": "Nosuch"}},
+         "transformers has no model 'Nosuch'"),
     ],
-)
-def test_lora_of_another_kind_is_refused_in_one_line(
+)  # fmt: skip
+def test_lora_settings_that_do_not_fit_are_refused_in_one_line(
     settings: dict, named: str, tmp_path: Path
 ) -> None:
     model = _adapters.base("cpm_ant", tmp_path / "base")
@@ -308,30 +297,31 @@ def _q(layer: int) -> str:
     return f"base_model.model.cpmant.{name}.lora_A.weight"
 
 
+@pytest.mark.parametrize("is_own", [True, False])
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda t: t.pop(_q(0)), "has no matching lora_A"),
-        (lambda t: t.pop(_q(0).replace("_A", "_B")), "has no matching lora_B"),
-        (lambda t: t.update({_q(0): t[_q(0)][:, :5]}), "does not fit the base's layer of 32"),
-        (lambda t: t.update({_q(7): torch.ones(4, 9), _q(7).replace("_A", "_B"): torch.ones(9, 4)}),
-         "encoder.layers.7.self_att.self_attention.project_q, which the base does not have"),
-        (lambda t: t.update({"base_model.model.new.weight": torch.ones(3)}),
-         "holds new.weight (3,), which is missing in the base"),
-        (lambda t: t.update({"base_model.model.lm_head.weight": torch.ones(3, 32)}),
-         "lm_head differs from the token embedding"),
+        (lambda t: t.pop(_q(0)), "project_q.lora_A"),
+        (lambda t: t.pop(_q(0).replace("_A", "_B")), "project_q.lora_B"),
+        (lambda t: t.update({_q(0): t[_q(0)][:, :5]}), "size"),
     ],
-)  # fmt: skip
-def test_lora_tensors_that_do_not_fit_the_base_are_refused(change, named, tmp_path: Path) -> None:
+)
+def test_lora_tensors_that_do_not_fit_are_refused(
+    change, named: str, is_own: bool, tmp_path: Path
+) -> None:
     model = _adapters.base("cpm_ant", tmp_path / "base")
     _adapters.adapted("cpm_ant", model)
-    _adapters.write_adapters("cpm_ant", model, tmp_path / "ours", tmp_path / "base")
-    file = tmp_path / "ours" / peft_layout.WEIGHTS
+    _adapters.write_adapters("cpm_ant", model, tmp_path / "made", tmp_path / "base")
+    settings = tmp_path / "made" / peft_layout.SETTINGS
+    if not is_own:
+        settings.write_text(json.dumps({**json.loads(settings.read_text()), "auto_mapping": None}))
+    file = tmp_path / "made" / peft_layout.WEIGHTS
     tensors = load_file(file)
     change(tensors)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file)
-    with pytest.raises(FileError, match=r"adapter_config\.json: ") as caught:
-        any_layout.read(tmp_path / "ours")
+    with pytest.raises(FileError) as caught:
+        any_layout.read(tmp_path / "made")
+    assert str(caught.value).startswith(f"{tmp_path}/made/")
     assert named in str(caught.value)
 
 

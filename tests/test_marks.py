@@ -11,6 +11,7 @@ import rjieba
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nlpkit import disk
 from nlpkit.data import corpus, store, tokenize
 from nlpkit.data.corpus import Config, resolve
 from nlpkit.data.loader import Examples, Stream, steps
@@ -213,7 +214,7 @@ def test_store_keeps_marks_beside_the_tokens(tmp_path, here) -> None:
     meta = json.loads((built.path / "meta.json").read_text())
     assert meta["marks"] == [*NAMES]
     assert meta["sizes"]["marks.bin"] == built.tokens == (built.path / "marks.bin").stat().st_size
-    assert meta["sha256"]["marks.bin"] == tokenize.file_hash(built.path / "marks.bin")
+    assert meta["sha256"]["marks.bin"] == disk.file_sha256(built.path / "marks.bin")
     with pytest.raises(ValueError, match="read-only"):
         built.document_marks(0)[0] = 1
 

@@ -107,8 +107,13 @@ def read(path: Path, family: str | None = None) -> hf_layout.Content:
     adapter = peft_layout.read_settings(path)
     if adapter is None:
         return _read(path, family)[1]
-    name, base_content = _read(peft_layout.base_of(path, adapter), family)
-    return peft_layout.read(path, adapter, name, base_content)
+    base_path = peft_layout.base_of(path, adapter)
+    name, content = _read(base_path, family)
+    if peft_layout.is_own(adapter):
+        return peft_layout.merge(path, adapter, name, content)
+    from nlpkit.checkpoints import foreign_adapters
+
+    return foreign_adapters.merge(path, adapter, name, base_path, content[1])
 
 
 def _read(path: Path, family: str | None) -> tuple[str, hf_layout.Content]:

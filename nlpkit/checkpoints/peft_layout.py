@@ -1,27 +1,24 @@
 """LoRA adapters in peft's layout: `adapter_config.json` and `adapter_model.safetensors`.
 
 nlpkit writes them with the `config.json` of the merged model, and merges them into their base when
-it reads them. A directory that peft wrote may have no `config.json`, notes or tokenizer: then the
-files of the base are used.
+it reads them. Adapters that another program wrote are merged by `checkpoints/foreign_adapters.py`.
 """
 
-import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F
 
 from nlpkit.checkpoints import hf_layout
-from nlpkit.checkpoints.peft_merge import PREFIX, heads_of, merged, name_in_base, tables_of
-from nlpkit.config import FrozenConfig
-from nlpkit.disk import read_json
+from nlpkit.checkpoints.files import OPTIMIZER_STATE
+from nlpkit.disk import file_sha256, read_json
 from nlpkit.errors import FileError
 from nlpkit.models import families, hf_format, lora
-from nlpkit.models.head import CHOICE, HEAD, SEQUENCE, task_head
+from nlpkit.models.head import CHOICE, HEAD, SEQUENCE, head_names, task_head
 from nlpkit.models.hf_format import HfFormat
 from nlpkit.models.lora_config import Config
 
@@ -33,121 +30,100 @@ _TASK_TYPES = {
     "question_answering": "QUESTION_ANS",
 }
 SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX = "base_model.model."  # of the names of all tensors in peft's file
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """The adapters of a run: which layers have them, and the checkpoint that they change."""
+
+    family: str
+    config: Config
+    targets: Mapping[str, str]  # our names of the layers with transformers'
+    base: Path
+    head_kind: str = SEQUENCE  # the kind of task of the output layer
 
 
 def write(
     directory: Path,
-    family: str,
-    model_config: FrozenConfig,
-    config: Config,
-    targets: Mapping[str, str],
+    adapters: Adapters,
     weights: Mapping[str, Tensor],
-    tables: Mapping[str, Tensor],
-    base: Path,
-    head_kind: str = SEQUENCE,
+    merged: Mapping[str, Tensor],
     *,
     grown: bool = False,
 ) -> None:
     """Write `adapter_config.json` and `adapter_model.safetensors` in the format of peft.
 
     Args:
-        model_config: an object of the family's `Config`.
-        targets: the layers with adapters: our name -> the name in transformers.
         weights: the model's state dict; the adapters and the task's output layer are saved.
-        tables: the embedding tables of the base by transformers' names.
-        base: the base checkpoint of the adapters.
-        head_kind: the kind of task of the output layer.
+        merged: all tensors of the model without adapters by transformers' names.
         grown: the vocabulary is larger than that of the base: the tables are saved, too.
     """
-    tensors = {}
-    module = families.load_model(family)
+    targets, config = adapters.targets, adapters.config
+    module = families.load_model(adapters.family)
     form = module.FORMAT
-    has_head = HEAD in weights
-    for ours, theirs in targets.items():
-        for matrix, name in lora.matrices_of(ours).items():
-            tensors[f"{PREFIX}{hf_format.in_memory(form, theirs)}.{matrix}"] = weights[name]
-    linear = {
-        ours: hf_format.in_memory(form, theirs)
-        for ours, theirs in hf_format.linear_names(form, module.Model, model_config).items()
+    layers = {ours: hf_format.in_memory(form, theirs) for ours, theirs in targets.items()}
+    tensors = {
+        f"{layer}.{matrix}": weights[name]
+        for ours, layer in layers.items()
+        for matrix, name in lora.matrices_of(ours).items()
     }
-    target_modules = _target_modules(linear.values(), [linear[n] for n in targets if n in linear])
+    heads = task_head(module, adapters.head_kind).names if HEAD in weights else {}
+    tensors |= {theirs: weights[ours] for ours, theirs in heads.items()}
+    outputs: list[str] = []
     if lora.TABLE in targets:
-        layer = hf_format.in_memory(form, targets[lora.TABLE])
-        names = _output_layers(form, weights) if not has_head else []
-        tensors |= _of_table(tensors, layer, names, _table(tables, targets[lora.TABLE]))
-        target_modules += [layer, *names]
-    heads = task_head(module, head_kind).names
-    if has_head:
-        tensors |= {f"{PREFIX}{theirs}": weights[ours] for ours, theirs in heads.items()}
+        outputs = [] if heads else tied_outputs(form, weights)
+        rows = len(merged[hf_format.names_of(form, lora.TABLE)[0].theirs])
+        tensors |= _pad_table(tensors, layers[lora.TABLE], outputs, rows)
     if grown:
-        adapted = f"{targets.get(lora.TABLE)}.weight"
-        base_layer = adapted.replace(".weight", ".base_layer.weight")
-        for name, table in tables.items():
-            tensors[f"{PREFIX}{base_layer if name == adapted else name}"] = table
-    transposed = [hf_format.is_transposed(form, targets[n]) for n in targets if n in linear]
+        layer = targets.get(lora.TABLE)
+        names = {f"{layer}.weight": f"{layer}.base_layer.weight"}
+        tables = hf_format.table_names(form, families.vocabulary(adapters.family)).values()
+        tensors |= {names.get(name, name): merged[name] for name in tables if name in merged}
     settings = {
         "peft_type": "LORA",
-        "task_type": _TASK_TYPES.get(head_kind) if has_head else _type_of_lm(form.architecture),
-        "base_model_name_or_path": str(base),
-        "r": config.rank,
-        "lora_alpha": config.alpha,
-        "lora_dropout": config.dropout,
-        "target_modules": target_modules,
-        "fan_in_fan_out": bool(transposed) and all(transposed),
+        "task_type": _TASK_TYPES.get(adapters.head_kind) if heads else _lm_type(form.architecture),
+        "base_model_name_or_path": str(adapters.base),
+        **{"r": config.rank, "lora_alpha": config.alpha, "lora_dropout": config.dropout},
+        "target_modules": [*layers.values(), *outputs],
+        "fan_in_fan_out": any(hf_format.is_transposed(form, theirs) for theirs in targets.values()),
         "bias": "none",
-        "modules_to_save": _modules_of(heads.values()) if has_head else None,
+        "modules_to_save": sorted({n.partition(".")[0] for n in heads.values()}) or None,
         "inference_mode": True,
     }
     (directory / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    tensors = {f"{_PREFIX}{name}": tensor for name, tensor in tensors.items()}
     hf_layout.save_tensors(directory / WEIGHTS, tensors, {"format": "pt"})
 
 
-def _type_of_lm(architecture: str) -> str | None:
+def _lm_type(architecture: str) -> str | None:
     """Return peft's `task_type` of a model without a task's layer; none of an encoder."""
     if architecture.endswith(("ForConditionalGeneration", "MTModel")):
         return "SEQ_2_SEQ_LM"
     return "CAUSAL_LM" if architecture.endswith(("ForCausalLM", "LMHeadModel")) else None
 
 
-def _table(tables: Mapping[str, Tensor], layer: str) -> Tensor:
-    return tables[f"{layer}.weight" if f"{layer}.weight" in tables else layer]
-
-
-def _of_table(
-    tensors: Mapping[str, Tensor], layer: str, outputs: Iterable[str], table: Tensor
+def _pad_table(
+    tensors: Mapping[str, Tensor], layer: str, outputs: Iterable[str], rows: int
 ) -> dict[str, Tensor]:
     """Return the adapter of the table of tokens as peft wants it.
 
-    A has a column for each row of transformers' `table`, which may have rows of soft prompts. An
+    A has a column for each of the `rows` of transformers' table, which may have soft prompts. An
     output layer whose weight is the table has the same adapter, with A and B in turned places.
     """
-    a, b = (tensors[f"{PREFIX}{layer}.{name}"] for name in (lora.TABLE_A, lora.TABLE_B))
-    found = {f"{PREFIX}{layer}.{lora.TABLE_A}": F.pad(a, (0, len(table) - a.shape[1]))}
+    a, b = (tensors[f"{layer}.{name}"] for name in (lora.TABLE_A, lora.TABLE_B))
+    found = {f"{layer}.{lora.TABLE_A}": F.pad(a, (0, rows - a.shape[1]))}
     for output in outputs:
-        found[f"{PREFIX}{output}.lora_A.weight"] = b.T.contiguous()
-        found[f"{PREFIX}{output}.lora_B.weight"] = a.T.contiguous()
+        found[f"{output}.lora_A.weight"] = b.T.contiguous()
+        found[f"{output}.lora_B.weight"] = a.T.contiguous()
     return found
 
 
-def _output_layers(form: HfFormat, weights: Iterable[str]) -> list[str]:
+def tied_outputs(form: HfFormat, weights: Iterable[str]) -> list[str]:
     """Return transformers' layers whose weight is the table of tokens, too."""
     copies = [theirs for theirs, ours in form.copies.items() if ours == lora.TABLE]
     names = copies if "output_embedding" not in weights else []
     return [hf_format.in_memory(form, name.removesuffix(".weight")) for name in names]
-
-
-def _modules_of(names: Iterable[str]) -> list[str]:
-    """Return the smallest module that has all these parameters, or the module of each."""
-    modules = sorted({name.rpartition(".")[0] for name in names})
-    common = os.path.commonpath([PurePosixPath(*module.split(".")) for module in modules])
-    return [common.replace("/", ".")] if common else modules
-
-
-def _target_modules(linear: Iterable[str], targets: Iterable[str]) -> list[str]:
-    """Return name suffixes that match, of the `linear` layers, all targets and nothing else."""
-    short = {theirs.rpartition(".")[2] for theirs in targets}
-    matched = {name for name in linear if name.rpartition(".")[2] in short}
-    return sorted(short if matched == set(targets) else targets)
 
 
 def read_state(
@@ -158,53 +134,66 @@ def read_state(
     Raises:
         KeyError: an adapter is missing.
     """
-    tensors = {
-        name.replace(".base_layer.", "."): tensor
-        for name, tensor in _read_tensors(directory).items()
-    }
-    form = families.load_model(family).FORMAT
+    tensors, module = read_tensors(directory), families.load_model(family)
+    form = module.FORMAT
     state = {
-        name: tensors[f"{PREFIX}{hf_format.in_memory(form, theirs)}.{matrix}"]
+        name: tensors[f"{hf_format.in_memory(form, theirs)}.{matrix}"]
         for ours, theirs in targets.items()
         for matrix, name in lora.matrices_of(ours).items()
     }
     table_a = lora.matrices_of(lora.TABLE)[lora.TABLE_A]
     if table_a in state:
         state[table_a] = state[table_a][:, :vocab_size].clone()
-    for ours, theirs in heads_of(family):
-        if PREFIX + theirs in tensors:
-            state[ours] = tensors[PREFIX + theirs]
-    for ours, theirs in tables_of(family).items():
-        if PREFIX + theirs in tensors:
+    state |= {ours: tensors[theirs] for ours, theirs in head_names(module) if theirs in tensors}
+    for ours, theirs in hf_format.table_names(form, families.vocabulary(family)).items():
+        if theirs in tensors:
             # Rows after the vocabulary are not tokens; they are soft prompts, for example.
-            state[ours] = tensors[PREFIX + theirs][:vocab_size].clone()
+            state[ours] = tensors[theirs][:vocab_size].clone()
     return lora.adapted_state(state, targets)
 
 
-def read(
-    directory: Path,
-    adapter: Mapping[str, Any],
-    family: str,
-    base: hf_layout.Content,
-) -> hf_layout.Content:
-    """Return settings and tensors of the base with the adapters merged.
+def is_own(adapter: Mapping[str, Any]) -> bool:
+    """Return whether nlpkit wrote this `adapter_config.json`."""
+    return "auto_mapping" not in adapter  # peft writes it always
 
-    Args:
-        adapter: the content of `adapter_config.json`.
-        family: the family of the base.
-        base: the `config.json` and tensors of the base.
+
+def merge(
+    directory: Path, adapter: Mapping[str, Any], family: str, base: hf_layout.Content
+) -> hf_layout.Content:
+    """Return the content of a base with nlpkit's own adapters merged: W + alpha / r * B A.
+
+    The sums are in float32.
 
     Raises:
         FileError: something is missing or damaged, or the adapters do not fit the base.
     """
-    settings, tensors = base
-    result = merged(tensors, adapter, _read_tensors(directory), family, directory / SETTINGS)
-    if (directory / "config.json").is_file():
-        return hf_layout.with_folders_of((settings, result), directory)
-    form = families.load_model(family).FORMAT
-    tables = [name_in_base(name, tensors, form) for name in tables_of(family).values()]
-    more = next((len(result[t]) - len(tensors[t]) for t in tables if t in tensors), 0)
-    return settings | ({"vocab_size": settings["vocab_size"] + more} if more else {}), result
+    form, tensors = families.load_model(family).FORMAT, dict(base[1])
+    # A base without a head may lack the prefix of the body.
+    names = {hf_format.in_memory(form, form.body + name): name for name in tensors}
+    names |= {hf_format.in_memory(form, name): name for name in tensors}
+    for copy, ours in form.copies.items():
+        table = tensors.get(names.get(hf_format.names_of(form, ours)[0].theirs, ""))
+        output = tensors.get(copy)
+        if output is not None and table is not None and output.equal(table[: len(output)]):
+            del tensors[copy]  # what is missing is read from the table, which changes
+    adapters = read_tensors(directory)
+    whole = {name: tensor for name, tensor in adapters.items() if ".lora_" not in name}
+    tensors |= {names.get(name, name): tensor for name, tensor in whole.items()}
+    layers = dict.fromkeys(name.rpartition(".lora_")[0] for name in adapters.keys() - whole)
+    tables = {name.theirs for name in hf_format.names_of(form, lora.TABLE)}
+    try:
+        for layer in layers.keys() - tied_outputs(form, ()):
+            key, is_table = names[f"{layer}.weight"], f"{layer}.weight" in tables
+            matrices = lora.matrices_of(lora.TABLE if is_table else layer)
+            a, b = (adapters[f"{layer}.{matrix}"].float() for matrix in matrices)
+            delta = adapter["lora_alpha"] / adapter["r"] * (b @ a)
+            transposed = is_table or hf_format.is_transposed(form, key.removesuffix(".weight"))
+            tensors[key] = tensors[key].float() + (delta.T if transposed else delta)
+    except KeyError as error:
+        raise FileError(f"{directory / WEIGHTS}: no {error} there, or in the base") from error
+    except (RuntimeError, TypeError, ZeroDivisionError) as error:
+        raise FileError(f"{directory / WEIGHTS}: does not fit the base: {error}") from error
+    return hf_layout.with_folders_of((base[0], tensors), directory)
 
 
 def base_of(directory: Path, adapter: Mapping[str, Any]) -> Path:
@@ -234,7 +223,8 @@ def base_of(directory: Path, adapter: Mapping[str, Any]) -> Path:
     return base
 
 
-def _read_tensors(directory: Path) -> dict[str, Tensor]:
+def read_tensors(directory: Path) -> dict[str, Tensor]:
+    """Return the tensors of adapters, by the names of transformers and LoRA without peft's own."""
     path = directory / WEIGHTS
     if not path.is_file():
         pickled = (directory / "adapter_model.bin").is_file()
@@ -242,19 +232,16 @@ def _read_tensors(directory: Path) -> dict[str, Tensor]:
         raise FileError(f"{path}: no such file{hint}")
     tensors = hf_layout.load_tensors(path)
     hf_layout.check_dtypes(path, tensors)
-    return tensors
+    return {
+        name.removeprefix(_PREFIX).replace(".base_layer.", "."): tensor
+        for name, tensor in tensors.items()
+    }
 
 
 def content_hash(directory: Path) -> str:
     """Return a SHA-256 over the weights of a checkpoint directory."""
-    digest = hashlib.sha256()
-    for path in sorted(directory.glob("*.safetensors")):
-        if path.name == "optimizer.safetensors":
-            continue
-        with open(path, "rb") as file:
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
-    return digest.hexdigest()
+    names = (path for path in directory.glob("*.safetensors") if path.name != OPTIMIZER_STATE)
+    return file_sha256(*sorted(names))
 
 
 def read_settings(directory: Path) -> dict[str, Any] | None:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nlpkit.data.lines import TextFile, file_errors
+from nlpkit.disk import file_sha256
 from nlpkit.errors import FileError
 
 try:
@@ -25,7 +26,6 @@ try:
 except ImportError:  # Windows: scratch directories of killed processes stay.
     fcntl = None  # type: ignore[assignment]
 
-_BLOCK = 1 << 22
 # A hash is remembered only for a big file that was not written within the last two seconds: a
 # second write within the resolution of the clock could leave size and time unchanged.
 _REMEMBERED_BYTES = 1 << 24
@@ -117,20 +117,17 @@ def content_hash(file: TextFile, memory: Path, should_stop: Callable[[], None]) 
             kept = json.loads(note.read_text())
             if kept["signature"] == list(now) and len(kept["sha256"]) == 64:
                 return kept["sha256"]
-    digest = hashlib.sha256()
-    with file_errors(file.name), open(file.path, "rb") as stream:
-        while block := stream.read(_BLOCK):
-            should_stop()
-            digest.update(block)
+    with file_errors(file.name):
+        sha256 = file_sha256(Path(file.path), should_stop=should_stop)
     unchanged = time.time_ns() - now[1] > _GRAIN_NS and signature(file) == now
     if now[0] >= _REMEMBERED_BYTES and unchanged:
         # If the note cannot be written, the file is read again next time.
         with contextlib.suppress(OSError):
             memory.mkdir(parents=True, exist_ok=True)
             fresh = note.with_suffix(f".{os.getpid()}")
-            fresh.write_text(json.dumps({"signature": now, "sha256": digest.hexdigest()}))
+            fresh.write_text(json.dumps({"signature": now, "sha256": sha256}))
             os.replace(fresh, note)
-    return digest.hexdigest()
+    return sha256
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import numpy as np
 from nlpkit.data import _write_store
 from nlpkit.data.marks import bit
 from nlpkit.data.records import Bad, Counts
-from nlpkit.data.tokenize import file_hash
+from nlpkit.disk import file_sha256
 from nlpkit.errors import FileError
 
 
@@ -138,7 +138,7 @@ class TokenStore:
         changed = [
             name
             for name, expected in self._sha256.items()
-            if file_hash(self.path / name, should_stop) != expected
+            if file_sha256(self.path / name, should_stop=should_stop) != expected
         ]
         if changed:
             raise FileError(f"{self.path}: damaged token store: {changed[0]} has changed")

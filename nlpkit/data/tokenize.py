@@ -23,6 +23,7 @@ from nlpkit.data.encode import Tokenizer, batches, encode
 from nlpkit.data.lines import TextFile, cuts
 from nlpkit.data.records import Counts, RowError
 from nlpkit.data.row_text import Rows
+from nlpkit.disk import file_sha256
 from nlpkit.errors import DataError
 
 # A range takes a second or so: short enough to share work evenly, long against its overhead.
@@ -173,9 +174,9 @@ def build(spec: BuildSpec, folder: Path, workdir: Path, callbacks: Callbacks) ->
             finish(spec.files[last], spec.config, counts[last])
     with write_errors(folder):
         documents = _write_offsets(workdir / "lengths", folder / "offsets.npy")
-    hashes = {"tokens.bin": digest.hexdigest(), "offsets.npy": file_hash(folder / "offsets.npy")}
+    hashes = {"tokens.bin": digest.hexdigest(), "offsets.npy": file_sha256(folder / "offsets.npy")}
     if spec.marks:
-        hashes["marks.bin"] = file_hash(folder / "marks.bin")
+        hashes["marks.bin"] = file_sha256(folder / "marks.bin")
     return Built(counts, histogram, documents, int(histogram.sum()), hashes)
 
 
@@ -236,13 +237,3 @@ def _write_offsets(lengths: Path, out: Path) -> int:
             stream.write(ends.astype("<i8").tobytes())
             offset = int(ends[-1])
     return count
-
-
-def file_hash(path: Path, should_stop: Callable[[], None] = lambda: None) -> str:
-    """Return the SHA-256 of a file."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as stream:
-        while block := stream.read(1 << 22):
-            should_stop()
-            digest.update(block)
-    return digest.hexdigest()

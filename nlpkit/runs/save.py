@@ -19,7 +19,6 @@ from nlpkit.checkpoints import (
 )
 from nlpkit.disk import name_path_in_errors
 from nlpkit.models import lora
-from nlpkit.models.hf_format import table_names
 from nlpkit.objectives._preprocessed import Preprocessed
 from nlpkit.runs import build, state_file, vocabulary
 from nlpkit.runs.finite import check_finite
@@ -141,23 +140,10 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
         hf_layout.write_folders(directory, folders)
     else:
         assert part.source is not None  # checked by the recipe
-        embeddings = [name for name in part.vocabulary if name in plain]
-        names = table_names(part.module().FORMAT, embeddings).values()
         grown = bool(part.new_tokens(run.data.vocab_size))
         hf_layout.write_settings(directory, settings)
-        peft_layout.write(
-            directory,
-            part.family,
-            part.config,
-            part.lora,
-            part.targets,
-            weights,
-            # Two vocabularies have other names; they do not grow.
-            {name: tensors[name] for name in names if grown or name in tensors},
-            part.source,
-            part.head_kind,
-            grown=grown,
-        )
+        adapters = (part.family, part.lora, part.targets, part.source, part.head_kind)
+        peft_layout.write(directory, peft_layout.Adapters(*adapters), weights, tensors, grown=grown)
         notes["base"] = part.base_hash
     hf_layout.write_notes(directory, notes)
     if isinstance(objective, Preprocessed):
