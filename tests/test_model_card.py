@@ -12,7 +12,6 @@ from nlpkit import cli
 from nlpkit.checkpoints import files
 from nlpkit.runs.convert import convert
 from nlpkit.runs.opened import open_checkpoint
-from nlpkit.runs.usage import has_class
 from tests import _tiny
 from tests._family_runs import Runs
 
@@ -131,4 +130,3 @@ def test_model_that_transformers_lacks_has_no_lines_for_it(runs: Runs) -> None:
     card = runs.tuned("gpt", "tags", "tag.{}.conll", tagging, steps=2) / "README.md"
     assert "transformers has no model of this family for this task" in card.read_text("utf-8")
     assert "library_name" not in card.read_text("utf-8")
-    assert not has_class({"architectures": []}, generates=True)  # such as of gru

@@ -57,6 +57,7 @@ class HfFormat:
     # tensor for, such as an untied output table, is not written; read, it is one of `copies`.
     names: Mapping[str, str]
     sizes: Mapping[str, str]  # our settings with transformers' names
+    pipeline: str = "feature-extraction"  # the Hub's name of what the class does
     # transformers' settings that config.json may lack, with the values that are meant then
     defaults: Mapping[str, Any] = field(default_factory=dict)
     body: str = ""  # prefix of the body's names in a transformers model with a head

@@ -70,7 +70,9 @@ class ReadsSource(Protocol):
 
 @runtime_checkable
 class DecodesOutput(Protocol):
-    """The additional method of an objective whose outputs are more than text: sentinels."""
+    """The additional members of an objective whose outputs are more than text: sentinels."""
+
+    sample_input: str  # an input, for those who try the model
 
     def decode_output(self, ids: Sequence[int]) -> str:
         """Return the output of generated tokens."""

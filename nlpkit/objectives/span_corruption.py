@@ -64,6 +64,7 @@ class Objective(SourceTarget, TextObjective):
     parts = ("span_corruption",)
     fields: Mapping[str, Field] = SourceTarget.fields
     label_smoothing = 0.0
+    sample_input = "Two <extra_id_0> on the table."
     min_piece = 2  # one token stays, one is noise
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):

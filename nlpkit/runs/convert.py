@@ -105,7 +105,6 @@ def convert(
         objective, tokenizer, folders[""][0]
     )
 
-    history = model_card.history_of(old.path)
     own = old.path / model_card.CARD
     parameters = sum(tensor.numel() for tensor in loaded.state.values())
 
@@ -113,9 +112,9 @@ def convert(
         # A card that is there may have been edited; that of adapters or of one of several is none.
         if own.is_file() and not average and any_layout.base(old.path) is None:
             return own.read_text(encoding="utf-8")
-        sources = [each.path for each in all_read] if average else []
+        averaged = [each.path for each in all_read] if average else []
         return model_card.text(
-            *(directory, history), parameters=parameters, objective=objective, sources=sources
+            *(directory, old.path), parameters=parameters, objective=objective, averaged=averaged
         )
 
     def write(directory: Path) -> None:
@@ -135,7 +134,7 @@ def convert(
     return {
         "checkpoint": str(out),
         "source": str(old.path),
-        "upload": model_card.upload(out, history.name if history.recipe else out.name),
+        "upload": model_card.upload(out, model_card.name_of(old.path) or out.name),
         "family": family,
         "precision": next(name for name, kind in PRECISIONS.items() if kind == dtype),
         "parameters": parameters,

@@ -8,7 +8,6 @@ and the manifest of a checkpoint does not name it.
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,16 @@ from nlpkit import __version__
 from nlpkit.checkpoints import files, hf_layout, peft_layout
 from nlpkit.checkpoints.run_directory import METRICS, RECIPE
 from nlpkit.disk import name_path_in_errors, read_json
-from nlpkit.objectives._abilities import Generative
+from nlpkit.models import families
+from nlpkit.objectives._abilities import DecodesOutput, Generative
 from nlpkit.plural import number_of
-from nlpkit.runs import data_files
-from nlpkit.runs.usage import has_class, lines, pipeline_tag
+from nlpkit.runs.data_files import DATA_FILES
+from nlpkit.runs.snippets import GENERATING, pipeline_of, snippet
 
 CARD = "README.md"
-_NOT_STATED = """\
+_LICENCE = """\
+## Licence
+
 Not stated yet. Write here under which licence others may use the model, and write its short name
 (such as `apache-2.0`) at `license` in the first lines of this file, without the `#`.
 """
@@ -30,37 +32,99 @@ Not stated yet. Write here under which licence others may use the model, and wri
 PRIVATE = ("*optimizer*", "trained.safetensors", "training*", files.MANIFEST)
 
 
-@dataclass(frozen=True)
-class History:
-    """How a model came to be; what is not known is empty."""
+def text(
+    directory: Path,
+    origin: Path,
+    *,
+    parameters: int,
+    objective: object,
+    averaged: Sequence[Path] = (),
+) -> str:
+    """Return the card of the checkpoint in a directory.
 
-    name: str = "model"
-    step: int = 0
-    tokens: int = 0
-    scores: Mapping[str, Any] = field(default_factory=dict)  # of the evaluation at this step
-    data: Sequence[tuple[str, str, str]] = ()  # part, file, SHA-256
-    recipe: str = ""
+    Args:
+        origin: the checkpoint that it was made from; that of a run says how the model came to be.
+        averaged: the checkpoints whose mean the weights are, if they are one.
+    """
+    settings, notes = hf_layout.read_settings(directory), hf_layout.read_notes(directory)
+    family = settings.get("nlpkit", {}).get("family", settings["model_type"])
+    base = (peft_layout.read_settings(directory) or {}).get("base_model_name_or_path")
+    named = notes.get("objective") or []
+    names = [f"`{each['name']}`" for each in (named if isinstance(named, list) else [named])]
+    trained = f"trained for {', '.join(names)} " if names else ""
+    head, theirs = _for_transformers(settings, notes.get("folders", ()), objective, family)
+    if base:
+        head = ["library_name: peft"]
+        theirs = "`nlpkit convert . DIRECTORY` merges the adapters, for transformers, too.\n"
+    ours = ["nlpkit eval . --data FILE", "nlpkit finetune RECIPE --from ."]
+    if isinstance(objective, Generative):
+        ours.insert(0, 'echo "Once upon a time" | nlpkit generate .')
+    name = name_of(origin)
+    return "\n".join([
+        "---", "# license: apache-2.0   (fill in: the licence of the model)", *head,
+        f"tags: [nlpkit, {family}]", "---\n",
+        f"# {name or 'model'}\n",
+        f"{f'Adapters (LoRA) of {base}, a' if base else 'A'} model of family `{family}` with "
+        f"{parameters:,} parameters, {trained}with nlpkit {__version__}.\n",
+        *(["The weights are the mean of several checkpoints:\n"] if averaged else []),
+        *(["".join(f"- {path}\n" for path in averaged)] if averaged else []),
+        _LICENCE,
+        f"## How to use it\n\n{theirs}",
+        "With nlpkit:\n\n```sh", *ours, "```\n",
+        *(_history(origin) if name else []),
+    ])  # fmt: skip
 
 
-def history_of(checkpoint: Path) -> History:
-    """Return the history of a run's checkpoint; an empty one of any other directory."""
+def _for_transformers(
+    settings: Mapping[str, Any], folders: Sequence[str], objective: object, family: str
+) -> tuple[list[str], str]:
+    """Return what the Hub reads of the model, and how transformers opens it."""
+    architectures = settings["architectures"]
+    tag, folder = pipeline_of(families.load_model(family), architectures, folders)
+    # A task for which transformers has no class keeps the class of the family, which generates.
+    if not architectures or (tag in GENERATING and not isinstance(objective, Generative)):
+        return [], "transformers has no model of this family for this task.\n"
+    example = objective.sample_input if isinstance(objective, DecodesOutput) else None
+    code = snippet(tag, folder, settings, example)
+    head = ["library_name: transformers", f"pipeline_tag: {tag}"]
+    return head, f"With transformers, in this directory:\n\n```python\n{code}```\n"
+
+
+def name_of(checkpoint: Path) -> str:
+    """Return the name in the recipe of a run's checkpoint; empty of any other directory."""
     run = checkpoint.resolve().parents[1]
     if not (run / RECIPE).is_file() or not (checkpoint / files.MANIFEST).is_file():
-        return History()
-    recipe = (run / RECIPE).read_text(encoding="utf-8")
+        return ""
+    lines = (run / RECIPE).read_text(encoding="utf-8").split("\n")
+    named = (line.removeprefix("name: ") for line in lines if line.startswith("name: "))
+    return next(named, run.name)
+
+
+def _history(checkpoint: Path) -> list[str]:
+    """Return how the model of a run's checkpoint came to be."""
+    run = checkpoint.resolve().parents[1]
     state = read_json(files.training_file(checkpoint)).get("state", {})
-    named = (line.removeprefix("name: ") for line in recipe.split("\n") if line[:6] == "name: ")
-    return History(
-        next(named, run.name),
-        state.get("step", 0),
-        state.get("tokens", 0),
-        _scores(run / METRICS, state.get("step")),
-        _data(run / data_files.DATA_FILES),
-        recipe,
-    )
+    step, tokens = state.get("step", 0), state.get("tokens", 0)
+    parts = []
+    if step:
+        seen = f"{number_of(step, 'steps')}, {number_of(tokens, 'tokens')} seen"
+        parts.append(f"## Training\n\n{seen}.\n")
+    if scores := _scores(run / METRICS, step):
+        at = f"On the held-out data, at step {step}:"
+        figures = [(name, f"{value:.4f}") for name, value in scores.items()]
+        parts.append(f"## Scores\n\n{at}\n\n{_table(('score', 'value'), figures)}")
+    data = read_json(run / DATA_FILES) if (run / DATA_FILES).is_file() else {}
+    sources = [(p, s) for p in ("train", "valid") for group in data.get(p) or [] for s in group]
+    if sources:
+        rows = [(part, each["name"], f"`{each['sha256']}`") for part, each in sources]
+        parts.append(f"## Data\n\n{_table(('part', 'file', 'SHA-256'), rows)}")
+    recipe = (run / RECIPE).read_text(encoding="utf-8")
+    fold = "<details><summary>All settings</summary>"
+    parts.append(f"## Recipe\n\n{fold}\n\n```yaml\n{recipe}```\n\n</details>\n")
+    return parts
 
 
-def _scores(path: Path, step: int | None) -> dict[str, Any]:
+def _scores(path: Path, step: int) -> dict[str, float]:
     """Return the figures of the evaluation at a step, {} if there is none."""
     found: dict[str, Any] = {}
     if path.is_file():
@@ -71,94 +135,9 @@ def _scores(path: Path, step: int | None) -> dict[str, Any]:
     return {name: v for name, v in {**figures, **found.get("metrics", {})}.items() if v is not None}
 
 
-def _data(path: Path) -> list[tuple[str, str, str]]:
-    if not path.is_file():
-        return []
-    content = read_json(path)
-    return [
-        (part, each["name"], each["sha256"])
-        for part in ("train", "valid")
-        for source in content.get(part) or []
-        for each in source
-    ]
-
-
-def text(
-    directory: Path,
-    history: History,
-    *,
-    parameters: int,
-    objective: object,
-    sources: Sequence[Path] = (),
-) -> str:
-    """Return the card of the checkpoint in a directory.
-
-    Args:
-        sources: the checkpoints whose mean the weights are, if they are one.
-    """
-    settings, notes = hf_layout.read_settings(directory), hf_layout.read_notes(directory)
-    family = settings.get("nlpkit", {}).get("family", settings["model_type"])
-    named = notes.get("objective") or {}
-    names = [each["name"] for each in (named if isinstance(named, list) else [named]) if each]
-    base = peft_layout.read_settings(directory)
-    theirs = has_class(settings, isinstance(objective, Generative))
-    what = f"Adapters (LoRA) of {base['base_model_name_or_path']}, a" if base else "A"
-    parts = [
-        _head(settings, family, "peft" if base else "transformers" if theirs else ""),
-        f"# {history.name}\n",
-        f"{what} model of family `{family}` with {parameters:,} parameters, "
-        + (f"trained for `{', '.join(names)}` " if names else "")
-        + f"with nlpkit {__version__}.\n",
-    ]
-    if history.step:
-        seen = f"{number_of(history.step, 'steps')}, {number_of(history.tokens, 'tokens')} seen"
-        parts.append(f"Training: {seen}.\n")
-    if sources:
-        parts.append("The weights are the mean of several checkpoints:\n")
-        parts.append("".join(f"- {path}\n" for path in sources))
-    parts += [f"## Licence\n\n{_NOT_STATED}", *_use(settings, names, objective, base is not None)]
-    if history.scores:
-        rows = "".join(f"| {name} | {value:.4f} |\n" for name, value in history.scores.items())
-        at = f"On the held-out data, at step {history.step}:"
-        parts.append(f"## Scores\n\n{at}\n\n| score | value |\n|---|---|\n{rows}")
-    if history.data:
-        rows = "".join(f"| {part} | {name} | `{sha}` |\n" for part, name, sha in history.data)
-        parts.append(f"## Data\n\n| part | file | SHA-256 |\n|---|---|---|\n{rows}")
-    if history.recipe:
-        fold = "<details><summary>All settings</summary>"
-        parts.append(f"## Recipe\n\n{fold}\n\n```yaml\n{history.recipe}```\n\n</details>\n")
-    return "\n".join(parts)
-
-
-def _head(settings: Mapping[str, Any], family: str, library: str) -> str:
-    """Return what the Hub reads."""
-    rows = ["# license: apache-2.0   (fill in: the licence of the model)"]
-    if library:
-        rows.append(f"library_name: {library}")
-    if library == "transformers" and (tag := pipeline_tag(settings)):
-        rows.append(f"pipeline_tag: {tag}")
-    rows.append(f"tags: [nlpkit, {family}]")
-    return "---\n" + "\n".join(rows) + "\n---\n"
-
-
-def _use(
-    settings: Mapping[str, Any], names: Sequence[str], objective: object, is_adapters: bool
-) -> list[str]:
-    """Return the section that says how the model is opened."""
-    generates = isinstance(objective, Generative)
-    if is_adapters:
-        theirs = "`nlpkit convert . DIRECTORY` merges the adapters, for transformers, too.\n"
-    elif has_class(settings, generates):
-        python = lines(settings, names[0] if names else "")
-        theirs = f"With transformers, in this directory:\n\n```python\n{python}```\n"
-    else:
-        theirs = "transformers has no model of this family for this task.\n"
-    shell = ["nlpkit eval . --data FILE"]
-    if generates:
-        shell.insert(0, 'echo "Once upon a time" | nlpkit generate .')
-    shell.append("nlpkit finetune RECIPE --from .")
-    ours = "With nlpkit:\n\n```sh\n" + "\n".join(shell) + "\n```\n"
-    return ["## How to use it\n", theirs, ours]
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    rule = ["---"] * len(head)
+    return "".join(f"| {' | '.join(row)} |\n" for row in (head, rule, *rows))
 
 
 def write(directory: Path, content: str) -> None:
@@ -180,7 +159,6 @@ def write_for_run(run: Path, parameters: int, objective: object) -> str | None:
     """Write the cards of a finished run; return how to upload the checkpoint to use."""
     found = [files.read_pointer(run, name) for name in ("best", "latest")]
     for path in dict.fromkeys(filter(None, found)):
-        history = history_of(path)
-        write(path, text(path, history, parameters=parameters, objective=objective))
+        write(path, text(path, path, parameters=parameters, objective=objective))
     chosen = files.chosen(run)
-    return None if chosen is None else upload(chosen[0], history_of(chosen[0]).name)
+    return None if chosen is None else upload(chosen[0], name_of(chosen[0]))

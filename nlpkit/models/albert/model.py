@@ -119,6 +119,7 @@ def _names() -> dict[str, str]:
 _DECODER = "predictions.decoder"
 FORMAT = HfFormat(
     architecture="AlbertForPreTraining",
+    pipeline="fill-mask",
     body="albert.",
     names={
         **_names(),

@@ -97,6 +97,7 @@ class Model(encoder.TransformedHead):
 _DECODER = "cls.predictions.decoder"
 FORMAT = HfFormat(
     architecture="BertForPreTraining",
+    pipeline="fill-mask",
     body="bert.",
     names={
         **encoder_format.body_names("bert."),

@@ -226,6 +226,7 @@ def _read_config(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
 _OURS, _THEIRS = "layers.{num_layers}", "cpmant.encoder.layers.{num_layers}"
 FORMAT = HfFormat(
     architecture="CpmAntForCausalLM",
+    pipeline="text-generation",
     body="cpmant.",
     names={
         "token_embedding": "cpmant.input_embedding.weight",  # followed by the soft prompts

@@ -255,6 +255,7 @@ _SHARED = ("max_positions", "type_vocab_size", "hidden_act", "dropout", "attenti
 _DECODER = "generator_lm_head"
 _OF_GENERATOR = HfFormat(
     architecture="ElectraForMaskedLM",
+    pipeline="fill-mask",
     body="electra.",
     names={
         **_names("electra.", "generator", "num_generator_layers"),

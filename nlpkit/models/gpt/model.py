@@ -66,6 +66,7 @@ def _check_settings(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]
 _OURS, _THEIRS = "layers.{num_layers}", "transformer.h.{num_layers}"
 FORMAT = HfFormat(
     architecture="OpenAIGPTLMHeadModel",
+    pipeline="text-generation",
     body="transformer.",
     names={
         "token_embedding": "transformer.tokens_embed.weight",

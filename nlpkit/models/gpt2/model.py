@@ -112,6 +112,7 @@ def _read_settings(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
 _OURS, _THEIRS = "layers.{num_layers}", "transformer.h.{num_layers}"
 FORMAT = HfFormat(
     architecture="GPT2LMHeadModel",
+    pipeline="text-generation",
     body="transformer.",
     names={
         "token_embedding": "transformer.wte.weight",

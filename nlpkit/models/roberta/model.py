@@ -119,6 +119,7 @@ def _read_config(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
 _DECODER = "lm_head.decoder"
 FORMAT = HfFormat(
     architecture="RobertaForMaskedLM",
+    pipeline="fill-mask",
     body="roberta.",
     names={
         **encoder_format.body_names("roberta."),

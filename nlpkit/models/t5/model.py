@@ -251,6 +251,7 @@ def _block(ours: str, theirs: str, is_decoder: bool) -> dict[str, str]:
 _TABLE = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 FORMAT = HfFormat(
     architecture="T5ForConditionalGeneration",
+    pipeline="text2text-generation",
     names={
         "token_embedding": "shared.weight",
         "output_embedding": "lm_head.weight",

@@ -253,6 +253,7 @@ _SIDES = {"encoder.{encoder_depth}": "model.encoder.layers.{encoder_depth}",
           "decoder.{num_layers}": "model.decoder.layers.{num_layers}"}  # fmt: skip
 FORMAT = HfFormat(
     architecture="MarianMTModel",
+    pipeline="text2text-generation",
     body="model.",
     names={
         "token_embedding": "model.shared.weight",

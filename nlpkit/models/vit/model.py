@@ -179,6 +179,7 @@ _LAYER = {
 }
 FORMAT = HfFormat(
     architecture="ViTModel",
+    pipeline="image-feature-extraction",
     body="vit.",
     names={
         "class_token": "vit.embeddings.cls_token",

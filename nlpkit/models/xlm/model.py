@@ -207,6 +207,7 @@ _LAYER = {
 }
 FORMAT = HfFormat(
     architecture="XLMWithLMHeadModel",
+    pipeline="fill-mask",
     body="transformer.",
     names={
         "token_embedding": "transformer.embeddings.weight",

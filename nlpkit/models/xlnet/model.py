@@ -255,6 +255,7 @@ _OURS, _THEIRS = "layers.{num_layers}", "transformer.layer.{num_layers}"
 _TENSORS = "attention_tensors.layer_{num_layers}"
 FORMAT = HfFormat(
     architecture="XLNetLMHeadModel",
+    pipeline="text-generation",
     body="transformer.",
     names={
         "token_embedding": "transformer.word_embedding.weight",
