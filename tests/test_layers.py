@@ -21,6 +21,7 @@ from nlpkit.data.pack import SOURCE_LENGTHS
 from nlpkit.models import contract as models_contract
 from nlpkit.models import families, hf_format
 from nlpkit.models.config import CAPABILITIES, ModelConfig
+from nlpkit.models.meta import meta_model
 from nlpkit.objectives import contract
 from nlpkit.objectives._task import Task
 from nlpkit.recipe.schema import schema
@@ -316,7 +317,7 @@ def test_model_offers_its_contract(folder: str, name: str) -> None:
     # Every parameter has a name there, the settings exist, the tables have the vocabulary first.
     sizes = {k: v for k, v in SMALL_SIZES.items() if k in family.Config.model_fields}
     config = family.Config(**sizes)
-    model = hf_format.outline(module.Model, config, 7)
+    model = meta_model(module.Model, config, 7)
     state = model.state_dict()
     drawn = module.Model(config, 7, "auto").state_dict()
     assert {n: t.shape for n, t in state.items()} == {n: t.shape for n, t in drawn.items()}

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from nlpkit import registry
 from nlpkit.attention.contract import Choice
 from nlpkit.errors import Unsupported
-from nlpkit.models import families, hf_format, lora
+from nlpkit.models import families, lora
 from nlpkit.models.head import DenseHead, Head
 from nlpkit.models.lora_config import Config as LoraConfig
 from nlpkit.models.matrices import layer_matrices
+from nlpkit.models.meta import meta_model
 from nlpkit.train.optim import groups, optimizers, set_rates
 from nlpkit.train.optimizers import contract
 from nlpkit.train.settings import ResolvedTraining
@@ -41,7 +42,7 @@ def _config(family: str, **more: Any) -> Any:
 
 def _outline(family: str, **more: Any) -> nn.Module:
     """Return a small model without its weights."""
-    return hf_format.outline(families.load_model(family).Model, _config(family, **more), VOCAB)
+    return meta_model(families.load_model(family).Model, _config(family, **more), VOCAB)
 
 
 def _model(family: str, **more: Any) -> nn.Module:

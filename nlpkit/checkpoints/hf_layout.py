@@ -18,6 +18,7 @@ from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families, hf_format
 from nlpkit.models.head import HEAD, PREFIX, SEQUENCE, TaskHead, saved_head, task_head
 from nlpkit.models.hf_format import FOLDERS
+from nlpkit.models.meta import meta_model
 from nlpkit.models.rows import vocabulary_size
 from nlpkit.plural import number_of
 from nlpkit.recipe.problems import in_words
@@ -325,10 +326,10 @@ def converted(
         kinds = settings.get("nlpkit", {}).get("attention", [])
         config = config.model_copy(update={"attention": tuple(map(Choice.from_json, kinds))})
         hf_format.check_depth(form, config, tensors)
-        outline = hf_format.outline(module.Model, config, 1)
-        state, unused = hf_format.read_state(form, config, settings, tensors, outline)
+        skeleton = meta_model(module.Model, config, 1)
+        state, unused = hf_format.read_state(form, config, settings, tensors, skeleton)
         vocab_size = vocabulary_size(state, families.vocabulary(family))
-        model = hf_format.outline(module.Model, config, vocab_size)
+        model = meta_model(module.Model, config, vocab_size)
     except KeyError as error:
         raise FileError(f"{directory}: {error} is missing from config.json or weights") from error
     except ValidationError as error:

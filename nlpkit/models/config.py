@@ -157,13 +157,6 @@ class ModelConfig(FrozenConfig):
         """Whether a second, smaller model fills in masked tokens."""
         return False
 
-    def count_parameters(self, vocab_size: int) -> int | None:
-        """Return the parameters of a model with these settings, without layers that a task adds.
-
-        Exact, and without torch: `model.size` is found with it. None: the family does not say.
-        """
-        return None
-
     def for_task(self) -> "ModelConfig":
         """Return the settings of the model that a task tunes, without what only pretraining has."""
         return self

@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Choice
 from nlpkit.config import Layers, Size
-from nlpkit.models import counting
 from nlpkit.models.config import POST_NORM_RATE, ModelConfig, check_heads
 
 
@@ -51,21 +50,3 @@ class EncoderConfig(ModelConfig):
     def default_attention(self) -> tuple[Choice, ...]:
         """Each token sees all tokens of its sequence."""
         return (Choice.of("full"),)
-
-    def count_layers(self, number: int | None = None) -> int:
-        """Return the parameters of the layers, of which this `number` is there, and attention."""
-        width, layers, heads = self.hidden_size, self.num_layers, self.num_heads
-        learned = counting.attention_tensors(self.kinds, layers, heads, width // heads)
-        layer = counting.transformer_layer(width, self.intermediate_size)
-        return (layers if number is None else number) * layer + learned
-
-    def count_embeddings(self, vocab_size: int, width: int, positions: int | None = None) -> int:
-        """Return the parameters of the tables of the input and of their norm."""
-        positions = self.max_positions if positions is None else positions
-        rows = vocab_size + positions + self.type_vocab_size
-        return rows * width + counting.norm(width)
-
-    def count_head(self, vocab_size: int, width: int) -> int:
-        """Return the parameters of the head of masked tokens, with a table this wide."""
-        dense = counting.linear(self.hidden_size, width) + counting.norm(width)
-        return dense + vocab_size * (1 if self.tie else 1 + width)

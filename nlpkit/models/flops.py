@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from nlpkit.attention.contract import Choice
-from nlpkit.models import families, hf_format
+from nlpkit.models import families
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.encoder import Layers
 from nlpkit.models.matrices import layer_matrices
+from nlpkit.models.meta import meta_model
 
 _OF_SOURCES = re.compile(r"encoder\.|.+\.(cross|alignment)\.(key|value)\.")
 _KEYS_OF_SOURCES = re.compile(r".+\.(cross|alignment)\.key\.")  # in attention to a source
@@ -40,7 +41,7 @@ def step_flops(
     Args:
         targets: the number of states that are multiplied by the output table.
     """
-    model = hf_format.outline(families.load_model(family).Model, config, vocab_size)
+    model = meta_model(families.load_model(family).Model, config, vocab_size)
     # Predicted tokens go through the layers of two streams twice.
     share = 1 + targets / max(sum(lengths), 1) if config.two_streams else 1
     products: float = targets * _table_size(model, families.vocabulary(family))

@@ -4,7 +4,6 @@ from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Choice
 from nlpkit.config import Layers, Size
-from nlpkit.models import counting
 from nlpkit.models.config import ModelConfig, check_heads
 
 
@@ -29,18 +28,6 @@ class GptConfig(ModelConfig):
     def _consistent(self) -> "GptConfig":
         check_heads(self.num_heads, self.hidden_size)
         return self
-
-    @property
-    def inner_size(self) -> int:
-        """Width inside the feed-forward layers."""
-        return 4 * self.hidden_size
-
-    def count_parameters(self, vocab_size: int) -> int:
-        """Return the parameters of a model with these settings."""
-        width, layers, heads = self.hidden_size, self.num_layers, self.num_heads
-        tables = (vocab_size + self.max_positions) * width
-        learned = counting.attention_tensors(self.kinds, layers, heads, width // heads)
-        return tables + learned + layers * counting.transformer_layer(width, self.inner_size)
 
     @property
     def default_attention(self) -> tuple[Choice, ...]:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nlpkit.models.undrawn import undrawn
+from nlpkit.models.meta import on_meta
 
 PREFIX = "head."  # of the head's parameters in a state dict
 HEAD = "head.weight"
@@ -85,7 +85,7 @@ class TaskHead:
 
     def shapes(self, hidden_size: int, outputs: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the head's parameters, by their names in a state dict."""
-        with undrawn():
+        with on_meta():
             state = self.new(hidden_size, outputs, 0.0).state_dict()
         return {f"{PREFIX}{name}": tuple(tensor.shape) for name, tensor in state.items()}
 

@@ -18,7 +18,7 @@ from pydantic_core import to_jsonable_python
 from torch import Tensor, nn
 
 from nlpkit.config import FrozenConfig
-from nlpkit.models.undrawn import undrawn
+from nlpkit.models.meta import meta_model
 
 State = Mapping[str, Tensor]
 Settings = Mapping[str, Any]
@@ -146,12 +146,6 @@ def in_memory(form: HfFormat, theirs: str) -> str:
     return theirs
 
 
-def outline(model: Callable[..., nn.Module], config: FrozenConfig, vocab_size: int) -> nn.Module:
-    """Return a family's `Model` on the meta device, for its names and shapes."""
-    with undrawn():
-        return model(config, vocab_size, "auto")
-
-
 def linear_names(
     form: HfFormat, model: Callable[..., nn.Module], config: FrozenConfig
 ) -> dict[str, str]:
@@ -160,7 +154,7 @@ def linear_names(
     Layers of other folders, and layers that transformers merges into one tensor, are left out.
     """
     layers = {}
-    module = outline(model, config, 1)
+    module = meta_model(model, config, 1)
     separate = form.join(config, module.state_dict()).keys()
     for ours, layer in module.named_modules():
         if isinstance(layer, nn.Linear) and f"{ours}.weight" in separate:

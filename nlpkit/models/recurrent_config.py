@@ -10,13 +10,11 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from nlpkit.config import Layers, Size
-from nlpkit.models import counting
 from nlpkit.models.config import ModelConfig
 
 Cell = Literal["rnn", "lstm", "gru"]
 DEFAULT_OBJECTIVE = "clm"  # of a checkpoint that names no objective
 VOCABULARY = ("token_embedding", "output_embedding", "token_bias")  # first dimension: vocabulary
-GATES = counting.GATES
 
 
 class RecurrentConfig(ModelConfig):
@@ -55,22 +53,5 @@ class RecurrentConfig(ModelConfig):
         """Width of the states, of both directions together."""
         return self.num_directions * self.hidden_size
 
-    def count_parameters(self, vocab_size: int) -> int:
-        """Return the parameters of a model with these settings."""
-        cells = counting.recurrent(
-            *(self.CELL, self.input_size, self.hidden_size, self.num_layers, self.num_directions)
-        )
-        return cells + count_tables(
-            vocab_size, self.state_size, self.input_size, self.tie_embeddings
-        )
-
     def _sees(self, visibility: str) -> bool:
         return visibility == ("causal" if self.num_directions == 1 else "bidirectional")
-
-
-def count_tables(vocab_size: int, states: int, embeddings: int, tied: bool) -> int:
-    """Return the parameters of the tables of input and output, as `RecurrentHead` has them."""
-    found = vocab_size * (embeddings + 1)
-    if not tied:
-        return found + vocab_size * states
-    return found if states == embeddings else found + states * embeddings

@@ -2,14 +2,14 @@
 
 A rule for all families, by the names of their settings: the width is `hidden_size`, about
 `width_per_layer` times `num_layers`; a head is about HEAD wide, in steps of 8; inside feed-forward
-layers the width grows as in the family's defaults. The number of parameters is
-`Config.count_parameters`. Importable without torch.
+layers the width grows as in the family's defaults. Parameters are counted on models without
+numbers. Importable without torch.
 """
 
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
@@ -54,17 +54,13 @@ class Family:
     given: Mapping[str, Any]
     more: Mapping[str, Any]
     vocab_size: int
+    _counted: dict[tuple[int, int], int] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         fields = self.config.model_fields
         lacking = [name for name in (WIDTH, LAYERS) if name not in fields]
         if lacking:
             raise ValueError(f"family {self.name} has no {' and no '.join(lacking)}; set its sizes")
-        if self.config.count_parameters is ModelConfig.count_parameters:
-            raise ValueError(
-                f"family {self.name} does not count its parameters (Config.count_parameters); "
-                "set its sizes"
-            )
 
     def settings(self, width: int, layers: int) -> dict[str, int]:
         """Return the settings of this width and depth that the recipe does not say itself."""
@@ -98,10 +94,25 @@ class Family:
 
     def count(self, width: int, layers: int) -> int:
         """Return the parameters of a model of this width and depth."""
-        settings = {**self.given, **self.settings(width, layers), **self.more}
-        found = self.config.model_construct(**settings).count_parameters(self.vocab_size)
-        assert found is not None
-        return found
+        if (width, layers) not in self._counted:
+            # Imported late: only recipes with a target size need torch.
+            from nlpkit.models import families, meta
+
+            settings = {**self.given, **self.settings(width, layers), **self.more}
+            model = families.load_model(self.name).Model
+            self._counted[width, layers] = meta.count_parameters(
+                model, self.config.model_construct(**settings), self.vocab_size
+            )
+        return self._counted[width, layers]
+
+    def estimate(self, width: int, layers: int) -> float:
+        """Return `count`, by two shallow models: a layer adds the same number at any depth.
+
+        Layers whose kinds of attention learn different tensors count with their mean.
+        """
+        low = max(2, len(self.more.get("attention", ())))
+        more = (self.count(width, 2 * low) - self.count(width, low)) / low
+        return self.count(width, low) + (layers - low) * more
 
     def problem(self, width: int, layers: int, attention: bool = True) -> str | None:
         """Return why the family, or its `attention`, does not take these sizes, or None."""
@@ -136,7 +147,7 @@ def of_size(family: Family, size: int) -> dict[str, int]:
         ValueError: no model of the family is near.
     """
     found = [
-        (20 * max(0.0, abs(math.log(family.count(width, layers) / size)) - NEAR), width, layers)
+        (20 * max(0.0, abs(math.log(family.estimate(width, layers) / size)) - NEAR), width, layers)
         for width, layers in _around(family, size)
     ]
     found.sort(key=lambda each: each[0] + family.shape_cost(*each[1:]))
@@ -167,7 +178,7 @@ def _around(family: Family, size: int) -> Iterator[tuple[int, int]]:
         low, high = 0, len(widths)
         while low < high:
             middle = (low + high) // 2
-            if family.count(widths[middle], layers) < size:
+            if family.estimate(widths[middle], layers) < size:
                 low = middle + 1
             else:
                 high = middle

@@ -1,7 +1,7 @@
 """Decides what a recipe with `model.size` or `model.depth` leaves open of sizes and training.
 
 Sizes are of `models/sizes.py`, steps, batch size and learning rate of `training_defaults.py`. What
-the recipe says itself is kept. Imports no torch.
+the recipe says itself is kept. torch is imported only where parameters are counted.
 """
 
 from collections.abc import Mapping

@@ -15,6 +15,7 @@ from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families, hf_format, lora
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.head import PREFIX
+from nlpkit.models.meta import meta_model
 from nlpkit.models.rows import vocabulary_size
 from nlpkit.objectives._task import Task
 from nlpkit.plural import number_of
@@ -111,7 +112,7 @@ def _other_kinds(config: ModelConfig, loaded: ModelConfig) -> str:
 
 def _fitting(part: ModelPart, start: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the tensors that the model has; those of a kind of attention in its shapes."""
-    has = hf_format.outline(part.module().Model, part.config, 1).state_dict()
+    has = meta_model(part.module().Model, part.config, 1).state_dict()
 
     def fits(name: str, tensor: torch.Tensor) -> bool:
         if "attention_tensors." in name:
@@ -210,7 +211,7 @@ def _check_summary(recipe: Recipe, family: str, directory: Path, loaded: hf_layo
     The summary is then the same for all texts, and no gradient reaches the adapters.
     """
     module = families.load_model(family)
-    names = hf_format.outline(module.Model, _suited(recipe, loaded.config), 1).state_dict()
+    names = meta_model(module.Model, _suited(recipe, loaded.config), 1).state_dict()
     form, absent = module.FORMAT, [name for name in names if name not in loaded.state]
     theirs = [each.key for ours in absent for each in hf_format.names_of(form, ours)]
     if zeros := [name for name in theirs if name.startswith(form.body)]:

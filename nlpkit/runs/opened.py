@@ -26,9 +26,9 @@ from nlpkit.disk import file_sha256, user_path
 from nlpkit.errors import DivergedError, FileError, UsageError
 from nlpkit.models import families
 from nlpkit.models.head import SEQUENCE, TaskHead, kind_of, taken_head
+from nlpkit.models.meta import on_meta
 from nlpkit.models.packed_weights import pack
 from nlpkit.models.rows import vocabulary_size, without_padding
-from nlpkit.models.undrawn import undrawn
 from nlpkit.objectives import _members
 from nlpkit.objectives._combined import combined
 from nlpkit.objectives._preprocessed import Preprocessed
@@ -289,7 +289,7 @@ def _model(
     """Return the model with the weights of `state`, also of the output layer if there is one."""
     taken = taken_head(state)
     # On `meta`, no time is needed for random weights, which would be replaced.
-    with undrawn():
+    with on_meta():
         model = part.module().Model(part.config, part.rows or 0, backend)
     for name, tensor in model.state_dict().items():
         if name not in state:  # optional in this family

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nlpkit.data.loader import Stream
-from nlpkit.models.undrawn import undrawn
+from nlpkit.models.meta import on_meta
 from nlpkit.recipe import Resolved
 from nlpkit.runs import build
 from nlpkit.runs.parts import Data, ModelPart
@@ -33,7 +33,7 @@ class Planned:
         """The model without its weights."""
         part = replace(self.part, start=None)
         backend = self.resolved.recipe.attention.backend
-        with undrawn():
+        with on_meta():
             return build.build_model(part, self.data.vocab_size, backend)
 
     @cached_property

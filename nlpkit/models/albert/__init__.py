@@ -9,7 +9,6 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from nlpkit.config import Layers, Size
-from nlpkit.models import counting
 from nlpkit.models.encoder_config import EncoderConfig
 
 MODEL_TYPE = "albert"  # transformers' name of the family, in config.json
@@ -54,11 +53,3 @@ class Config(EncoderConfig):
                 "a group would not be used"
             )
         return self
-
-    def count_parameters(self, vocab_size: int) -> int:
-        """Return the parameters of a model with these settings; shared ones count once."""
-        width, narrow = self.hidden_size, self.embedding_size
-        tables = self.count_embeddings(vocab_size, narrow) + self.count_head(vocab_size, narrow)
-        others = counting.linear(narrow, width) + counting.linear(width, width)
-        layers = self.count_layers(self.num_groups * self.inner_layers)
-        return tables + layers + others + counting.linear(width, 2)

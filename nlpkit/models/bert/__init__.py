@@ -6,7 +6,6 @@ without torch.
 
 from typing import ClassVar
 
-from nlpkit.models import counting
 from nlpkit.models.encoder_config import EncoderConfig
 
 MODEL_TYPE = "bert"  # transformers' name of the family, in config.json
@@ -20,10 +19,3 @@ class Config(EncoderConfig):
 
     ATTENTION_FIELDS: ClassVar[frozenset[str]] = frozenset({"first", "last"})
     given_positions: ClassVar[bool] = True
-
-    def count_parameters(self, vocab_size: int) -> int:
-        """Return the parameters of a model with these settings, with both heads."""
-        width = self.hidden_size
-        pairs = counting.linear(width, width) + counting.linear(width, 2)
-        tables = self.count_embeddings(vocab_size, width) + self.count_head(vocab_size, width)
-        return tables + self.count_layers() + pairs

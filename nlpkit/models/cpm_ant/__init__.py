@@ -76,14 +76,6 @@ class Config(ModelConfig):
         """The width of one attention head."""
         return self.head_dim or self.hidden_size // self.num_heads
 
-    def count_parameters(self, vocab_size: int) -> int:
-        """Return the parameters of a model with these settings."""
-        width, inner = self.hidden_size, self.num_heads * self.width_per_head
-        layer = 4 * width * inner + 3 * width * self.intermediate_size + 2 * width
-        rows = vocab_size + self.prompt_types * self.prompt_length + self.segment_types
-        bias = (self.num_buckets + self.segment_types**2) * self.num_heads
-        return rows * width + bias + self.num_layers * layer + width
-
     @property
     def attention_dropout(self) -> float:
         """The dropout rate of the probabilities of attention."""

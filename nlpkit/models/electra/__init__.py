@@ -9,7 +9,6 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from nlpkit.config import Size
-from nlpkit.models import counting
 from nlpkit.models.encoder_config import EncoderConfig
 
 MODEL_TYPE = "electra"  # transformers' name of the family, in config.json
@@ -113,21 +112,6 @@ class Config(EncoderConfig):
             "generator_size": None,
         }
         return self.model_copy(update=sizes)
-
-    def count_parameters(self, vocab_size: int) -> int:
-        """Return the parameters of both models with these settings."""
-        width, embedded = self.hidden_size, self.embedding_width
-        found = self.count_embeddings(vocab_size, embedded) + self._count_encoder()
-        found += counting.linear(width, width) + counting.linear(width, 1)
-        if self.generator:
-            other = self.of_generator()
-            found += other._count_encoder() + other.count_head(vocab_size, embedded)
-        return found
-
-    def _count_encoder(self) -> int:
-        same = self.embedding_width == self.hidden_size
-        widen = 0 if same else counting.linear(self.embedding_width, self.hidden_size)
-        return widen + self.count_layers()
 
     def for_task(self) -> "Config":
         """Return the settings of the discriminator alone, which is what a task tunes."""

@@ -8,7 +8,6 @@ alternate between dense and locally banded attention: `attention: {layers: [{kin
 from pydantic import Field
 
 from nlpkit.config import Size
-from nlpkit.models import counting
 from nlpkit.models.gpt_config import GptConfig
 
 MODEL_TYPE = "gpt2"  # transformers' name of the family, in config.json
@@ -28,7 +27,3 @@ class Config(GptConfig):
     def inner_size(self) -> int:
         """Width inside the feed-forward layers."""
         return self.intermediate_size or 4 * self.hidden_size
-
-    def count_parameters(self, vocab_size: int) -> int:
-        """Return the parameters of a model with these settings, with the norm after the blocks."""
-        return super().count_parameters(vocab_size) + counting.norm(self.hidden_size)

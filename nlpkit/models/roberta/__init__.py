@@ -31,9 +31,3 @@ class Config(EncoderConfig):
     padding_idx: int = Field(
         1, ge=0, description="id of the padding token; positions are counted from the number after"
     )
-
-    def count_parameters(self, vocab_size: int) -> int:
-        """Return the parameters of a model with these settings."""
-        width, positions = self.hidden_size, self.max_positions + self.padding_idx + 1
-        tables = self.count_embeddings(vocab_size, width, positions)
-        return tables + self.count_head(vocab_size, width) + self.count_layers()

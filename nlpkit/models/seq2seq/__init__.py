@@ -20,9 +20,8 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from nlpkit.config import Layers, Size
-from nlpkit.models import counting
 from nlpkit.models.config import ModelConfig, SourceVocabulary
-from nlpkit.models.recurrent_config import Cell, count_tables
+from nlpkit.models.recurrent_config import Cell
 
 MODEL_TYPE = "seq2seq"  # in config.json; transformers has no such family
 DEFAULT_OBJECTIVE = "seq2seq"  # of a checkpoint that names no objective
@@ -121,19 +120,3 @@ class Config(ModelConfig):
     def attends_before(self) -> bool:
         """Whether attention goes by the state before a step, whose input it is (Bahdanau)."""
         return self.score is not None and self.context != "initial_state"
-
-    def count_parameters(self, vocab_size: int) -> int:
-        """Return the parameters of a model with these settings."""
-        width, inputs, source = self.hidden_size, self.input_size, self.source_size
-        found = count_tables(vocab_size, width, inputs, self.tie_embeddings)
-        found += (self.source_vocab_size or 0) * inputs
-        found += counting.recurrent(self.cell, inputs, width, self.num_layers, self.num_directions)
-        found += counting.recurrent(self.cell, self.step_size, width, self.num_layers)
-        if self.num_directions == 2 and self.context != "every_step":
-            found += (2 if self.cell == "lstm" else 1) * counting.linear(2 * width, width)
-        if self.score is not None:
-            found += counting.linear(source + width, width, False)
-            found += 0 if self.score == "dot" else counting.linear(source, width, False)
-            found += counting.linear(width, width) + width if self.score == "additive" else 0
-            found += width * width + width if self.window == "local_p" else 0
-        return found

@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Choice
 from nlpkit.config import Layers, Size
-from nlpkit.models import counting
 from nlpkit.models.config import ModelConfig
 
 MODEL_TYPE = "t5"  # transformers' name of the family, in config.json
@@ -87,19 +86,6 @@ class Config(ModelConfig):
     def default_attention(self) -> tuple[Choice, ...]:
         """Each token of the target sees itself and those before it, with a bias."""
         return (self._kind("relative_bias_causal"),)
-
-    def count_parameters(self, vocab_size: int) -> int:
-        """Return the parameters of a model with these settings."""
-        width, inner = self.hidden_size, self.num_heads * self.head_dim
-        attention = 4 * counting.linear(width, inner, False) + width  # with its norm
-        feed = (3 if self.gated else 2) * counting.linear(width, self.intermediate_size, False)
-        encoder = self.encoder_depth * (attention + feed + width) + width
-        decoder = self.num_layers * (2 * attention + feed + width) + width
-        sizes = (self.num_heads, self.head_dim)
-        own = [self.encoder_attention]
-        learned = counting.attention_tensors(own, self.encoder_depth, *sizes)
-        learned += counting.attention_tensors(self.kinds, self.num_layers, *sizes)
-        return (1 if self.tie else 2) * vocab_size * width + encoder + decoder + learned
 
     def _kind(self, name: str) -> Choice:
         return Choice.of(name, num_buckets=self.num_buckets, max_distance=self.max_distance)

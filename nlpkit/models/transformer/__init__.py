@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Choice
 from nlpkit.config import Layers, Size
-from nlpkit.models import counting
 from nlpkit.models.config import POST_NORM_RATE, ModelConfig, SourceVocabulary, check_heads
 
 MODEL_TYPE = "marian"  # transformers' name of the same model, in config.json
@@ -69,19 +68,6 @@ class Config(ModelConfig):
     def default_attention(self) -> tuple[Choice, ...]:
         """Each token of the target sees itself and those before it."""
         return (Choice.of("causal"),)
-
-    def count_parameters(self, vocab_size: int) -> int:
-        """Return the parameters of a model with these settings."""
-        width, layers, heads = self.hidden_size, self.num_layers, self.num_heads
-        cross = 4 * counting.linear(width, width) + counting.norm(width)
-        blocks = (self.encoder_depth + layers) * counting.transformer_layer(
-            width, self.intermediate_size
-        )
-        learned = counting.attention_tensors(self.kinds, layers, heads, width // heads)
-        rows = (1 if self.tie else 2) * vocab_size + (self.source_vocab_size or 0)
-        rows += 2 * self.max_positions if self.positions == "learned" else 0
-        bias = vocab_size if self.output_bias else 0
-        return rows * width + bias + blocks + layers * cross + learned
 
     def refuses_attention(self, choice: Choice) -> str | None:
         """Return why the decoder cannot have this kind of attention, or None."""

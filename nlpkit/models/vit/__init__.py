@@ -10,7 +10,6 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from nlpkit.attention.contract import Choice
 from nlpkit.config import Layers, Size
-from nlpkit.models import counting
 from nlpkit.models.config import ModelConfig, check_heads
 
 MODEL_TYPE = "vit"  # transformers' name of the family, in config.json
@@ -102,19 +101,6 @@ class Config(ModelConfig):
     def default_attention(self) -> tuple[Choice, ...]:
         """Each patch sees all patches of its image."""
         return (Choice.of("full"),)
-
-    def count_parameters(self, vocab_size: int) -> int:
-        """Return the parameters of a model with these settings."""
-        width, layers, heads = self.hidden_size, self.num_layers, self.num_heads
-        rows, columns = self.patch_shape
-        found = counting.linear(self.num_channels * rows * columns, width)
-        found += (1 + self.max_positions) * width + counting.norm(width)
-        layer = counting.transformer_layer(width, self.intermediate_size)
-        found += layers * (layer - (0 if self.qkv_bias else 3 * width))
-        found += counting.attention_tensors(self.kinds, layers, heads, width // heads)
-        if self.pooler:
-            found += counting.linear(width, self.pooler_output_size or width)
-        return found
 
     def for_task(self) -> "Config":
         """Return the settings without the pooler, which transformers' classifier does not have."""

@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Choice
 from nlpkit.config import Layers, Size
-from nlpkit.models import counting
 from nlpkit.models.config import POST_NORM_RATE, ModelConfig, check_heads
 
 MODEL_TYPE = "xlm"  # transformers' name of the family, in config.json
@@ -73,13 +72,3 @@ class Config(ModelConfig):
     def default_attention(self) -> tuple[Choice, ...]:
         """Each token sees all tokens of its sequence."""
         return (Choice.of("full"),)
-
-    def count_parameters(self, vocab_size: int) -> int:
-        """Return the parameters of a model with these settings."""
-        width, layers, heads = self.hidden_size, self.num_layers, self.num_heads
-        rows = vocab_size * (1 if self.tie else 2)
-        rows += 0 if self.sinusoidal else self.max_positions
-        rows += self.num_languages if self.languages else 0
-        learned = counting.attention_tensors(self.kinds, layers, heads, width // heads)
-        blocks = layers * counting.transformer_layer(width, self.intermediate_size)
-        return rows * width + counting.norm(width) + vocab_size + blocks + learned

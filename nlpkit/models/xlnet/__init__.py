@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 
 from nlpkit.attention.contract import Choice
 from nlpkit.config import Layers, Size
-from nlpkit.models import counting
 from nlpkit.models.config import POST_NORM_RATE, ModelConfig, check_heads
 
 MODEL_TYPE = "xlnet"  # transformers' name of the family, in config.json
@@ -69,14 +68,6 @@ class Config(ModelConfig):
         """The inputs that `forward` requires: with a memory, where the parts of sequences begin."""
         required = ("input_ids", "token_type_ids")
         return (*required, "part_start") if self.memory else required
-
-    def count_parameters(self, vocab_size: int) -> int:
-        """Return the parameters of a model with these settings."""
-        width, layers, heads = self.hidden_size, self.num_layers, self.num_heads
-        # Attention is without biases.
-        layer = counting.transformer_layer(width, self.intermediate_size) - 4 * width
-        learned = counting.attention_tensors(self.kinds, layers, heads, width // heads)
-        return vocab_size * (width + 1) + width + layers * layer + learned
 
     def for_task(self) -> "Config":
         """Return the settings of the model that a task tunes: it reads each sequence at once."""
