@@ -19,7 +19,7 @@ from nlpkit.checkpoints.run_directory import METRICS
 from nlpkit.data.loader import Position, Step
 from nlpkit.data.pack import Batch
 from nlpkit.objectives.contract import Loss, Term
-from nlpkit.runs.budget import start_pace
+from nlpkit.runs.pretrain import _pace
 from nlpkit.train import budget, loop
 from nlpkit.train.log import QUIET, Log, Metrics
 from nlpkit.train.loop import Job, train
@@ -121,7 +121,7 @@ class Timed:
             resolved=SimpleNamespace(path=Path),
             log=Log(QUIET),
         )
-        pace = start_pace(run, state)
+        pace = _pace(run, state)
         model = _Model(lambda: self.time.passes(self.step(self._number) * 3 / 4))
         rates = [{"params": model.parameters(), "initial_lr": 1.0}]
         job = Job(

@@ -65,11 +65,6 @@ def _content(run: Path) -> dict[Path, bytes]:
             'objective.name: "clm" then, "mlm" now, objective.contiguous: true then, false now, '
             f"objective.learn_unknown: false then, not set now, and 3 more; {TOKENS}",
         ),
-        (
-            ["train.steps=null", "train.budget=9s", "train.replay=none.jsonl"],
-            4,
-            "none.jsonl: no such file (train.replay)",
-        ),
     ],
 )
 def test_refused_change_is_one_line_and_leaves_the_run_as_it_was(

@@ -95,7 +95,6 @@ def _small(
         "steps": _STEPS,
         "epochs": None,
         "budget": None,
-        "replay": None,
         "memory": None,
         "warmup_steps": 1,
         "warmup_ratio": None,

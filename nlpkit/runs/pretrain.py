@@ -34,7 +34,6 @@ from nlpkit.runs import (
     planned,
 )
 from nlpkit.runs.announce import announce, conclude
-from nlpkit.runs.budget import start_pace
 from nlpkit.runs.model_part import model_part
 from nlpkit.runs.parts import token_characters
 from nlpkit.runs.resume import begin, named_checkpoint, restore
@@ -48,7 +47,7 @@ from nlpkit.train.loop import Job, train
 from nlpkit.train.optim import optimizers
 from nlpkit.train.processes import is_sharded, layers, unknown_to_accelerate, wrap
 from nlpkit.train.signals import StopFlag
-from nlpkit.train.state import State
+from nlpkit.train.state import Pace, State
 from nlpkit.train.trackers import TrackedRun, Trackers
 
 
@@ -105,7 +104,7 @@ def pretrain(
             yield step
 
     is_main = accelerator.is_main_process
-    pace = start_pace(run, state)
+    pace = _pace(run, state)
     if is_main and state.step == 0:
         rehearse(run)
     begin(run, resumed, state)
@@ -147,6 +146,21 @@ def pretrain(
     if is_main:
         _hand_over(run)
     return checkpoint
+
+
+def _pace(run: Run, state: State) -> Pace:
+    """Return the pace of the run: a clock if it has a budget of time."""
+    if run.settings.budget_seconds is None:
+        return Pace(run.settings)
+    from nlpkit.train import budget, snapshot
+
+    snapshot.import_early()
+    state.times.follow(run.settings)
+    lost = budget.Recorded()
+    if run.accelerator.is_main_process:
+        kept = run.directory.status().get("budget_seconds") == run.settings.budget_seconds
+        lost = budget.lost_ticks(run.directory.path / METRICS, state, kept, run.log.info)
+    return budget.Clock(run.settings, run.data.held_out is not None, state, lost)
 
 
 def _hand_over(run: Run) -> None:

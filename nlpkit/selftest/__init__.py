@@ -246,7 +246,6 @@ def _short(resolved: Resolved, warmup: int, precision: str, longest: int) -> Res
         steps=STEPS,
         epochs=None,
         budget=None,
-        replay=None,
         tokens_per_batch=budget,
         tokens_per_step=2 * budget,
         warmup_steps=min(warmup, STEPS // 2),

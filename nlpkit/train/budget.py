@@ -2,21 +2,25 @@
 
 The share that is done is (time used) / (budget - time of the last evaluation and checkpoint). It is
 read once for each step, at its begin, and logged with it. A step that is computed again takes what
-was logged: so it is the same step, bit for bit.
+was logged: so it is the same step, bit for bit. After a kill, the steps after the newest checkpoint
+are such steps. `replay.jsonl` keeps their lines, because `metrics.jsonl` loses them when the run
+resumes: it may be killed again before it has logged them anew.
 """
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nlpkit.disk import name_path_in_errors
+from nlpkit.disk import name_path_in_errors, sync
 from nlpkit.durations import written
+from nlpkit.plural import number_of
 from nlpkit.train.schedule import position, stable_end
 from nlpkit.train.settings import ResolvedTraining
 from nlpkit.train.state import ALMOST, Pace, State, Tick
 
+REPLAY = "replay.jsonl"  # in the run directory
 now = time.monotonic
 # When this share is done, there has been an evaluation and a checkpoint, to know what they take.
 KNOWN_BY = 0.1
@@ -151,6 +155,33 @@ class Clock(Pace):
     def summary(self) -> str:
         """Return the time that was used of the budget."""
         return f" in {written(self.elapsed())} of a budget of {written(self.budget)}"
+
+
+def lost_ticks(metrics: Path, state: State, kept: bool, note: Callable[[str], None]) -> Recorded:
+    """Return the ticks of the steps after the checkpoint, and keep them in `replay.jsonl`.
+
+    Call it before `Metrics` opens. If they are not `kept`, since the budget has changed, there are
+    none, but the time of these steps is used.
+    """
+    replay = metrics.with_name(REPLAY)
+    before, now = recorded(replay), recorded(metrics)
+    spent = max(before.spent, now.spent)
+    ticks = {n: tick for n, tick in {**before.ticks, **now.ticks}.items() if n > state.step}
+    if not kept:
+        ticks = {}
+    if ticks or replay.exists():
+        rows = [{"spent": spent}, *({"step": n, **t._asdict()} for n, t in sorted(ticks.items()))]
+        draft = replay.with_name(f".{REPLAY}")
+        with name_path_in_errors(replay):
+            draft.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+            sync(draft)
+            draft.replace(replay)
+    if ticks:
+        note(
+            f"{number_of(len(ticks), 'steps')} after the checkpoint, up to step {max(ticks)}, are "
+            "computed again with their times"
+        )
+    return Recorded(ticks, spent)
 
 
 def recorded(path: Path) -> Recorded:

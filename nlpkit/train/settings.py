@@ -197,14 +197,17 @@ class Config(FrozenConfig):
         "wandb; their packages must be installed",
         json_schema_extra=FREE,
     )
-    replay: str | None = Field(
-        None,
-        description="metrics.jsonl of a run with a budget, whose times are taken in place of the "
-        "clock: the same steps again, bit for bit",
-    )
     deterministic: bool = Field(
         True, description="use deterministic algorithms only: same bits in every run"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_replay(cls, given: Any) -> Any:
+        """Drop `replay: null`, which recipes of runs have that nlpkit 0.1 began."""
+        if isinstance(given, dict) and given.get("replay", "") is None:
+            return {name: value for name, value in given.items() if name != "replay"}
+        return given
 
     @field_validator("steps", mode="before")
     @classmethod
@@ -295,8 +298,6 @@ class Config(FrozenConfig):
 def _check_budget(settings: Config) -> None:
     """Raise `ValueError` if a setting does not go with `budget`, or needs one."""
     if settings.budget is None:
-        if settings.replay is not None and not isinstance(settings, ResolvedTraining):
-            raise ValueError("replay: needs train.budget: the times of a run with one are replayed")
         return
     for name in ("steps", "epochs"):
         if (value := getattr(settings, name)) is not None:
@@ -317,7 +318,7 @@ def _check_budget(settings: Config) -> None:
     if settings.log_every > 1:
         raise ValueError(
             f"log_every: {settings.log_every}, but with train.budget each step is logged, so that "
-            "it can be replayed; set it to 1"
+            "a killed run takes the same steps again; set it to 1"
         )
 
 
