@@ -25,8 +25,7 @@ from nlpkit.data.store import Callbacks
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.flops import step_flops
 from nlpkit.objectives.contract import IGNORE
-from nlpkit.runs.build import build_data
-from nlpkit.runs.model_part import model_part
+from nlpkit.runs.build import build_data, model_part
 
 _SEEDS = range(1, 50)
 _BLOCK = 50  # batches that are sorted together by `group_by_length` of transformers

@@ -175,10 +175,10 @@ def deaths(seed: int, number: int, seconds: float) -> list[float]:
 
 def drive(monkeypatch: Any, time: FakeTime, step: float, evaluation: float, saving: float) -> None:
     """Let a real run have this time: its steps, evaluations and checkpoints take so long."""
-    from nlpkit.runs import pretrain
+    from nlpkit.runs import save as saved
     from nlpkit.train.held_out import HeldOut
 
-    rates, evaluate, save = loop.set_rates, HeldOut.evaluate, pretrain.save
+    rates, evaluate, save = loop.set_rates, HeldOut.evaluate, saved.save
 
     def timed(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
         def longer(*given: Any, **more: Any) -> Any:
@@ -191,4 +191,4 @@ def drive(monkeypatch: Any, time: FakeTime, step: float, evaluation: float, savi
     monkeypatch.setattr(budget, "now", lambda: time.now)
     monkeypatch.setattr(loop, "set_rates", timed(rates, step))
     monkeypatch.setattr(HeldOut, "evaluate", timed(evaluate, evaluation))
-    monkeypatch.setattr(pretrain, "save", timed(save, saving))
+    monkeypatch.setattr(saved, "save", timed(save, saving))

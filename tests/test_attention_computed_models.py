@@ -19,8 +19,8 @@ from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.models import bert, gpt2, t5
 from nlpkit.models.gpt2.model import Model
+from nlpkit.runs.build import model_part
 from nlpkit.runs.convert import convert
-from nlpkit.runs.model_part import model_part
 from nlpkit.runs.opened import open_checkpoint
 from nlpkit.selftest import of_objective
 from tests import _provable, _tiny

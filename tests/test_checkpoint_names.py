@@ -23,10 +23,10 @@ from nlpkit.errors import FileError, UsageError
 from nlpkit.models.hf_format import matches
 from nlpkit.models.rows import resize_embeddings, vocabulary_size
 from nlpkit.runs import build
+from nlpkit.runs.build import model_part
 from nlpkit.runs.convert import convert
-from nlpkit.runs.model_part import model_part
 from nlpkit.runs.opened import open_checkpoint, verify
-from nlpkit.runs.parts import ModelPart
+from nlpkit.runs.run import ModelPart
 from tests import _adapters, _tiny
 from tests._families.halves import Config as HalvesConfig
 from tests._families.halves.model import Model as Halves

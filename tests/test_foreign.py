@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 from nlpkit import cli, recipe
 from nlpkit.checkpoints import tokenizer_files
 from nlpkit.errors import FileError, UsageError
-from nlpkit.runs.model_part import model_part
+from nlpkit.runs.build import model_part
 from nlpkit.runs.opened import open_checkpoint
-from nlpkit.runs.parts import ModelPart
+from nlpkit.runs.run import ModelPart
 from nlpkit.tokenizers import bpe, wordpiece
 
 WORDS = "the cat sat on a mat and dog ran to big red house with no name".split()  # noqa: SIM905

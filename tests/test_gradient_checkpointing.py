@@ -17,7 +17,6 @@ from nlpkit.runs import build
 from nlpkit.runs.run import Training
 from nlpkit.train import recompute
 from nlpkit.train.log import QUIET, Log
-from nlpkit.train.settings import Config
 from tests import _tiny
 from tests._family_runs import START, TRAIN, Runs
 from tests._processes import FSDP, SHARDED, launched
@@ -34,12 +33,12 @@ def _step(plan: Plan, on: bool) -> tuple[torch.Tensor, dict[str, torch.Tensor], 
     """Return the loss and the gradients of two batches, and how often a layer was computed."""
     torch.manual_seed(0)
     model = build.build_model(plan.part, plan.data.vocab_size, "auto")
-    settings = Config(steps=1, warmup_steps=1, gradient_checkpointing=on)
     runs = []
     for layer in recompute.layers(model):
         counted = layer.forward
         layer.forward = lambda *a, _of=counted, **b: runs.append(1) or _of(*a, **b)
-    recompute.apply(model, settings)
+    if on:
+        recompute.apply(model)
     training = Training(model, plan.data.objective)
     training.train()
     torch.manual_seed(1)

@@ -12,7 +12,7 @@ from nlpkit.data.store import Callbacks
 from nlpkit.errors import RecipeError, UsageError
 from nlpkit.plan import make, table_of_batch
 from nlpkit.runs import build
-from nlpkit.runs.model_part import model_part
+from nlpkit.runs.build import model_part
 from nlpkit.train.log import QUIET, Log
 from tests import _tiny
 

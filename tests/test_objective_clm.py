@@ -14,8 +14,7 @@ from nlpkit.errors import RecipeError, UsageError
 from nlpkit.objectives.clm import Config, Objective
 from nlpkit.objectives.contract import IGNORE
 from nlpkit.recipe.fit import missing
-from nlpkit.runs.build import bind_objective
-from nlpkit.runs.model_part import model_part
+from nlpkit.runs.build import bind_objective, model_part
 from tests import _tiny
 from tests._losses import loss_of, only_term
 from tests.test_model_gpt import RECIPE

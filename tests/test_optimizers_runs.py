@@ -164,12 +164,11 @@ def test_an_optimizer_that_needs_whole_parameters_is_refused_with_fsdp(
 ) -> None:
     for name in registry.names("train/optimizers"):
         resolved = recipe.load(str(tiny), [f"train.optimizer={name}"])
-        checks.check_optimizer(resolved, sharded=True)
+        checks.check_optimizer(resolved)
     monkeypatch.setattr(registry.load("train/optimizers", "sgd"), "SHARDED", False)
     resolved = recipe.load(str(tiny), ["train.optimizer=sgd"])
-    checks.check_optimizer(resolved, sharded=False)
     with pytest.raises(UsageError) as caught:
-        checks.check_optimizer(resolved, sharded=True)
+        checks.check_optimizer(resolved)
     assert str(caught.value) == (
         "train.optimizer: sgd needs whole parameters, and FSDP shards them; start the "
         "processes without FSDP, or take one of adafactor, adamw, lion, muon"

@@ -17,7 +17,7 @@ from nlpkit import recipe, registry
 from nlpkit.checkpoints import tokenizer_files
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import FileError
-from nlpkit.runs.model_part import model_part
+from nlpkit.runs.build import model_part
 from nlpkit.runs.vocabulary import build_tokenizer
 from nlpkit.tokenizers import bpe, gpt1_bpe
 from nlpkit.tokenizers.gpt1_bpe import Config, Tokenizer

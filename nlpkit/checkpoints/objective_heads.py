@@ -6,8 +6,9 @@ them by `heads`. They are the model's `objective_heads` while it is trained.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from nlpkit.checkpoints.hf_layout import check_dtypes, load_tensors, save_tensors
 from nlpkit.errors import FileError
@@ -38,3 +39,15 @@ def read(directory: Path) -> dict[str, Tensor]:
     if wrong := [name for name in tensors if not name.startswith(PREFIX)]:
         raise FileError(f"{path}: {wrong[0]} is not a layer of an objective")
     return tensors
+
+
+def add(model: Any, heads: Mapping[str, nn.Module], old: Mapping[str, Tensor]) -> None:
+    """Give a model the layers of its objective, with the weights in `old` of those that it had."""
+    if heads:
+        model.objective_heads = nn.ModuleDict(heads)
+    for name, layer in heads.items():
+        prefix = f"{PREFIX}{name}."
+        state = {n.removeprefix(prefix): t for n, t in old.items() if n.startswith(prefix)}
+        new = {n: t.shape for n, t in layer.state_dict().items()}
+        if new == {n: t.shape for n, t in state.items()}:
+            layer.load_state_dict(state)

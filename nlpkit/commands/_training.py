@@ -129,7 +129,7 @@ def _is_finished(directory: "RunDirectory", log: "Log") -> bool:
     if final is None:
         return False
     if not directory.status().get("finite"):
-        from nlpkit.runs.finite import find_not_finite
+        from nlpkit.runs.save import find_not_finite
 
         if problem := find_not_finite(final):
             if process_rank() == 0:

@@ -29,8 +29,7 @@ from nlpkit.plural import number_of
 from nlpkit.recipe import sections, yaml
 from nlpkit.runs import data_files
 from nlpkit.runs.opened import Opened
-from nlpkit.runs.parts import token_characters
-from nlpkit.runs.run import Training
+from nlpkit.runs.run import Training, token_characters
 from nlpkit.score.named import WrongScore
 from nlpkit.train.held_out import HeldOut, signed_scores
 from nlpkit.train.log import Log

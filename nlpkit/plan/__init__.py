@@ -22,8 +22,8 @@ from nlpkit.objectives.contract import IGNORE
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
 from nlpkit.runs import build, checks, fit_memory, planned
-from nlpkit.runs.model_part import model_part
-from nlpkit.runs.parts import Data, ModelPart
+from nlpkit.runs.build import model_part
+from nlpkit.runs.run import Data, ModelPart
 from nlpkit.tokenizers._shown import shown
 from nlpkit.tokenizers._source_and_target import of_sources
 from nlpkit.train import machine, recompute
@@ -50,7 +50,8 @@ def make(resolved: Resolved, run_path: Path, device: str, log: Log, measure: boo
     part = model_part(resolved, run_path, info=log.info)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
-    checks.check_backend(resolved, part, where)
+    if resolved.recipe.attention.backend != "auto":
+        checks.check_backend(resolved, part, where)
     callbacks = Callbacks(log.detail, log.warn, log.tokenizing, log.reading)
     data = build.build_data(resolved, part, run_path, callbacks)
     resolved = _fitted(resolved, run_path, part, data, where, log, measure)

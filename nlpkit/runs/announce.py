@@ -10,8 +10,7 @@ from nlpkit.data.items import Items
 from nlpkit.data.store import Corpus
 from nlpkit.durations import written
 from nlpkit.plural import number_of
-from nlpkit.runs.parts import Data
-from nlpkit.runs.run import Run
+from nlpkit.runs.run import Data, Run
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.optim import groups
 from nlpkit.train.optimizers.contract import line

@@ -1,9 +1,6 @@
-"""Builds the parts of a recipe: tokenizer, corpora, objective, examples, model.
+"""Builds the parts of a recipe: tokenizer, corpora, objective, examples, model."""
 
-Used by `pretrain` and by `nlpkit plan`.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import DataError, UsageError
 from nlpkit.models import lora
+from nlpkit.models.config import ModelConfig
 from nlpkit.models.head import taken_head
 from nlpkit.models.rows import resize_embeddings
 from nlpkit.objectives._combined import combined
@@ -27,61 +25,85 @@ from nlpkit.objectives._preprocessed import Preprocessed
 from nlpkit.objectives._task import Task
 from nlpkit.objectives.contract import OwnsHeads
 from nlpkit.plural import number_of
-from nlpkit.recipe import Resolved
+from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.runs import checks, data_files
-from nlpkit.runs.parts import Data, ModelPart
+from nlpkit.runs.run import Data, ModelPart
 from nlpkit.runs.vocabulary import build_tokenizer
 from nlpkit.tokenizers.contract import Tokenizer
 
 
-def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
-    """Return the model, with random weights (from torch's generator) or the weights of `init_from`.
+def model_part(
+    resolved: Resolved,
+    run_path: Path | None = None,
+    resumed: Path | None = None,
+    info: Callable[[str], None] = lambda _: None,
+) -> ModelPart:
+    """Return the family and sizes of the model, from the section `model` or from `init_from`.
 
-    New tokens get random embeddings: see `models/rows.py`.
+    If the run has checkpoints, or is resumed from the checkpoint `resumed`, the weights of
+    `init_from` are not read. `info` is called with the name of the checkpoint that is used.
+
+    Raises:
+        FileError: a file of `init_from` is missing, damaged, or does not fit.
     """
+    recipe = resolved.recipe
+    if recipe.init_from is not None:
+        from nlpkit.runs import init_from
+
+        return init_from.model_part(resolved, run_path, resumed, info)
+    if recipe.init_missing:
+        raise UsageError("init_missing: needs init_from; remove it, or set init_from")
+    assert recipe.model is not None  # checked by the recipe
+    assert recipe.model.family is not None
+    config = for_objective(recipe, recipe.model.config)
+    return ModelPart(
+        recipe.model.family, fit.with_attention(config, recipe.attention.choices), None
+    )
+
+
+def for_objective(recipe: Recipe, config: ModelConfig) -> ModelConfig:
+    """Return the settings of the part of a model that the recipe's objective trains."""
+    made = registry.load("objectives", recipe.objective[0].name).Objective
+    return config.for_task() if issubclass(made, Task) else config
+
+
+def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
+    """Return the model, with random weights (from torch's generator) or those of `init_from`."""
     model = part.module().Model(part.config, vocab_size if part.vocabulary else 0, backend)
     # An incomplete table of names must cause an error now, not at the first checkpoint.
     weights = {name: tensor.to("meta") for name, tensor in model.state_dict().items()}
     hf_layout.layout(part.family, part.config, weights)
-    old: dict[str, torch.Tensor] = {}
-    old_heads: dict[str, torch.Tensor] = {}
+    old: Mapping[str, torch.Tensor] = {}
     if part.start is not None:
-        (state, old_heads), part.start = objective_heads.split(part.start), None
-        old = taken_head(state)
-        resized = resize_embeddings(state, part.vocabulary, vocab_size)
-        # Missing tensors are random. With LoRA they are 0: they are not saved, and are 0 when the
-        # checkpoint is opened.
-        initial = model.state_dict()
-        if part.lora is not None:
-            initial = {name: torch.zeros_like(tensor) for name, tensor in initial.items()}
-        model.load_state_dict(initial | resized)
+        old, part.start = part.start, None
+        _load(part, model, old, vocab_size)
     if part.outputs:
         model.head = part.new_head()
         # The output layer is kept only if the task is the same.
-        if old and part.same_task:
-            model.head.load_state_dict(old)
+        if part.same_task and (head := taken_head(dict(old))):
+            model.head.load_state_dict(head)
     if part.lora is not None:
         lora.adapt(model, part.lora, part.targets)
     if part.objective_heads is not None:  # after `adapt`, which freezes what is there
-        _add_objective_heads(model, part.objective_heads(), old_heads)
+        objective_heads.add(model, part.objective_heads(), old)
     if part.prompt_rows is not None:
         _train_prompt_only(model, *part.prompt_rows)
     return model
 
 
-def _add_objective_heads(
-    model: Any, heads: Mapping[str, nn.Module], old: Mapping[str, torch.Tensor]
+def _load(
+    part: ModelPart, model: nn.Module, start: Mapping[str, torch.Tensor], vocab_size: int
 ) -> None:
-    """Give the model the layers of its objective, with the `old` weights of those that it had."""
-    if not heads:
-        return
-    model.objective_heads = nn.ModuleDict(heads)
-    for name, layer in heads.items():
-        prefix = f"{objective_heads.PREFIX}{name}."
-        state = {n.removeprefix(prefix): t for n, t in old.items() if n.startswith(prefix)}
-        new = {n: t.shape for n, t in layer.state_dict().items()}
-        if new == {n: t.shape for n, t in state.items()}:
-            layer.load_state_dict(state)
+    """Load the weights of `init_from`; new tokens get random embeddings: see `models/rows.py`."""
+    state, _ = objective_heads.split(start)
+    taken_head(state)
+    resized = resize_embeddings(state, part.vocabulary, vocab_size)
+    # Missing tensors are random. With LoRA they are 0: they are not saved, and are 0 when the
+    # checkpoint is opened.
+    initial = model.state_dict()
+    if part.lora is not None:
+        initial = {name: torch.zeros_like(tensor) for name, tensor in initial.items()}
+    model.load_state_dict(initial | resized)
 
 
 def _train_prompt_only(model: Any, start: int, stop: int) -> None:
@@ -113,8 +135,8 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
         )
     held_out_share = bool(config.valid_fraction)
     train_part: corpus.Part = "train" if held_out_share else "all"
-    # This check comes first, because the tokenizer needs the objective's special tokens.
-    checks.validated_objective(resolved, part)
+    if part.source is not None:  # before the tokenizer gets the objective's special tokens
+        checks.check_objective(resolved, part)
     tokenizer = build_tokenizer(
         resolved, part, train_inputs, train_part, run_path, cache, callbacks
     )
@@ -170,7 +192,7 @@ def bind_objective(
         UsageError: the model lacks something that the objective needs, or sizes differ.
     """
     first, *others = resolved.recipe.objective
-    objective_class = checks.validated_objective(resolved, part)
+    objective_class = registry.load("objectives", first.name).Objective
     settings = first.config
     if issubclass(objective_class, Preprocessed):
         found = preprocessor.read(part.source) if part.source else {}
@@ -198,7 +220,9 @@ def bind_objective(
     if resolved.recipe.eval.metrics is not None:
         objective.metrics = tuple(resolved.recipe.eval.metrics)
     part.objective_heads = objective.heads if isinstance(objective, OwnsHeads) else None
-    part.prompt_rows = checks.check_training(resolved, objective)
+    checks.check_training(resolved, objective)
+    if resolved.recipe.train.tune == "prompt":
+        part.prompt_rows = checks.prompt_rows(resolved, objective)
     if isinstance(objective, Task):
         part.outputs, part.head_dropout = objective.outputs, objective.dropout
         part.head_kind = objective.head_kind

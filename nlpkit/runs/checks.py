@@ -12,26 +12,14 @@ from nlpkit.errors import DataError, RecipeError, Unsupported, UsageError
 from nlpkit.objectives._task import Task
 from nlpkit.recipe import COMMAND_LINE, Resolved, fit
 from nlpkit.recipe.places import dotted
-from nlpkit.runs.parts import ModelPart
+from nlpkit.runs.run import ModelPart
 from nlpkit.score import named
 
 
-def validated_objective(resolved: Resolved, part: ModelPart) -> Any:
-    """Return the class of the recipe's first objective, which makes the examples.
-
-    Raises:
-        UsageError: the family does not fit an objective, or `eval.metrics` has no answers to score.
-    """
+def check_objective(resolved: Resolved, part: ModelPart) -> None:
+    """Raise `UsageError` if the model of `init_from` does not fit an objective."""
     for path, problem in fit.of_objectives(resolved.recipe.objective, part.family, part.config):
         raise UsageError(f"{dotted(path)}: {problem}{_remedy(resolved, part)}")
-    first = resolved.recipe.objective[0]
-    objective_class = registry.load("objectives", first.name).Objective
-    if resolved.recipe.eval.metrics and not issubclass(objective_class, Task):
-        raise UsageError(
-            f"eval.metrics: objective {first.name} is trained on running text, which has no "
-            "answers to score; remove the setting"
-        )
-    return objective_class
 
 
 def check_backend(resolved: Resolved, part: ModelPart, device: torch.device) -> None:
@@ -41,7 +29,7 @@ def check_backend(resolved: Resolved, part: ModelPart, device: torch.device) -> 
     all backends are made.
     """
     recipe, config = resolved.recipe, part.config
-    if recipe.attention.backend == "auto" or not config.kinds:
+    if not config.kinds:
         return
     heads = getattr(config, "num_heads", 1)
     width = getattr(config, "width_per_head", None) or getattr(config, "hidden_size", 64) // heads
@@ -63,10 +51,10 @@ def check_backend(resolved: Resolved, part: ModelPart, device: torch.device) -> 
         raise RecipeError([f"{where}: {error}; auto chooses one that can"]) from error
 
 
-def check_optimizer(resolved: Resolved, sharded: bool) -> None:
-    """Raise `UsageError` if `train.optimizer` cannot work on parameters that are sharded (FSDP)."""
+def check_optimizer(resolved: Resolved) -> None:
+    """Raise `UsageError` if `train.optimizer` cannot work on sharded parameters (FSDP)."""
     optimizer = resolved.recipe.train.optimizer
-    if sharded and not getattr(optimizer.module, "SHARDED", False):
+    if not getattr(optimizer.module, "SHARDED", False):
         folder = optimizer.FOLDER
         able = [n for n in registry.names(folder) if registry.load(folder, n).SHARDED]
         raise UsageError(
@@ -91,17 +79,13 @@ def _remedy(resolved: Resolved, part: ModelPart) -> str:
     )
 
 
-def check_training(resolved: Resolved, objective: Any) -> tuple[int, int] | None:
-    """Return the range of trained rows of the soft prompts, or None if all weights are trained.
-
-    Raises:
-        UsageError: the objective does not support a setting of `train` or `eval`.
-    """
+def check_training(resolved: Resolved, objective: Any) -> None:
+    """Raise `UsageError` if the objective does not support a setting of `train` or `eval`."""
     settings, name = resolved.recipe.train, resolved.recipe.objective[0].name
-    predicts = isinstance(objective, Task) and type(objective).predict is not Task.predict
-    figures = ("loss", *(objective.metrics if predicts else ()))  # other scores need generated text
     if settings.z_loss and not objective.predicts_text:
         raise UsageError(f"train.z_loss: objective {name} predicts no tokens; remove the setting")
+    predicts = isinstance(objective, Task) and type(objective).predict is not Task.predict
+    figures = ("loss", *(objective.metrics if predicts else ()))  # other scores need generated text
     if settings.best_by not in figures:
         raise UsageError(
             f"train.best_by: objective {name} has no {settings.best_by} during training; it has "
@@ -114,9 +98,15 @@ def check_training(resolved: Resolved, objective: Any) -> tuple[int, int] | None
         )
     if predicts:
         _check_readable(objective)
-    if settings.tune != "prompt":
-        return None
-    prompt = getattr(objective, "prompt", None)
+
+
+def prompt_rows(resolved: Resolved, objective: Any) -> tuple[int, int]:
+    """Return the range of trained rows of the soft prompts, for `train.tune: prompt`.
+
+    Raises:
+        UsageError: the objective has no soft prompt, or `lora` is set.
+    """
+    prompt, name = getattr(objective, "prompt", None), resolved.recipe.objective[0].name
     if prompt is None or resolved.recipe.lora is not None:
         why = "lora excludes it" if prompt is not None else f"objective {name} has none"
         raise UsageError(f"train.tune: prompt: the soft prompt of a task; {why}")

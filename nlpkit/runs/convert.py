@@ -28,7 +28,7 @@ from nlpkit.models.rows import vocabulary_size, without_padding
 from nlpkit.objectives.contract import Objective
 from nlpkit.runs import model_card
 from nlpkit.runs.opened import objective_of
-from nlpkit.runs.parts import ModelPart
+from nlpkit.runs.run import ModelPart
 from nlpkit.runs.stored_weights import PRECISIONS, mean, read
 from nlpkit.tokenizers._source_and_target import check_sources
 from nlpkit.tokenizers.contract import Tokenizer

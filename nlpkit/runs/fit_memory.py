@@ -20,13 +20,11 @@ from nlpkit.data.loader import Stream
 from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
-from nlpkit.runs import state_file, trial
+from nlpkit.runs import trial
 from nlpkit.runs.fastest_precision import Precision
-from nlpkit.runs.finite import find_problem
-from nlpkit.runs.parts import Data, ModelPart
 from nlpkit.runs.planned import Planned, plan
-from nlpkit.runs.run import from_first
-from nlpkit.runs.state_file import FITTED
+from nlpkit.runs.run import Data, ModelPart, from_first
+from nlpkit.runs.save import FITTED, find_problem, read_state
 from nlpkit.train import memory, recompute
 from nlpkit.train.processes import is_sharded
 from nlpkit.train.settings import Config
@@ -57,7 +55,7 @@ def recorded(directory: RunDirectory, resumed: Path | None) -> Fitted | None:
     if files.list_checkpoints(directory.path):
         found = directory.status().get(FITTED)
     elif resumed is not None and resumed.exists() and find_problem(resumed) is None:
-        found = state_file.read(resumed, "")[0].get(FITTED)
+        found = read_state(resumed, "")[0].get(FITTED)
     return Fitted(*found) if _is_fitted(found) else None
 
 

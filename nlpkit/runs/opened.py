@@ -36,7 +36,7 @@ from nlpkit.objectives.contract import OwnsHeads
 from nlpkit.plural import number_of
 from nlpkit.recipe.fit import missing
 from nlpkit.recipe.problems import in_words
-from nlpkit.runs.parts import ModelPart
+from nlpkit.runs.run import ModelPart
 from nlpkit.tokenizers._source_and_target import check_sources
 from nlpkit.tokenizers.contract import Extendable, Tokenizer
 from nlpkit.train import machine, spinning

@@ -10,7 +10,7 @@ from nlpkit.data.loader import Stream
 from nlpkit.models.meta import on_meta
 from nlpkit.recipe import Resolved
 from nlpkit.runs import build
-from nlpkit.runs.parts import Data, ModelPart
+from nlpkit.runs.run import Data, ModelPart
 from nlpkit.train.optim import groups
 from nlpkit.train.optimizers.contract import Group
 from nlpkit.train.schedule import resolve_steps

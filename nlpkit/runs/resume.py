@@ -20,9 +20,9 @@ from nlpkit.checkpoints import (
 )
 from nlpkit.errors import FileError, UsageError
 from nlpkit.plural import number_of
-from nlpkit.runs import state_file, vocabulary
-from nlpkit.runs.finite import find_problem
+from nlpkit.runs import vocabulary
 from nlpkit.runs.run import Run, from_first
+from nlpkit.runs.save import find_problem, read_state
 from nlpkit.train import snapshot
 from nlpkit.train.state import State
 
@@ -41,7 +41,7 @@ def restore(run: Run, resume: str) -> tuple[State, files.Checkpoint | None]:
     checkpoint = from_first(PartialState(), lambda: _checkpoint_to_resume(run, resume))
     if checkpoint is None:
         return State(), None
-    saved, state = state_file.read(checkpoint.path, run.settings.best_by)
+    saved, state = read_state(checkpoint.path, run.settings.best_by)
     # Checkpoints of older versions do not have this setting.
     zero_at_last_step = saved.get("zero_at_last_step", True)
     run.settings = run.settings.model_copy(update={"zero_at_last_step": zero_at_last_step})
@@ -94,6 +94,8 @@ def begin(run: Run, checkpoint: files.Checkpoint | None, state: State) -> None:
             steps=run.settings.known_steps,
             precision=run.settings.precision,
         )
+        if directory.status().get("budget_seconds") != run.settings.budget_seconds:
+            directory.set_status(budget_seconds=run.settings.budget_seconds)
     run.accelerator.wait_for_everyone()
 
 
@@ -208,7 +210,7 @@ def _valid(run: Run, path: Path) -> files.Checkpoint:
     problem = find_problem(path)
     if problem:
         raise FileError(f"{path}: not a valid checkpoint: {problem}")
-    step = state_file.read(path, run.settings.best_by)[1].step
+    step = read_state(path, run.settings.best_by)[1].step
     newer = [c for c in files.list_directories(run.directory.path) if c.step > step]
     if newer:
         raise UsageError(

@@ -1,28 +1,129 @@
-"""The parts of a run that is ready to train."""
+"""The parts of a run: its model and its data, and together with the optimizers, ready to train."""
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from nlpkit.checkpoints.run_directory import RunDirectory
+from nlpkit.data.corpus import Input
+from nlpkit.data.items import Items
+from nlpkit.data.loader import Examples
 from nlpkit.data.pack import Batch
+from nlpkit.data.store import Corpus
+from nlpkit.models import families
+from nlpkit.models.contract import FamilyModel
+from nlpkit.models.head import SEQUENCE, Head, TaskHead, task_head
+from nlpkit.models.lora_config import Config as LoraConfig
 from nlpkit.objectives._task import Task
 from nlpkit.objectives.contract import Objective, forward
 from nlpkit.recipe import Resolved
-from nlpkit.runs.parts import Data, ModelPart
-from nlpkit.train.average import Average
+from nlpkit.tokenizers.contract import Tokenizer
 from nlpkit.train.log import Log
 from nlpkit.train.processes import unwrapped
 from nlpkit.train.settings import ResolvedTraining
 
+if TYPE_CHECKING:
+    from nlpkit.train.average import Average
+
 T = TypeVar("T")
+
+
+def token_characters(tokenizer: Tokenizer | None) -> np.ndarray:
+    """Return the number of characters in each token, (V,); V is 0 without a tokenizer."""
+    return np.zeros(0, np.int32) if tokenizer is None else tokenizer.token_characters()
+
+
+@dataclass
+class Data:
+    """Tokenized training and held-out text, and the objective's examples of them."""
+
+    tokenizer: Tokenizer | None  # None if the objective reads no text
+    objective: Objective
+    train: Corpus | Items
+    valid: Corpus | Items | None
+    examples: Examples
+    held_out: Examples | None
+    # The files of `data.train` and of `data.valid`; the directory of the tokenized text.
+    inputs: tuple[Sequence[Input], Sequence[Input]]
+    cache: Path
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens; 0 without a tokenizer."""
+        return 0 if self.tokenizer is None else self.tokenizer.vocab_size
+
+    def held_out_entropy(self) -> float | None:
+        """Return the unigram entropy of the held-out text, without tokens that are no targets."""
+        if self.valid is None:
+            return None
+        return self.valid.unigram_entropy(getattr(self.objective, "unlearned_id", None))
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the tokenizer and the tokenized text, on which the examples depend."""
+        parts = [] if self.tokenizer is None else [self.tokenizer.fingerprint()]
+        parts += [self.train.fingerprint]
+        parts += [self.valid.fingerprint] if self.valid else []
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+@dataclass
+class ModelPart:
+    """A family's module and the settings of the model to build."""
+
+    family: str
+    config: Any  # a `ModelConfig`: the family's own
+    start: dict[str, Tensor] | None  # weights of `init_from`, until `build_model` takes them
+    source: Path | None = None  # the checkpoint that gives the sizes and the tokenizer
+    rows: int | None = None  # number of tokens of `source`; None: no checkpoint, or no vocabulary
+    warnings: Sequence[str] = ()  # missing and unexpected tensors
+    outputs: int = 0  # of the task's output layer; 0: there is none
+    head_kind: str = SEQUENCE  # the kind of task of that layer, which decides its name on disk
+    head_dropout: float = 0.0
+    same_task: bool = False  # whether `init_from` was trained for the same task
+    # Makes the layers of the objective; None: it has none, or is not bound yet.
+    objective_heads: Callable[[], Mapping[str, nn.Module]] | None = None
+    lora: LoraConfig | None = None
+    # Layers with adapters: our name -> the name in transformers.
+    targets: Mapping[str, str] = field(default_factory=dict)
+    base_hash: str | None = None  # of the base checkpoint of the adapters
+    prompt_rows: tuple[int, int] | None = None  # trained rows, if only the soft prompts are trained
+
+    def module(self) -> FamilyModel:
+        """Return the module `models/FAMILY/model.py`; a dotted name gives the user's module."""
+        return families.load_model(self.family)
+
+    def new_head(self) -> Head:
+        """Return a randomly initialized output layer for the task."""
+        return self.head.new(self.config.state_size, self.outputs, self.head_dropout)
+
+    @property
+    def head(self) -> TaskHead:
+        """transformers' model with the task's output layer."""
+        return task_head(self.module(), self.head_kind)
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """The parameters whose first dimension is the vocabulary."""
+        return families.vocabulary(self.family)
+
+    def is_padded(self, vocab_size: int) -> bool:
+        """Return whether `source` has more rows than tokens, as released T5 has."""
+        return self.config.padded_vocabulary and (self.rows or 0) > vocab_size
+
+    def new_tokens(self, vocab_size: int) -> int:
+        """Return the number of tokens that `init_from` does not have."""
+        return vocab_size - self.rows if self.rows is not None else 0
 
 
 class Training(nn.Module):
@@ -67,7 +168,7 @@ class Run:
     accelerator: Accelerator
     training: nn.Module
     optimizers: list[Optimizer]
-    average: Average | None
+    average: "Average | None"
     log: Log
 
     @property

@@ -1,10 +1,15 @@
-"""Saves the state of a run as a checkpoint."""
+"""Saves the state of a run as a checkpoint, and reads it: `training.json`."""
 
+import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from nlpkit import __version__
@@ -18,13 +23,15 @@ from nlpkit.checkpoints import (
     tokenizer_files,
 )
 from nlpkit.disk import name_path_in_errors
+from nlpkit.errors import DivergedError, FileError
 from nlpkit.models import lora
 from nlpkit.objectives._preprocessed import Preprocessed
-from nlpkit.runs import build, state_file, vocabulary
-from nlpkit.runs.finite import check_finite
-from nlpkit.runs.run import Run
+from nlpkit.runs import build, vocabulary
+from nlpkit.runs.run import Run, from_first
 from nlpkit.train import snapshot
 from nlpkit.train.state import State
+
+FITTED = "fitted"  # what `train.memory` chose when the run began; also in run.json
 
 
 def save(run: Run, state: State, best: bool) -> None:
@@ -49,8 +56,8 @@ def save(run: Run, state: State, best: bool) -> None:
             check_finite(state.step, weights)
             if run.accelerator.is_main_process:
                 _write(run, state, weights, others)
-    elif run.accelerator.is_main_process and state_file.read(existing.path, best_by)[1] != state:
-        files.amend(existing.path, files.EVALUATED, state_file.to_text(run, state))
+    elif run.accelerator.is_main_process and read_state(existing.path, best_by)[1] != state:
+        files.amend(existing.path, files.EVALUATED, state_text(run, state))
     if run.accelerator.is_main_process:
         saved = files.checkpoint_path(path, state.step)
         if best:
@@ -102,7 +109,7 @@ def _write(
         _write_model(run, directory, weights, state.progress(run.settings))
         for name, tensors in others.items():
             hf_layout.save_tensors(directory / name, tensors)
-        (directory / files.TRAINING).write_text(state_file.to_text(run, state), encoding="utf-8")
+        (directory / files.TRAINING).write_text(state_text(run, state), encoding="utf-8")
 
     _keep_tokenizer(run)
     path = files.save(run.directory.path, state.step, write)
@@ -151,3 +158,78 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
     if tokenizer is not None:
         use = tokenizer_files.use_of(objective, part.config, tokenizer)
         tokenizer_files.save(tokenizer, directory, use)
+
+
+def read_state(path: Path, best_by: str) -> tuple[dict[str, Any], State]:
+    """Return `training.json` of a checkpoint and the state in it.
+
+    If `best_by` has changed after it was saved, the state has no best value.
+    """
+    file = path / files.TRAINING
+    try:
+        file = files.training_file(path)
+        saved = json.loads(file.read_text(encoding="utf-8"))
+        state = State.from_json(saved["state"], best_by)
+        if not isinstance(saved["data"], str) or not all(map(_is_number, _numbers(state))):
+            raise TypeError("a value is of the wrong type")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FileError(f"{file}: not the state of a run: {error}") from error
+    if saved.get("best_by", best_by) != best_by:  # --allow-change
+        state.best_value, state.best_step, state.evaluations_without_gain = None, 0, 0
+    return saved, state
+
+
+def _numbers(state: State) -> list[Any]:
+    values = state.to_json()
+    best = values.pop("best_value")
+    # A score may be negative, and None means that there is no best value yet.
+    values["best_value"] = abs(best) if isinstance(best, (int, float)) else best or 0
+    return [*values.pop("position"), *values.pop("times", {}).values(), *values.values()]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
+
+
+def state_text(run: Run, state: State) -> str:
+    """Return the content of `training.json`."""
+    content = {
+        "state": state.to_json(),
+        "best_by": run.settings.best_by,
+        "optimizer": run.settings.optimizer.name,
+        "zero_at_last_step": run.settings.zero_at_last_step,
+        "data": run.data.fingerprint,
+        "nlpkit": __version__,
+    }
+    if fitted := run.directory.status().get(FITTED):
+        content[FITTED] = fitted
+    return json.dumps(content, indent=1) + "\n"
+
+
+def check_finite(step: int, weights: Mapping[str, Tensor]) -> None:
+    """Raise `DivergedError` if a weight is not finite; all processes raise it together."""
+    if name := from_first(PartialState(), lambda: _first_not_finite(weights)):
+        raise DivergedError(f"step {step}: weights of {name} are not finite; nothing is saved")
+
+
+def find_problem(path: Path) -> str | None:
+    """Return the first problem of a checkpoint's files or weights, or None."""
+    return files.find_corruption(path) or find_not_finite(path)
+
+
+def find_not_finite(path: Path) -> str | None:
+    """Return which weights of a checkpoint are not finite, or None."""
+    for file in sorted(path.rglob("*.safetensors")):
+        if file.name == files.OPTIMIZER_STATE:
+            continue
+        try:
+            name = _first_not_finite(load_file(file))
+        except (SafetensorError, OSError):  # the reader of the weights says what is wrong
+            continue
+        if name:
+            return f"weights of {name} are not finite: the training diverged before it was saved"
+    return None
+
+
+def _first_not_finite(weights: Mapping[str, Tensor]) -> str | None:
+    return next((name for name, each in weights.items() if not each.isfinite().all()), None)

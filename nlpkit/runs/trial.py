@@ -41,7 +41,8 @@ class Trial:
         backend = plan.resolved.recipe.attention.backend
         vocab_size = plan.data.vocab_size
         self.model: Any = build.build_model(plan.part, vocab_size, backend).to(plan.device)
-        recompute.apply(self.model, plan.settings)
+        if plan.settings.gradient_checkpointing:
+            recompute.apply(self.model)
         self.training = Training(self.model, plan.data.objective)
         self.precision = fastest_precision.settled(precision, self.training, plan.stream)
         if precision.is_open:  # its batches are not those whose memory is measured

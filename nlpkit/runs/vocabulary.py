@@ -21,7 +21,7 @@ from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved, fit, sections
 from nlpkit.recipe.fit import classes, reads_text
 from nlpkit.runs import grow
-from nlpkit.runs.parts import ModelPart
+from nlpkit.runs.run import ModelPart
 from nlpkit.tokenizers._source_and_target import SourceAndTarget, joined, of_sources
 from nlpkit.tokenizers.contract import Tokenizer
 

@@ -29,7 +29,7 @@ from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved, fit, sections
 from nlpkit.registry import error_of_part
 from nlpkit.runs import build, pretrain
-from nlpkit.runs.model_part import model_part
+from nlpkit.runs.build import model_part
 from nlpkit.selftest import of_checkpoint, of_examples, of_labels, of_objective, of_run
 from nlpkit.selftest.bench import EVAL_EVERY, SAVE_EVERY, STEPS, Bench, Once, check
 from nlpkit.selftest.of_objective import Verdict

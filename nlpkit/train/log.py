@@ -190,7 +190,7 @@ class Metrics:
         path: Path,
         last_step: int,
         evaluated_step: int,
-        also: Callable[[Mapping[str, object]], None] = lambda record: None,
+        also: Callable[[Mapping[str, object]], None] | None = None,
         warn: Callable[[str], None] = lambda message: None,
     ):
         """Open the file to append lines after `last_step`; later lines of a killed run are removed.
@@ -220,7 +220,8 @@ class Metrics:
             line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
             while line:
                 line = line[self._file.write(line) :]
-        self._also(record)
+        if self._also:
+            self._also(record)
 
     def close(self) -> None:
         """Close the file."""

@@ -14,19 +14,16 @@ from torch.utils.checkpoint import checkpoint
 
 from nlpkit.errors import UsageError
 from nlpkit.train.processes import layers
-from nlpkit.train.settings import Config
 
 
-def apply(model: nn.Module, settings: Config) -> None:
-    """Let the layers of `model` be computed again in backward if the settings ask for it.
+def apply(model: nn.Module) -> None:
+    """Let the layers of `model` be computed again in backward.
 
     Call it before the model is wrapped for several processes.
 
     Raises:
         UsageError: the model has no layers that can be computed again.
     """
-    if not settings.gradient_checkpointing:
-        return
     check(model)
     for layer in layers(model):
         layer.forward = partial(_forward, layer, layer.forward)

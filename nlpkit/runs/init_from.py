@@ -1,4 +1,4 @@
-"""Finds the model of a run: family, sizes and initial weights, from the recipe or `init_from`."""
+"""Finds the model of a run with `init_from`: the family, sizes and weights of a checkpoint."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -22,35 +22,19 @@ from nlpkit.plural import number_of
 from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import in_words
+from nlpkit.runs.build import for_objective
 from nlpkit.runs.opened import verify
-from nlpkit.runs.parts import ModelPart
+from nlpkit.runs.run import ModelPart
 
 _NO_ADAPTERS = "adapters are saved without such tensors; train the whole model first"
 
 
 def model_part(
-    resolved: Resolved,
-    run_path: Path | None = None,
-    resumed: Path | None = None,
-    info: Callable[[str], None] = lambda _: None,
+    resolved: Resolved, run_path: Path | None, resumed: Path | None, info: Callable[[str], None]
 ) -> ModelPart:
-    """Return the family and sizes of the model, from the section `model` or from `init_from`.
-
-    If the run has checkpoints, or is resumed from the checkpoint `resumed`, the weights of
-    `init_from` are not read. `info` is called with the name of the checkpoint that is used.
-
-    Raises:
-        FileError: a file of `init_from` is missing, damaged, or does not fit.
-    """
+    """Return the family, sizes and weights of the model: see `build.model_part`."""
     recipe = resolved.recipe
-    if recipe.init_from is None:
-        if recipe.init_missing:
-            raise UsageError("init_missing: needs init_from; remove it, or set init_from")
-        assert recipe.model is not None  # checked by the recipe
-        assert recipe.model.family is not None
-        config = _suited(recipe, recipe.model.config)
-        config = fit.with_attention(config, recipe.attention.choices)
-        return ModelPart(recipe.model.family, config, None)
+    assert recipe.init_from is not None
     own = base = None
     if recipe.lora is not None:  # a checkpoint of adapters contains the path of its base
         saved = [c.path for c in files.list_checkpoints(run_path)] if run_path else []
@@ -73,9 +57,9 @@ def model_part(
     if recipe.model is not None and recipe.model.family is None:
         part.config = _with_dropout(part.config, recipe.model.config)
     elif recipe.model is not None:
-        section = _suited(recipe, recipe.model.config)
-        part.config = _as_named(_suited(recipe, part.config), section, directory)
-    part.config = _suited(recipe, part.config)
+        section = for_objective(recipe, recipe.model.config)
+        part.config = _as_named(for_objective(recipe, part.config), section, directory)
+    part.config = for_objective(recipe, part.config)
     for path, problem in fit.of_attention(recipe.attention, part.config, recipe.objective):
         raise UsageError(f"{dotted(path)}: {problem}")
     part.config = fit.with_attention(part.config, recipe.attention.choices)
@@ -134,12 +118,6 @@ def _with_dropout(config: ModelConfig, rates: Mapping[str, float]) -> ModelConfi
     except ValidationError as error:
         raise UsageError(f"model.{in_words(error)}") from error
     return config.model_copy(update={name: getattr(checked, name) for name in rates})
-
-
-def _suited(recipe: Recipe, config: ModelConfig) -> ModelConfig:
-    """Return the settings of the part of a model that the recipe's objective trains."""
-    made = registry.load("objectives", recipe.objective[0].name).Objective
-    return config.for_task() if issubclass(made, Task) else config
 
 
 def _as_named(config: ModelConfig, section: ModelConfig, directory: Path) -> ModelConfig:
@@ -211,7 +189,7 @@ def _check_summary(recipe: Recipe, family: str, directory: Path, loaded: hf_layo
     The summary is then the same for all texts, and no gradient reaches the adapters.
     """
     module = families.load_model(family)
-    names = meta_model(module.Model, _suited(recipe, loaded.config), 1).state_dict()
+    names = meta_model(module.Model, for_objective(recipe, loaded.config), 1).state_dict()
     form, absent = module.FORMAT, [name for name in names if name not in loaded.state]
     theirs = [each.key for ours in absent for each in hf_format.names_of(form, ours)]
     if zeros := [name for name in theirs if name.startswith(form.body)]:
