@@ -17,14 +17,13 @@ import numpy as np
 from _steps_recipes import OF_TASK, PROMPT, Workload, recipe
 
 from nlpkit import recipe as recipes
+from nlpkit.contracts.batch import IGNORE, Batch
 from nlpkit.data.corpus import Config as DataConfig
 from nlpkit.data.corpus import Counts, documents, resolve
 from nlpkit.data.loader import Examples, Stream
-from nlpkit.data.pack import Batch
 from nlpkit.data.store import Callbacks
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.flops import step_flops
-from nlpkit.objectives.contract import IGNORE
 from nlpkit.runs.build import build_data, model_part
 
 _SEEDS = range(1, 50)

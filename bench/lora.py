@@ -20,8 +20,9 @@ import torch
 from safetensors.torch import save_file
 
 from nlpkit import recipe
+from nlpkit.contracts.batch import Batch
 from nlpkit.data.corpus import Counts, documents, resolve
-from nlpkit.data.pack import Batch, collate, plan_bins
+from nlpkit.data.pack import collate, plan_bins
 from nlpkit.models import lora
 from nlpkit.models.cpm_ant import model as family
 from nlpkit.models.lora_config import Config as LoraConfig

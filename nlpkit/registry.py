@@ -1,9 +1,9 @@
 """The folder is the registry: a name in a recipe is the name of the file, or folder, that does it.
 
-Names that start with `_` are shared helpers, and `contract` says what a part offers. Where a room
-has folders, such as `models`, these are its parts and its files are what they share. A dotted name
-is any importable module with the same contents, so that an experiment needs no fork: an installed
-one, or one in the working directory.
+A part is a file, or, in `models`, a folder with `model.py`; other folders, and files that start
+with `_`, are what parts share. A dotted name is any importable module with the same contents, so
+that an experiment needs no fork: an installed one, or one in the working directory. A part is
+checked by its contract when it is loaded: `objectives/NAME.py` by `contracts/objective.py`.
 """
 
 import importlib
@@ -16,8 +16,9 @@ from nlpkit.errors import FileError, NlpkitError, PartError, UsageError
 
 # Not pathlib, nor difflib before a name is wrong: `nlpkit score` starts in the time they take.
 _ROOT = os.path.dirname(__file__)
-# The modules of parts that were found: a step of training asks for the same ones many times.
-_FOUND: set[str] = set()
+# The parts that were found and checked, by folder and name: a step of training asks for the same
+# ones many times.
+_CHECKED: dict[tuple[str, str], ModuleType] = {}
 # The packages of parts that a dotted name named.
 OUTSIDE: set[str] = set()
 
@@ -25,13 +26,13 @@ OUTSIDE: set[str] = set()
 def names(folder: str) -> list[str]:
     """Return the known names in `folder` (such as `objectives` or `attention/kinds`), sorted."""
     entries = [name for name in os.listdir(os.path.join(_ROOT, folder)) if name[0] not in "_."]
-    folders = [name for name in entries if "." not in name and _is_package(folder, name)]
+    folders = [name for name in entries if "." not in name and _is_family(folder, name)]
     files = [name[:-3] for name in entries if name.endswith(".py") and name != "contract.py"]
     return sorted(folders or files)
 
 
-def _is_package(folder: str, name: str) -> bool:
-    return os.path.isfile(os.path.join(_ROOT, folder, name, "__init__.py"))
+def _is_family(folder: str, name: str) -> bool:
+    return os.path.isfile(os.path.join(_ROOT, folder, name, "model.py"))
 
 
 def about(folder: str, name: str) -> str:
@@ -51,16 +52,33 @@ def _source(folder: str, name: str) -> str:
 
 
 def load(folder: str, name: str) -> ModuleType:
-    """Import the part called `name`; raise `UsageError` with the nearest known name."""
+    """Import the part called `name`, checked by its contract, with the contract's defaults.
+
+    Raises:
+        UsageError: there is no such part; the nearest known name is named. Or a member is missing.
+    """
+    known = _CHECKED.get((folder, name))
     if "." in name:
-        return _import_dotted(name)
-    module = f"nlpkit.{folder.replace('/', '.')}.{name}"
-    if module not in _FOUND:
-        known = names(folder)
-        if name not in known:
-            raise UsageError(f"no {name!r}{suggest(name, known)}; known: {', '.join(known)}")
-        _FOUND.add(module)
-    return importlib.import_module(module)
+        part = _import_dotted(name)
+    elif known is None and name not in (there := names(folder)):
+        raise UsageError(f"no {name!r}{suggest(name, there)}; known: {', '.join(there)}")
+    else:
+        part = importlib.import_module(f"nlpkit.{folder.replace('/', '.')}.{name}")
+    if part is not known:
+        if (contract := contract_of(folder)) is not None:
+            from nlpkit.contracts import check
+
+            check.complete(part, contract)
+        _CHECKED[folder, name] = part
+    return part
+
+
+def contract_of(folder: str) -> ModuleType | None:
+    """Return the contract of the parts in a folder: for `attention/kinds`, `contracts/kind.py`."""
+    name = folder.rpartition("/")[2].removesuffix("s")
+    if not os.path.isfile(os.path.join(_ROOT, "contracts", f"{name}.py")):
+        return None
+    return importlib.import_module(f"nlpkit.contracts.{name}")
 
 
 def error_of_part(error: BaseException) -> PartError | None:

@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 
-from nlpkit.data.pack import Batch
-from nlpkit.objectives.contract import Loss, Objective, Term, forward
+from nlpkit.contracts.batch import Batch, Loss, Term
+from nlpkit.contracts.objective import Objective
+from nlpkit.objectives.examples.forward import forward
 
 
 def loss_of(

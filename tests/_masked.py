@@ -7,7 +7,8 @@ from functools import cache
 import numpy as np
 
 from nlpkit import registry
-from nlpkit.data.marks import Marked, bit, of_text
+from nlpkit.contracts.batch import Marked, bit
+from nlpkit.data.marks import of_text
 from nlpkit.tokenizers.wordpiece import Config, Tokenizer
 from tests.parts import encoder
 

@@ -8,7 +8,7 @@ from unittest import mock
 from accelerate.state import AcceleratorState
 
 from nlpkit import recipe, selftest
-from nlpkit.objectives._combined import combined
+from nlpkit.objectives.several.combined import combined
 from nlpkit.selftest import of_examples, of_objective
 from nlpkit.selftest.bench import Bench
 from nlpkit.train.log import QUIET, Log

@@ -7,13 +7,14 @@ import torch
 import transformers
 
 from nlpkit import registry
+from nlpkit.contracts.batch import Batch
+from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data.items import Row
-from nlpkit.data.pack import Batch, collate
+from nlpkit.data.pack import collate
 from nlpkit.models import hf_format
 from nlpkit.models.bert import Config as BertConfig
 from nlpkit.models.bert.model import FORMAT
 from nlpkit.models.gpt import Config as GptConfig
-from nlpkit.tokenizers.contract import Tokenizer
 from tests._masked import tokenizer
 
 SMALL = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "max_positions": 128}

@@ -16,9 +16,8 @@ from accelerate.state import AcceleratorState
 from torch import nn
 
 from nlpkit.checkpoints.run_directory import METRICS
+from nlpkit.contracts.batch import Batch, Loss, Term
 from nlpkit.data.loader import Position, Step
-from nlpkit.data.pack import Batch
-from nlpkit.objectives.contract import Loss, Term
 from nlpkit.runs.pretrain import _pace
 from nlpkit.train import budget, loop
 from nlpkit.train.log import QUIET, Log, Metrics

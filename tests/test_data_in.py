@@ -10,11 +10,11 @@ import yaml
 from pydantic import ValidationError
 
 from nlpkit import recipe, registry
+from nlpkit.contracts.reader import Counts, LeftOut, RowError
+from nlpkit.contracts.task import Task
 from nlpkit.data import corpus, template
 from nlpkit.data.items import Items, Row, build_items, read_rows
-from nlpkit.data.records import Counts, LeftOut, RowError
 from nlpkit.errors import DataError, RecipeError, UsageError
-from nlpkit.objectives._task import Task
 from nlpkit.runs import columns
 from tests import _processes, _tiny
 from tests._published import PUBLISHED, write

@@ -11,7 +11,7 @@ import torch
 
 from nlpkit import plan as planning
 from nlpkit import recipe
-from nlpkit.data.pack import Batch
+from nlpkit.contracts.batch import Batch
 from nlpkit.runs import build, fastest_precision
 from nlpkit.runs import run as runs
 from nlpkit.runs.fastest_precision import Precision

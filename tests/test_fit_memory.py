@@ -8,7 +8,7 @@ import pytest
 from nlpkit import plan as planning
 from nlpkit import recipe
 from nlpkit.byte_sizes import parsed, written
-from nlpkit.data.pack import Batch
+from nlpkit.contracts.batch import Batch
 from nlpkit.errors import NlpkitError, RecipeError, UsageError
 from nlpkit.runs import fit_memory, trial
 from nlpkit.train import memory

@@ -12,13 +12,13 @@ import torch
 import transformers
 
 from nlpkit import cli
+from nlpkit.contracts.abilities import Filling, Generative, Prompt
 from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
 from nlpkit.models.xlnet import Config
 from nlpkit.models.xlnet.model import Model
 from nlpkit.objectives import plm
-from nlpkit.objectives._abilities import Filling, Generative, Prompt
 from tests import _masked, _tiny
 from tests._families import oracle
 from tests._families.oracle import CLOSE

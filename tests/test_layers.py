@@ -5,7 +5,7 @@ import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,16 @@ from nlpkit import registry
 from nlpkit.attention.contract import Backend, BiasKind, ComputedKind, Kind, MaskKind
 from nlpkit.checkpoints import hf_layout
 from nlpkit.config import FrozenConfig
-from nlpkit.data.pack import SOURCE_LENGTHS
+from nlpkit.contracts import check
+from nlpkit.contracts import objective as contract
+from nlpkit.contracts.batch import SOURCE_LENGTHS, Field
+from nlpkit.contracts.task import Task
 from nlpkit.models import contract as models_contract
 from nlpkit.models import families, hf_format
 from nlpkit.models.config import CAPABILITIES, ModelConfig
 from nlpkit.models.meta import meta_model
-from nlpkit.objectives import contract
-from nlpkit.objectives._task import Task
 from nlpkit.recipe.schema import schema
 from nlpkit.score import contract as score_contract
-from nlpkit.tokenizers.contract import Tokenizer as TokenizerContract
 from nlpkit.train import settings as train_settings
 from nlpkit.train.optimizers.contract import OptimizerPart
 
@@ -270,32 +270,20 @@ def _numbers(part: Any) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize(("folder", "name"), _parts("objectives"))
 def test_objective_offers_its_contract(folder: str, name: str) -> None:
     objective = registry.load(folder, name).Objective
-    wanted = _public(contract.Objective)
-    assert {"spans", "length", "example", "num_targets", "loss", "fields", "needs"} <= wanted
-    _assert_has(objective, wanted - {"config"})  # the instances have it
-    assert objective.joins == hasattr(objective, "alter")
+    assert issubclass(objective, contract.Objective)
+    assert objective.joins == (objective.alter is not contract.Objective.alter)
     assert list(inspect.signature(objective).parameters) == ["config", "tokenizer", "model_config"]
-    assert all(isinstance(f, contract.Field) for f in objective.fields.values())
+    assert all(isinstance(f, Field) for f in objective.fields.values())
     assert {f.per for f in objective.fields.values()} <= {"token", "sequence", "source"}
     assert {*objective.inputs} <= {*objective.fields, SOURCE_LENGTHS}
     # The targets of those that learn text are found there, for bits a character.
     assert "labels" in objective.fields or not objective.predicts_text
     is_task = issubclass(objective, Task)
-    for method in ("spans", "length", "example", "num_targets", "loss"):
-        ours, theirs = (
-            [name for name, p in parameters.items() if p.default is p.empty]
-            for parameters in (
-                inspect.signature(getattr(o, method)).parameters
-                for o in (objective, contract.Objective)
-            )
-        )
-        if is_task and method == "example":  # made of a row's item instead of a piece's ids
-            theirs[theirs.index("ids")] = "item"
-        if objective.mates and method == "example":
-            theirs.append("mates")
-        assert ours == theirs
+    parameters = inspect.signature(objective.example).parameters.values()
+    ours = [each.name for each in parameters if each.default is each.empty]
+    mates = ["mates"] if objective.mates else []
+    assert ours == ["self", "item" if is_task else "ids", "rng", *mates]
     if is_task:
-        _assert_has(objective, {"texts", "item", "complete", "predict", "metrics", "outputs"})
         named = {name.partition(":")[0] for name in objective.metrics}
         assert named <= {*registry.names("score/metrics")}
 
@@ -349,15 +337,34 @@ def test_optimizer_offers_its_contract(folder: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(("folder", "name"), _parts("tokenizers"))
-def test_tokenizer_offers_its_contract(folder: str, name: str) -> None:
+def test_tokenizer_has_ids_of_special_tokens(folder: str, name: str) -> None:
     tokenizer = registry.load(folder, name).Tokenizer
-    ids = {"bos_id", "eos_id", "unk_id", "pad_id"}
-    _assert_has(tokenizer, _public(TokenizerContract) - ids)
     # Set by the class or by its constructor.
     source = "".join(
         inspect.getsource(c) for c in tokenizer.__mro__ if c.__module__[:6] == "nlpkit"
     )
+    ids = ("bos_id", "eos_id", "unk_id", "pad_id")
     assert all(hasattr(tokenizer, n) or re.search(rf"self\.{n}\b", source) for n in ids)
+
+
+@pytest.mark.parametrize(
+    ("folder", "part_name"), _parts("objectives", "tokenizers", "data/readers")
+)
+def test_part_keeps_its_contract(folder: str, part_name: str) -> None:
+    part = registry.load(folder, part_name)  # raises if a required member is missing
+    contract = registry.contract_of(folder)
+    assert contract is not None
+    for place, each, cls in check.contracts_of(part, contract):
+        assert check.misspelt(each, cls) is None, place
+        for name in (n for n in check.members(cls) if callable(getattr(cls, n, None))):
+            ours, theirs = (_required_parameters(getattr(o, name)) for o in (each, cls))
+            assert ours == theirs, (place, name)
+
+
+def _required_parameters(function: Callable[..., object]) -> list[str]:
+    parameters = inspect.signature(function).parameters.values()
+    required = [each.name for each in parameters if each.default is each.empty]
+    return [name for name in required if name != "self"]
 
 
 @pytest.mark.parametrize(("folder", "name"), _parts("attention/kinds"))

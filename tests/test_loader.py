@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from nlpkit.contracts.batch import Batch
 from nlpkit.data import _worker_pool
 from nlpkit.data.loader import (
     HELD_OUT,
@@ -24,7 +25,6 @@ from nlpkit.data.loader import (
     packing_efficiency,
     steps,
 )
-from nlpkit.data.pack import Batch
 from nlpkit.errors import UsageError
 from nlpkit.objectives.cpm_ant import Config, Objective
 from tests._processes import wait_until

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from nlpkit.checkpoints import files
+from nlpkit.contracts.batch import Batch, Loss, Term
 from nlpkit.data.loader import Step
-from nlpkit.data.pack import Batch
 from nlpkit.errors import NlpkitError
-from nlpkit.objectives.contract import Loss, Term
 from nlpkit.runs import fastest_precision, pretrain
 from nlpkit.runs import run as runs
 from nlpkit.runs.run import Training

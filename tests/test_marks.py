@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nlpkit import disk
+from nlpkit.contracts.batch import MARK_NAMES, Marked, bit
 from nlpkit.data import corpus, store, tokenize
 from nlpkit.data.corpus import Config, resolve
 from nlpkit.data.loader import Examples, Stream, steps
-from nlpkit.data.marks import NAMES, Marked, bit, of_text
+from nlpkit.data.marks import of_text
 from nlpkit.data.sentences import sentence_starts
 from nlpkit.data.words import word_starts
 from nlpkit.errors import FileError, UsageError
@@ -56,7 +57,7 @@ def tokenizer(request):
     return module.Tokenizer.train([*made_up_texts(), PROSE], module.Config(vocab_size=size))
 
 
-def build(tmp_path, train, tokenizer=PLAIN, *, marks=NAMES, drop=False, cache="cache", **rest):
+def build(tmp_path, train, tokenizer=PLAIN, *, marks=MARK_NAMES, drop=False, cache="cache", **rest):
     callbacks = rest.pop("callbacks", None)
     part = rest.pop("part", "all")
     config = Config(train=train, **rest)
@@ -212,7 +213,7 @@ def test_store_keeps_marks_beside_the_tokens(tmp_path, here) -> None:
     assert marked(built, "sentence_start", 1) == "|床前明月光"
     assert marked(built, "second_side") == "one two. three"
     meta = json.loads((built.path / "meta.json").read_text())
-    assert meta["marks"] == [*NAMES]
+    assert meta["marks"] == [*MARK_NAMES]
     assert meta["sizes"]["marks.bin"] == built.tokens == (built.path / "marks.bin").stat().st_size
     assert meta["sha256"]["marks.bin"] == disk.file_sha256(built.path / "marks.bin")
     with pytest.raises(ValueError, match="read-only"):
@@ -221,10 +222,10 @@ def test_store_keeps_marks_beside_the_tokens(tmp_path, here) -> None:
 
 def test_store_keys_differ_by_marks_and_not_by_their_order(tmp_path, here) -> None:
     (here / "a.txt").write_text("one two\n")
-    wanted = [(), NAMES[:1], NAMES[1:2], NAMES[:2]]
+    wanted = [(), MARK_NAMES[:1], MARK_NAMES[1:2], MARK_NAMES[:2]]
     keys = [build(tmp_path, "a.txt", marks=names).fingerprint for names in wanted]
     assert len({*keys}) == 4
-    assert build(tmp_path, "a.txt", marks=NAMES[1::-1]).fingerprint == keys[3]
+    assert build(tmp_path, "a.txt", marks=MARK_NAMES[1::-1]).fingerprint == keys[3]
 
 
 def test_store_holds_only_the_marks_that_were_asked_for(tmp_path, here) -> None:

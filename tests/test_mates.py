@@ -7,15 +7,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from nlpkit.contracts.batch import Field, Spans
+from nlpkit.contracts.objective import Objective
 from nlpkit.data.loader import HELD_OUT, TRAIN, Examples, Stream, steps
 from nlpkit.errors import UsageError
 from nlpkit.objectives import clm
-from nlpkit.objectives.contract import Field, Spans
 from tests import test_loader
 from tests.test_loader import FakeCorpus
 
 
-class Pairs:
+class Pairs(Objective):
     """Pieces of `size` tokens with as many tokens of each mate: the plainest use of mates."""
 
     fields: Mapping[str, Field] = {
@@ -44,6 +45,9 @@ class Pairs:
 
     def num_targets(self, batch) -> dict[str, int]:
         return {"pairs": len(batch["input_ids"])}
+
+    def loss(self, model, hidden, batch):
+        raise NotImplementedError
 
 
 class Stretches(clm.Objective):

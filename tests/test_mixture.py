@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import load_file
 
 from nlpkit import cli, recipe
+from nlpkit.contracts.abilities import Filling
 from nlpkit.data.loader import Examples
 from nlpkit.data.pack import collate
 from nlpkit.errors import FileError, RecipeError
 from nlpkit.evaluate import held_out
 from nlpkit.objectives import mixture
-from nlpkit.objectives._abilities import Filling
-from nlpkit.objectives.contract import forward
+from nlpkit.objectives.examples.forward import forward
 from nlpkit.recipe.earlier import as_begun
 from nlpkit.runs.opened import Opened, open_checkpoint
 from nlpkit.train.processes import to_device
@@ -341,6 +341,12 @@ class _Cut(mixture.TextObjective):
 
     def __init__(self, extra: int) -> None:
         self.config, self.extra = type("Settings", (), {"max_length": 4 + extra}), extra
+
+    def num_targets(self, batch):
+        raise AssertionError("never packed")
+
+    def loss(self, model, hidden, batch):
+        raise AssertionError("never packed")
 
 
 def test_members_of_an_older_run_keep_its_behavior(tmp_path: Path) -> None:

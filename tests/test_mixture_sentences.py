@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from nlpkit import recipe, selftest
-from nlpkit.data.loader import CutAtMarks, Examples
+from nlpkit.data.loader import Examples
 from nlpkit.data.pack import collate
 from nlpkit.errors import RecipeError, UsageError
 from nlpkit.objectives import mixture
-from nlpkit.objectives._combined import Combined
+from nlpkit.objectives.several.combined import Combined
 from nlpkit.selftest import of_examples, of_run
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.signals import StopFlag
@@ -54,8 +54,7 @@ class _Corpus:
 def test_members_take_the_pieces_of_the_one_that_cuts_at_sentences() -> None:
     corpus = _Corpus()
     mixed = _mixed(MLM, SOP)
-    assert isinstance(mixed, CutAtMarks)
-    assert isinstance(Combined([mixed], [1.0]), CutAtMarks)
+    assert Combined([mixed], [1.0]).cut_mark == mixed.cut_mark == "sentence_start"
     spans = mixed.spans_at(corpus.lengths, corpus.sentences)
     alone = mixed.members[1].spans_at(corpus.lengths, corpus.sentences)
     assert (spans.document == alone.document).all()

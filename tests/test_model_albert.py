@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from torch import nn
 
 from nlpkit.checkpoints import hf_layout
+from nlpkit.contracts.batch import IGNORE
 from nlpkit.models.albert import Config
 from nlpkit.models.albert.model import Model
-from nlpkit.objectives.contract import IGNORE
 from tests._families import oracle
 from tests._families.oracle import CLOSE, LENGTHS, VOCAB
 

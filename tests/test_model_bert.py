@@ -9,10 +9,10 @@ import torch.nn.functional as F
 import transformers
 
 from nlpkit.checkpoints import hf_layout
+from nlpkit.contracts.batch import IGNORE
 from nlpkit.errors import FileError
 from nlpkit.models.bert import Config
 from nlpkit.models.bert.model import Model
-from nlpkit.objectives.contract import IGNORE
 from tests._families import oracle
 from tests._families.oracle import CLOSE, LENGTHS, VOCAB
 

@@ -11,13 +11,13 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from nlpkit.checkpoints import any_layout, hf_layout
-from nlpkit.data.pack import Batch
+from nlpkit.contracts.batch import IGNORE, Batch
 from nlpkit.errors import FileError
 from nlpkit.models import families, hf_format
 from nlpkit.models.electra import Config, model
 from nlpkit.models.head import CHOICE, SEQUENCE, task_head
 from nlpkit.models.sampling import sample
-from nlpkit.objectives.contract import IGNORE, forward
+from nlpkit.objectives.examples.forward import forward
 from tests._families import oracle
 from tests._families.oracle import CLOSE, LENGTHS, VOCAB
 from tests._losses import all_states

@@ -7,9 +7,9 @@ import torch
 import transformers
 
 from nlpkit.checkpoints import hf_layout
+from nlpkit.contracts.batch import IGNORE
 from nlpkit.models.head import task_head
 from nlpkit.models.roberta import Config, model
-from nlpkit.objectives.contract import IGNORE
 from tests._families import oracle
 from tests._families.oracle import CLOSE, LENGTHS, VOCAB
 

@@ -9,10 +9,10 @@ import transformers
 from transformers.models.xlm.modeling_xlm import create_sinusoidal_embeddings
 
 from nlpkit.checkpoints import hf_layout
+from nlpkit.contracts.batch import IGNORE
 from nlpkit.errors import FileError
 from nlpkit.models.head import task_head
 from nlpkit.models.xlm import Config, model
-from nlpkit.objectives.contract import IGNORE
 from tests._families import oracle
 from tests._families.oracle import CLOSE, LENGTHS, VOCAB
 

@@ -19,8 +19,8 @@ from tests import _tiny
 OBJECTIVE = '''
 import numpy as np
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives._task import Item, Task
-from nlpkit.objectives.contract import Field, Loss, Term
+from nlpkit.contracts.batch import Field, Loss, Term
+from nlpkit.contracts.task import Item, Task
 
 class Config(FrozenConfig):
     """Nothing to set."""

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nlpkit import recipe, registry
+from nlpkit.contracts.batch import IGNORE
 from nlpkit.data.loader import Examples, Stream, framed
 from nlpkit.errors import RecipeError, UsageError
 from nlpkit.objectives.clm import Config, Objective
-from nlpkit.objectives.contract import IGNORE
 from nlpkit.recipe.fit import missing
 from nlpkit.runs.build import bind_objective, model_part
 from tests import _tiny

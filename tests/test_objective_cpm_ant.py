@@ -14,10 +14,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nlpkit.contracts.batch import IGNORE
 from nlpkit.data.pack import collate
 from nlpkit.models.cpm_ant import Config as ModelConfig
 from nlpkit.models.cpm_ant.model import Model
-from nlpkit.objectives.contract import IGNORE
 from nlpkit.objectives.cpm_ant import Config, Objective
 from tests._losses import loss_of, only_term
 

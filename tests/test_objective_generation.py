@@ -8,14 +8,13 @@ import torch
 import torch.nn.functional as F
 
 from nlpkit import recipe
+from nlpkit.contracts.batch import IGNORE, Batch
+from nlpkit.contracts.reader import RowError
 from nlpkit.data.items import Row
-from nlpkit.data.pack import Batch
 from nlpkit.errors import RecipeError
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.models.gru import Config as ModelSettings
-from nlpkit.objectives._task import RowError
-from nlpkit.objectives.contract import IGNORE
 from nlpkit.objectives.generation import Config, Objective
 from nlpkit.runs.opened import Opened, open_checkpoint
 from tests import _tiny

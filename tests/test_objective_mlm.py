@@ -12,11 +12,10 @@ import torch
 from pydantic import ValidationError
 
 from nlpkit import recipe
-from nlpkit.data.loader import Scheduled
-from nlpkit.data.pack import Batch, collate
+from nlpkit.contracts.batch import IGNORE, Batch
+from nlpkit.data.pack import collate
 from nlpkit.errors import RecipeError
 from nlpkit.objectives import mlm
-from nlpkit.objectives.contract import IGNORE
 from nlpkit.tokenizers import bpe
 from tests import _tiny
 from tests._masked import MODEL, bound, bound_of, examples, plain, tokenizer
@@ -107,7 +106,6 @@ def test_example_depends_on_its_random_numbers_alone() -> None:
 
 def test_rate_falls_in_a_line_and_targets_are_among_those_before() -> None:
     objective = bound("mlm", rate=0.3, final_rate=0.15)
-    assert isinstance(objective, Scheduled)
     assert [objective.rate_at(p) for p in (0, 0.5, 1)] == pytest.approx([0.3, 0.225, 0.15])
     made = list(examples(objective, 200, 500))
     before: list[np.ndarray] = []

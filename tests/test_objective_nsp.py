@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from nlpkit.data.pack import MARKS, Batch, collate
+from nlpkit.contracts.batch import MARKS, Batch
+from nlpkit.data.pack import collate
 from nlpkit.models import families
-from nlpkit.objectives import _frame
-from nlpkit.objectives._cutting import cut_overlapping
+from nlpkit.objectives.examples.cutting import cut_overlapping
+from nlpkit.objectives.examples.frame import Frame, tokens
 from tests._masked import bound, bound_of, document, mark, marked, plain, tokenizer
 
 
@@ -176,8 +177,8 @@ def test_loss_is_the_sum_of_the_cross_entropies_of_the_labels() -> None:
 )
 def test_frame_is_the_familys_and_gives_its_texts_back(family: str, expected: str) -> None:
     model = families.load(family).Config()
-    named = tokenizer().extended(_frame.tokens(model))
-    frame = _frame.Frame(named, model)
+    named = tokenizer().extended(tokens(model))
+    frame = Frame(named, model)
     word = plain(1, np.random.default_rng(0))
     texts = [word.repeat(2), word]
     ids = frame.ids(texts)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from nlpkit.data.pack import Batch, collate
+from nlpkit.contracts.batch import IGNORE, Batch
+from nlpkit.data.pack import collate
 from nlpkit.models.xlnet import Config
 from nlpkit.models.xlnet.model import Model
 from nlpkit.objectives import plm
-from nlpkit.objectives.contract import IGNORE
 from tests import _masked
 from tests._masked import plain
 

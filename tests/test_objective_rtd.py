@@ -15,12 +15,12 @@ import transformers
 from safetensors.torch import load_file
 
 from nlpkit import cli, recipe
-from nlpkit.data.pack import Batch, collate
+from nlpkit.contracts.batch import IGNORE, Batch, Loss, Term
+from nlpkit.data.pack import collate
 from nlpkit.errors import NlpkitError, RecipeError, UsageError
 from nlpkit.models import electra
 from nlpkit.models.electra import model as electra_model
 from nlpkit.objectives import rtd
-from nlpkit.objectives.contract import IGNORE, Loss, Term
 from nlpkit.runs.opened import open_checkpoint
 from nlpkit.selftest import of_examples, of_objective, of_run
 from tests import _provable, _tiny

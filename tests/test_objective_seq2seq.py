@@ -7,15 +7,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from nlpkit.contracts.batch import IGNORE
+from nlpkit.contracts.reader import RowError
 from nlpkit.data.corpus import Config as DataConfig
 from nlpkit.data.corpus import resolve
 from nlpkit.data.items import Row, build_items
 from nlpkit.data.loader import Examples
-from nlpkit.data.records import RowError
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.objectives import seq2seq
-from nlpkit.objectives.contract import IGNORE, forward
+from nlpkit.objectives.examples.forward import forward
 from nlpkit.tokenizers import bpe, wordpiece
 from nlpkit.train.processes import to_device
 from tests.parts.encoder_decoder import Config

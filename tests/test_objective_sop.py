@@ -6,8 +6,7 @@ from math import factorial
 import numpy as np
 import pytest
 
-from nlpkit.data.loader import CutAtMarks
-from nlpkit.data.pack import MARKS
+from nlpkit.contracts.batch import MARKS
 from nlpkit.errors import UsageError
 from tests._masked import bound, bound_of, document, mark, marked, tokenizer
 
@@ -88,7 +87,6 @@ def test_lengths_do_not_tell_the_order() -> None:
 
 def test_pieces_are_whole_sentences_of_one_document() -> None:
     objective = bound("sop", max_length=13)  # 10 tokens of text
-    assert isinstance(objective, CutAtMarks)
     # Sentences of 4, 4, 4 | 3, 12, 2 | 5, 5, 1 | 6 tokens.
     lengths = np.array([12, 17, 11, 6])
     starts = np.array([0, 4, 8, 12, 15, 27, 29, 34, 39, 40])

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from nlpkit.data.pack import Batch, collate
+from nlpkit.contracts.batch import IGNORE, Batch
+from nlpkit.data.pack import collate
 from nlpkit.objectives import span
-from nlpkit.objectives.contract import IGNORE, OwnsHeads
 from tests._masked import bound, bound_of, document, marked, tokenizer
 
 
@@ -142,7 +142,6 @@ class Model:
 
 def test_boundary_loss_is_that_of_the_paper_span_by_span() -> None:
     objective = bound("span", rate=0.3)
-    assert isinstance(objective, OwnsHeads)
     assert {*objective.heads()} == {span.HEAD}
     made = [example for _, example in _examples(objective, 6, sentences=9)]
     long = marked("predicts" * 12)  # a word of more tokens than have a place

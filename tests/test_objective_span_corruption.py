@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from nlpkit.contracts.batch import IGNORE
 from nlpkit.generate.beams import Answer
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.models.t5 import Config as ModelConfig
 from nlpkit.models.t5.model import Model
 from nlpkit.objectives import span_corruption
-from nlpkit.objectives.contract import IGNORE
 from nlpkit.objectives.span_corruption import SENTINELS, longest_piece, segments, sizes
 from nlpkit.tokenizers import bpe
 from tests import _provable, _tiny

@@ -10,15 +10,15 @@ from transformers import BertConfig, XLMConfig
 
 from nlpkit import recipe
 from nlpkit.checkpoints import hf_layout
+from nlpkit.contracts.batch import IGNORE, Marked
+from nlpkit.contracts.reader import Counts
 from nlpkit.data.corpus import Document
 from nlpkit.data.encode import encode
-from nlpkit.data.marks import Marked
 from nlpkit.data.pack import collate
-from nlpkit.data.records import Counts
 from nlpkit.errors import DataError, RecipeError
 from nlpkit.models import bert, families, xlm
 from nlpkit.objectives import tlm
-from nlpkit.objectives.contract import IGNORE, forward
+from nlpkit.objectives.examples.forward import forward
 from tests._families import oracle
 from tests._losses import all_states
 from tests._masked import bound_of, marked, tokenizer

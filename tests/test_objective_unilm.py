@@ -7,12 +7,13 @@ import torch
 from nlpkit import attention, recipe
 from nlpkit.attention.contract import Choice
 from nlpkit.attention.layout import Layout
+from nlpkit.contracts.batch import IGNORE
 from nlpkit.data.pack import collate
 from nlpkit.errors import RecipeError
 from nlpkit.models import bert
 from nlpkit.models.bert import model as bert_model
 from nlpkit.objectives import unilm
-from nlpkit.objectives.contract import IGNORE, forward
+from nlpkit.objectives.examples.forward import forward
 from nlpkit.recipe.fit import missing
 from tests._masked import bound_of, document, marked, tokenizer
 

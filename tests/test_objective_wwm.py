@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from nlpkit.data.pack import MARKS
+from nlpkit.contracts.batch import IGNORE, MARKS
 from nlpkit.errors import UsageError
-from nlpkit.objectives.contract import IGNORE
 from tests._masked import bound, bound_of, document, marked, plain, tokenizer
 
 

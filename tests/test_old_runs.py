@@ -22,7 +22,7 @@ from nlpkit.attention.backends import cpu_flash
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import UsageError
 from nlpkit.models import dropout, loss
-from nlpkit.objectives import contract
+from nlpkit.objectives.examples import forward
 from nlpkit.runs.opened import open_checkpoint
 from tests.make_old_runs import dropout_sha256, machine, outcome
 
@@ -49,7 +49,7 @@ def as_it_was():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loss, "_softmax", softmax)
-        patch.setattr(contract, "_rows_read", lambda *given: None)
+        patch.setattr(forward, "_rows_read", lambda *given: None)
         patch.setattr(dropout._Dropout, "apply", F.dropout)
         patch.setattr(
             cpu_flash, "refuses", lambda request: "dropout" if request.dropout else refuses(request)
@@ -136,7 +136,7 @@ def test_an_old_run_goes_on(folder: Path, name: str) -> None:
 
 def test_an_old_run_goes_on_as_runs_do_today(tmp_path: Path, as_it_was: pytest.MonkeyPatch) -> None:
     moved = Path(shutil.copytree(OLD, tmp_path / "runs", symlinks=True))
-    places = (contract, "_rows_read"), (dropout._Dropout, "apply"), (loss, "_softmax")
+    places = (forward, "_rows_read"), (dropout._Dropout, "apply"), (loss, "_softmax")
     then = [getattr(*place) for place in places]
     as_it_was.undo()
     try:

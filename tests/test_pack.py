@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nlpkit.contracts.batch import Field
 from nlpkit.data.loader import Examples, Stream
 from nlpkit.data.pack import FULL_ENOUGH, MAX_CARRIED, Bins, best_fit, collate, plan_bins
 from nlpkit.errors import UsageError
 from nlpkit.models.cpm_ant import Config as ModelConfig
-from nlpkit.objectives.contract import Field
 from nlpkit.objectives.cpm_ant import Config, Objective
 from nlpkit.tokenizers import cpm_ant
 from tests.conftest import REAL_DATA

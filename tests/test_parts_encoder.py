@@ -13,8 +13,8 @@ import torch.nn.functional as F
 import transformers
 
 from nlpkit.checkpoints import hf_layout
+from nlpkit.contracts.batch import IGNORE
 from nlpkit.errors import FileError
-from nlpkit.objectives.contract import IGNORE
 from nlpkit.tokenizers import wordpiece
 from tests import _tiny
 from tests.parts import mlm, nsp

@@ -16,9 +16,10 @@ from peft import PeftModel
 from safetensors.torch import load_file
 
 from nlpkit import cli, recipe
+from nlpkit.contracts.batch import IGNORE, Loss
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.errors import RecipeError
-from nlpkit.objectives.contract import IGNORE, Loss, forward
+from nlpkit.objectives.examples.forward import forward
 from nlpkit.runs.opened import Opened, open_checkpoint
 from nlpkit.train.losses import LossSums
 from nlpkit.train.processes import to_device

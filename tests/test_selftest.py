@@ -20,9 +20,9 @@ from nlpkit import cli, recipe, selftest
 from nlpkit.attention.contract import Request
 from nlpkit.attention.kinds import cpm_ant as kind
 from nlpkit.checkpoints import hf_layout
+from nlpkit.contracts.batch import IGNORE
 from nlpkit.data import loader, pack
 from nlpkit.errors import UsageError
-from nlpkit.objectives.contract import IGNORE
 from nlpkit.objectives.cpm_ant import Objective
 from nlpkit.selftest import of_checkpoint, of_examples, of_objective, of_run
 from nlpkit.selftest.bench import STEPS, Bench

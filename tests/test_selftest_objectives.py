@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from nlpkit import selftest
+from nlpkit.contracts.batch import IGNORE
 from nlpkit.objectives import mlm, nsp, sop, span, wwm
-from nlpkit.objectives.contract import IGNORE
 from nlpkit.selftest import of_examples, of_labels, of_objective
 from nlpkit.selftest.bench import Bench
 from tests import _provable, _tiny

@@ -14,9 +14,8 @@ import torch
 from nlpkit import selftest
 from nlpkit.attention.contract import Request
 from nlpkit.attention.kinds import relative
-from nlpkit.data.marks import Marked
+from nlpkit.contracts.batch import IGNORE, Loss, Marked, Term
 from nlpkit.objectives import plm, reorder
-from nlpkit.objectives.contract import IGNORE, Loss, Term
 from nlpkit.selftest import of_examples, of_labels, of_objective, of_run
 from nlpkit.selftest.bench import Bench
 from nlpkit.selftest.subject import _cut

@@ -10,8 +10,8 @@ import pytest
 from nlpkit import selftest
 from nlpkit.attention.contract import Request
 from nlpkit.attention.kinds import causal
+from nlpkit.contracts.batch import IGNORE
 from nlpkit.objectives import scheduled_sampling, seq2seq
-from nlpkit.objectives.contract import IGNORE
 from nlpkit.selftest import of_objective
 from nlpkit.selftest.bench import Bench
 from nlpkit.selftest.subject import _is_text

@@ -15,8 +15,8 @@ import torch
 import transformers
 
 from nlpkit import cli
+from nlpkit.contracts.reader import RowError
 from nlpkit.data.items import Row
-from nlpkit.data.records import RowError
 from nlpkit.evaluate import prompts
 from nlpkit.tokenizers import bpe
 from tests import _tiny_tasks

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nlpkit.commands import _smoke_test
-from nlpkit.data.lines import TextFile
+from nlpkit.contracts.reader import TextFile
 from tests import _images, _tiny, _tiny_tasks, test_parts_recurrent, test_parts_translation
 from tests._faults import Server, done
 

@@ -10,15 +10,16 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from nlpkit.contracts.batch import IGNORE, LENGTHS
+from nlpkit.contracts.reader import RowError
 from nlpkit.data import corpus
 from nlpkit.data.items import Items, Row, build_items
 from nlpkit.data.loader import Examples
-from nlpkit.data.pack import LENGTHS, collate
+from nlpkit.data.pack import collate
 from nlpkit.data.tokenize import Callbacks
 from nlpkit.errors import DataError
 from nlpkit.objectives import cpm_ant_nlg, cpm_ant_nlu
-from nlpkit.objectives._task import RowError
-from nlpkit.objectives.contract import IGNORE, forward
+from nlpkit.objectives.examples.forward import forward
 from tests._losses import only_term
 from tests.conftest import REAL_DATA
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from nlpkit import registry
+from nlpkit.contracts.batch import LENGTHS
+from nlpkit.contracts.reader import RowError
 from nlpkit.data.items import Row
-from nlpkit.data.pack import LENGTHS
 from nlpkit.errors import DataError
 from nlpkit.models import gpt
-from nlpkit.objectives._task import RowError
 from tests._letters import DELIMITER, EXTRACT, START, Letters
 
 RNG = np.random.default_rng(0)

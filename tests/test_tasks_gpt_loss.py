@@ -13,12 +13,13 @@ from scipy.stats import pearsonr, spearmanr
 from transformers import OpenAIGPTConfig, OpenAIGPTForSequenceClassification, OpenAIGPTModel
 
 from nlpkit import registry
+from nlpkit.contracts.batch import Batch
 from nlpkit.data.items import Row
-from nlpkit.data.pack import Batch, collate
+from nlpkit.data.pack import collate
 from nlpkit.models.gpt import Config
 from nlpkit.models.gpt.model import Model
 from nlpkit.models.head import Head
-from nlpkit.objectives.contract import forward
+from nlpkit.objectives.examples.forward import forward
 from nlpkit.train.held_out import scores
 from tests._formats import to_hf
 from tests._letters import Letters

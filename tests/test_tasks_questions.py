@@ -11,17 +11,16 @@ import torch
 import transformers
 from pydantic import ValidationError
 
+from nlpkit.contracts.reader import Counts, RowError, TextFile
 from nlpkit.data import formats
-from nlpkit.data.lines import TextFile
 from nlpkit.data.readers import squad
-from nlpkit.data.records import Counts, RowError
 from nlpkit.errors import DataError
 from nlpkit.models.bert.model import Model as Bert
 from nlpkit.objectives import question_answering
-from nlpkit.objectives._answers import answers_of
-from nlpkit.objectives._windows import token_windows
-from nlpkit.objectives.contract import forward
+from nlpkit.objectives.examples.forward import forward
 from nlpkit.objectives.question_answering import best_span
+from nlpkit.objectives.tasks.answers import answers_of
+from nlpkit.objectives.tasks.windows import token_windows
 from tests._spans import BERT, batch_of, bound, items, row, take_body, their_config
 
 REAL = Path(__file__).resolve().parents[2] / "shared/data/zh_task/cmrc2018_trial.squad.json"

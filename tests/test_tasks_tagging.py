@@ -8,16 +8,16 @@ import pytest
 import torch
 import transformers
 
+from nlpkit.contracts.batch import IGNORE
+from nlpkit.contracts.reader import Counts, RowError, TextFile
 from nlpkit.data.items import Row
-from nlpkit.data.lines import TextFile
 from nlpkit.data.readers import conll
-from nlpkit.data.records import Counts, RowError
 from nlpkit.errors import DataError
 from nlpkit.models.bert.model import Model as Bert
 from nlpkit.models.gpt.model import Model as Gpt
 from nlpkit.objectives import tagging
-from nlpkit.objectives._windows import word_windows
-from nlpkit.objectives.contract import IGNORE, forward
+from nlpkit.objectives.examples.forward import forward
+from nlpkit.objectives.tasks.windows import word_windows
 from tests import _spans
 from tests._spans import BERT, GPT, batch_of, bound, items, row, take_body, their_config
 

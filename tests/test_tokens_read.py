@@ -6,14 +6,14 @@ import torch
 
 from nlpkit import registry
 from nlpkit.attention.contract import Choice
+from nlpkit.contracts.batch import Batch, Loss, Marked
 from nlpkit.data.items import Row
-from nlpkit.data.marks import Marked
-from nlpkit.data.pack import Batch, collate
+from nlpkit.data.pack import collate
 from nlpkit.models import encoder, families
 from nlpkit.models.head import Head
 from nlpkit.objectives import classification, cpm_ant
-from nlpkit.objectives._combined import combined
-from nlpkit.objectives.contract import Loss, forward
+from nlpkit.objectives.examples.forward import forward
+from nlpkit.objectives.several.combined import combined
 from tests import _masked
 from tests._letters import Letters
 from tests._losses import all_states

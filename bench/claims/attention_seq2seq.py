@@ -26,10 +26,11 @@ import numpy as np
 import torch
 from _claims import Comparison
 
+from nlpkit.contracts.batch import IGNORE
 from nlpkit.data.pack import collate
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
-from nlpkit.objectives.contract import IGNORE, forward
+from nlpkit.objectives.examples.forward import forward
 from nlpkit.runs.opened import Opened, open_checkpoint
 from nlpkit.score.metrics import bleu
 

@@ -29,9 +29,10 @@ from _runs import as_options, mean_and_deviation
 from sentences import articles
 from unmask import pairs
 
+from nlpkit.contracts.batch import IGNORE
 from nlpkit.data.store import Callbacks
 from nlpkit.evaluate.held_out import Evaluation, find_data
-from nlpkit.objectives.contract import IGNORE, forward
+from nlpkit.objectives.examples.forward import forward
 from nlpkit.runs.opened import Opened, open_checkpoint
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.processes import to_device

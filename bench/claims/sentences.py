@@ -39,7 +39,7 @@ from _runs import mean_and_deviation, texts
 
 from nlpkit.data.store import Callbacks
 from nlpkit.evaluate.held_out import Evaluation, find_data
-from nlpkit.objectives.contract import forward
+from nlpkit.objectives.examples.forward import forward
 from nlpkit.runs.opened import Opened, open_checkpoint
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.processes import to_device

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from nlpkit.contracts.abilities import Generative
+from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.disk import read_json
 from nlpkit.generate.texts import default_new_tokens
-from nlpkit.objectives._abilities import Generative
 from nlpkit.tokenizers._source_and_target import SourceAndTarget
-from nlpkit.tokenizers.contract import Tokenizer
 
 _GENERATING = ("LMHeadModel", "ForCausalLM", "ForConditionalGeneration", "MTModel")
 FILE = "generation_config.json"

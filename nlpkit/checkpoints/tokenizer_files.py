@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import TypeGuard
 
 from nlpkit import registry
+from nlpkit.contracts.abilities import Generative, ReadsSource
+from nlpkit.contracts.objective import Objective
+from nlpkit.contracts.tokenizer import Extendable, Template, Tokenizer
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
 from nlpkit.models.config import ModelConfig
-from nlpkit.objectives._abilities import Generative, ReadsSource, Templated
-from nlpkit.objectives.contract import Objective
 from nlpkit.tokenizers import _source_and_target
 from nlpkit.tokenizers._hf import LibraryTokenizer
 from nlpkit.tokenizers._source_and_target import SourceAndTarget
 from nlpkit.tokenizers._template import with_template, with_words
-from nlpkit.tokenizers.contract import Extendable, Template, Tokenizer
 
 SETTINGS = "tokenizer_config.json"
 _PAD = "<pad>"  # pads where a tokenizer has no token of its own for it, but an objective added this
@@ -61,7 +61,7 @@ def use_of(objective: Objective | None, model_config: ModelConfig, tokenizer: To
     goes_on = isinstance(objective, Generative) and not isinstance(objective, ReadsSource)
     return Use(
         token_types=model_config.pairs,
-        template=objective.template if isinstance(objective, Templated) else None,
+        template=None if objective is None else objective.template,
         max_length=longest,
         cut_start=goes_on,
         pad_start=goes_on or bool(model_config.summary_token),

@@ -18,8 +18,8 @@ from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
+    from nlpkit.contracts.reader import TextFile
     from nlpkit.data.corpus import Config, Input
-    from nlpkit.data.lines import TextFile
     from nlpkit.recipe import Resolved
     from nlpkit.train.log import Log
     from nlpkit.train.signals import StopFlag
@@ -170,8 +170,8 @@ def _small_copy(file: "TextFile", folder: Path, rows: int) -> str:
 
 def _listed(file: "TextFile", folder: Path, rows: int) -> str:
     """Write the first rows of a file as jsonl; return the path."""
+    from nlpkit.contracts.reader import Counts
     from nlpkit.data import formats
-    from nlpkit.data.records import Counts
 
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{Path(file.name).name}.jsonl"
@@ -224,12 +224,12 @@ def _use(checkpoint: Path, device: str, log: "Log", stop: "StopFlag") -> tuple[s
 
     Without held-out data nothing is evaluated, and not every objective generates.
     """
+    from nlpkit.contracts.abilities import Generative
     from nlpkit.data.items import Items
     from nlpkit.data.store import Callbacks
     from nlpkit.evaluate import held_out
     from nlpkit.generate.settings import Settings
     from nlpkit.generate.texts import Writer
-    from nlpkit.objectives._abilities import Generative
     from nlpkit.runs.opened import open_checkpoint
 
     opened = open_checkpoint(checkpoint, device=device, info=log.detail, warn=log.warn)

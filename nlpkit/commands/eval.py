@@ -243,9 +243,9 @@ def _held_out(call: Call) -> None:
     names = None if not call.metrics else split(call.metrics)
     from nlpkit.checkpoints.run_directory import seed_runs
     from nlpkit.cli import exit_now
+    from nlpkit.contracts.task import writes_answers
     from nlpkit.data.store import Callbacks
     from nlpkit.evaluate import confusion, held_out
-    from nlpkit.objectives._task import writes_answers
     from nlpkit.runs.opened import open_checkpoint
     from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
@@ -285,7 +285,7 @@ def _held_out(call: Call) -> None:
             chosen = {name: value for name, value in asked.items() if value is not None}
             generation = decoding_settings(**{**source.generation, **chosen})
             reasons = generation.without_effect()
-            if call.attention is None and not writes_answers(opened.objective):
+            if call.attention is None and not writes_answers(type(opened.objective)):
                 reasons = dict.fromkeys(asked, "here: this checkpoint writes no answers")
             for name in [name for name in chosen if name in reasons]:
                 log.warn(f"--{name.replace('_', '-')}: has no effect {reasons[name]}")

@@ -15,8 +15,9 @@ from pathlib import Path
 from threading import Thread
 from typing import BinaryIO
 
+from nlpkit.contracts.reader import TextFile
 from nlpkit.data import formats
-from nlpkit.data.lines import TextFile, file_errors
+from nlpkit.data.lines import file_errors
 from nlpkit.errors import FileError, UsageError
 from nlpkit.plural import number_of
 

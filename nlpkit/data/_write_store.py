@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from nlpkit.contracts.reader import Counts
 from nlpkit.data import cache, tokenize
 from nlpkit.data import marks as marking
 from nlpkit.data.corpus import Config, Part
-from nlpkit.data.records import Counts
 from nlpkit.data.tokenize import BuildSpec, Callbacks
 from nlpkit.errors import DataError
 from nlpkit.plural import all_of, number_of

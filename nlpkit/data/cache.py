@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nlpkit.data.lines import TextFile, file_errors
+from nlpkit.contracts.reader import TextFile
+from nlpkit.data.lines import file_errors
 from nlpkit.disk import file_sha256
 from nlpkit.errors import FileError
 

@@ -18,11 +18,12 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from nlpkit.config import FrozenConfig, Workers
+from nlpkit.contracts.reader import Bad, Counts, RowError, TextFile
 from nlpkit.data import _directories, _paths, formats, template
 from nlpkit.data.formats import Format
-from nlpkit.data.lines import TextFile, lines
+from nlpkit.data.lines import lines
 from nlpkit.data.readers import parallel
-from nlpkit.data.records import Bad, Counts, RowError, wrong_character
+from nlpkit.data.records import wrong_character
 from nlpkit.data.row_text import Rows, records, rows_of, text_in, text_of
 from nlpkit.data.sources import Name, Source, Sources, TextKey
 from nlpkit.errors import DataError, UsageError

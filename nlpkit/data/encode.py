@@ -2,39 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import numpy as np
 
+from nlpkit.contracts.reader import Counts
+from nlpkit.contracts.tokenizer import Aligned, Tokenizer
 from nlpkit.data.corpus import Document
 from nlpkit.data.marks import of_text
-from nlpkit.data.records import Counts
 
 _BATCH_CHARACTERS = 1 << 18
 _BATCH_DOCUMENTS = 1 << 12
-
-
-class Tokenizer(Protocol):
-    """What the store needs of a tokenizer; workers get a pickled copy."""
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def unk_id(self) -> int | None: ...
-
-    def encode_batch(self, texts: list[str]) -> list[list[int]]: ...
-
-    def fingerprint(self) -> str: ...
-
-
-@runtime_checkable
-class AlignedTokenizer(Protocol):
-    """What marks need, too: the characters [start, stop) that each token stands for."""
-
-    def encode_with_offsets(
-        self, texts: list[str]
-    ) -> list[tuple[list[int], list[tuple[int, int]]]]: ...
 
 
 class Encoded(NamedTuple):
@@ -110,7 +88,7 @@ def _with_marks(
     by_line: bool,
 ) -> tuple[list[list[int]], np.ndarray]:
     """Return the ids of each text, and the marks (N,) uint8 of all their tokens."""
-    assert isinstance(tokenizer, AlignedTokenizer)  # `store.build` has checked it
+    assert isinstance(tokenizer, Aligned)  # `store.build` has checked it
     found = tokenizer.encode_with_offsets(texts)
     is_second = np.diff(owner, prepend=-1) == 0
     marks = [

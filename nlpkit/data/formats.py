@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticKnownError
 
 from nlpkit import registry
-from nlpkit.data.readers.contract import Reader
+from nlpkit.contracts.reader import Reader
 from nlpkit.errors import UsageError
 
 _READERS = "data/readers"

@@ -8,19 +8,21 @@ documents. What is cut is counted.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from nlpkit.contracts.reader import Bad, Counts, LeftOut, RowError, TextFile
+from nlpkit.contracts.task import Item, Task
 from nlpkit.data import formats, nested, template
 from nlpkit.data import unknown as unknown_tokens
 from nlpkit.data.cache import content_hash
 from nlpkit.data.corpus import Config, Input, Part, held_out
-from nlpkit.data.lines import TextFile, shown
-from nlpkit.data.records import Bad, Counts, LeftOut, RowError, kind_of, wrong_character
+from nlpkit.data.lines import shown
+from nlpkit.data.records import kind_of, wrong_character
 from nlpkit.data.tokenize import Callbacks
 from nlpkit.errors import DataError, UsageError
 from nlpkit.plural import number_of
@@ -77,44 +79,6 @@ def _check_text(name: str, value: object) -> None:
             _check_text(f"{name}[{number}]", entry)
     elif isinstance(value, str) and (wrong := wrong_character(value)):
         raise RowError(f"{name}: character {wrong[0] + 1} is {wrong[1]}")
-
-
-class Item(Protocol):
-    """What a task makes of a row."""
-
-    @property
-    def size(self) -> int:
-        """The tokens of all its sequences."""
-
-    @property
-    def cut(self) -> Mapping[str, int]:
-        """The tokens that did not fit, by part."""
-
-    @property
-    def label(self) -> Any:
-        """What the task made of the right answer."""
-
-    @property
-    def text(self) -> str:
-        """What is given, where an answer is to be written."""
-
-
-class Task(Protocol):
-    """What is needed of a task; `objectives/_task.Task` has it."""
-
-    @property
-    def columns(self) -> tuple[str, ...]: ...
-    @property
-    def unk_id(self) -> int | None: ...
-    @property
-    def unknown_remark(self) -> str: ...
-
-    def texts(self, row: Row) -> tuple[str, ...]: ...
-    def encode(self, texts: list[str]) -> list[list[int]]: ...
-    def unk_of(self, part: int) -> int | None: ...
-    def item(self, row: Row, ids: list[list[int]]) -> Any: ...
-    def unknown(self, item: Any) -> int: ...
-    def unlearned(self, item: Any) -> int: ...
 
 
 class Items:

@@ -8,10 +8,10 @@ import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
+from nlpkit.contracts.reader import TextFile
 from nlpkit.errors import DataError, FileError
 
 _UTF8_MARK = b"\xef\xbb\xbf"
@@ -19,23 +19,6 @@ LONGEST_LINE = 32 << 20  # bytes; a text takes up to fifty times as much memory
 _SHOWN = 3  # names in a message
 _BY_LINE = ("text", "paragraphs", "sentences", "jsonl", "tsv")  # formats that can be cut
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-
-
-@dataclass(frozen=True)
-class TextFile:
-    """One input file: where it lies, what messages call it, and how its rows are written."""
-
-    path: str
-    name: str
-    format: str
-    gzip: bool = False
-    second: "TextFile | None" = None  # the file that belongs to it: translations, labels
-    text_key: str | list[str] | None = None  # where its text is; None: as `data.text_key` says
-
-    @property
-    def parts(self) -> tuple["TextFile", ...]:
-        """The file itself, and the one that belongs to it."""
-        return (self,) if self.second is None else (self, self.second)
 
 
 def shown(names: Sequence[str]) -> str:

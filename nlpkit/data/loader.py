@@ -8,18 +8,21 @@ end of a round of epochs; so an epoch's plan needs no more than those before it 
 
 import math
 import multiprocessing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from nlpkit.contracts.batch import Batch, Marked
+from nlpkit.contracts.check import defines
+from nlpkit.contracts.objective import Objective
+from nlpkit.contracts.task import Item, Task
 from nlpkit.data._worker_pool import by_workers
-from nlpkit.data.items import Item, Items
-from nlpkit.data.marks import Marked
-from nlpkit.data.mates import Mates, Spans
-from nlpkit.data.pack import Batch, Bins, PerField, collate, plan_bins
+from nlpkit.data.items import Items
+from nlpkit.data.mates import Mates
+from nlpkit.data.pack import Bins, collate, plan_bins
 from nlpkit.data.store import Corpus
 
 TRAIN, HELD_OUT = 0, 1  # second word of the seed, so that the two never share random numbers
@@ -60,59 +63,12 @@ class Made:
     stand_in: bool = False
 
 
-class ExampleMaker(Protocol):
-    """What is needed of an objective; `objectives/contract.py` describes it."""
-
-    @property
-    def fields(self) -> Mapping[str, PerField]: ...
-    @property
-    def mates(self) -> int: ...
-    @property
-    def marks(self) -> tuple[str, ...]: ...
-    @property
-    def predicts_text(self) -> bool: ...
-    @property
-    def example(self) -> Callable[..., dict[str, np.ndarray]]: ...
-
-    def spans(self, lengths: np.ndarray) -> Spans: ...
-    def length(self, pieces: np.ndarray) -> np.ndarray: ...
-    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]: ...
-
-
-@runtime_checkable
-class Scheduled(Protocol):
-    """The additional method of an objective whose examples change in the course of a run."""
-
-    def at_progress(self, example: dict[str, np.ndarray], progress: float) -> dict[str, np.ndarray]:
-        """Return the example as it is when this share of the run is done, from 0 to 1."""
-
-
-@runtime_checkable
-class Augmenting(Protocol):
-    """The additional method of a task whose training rows are changed at random, held-out not."""
-
-    def augmented(self, item: Any, rng: np.random.Generator) -> Any:
-        """Return the item from which the example is made."""
-
-
-@runtime_checkable
-class CutAtMarks(Protocol):
-    """The additional members of an objective whose pieces begin where a mark is."""
-
-    cut_mark: str
-
-    def spans_at(self, lengths: np.ndarray, starts: np.ndarray) -> Spans:
-        """Return the spans of documents; the mark is at `starts` in all documents as one."""
-
-
 class Examples:
     """The pieces of a corpus as finished examples, found by number."""
 
-    def __init__(
-        self, corpus: Corpus | Items, objective: ExampleMaker, seed: int, split: int = TRAIN
-    ):
+    def __init__(self, corpus: Corpus | Items, objective: Objective, seed: int, split: int = TRAIN):
         self.corpus, self.objective, self.seed, self.split = corpus, objective, seed, split
-        if isinstance(objective, CutAtMarks) and isinstance(corpus, Corpus):
+        if objective.cut_mark and isinstance(corpus, Corpus):
             self.spans = objective.spans_at(corpus.lengths, corpus.places(objective.cut_mark))
         else:
             self.spans = objective.spans(corpus.lengths)
@@ -122,7 +78,7 @@ class Examples:
         self.weights = corpus.weights[source]  # (I,) how often an epoch has each piece
         self.occurrences = int(corpus.weights.max()) + 1  # most that an epoch has of a piece
         self.augmented = None
-        if split == TRAIN and isinstance(objective, Augmenting):
+        if split == TRAIN and isinstance(objective, Task):
             self.augmented = objective.augmented
         self.mates: Mates | None = None
         if objective.mates and len(self.spans):
@@ -196,7 +152,7 @@ class Examples:
 
     def packed(self, made: list[dict[str, np.ndarray]], progress: float) -> Batch:
         """Return the pack of these examples as they are when this share of the run is done."""
-        if isinstance(self.objective, Scheduled):
+        if defines(self.objective, Objective, "at_progress"):
             made = [self.objective.at_progress(example, progress) for example in made]
         batch = collate(made, self.objective.fields)
         batch.num_targets = self.objective.num_targets(batch.fields)
@@ -325,7 +281,8 @@ class _Preparation:
 
     def run(self, piece: int, should_stop: Callable[[], None]) -> Step | Made:
         # Where examples follow a clock, they are finished when their step begins.
-        waits = self.stream.progress and isinstance(self.stream.examples.objective, Scheduled)
+        objective = self.stream.examples.objective
+        waits = self.stream.progress and defines(objective, Objective, "at_progress")
         return self.stream.made(piece) if waits else self.stream[piece]
 
 

@@ -7,42 +7,15 @@ T tokens of a text.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
+from nlpkit.contracts.batch import bit
 from nlpkit.data.sentences import sentence_starts
 from nlpkit.data.words import word_starts
-from nlpkit.errors import UsageError
-from nlpkit.registry import suggest
 
-# The first token of each sentence (`sentences.py`), of each word (`words.py`), and every token of
-# the second text of a pair (format `parallel`). The place is the bit: only add behind.
-NAMES = ("sentence_start", "word_start", "second_side")
 # Part of a store's key: change it when the same text would get other marks.
 VERSION = 1
-
-
-@dataclass(frozen=True)
-class Marked:
-    """A piece's ids with their marks: what the example of an objective with `marks` is made of."""
-
-    ids: np.ndarray  # (T,)
-    marks: np.ndarray  # (T,) uint8; 0 for tokens that frame a document
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def has(self, name: str) -> np.ndarray:
-        """Return which tokens have the mark `name`, (T,) bool."""
-        return (self.marks & bit(name)) != 0
-
-
-def bit(name: str) -> int:
-    """Return the bit of a mark; raise `UsageError` if there is none of that name."""
-    if name not in NAMES:
-        raise UsageError(f"no mark {name!r}{suggest(name, NAMES)}; known: {', '.join(NAMES)}")
-    return 1 << NAMES.index(name)
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:

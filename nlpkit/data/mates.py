@@ -7,32 +7,12 @@ on the workers or processes that make it.
 I pieces, D documents.
 """
 
-from typing import Protocol
-
 import numpy as np
 
+from nlpkit.contracts.batch import Spans
 from nlpkit.errors import UsageError
 
 _DRAWS = 32  # in vain, before the others are listed: where one document has nearly all pieces
-
-
-class Spans(Protocol):
-    """What is needed of `objectives/contract.Spans`."""
-
-    @property
-    def document(self) -> np.ndarray: ...
-    @property
-    def start(self) -> np.ndarray: ...
-    @property
-    def stop(self) -> np.ndarray: ...
-    @property
-    def before(self) -> tuple[int, ...]: ...
-    @property
-    def after(self) -> tuple[int, ...]: ...
-    @property
-    def dropped(self) -> dict[str, int]: ...
-
-    def __len__(self) -> int: ...
 
 
 class Mates:

@@ -9,7 +9,8 @@ Lists that belong together, entry by entry, are one last step: `questions+option
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from nlpkit.data.records import RowError, kind_of, no_such
+from nlpkit.contracts.reader import RowError
+from nlpkit.data.records import kind_of, no_such
 from nlpkit.plural import number_of
 
 BEFORE = "before"  # the column of the entries of the list that come before the row's

@@ -13,19 +13,16 @@ like lengths, whose gradients differ from each other by the kind of their docume
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from nlpkit.contracts.batch import LENGTHS, MARKS, SOURCE_LENGTHS, Batch, Field
 from nlpkit.errors import UsageError
 
 WINDOW_BINS = 64  # bins' worth of pieces packed together
 FULL_ENOUGH = 0.985  # bins emptier than this are carried over to the next window
 MAX_CARRIED = 2  # at most so many: pieces that pack badly in one window do so in the next
-# In an example: the marks (T,) of its tokens, for the objectives that follow in a list.
-MARKS = "marks"
-LENGTHS = "lengths"  # in an example of several sequences: the tokens of each
-SOURCE_LENGTHS = "source_lengths"  # in a batch with source sequences: the tokens of each
 
 
 @dataclass(frozen=True)
@@ -44,26 +41,6 @@ class Bins:
 
     def __getitem__(self, index: int) -> np.ndarray:
         return self.items[self.offsets[index] : self.offsets[index + 1]]
-
-
-@dataclass
-class Batch:
-    """One pack: flat arrays, the lengths of its sequences, and how many targets it holds."""
-
-    fields: dict[str, Any]  # name -> (N,) or (S,), numpy arrays in the loader, tensors in the loop
-    lengths: tuple[int, ...]
-    num_targets: dict[str, int] = field(default_factory=dict)  # of each term of the loss
-    progress: float = 0.0  # share of the run that is done, from 0 to 1
-
-    @property
-    def tokens(self) -> int:
-        """Return the tokens of the pack, and of the source sequences that belong to it."""
-        return sum(self.lengths) + sum(self.fields.get(SOURCE_LENGTHS, ()))
-
-    @property
-    def targets(self) -> int:
-        """Return the targets of the first term of the loss."""
-        return next(iter(self.num_targets.values()), 0)
 
 
 def best_fit(sizes: np.ndarray, budget: int) -> list[list[int]]:
@@ -152,14 +129,7 @@ def _window_ends(sizes: np.ndarray, budget: int) -> list[int]:
     return [*np.searchsorted(total, marks).tolist(), len(sizes)] if windows else []
 
 
-class PerField(Protocol):
-    """A field of an example: `per` token, sequence or source token."""
-
-    @property
-    def per(self) -> str: ...
-
-
-def collate(examples: Sequence[Mapping[str, np.ndarray]], fields: Mapping[str, PerField]) -> Batch:
+def collate(examples: Sequence[Mapping[str, np.ndarray]], fields: Mapping[str, Field]) -> Batch:
     """Concatenate examples; the marks of their tokens are left out.
 
     An example is one sequence, as long as its first field with a value a token, or several, whose

@@ -4,78 +4,14 @@
 """
 
 import json
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from nlpkit.contracts.reader import RowError
 from nlpkit.registry import suggest
 
 _SHOWN_KEYS = 10
-KEPT_MESSAGES = 20
-
-
-class RowError(Exception):
-    """A row without usable text: what is wrong, and in which line of the row, from 1."""
-
-    def __init__(self, what: str, line: int = 1):
-        super().__init__(what, line)
-        self.what = what
-        self.line = line
-
-
-class LeftOut(RowError):
-    """A row that a setting leaves out, such as one without a label that annotators agree on."""
-
-
-class Bad(NamedTuple):
-    """A row that was skipped; printed as `file:line: what`."""
-
-    file: str
-    line: int
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.what}"
-
-
-@dataclass
-class Counts:
-    """What was read and what was left out; `characters` and `bytes` (UTF-8) are the documents'.
-
-    `blank` lines and `empty` texts are no documents; `held_out` ones belong to the other part.
-    `unknown` tokens and documents without any token (`tokenless`) are known once it is tokenised;
-    `unlearned` are the unknown ones in the targets of a task, which are not learned. `left_out`
-    are rows that a setting of the task leaves out.
-    """
-
-    lines: int = 0
-    documents: int = 0
-    blank: int = 0
-    empty: int = 0
-    bad: int = 0
-    held_out: int = 0
-    characters: int = 0
-    bytes: int = 0
-    unknown: int = 0
-    tokenless: int = 0
-    unlearned: int = 0
-    left_out: int = 0
-    first_bad: list[Bad] = field(default_factory=list)
-
-    def add(self, other: "Counts") -> None:
-        """Add `other`, whose rows come later."""
-        for name, value in vars(other).items():
-            if name != "first_bad":
-                setattr(self, name, getattr(self, name) + value)
-        free = KEPT_MESSAGES - len(self.first_bad)
-        self.first_bad += other.first_bad[:free]
-
-    def add_bad(self, bad: Bad) -> None:
-        """Count a row that is skipped and keep what is wrong with it, if among the first."""
-        self.bad += 1
-        if len(self.first_bad) < KEPT_MESSAGES:
-            self.first_bad.append(bad)
 
 
 def wrong_character(text: str) -> tuple[int, str] | None:

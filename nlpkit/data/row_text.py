@@ -5,17 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from nlpkit.contracts.reader import Counts, RowError, TextFile
 from nlpkit.data import formats, template
-from nlpkit.data.lines import TextFile, lines
-from nlpkit.data.records import (
-    Counts,
-    RowError,
-    decode,
-    json_object,
-    kind_of,
-    no_such,
-    wrong_character,
-)
+from nlpkit.data.lines import lines
+from nlpkit.data.records import decode, json_object, kind_of, no_such, wrong_character
 from nlpkit.errors import DataError, UsageError
 from nlpkit.plural import number_of
 

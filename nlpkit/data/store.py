@@ -15,13 +15,13 @@ from types import MappingProxyType
 
 import numpy as np
 
+from nlpkit.contracts.reader import Counts, TextFile
+from nlpkit.contracts.tokenizer import Aligned, Tokenizer
 from nlpkit.data import _write_store, cache
 from nlpkit.data import marks as marking
 from nlpkit.data import unknown as unknown_tokens
 from nlpkit.data.corpus import Config, Input, Part, rows_in
-from nlpkit.data.encode import AlignedTokenizer, Tokenizer
-from nlpkit.data.lines import TextFile, shown
-from nlpkit.data.records import Counts
+from nlpkit.data.lines import shown
 from nlpkit.data.token_store import TokenStore
 from nlpkit.data.tokenize import BuildSpec, Callbacks
 from nlpkit.errors import DataError, FileError, UsageError
@@ -176,7 +176,7 @@ def build(
     files = tuple(files)
     rows = tuple(rows_in(file, config) for file in files)
     spec = BuildSpec(files, rows, config, part, tokenizer, drop_unknown, marking.in_order(marks))
-    if spec.marks and not isinstance(tokenizer, AlignedTokenizer):
+    if spec.marks and not isinstance(tokenizer, Aligned):
         raise UsageError(
             f"objective: it needs marks ({', '.join(spec.marks)}), and this kind of tokenizer does "
             "not say which characters its tokens stand for; use another kind"

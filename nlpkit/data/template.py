@@ -13,7 +13,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, PlainValidator
 
-from nlpkit.data.records import RowError, kind_of, no_such, wrong_character
+from nlpkit.contracts.reader import RowError
+from nlpkit.data.records import kind_of, no_such, wrong_character
 from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
 

@@ -14,9 +14,9 @@ from types import TracebackType
 
 import numpy as np
 
+from nlpkit.contracts.batch import bit
+from nlpkit.contracts.reader import Bad, Counts
 from nlpkit.data import _write_store
-from nlpkit.data.marks import bit
-from nlpkit.data.records import Bad, Counts
 from nlpkit.disk import file_sha256
 from nlpkit.errors import FileError
 

@@ -16,12 +16,13 @@ from typing import BinaryIO
 
 import numpy as np
 
+from nlpkit.contracts.reader import Counts, RowError, TextFile
+from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data._worker_pool import in_order
 from nlpkit.data.cache import write_errors
 from nlpkit.data.corpus import Config, Part, finish, read
-from nlpkit.data.encode import Tokenizer, batches, encode
-from nlpkit.data.lines import TextFile, cuts
-from nlpkit.data.records import Counts, RowError
+from nlpkit.data.encode import batches, encode
+from nlpkit.data.lines import cuts
 from nlpkit.data.row_text import Rows
 from nlpkit.disk import file_sha256
 from nlpkit.errors import DataError

@@ -11,19 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nlpkit.contracts.abilities import Generative, ReadsSource
+from nlpkit.contracts.batch import SOURCE_LENGTHS
+from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data.items import Items
-from nlpkit.data.pack import SOURCE_LENGTHS
 from nlpkit.errors import UsageError
 from nlpkit.evaluate.held_out import Evaluation
 from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
 from nlpkit.models.contract import Aligned
-from nlpkit.objectives._abilities import Generative, ReadsSource
 from nlpkit.report.figures import READABLE, Alignment, alignment_figure
 from nlpkit.tokenizers._shown import shown
 from nlpkit.tokenizers._source_and_target import of_sources
-from nlpkit.tokenizers.contract import Tokenizer
 
 PANELS = 4  # rows that are drawn
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from nlpkit.objectives._task import Answer
+from nlpkit.contracts.task import Answer
 
 _WIDEST = 20  # classes; of more, only the most frequent errors are printed
 _MOST = 10  # of these errors
@@ -16,7 +16,7 @@ def classes(objective: Any) -> list[str]:
     Tagging has classes, too, but names one for each word.
     """
     labels: list[str] | None = getattr(objective.config, "labels", None)
-    of_words = getattr(objective, "head_kind", "") == "token_classification"
+    of_words = objective.head_kind == "token_classification"
     return [] if of_words else labels or []
 
 

@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
 from nlpkit import recipe, registry
 from nlpkit.checkpoints.run_directory import RECIPE
+from nlpkit.contracts.objective import Objective
+from nlpkit.contracts.task import Task
 from nlpkit.data import corpus, formats, store
 from nlpkit.data.cache import cache_directory
 from nlpkit.data.items import Items, build_items
@@ -24,7 +26,7 @@ from nlpkit.errors import DataError, DivergedError, UsageError
 from nlpkit.evaluate import confusion
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
-from nlpkit.objectives import _members
+from nlpkit.objectives.several import members
 from nlpkit.plural import number_of
 from nlpkit.recipe import sections, yaml
 from nlpkit.runs import data_files
@@ -61,9 +63,9 @@ class Source:
     generation: Mapping[str, Any] = field(default_factory=dict)  # its `eval.beam` and the like
 
 
-def is_task(objective: Any) -> bool:
+def is_task(objective: Objective) -> TypeGuard[Task]:
     """Return whether the examples of an objective are rows, which have answers."""
-    return hasattr(objective, "texts")
+    return isinstance(objective, Task)
 
 
 def find_data(
@@ -175,7 +177,7 @@ def _part_names(data: Any) -> Iterator[str]:
             entries += layers if isinstance(layers, list) else []
         for entry in entries:
             name = entry.get(part.KEY) if isinstance(entry, dict) else None
-            names = _members.names(entry) if part is sections.Objective else [name]
+            names = members.names(entry) if part is sections.Objective else [name]
             yield from (each for each in names if isinstance(each, str))
     train = data.get("train")
     optimizer = train.get("optimizer") if isinstance(train, dict) else None
@@ -206,7 +208,7 @@ class Evaluation:
         objective, tokenizer = opened.objective, opened.tokenizer
         self.is_task = is_task(objective)
         data: Any
-        if self.is_task:
+        if is_task(objective):
             data = build_items(
                 source.inputs,
                 source.config,

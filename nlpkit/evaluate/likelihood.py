@@ -15,12 +15,14 @@ from typing import cast
 import numpy as np
 import torch
 
-from nlpkit.data.encode import AlignedTokenizer
-from nlpkit.data.marks import bit, of_text
-from nlpkit.data.pack import Batch
+from nlpkit.contracts.abilities import Scoring, ScoringInput
+from nlpkit.contracts.batch import Batch, bit
+from nlpkit.contracts.objective import Objective
+from nlpkit.contracts.tokenizer import Aligned
+from nlpkit.data.marks import of_text
 from nlpkit.errors import DivergedError, UsageError
-from nlpkit.objectives._abilities import Scoring, ScoringInput
-from nlpkit.objectives.contract import forward, longest_sequence
+from nlpkit.objectives.examples.forward import forward
+from nlpkit.objectives.examples.text import longest_sequence
 from nlpkit.runs.opened import Opened
 
 _AT_ONCE = 64  # batches that are sorted together
@@ -78,7 +80,7 @@ class Likelihood:
     def encode(self, texts: Sequence[str]) -> list[Encoded]:
         """Return the tokens of each text, without unknown ones if the objective drops them."""
         tokenizer, drop = self.opened.tokenizer, self.objective.drop_unknown
-        found = cast(AlignedTokenizer, tokenizer).encode_with_offsets(list(texts))
+        found = cast(Aligned, tokenizer).encode_with_offsets(list(texts))
         result = []
         for text, (ids, offsets) in zip(texts, found, strict=True):
             tokens = np.asarray(ids, np.int64)
@@ -234,13 +236,13 @@ class _Sequences:
         return fields, tuple(lengths.tolist()), index, self.ids[own]
 
 
-def _scoring(objective: object) -> Scoring:
+def _scoring(objective: Objective) -> Scoring:
     """Return the objective, or the first of a list or mixture, that scores text.
 
     Raises:
         UsageError: there is none.
     """
-    several = getattr(objective, "objectives", None) or getattr(objective, "members", None)
+    several = objective.objectives or objective.members
     for each in several or (objective,):
         if isinstance(each, Scoring):
             return each

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from nlpkit import recipe, registry
+from nlpkit.contracts.reader import Counts, LeftOut, RowError
+from nlpkit.contracts.task import Prompted, Task
 from nlpkit.data import corpus, template
 from nlpkit.data.cache import cache_directory
 from nlpkit.data.items import Row, read_rows
-from nlpkit.data.records import Counts, LeftOut, RowError
 from nlpkit.errors import DataError, UsageError
-from nlpkit.objectives._task import Prompted, Task
 from nlpkit.plural import number_of
 from nlpkit.score.settings import Prompt
 

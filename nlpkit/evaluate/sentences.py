@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nlpkit.contracts.reader import Counts, RowError
 from nlpkit.data import corpus
 from nlpkit.data.cache import cache_directory
 from nlpkit.data.items import read_rows
-from nlpkit.data.records import Counts, RowError
 from nlpkit.disk import user_path
 from nlpkit.errors import DataError
 

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from nlpkit.attention.cache import Cache
-from nlpkit.data.pack import SOURCE_LENGTHS
+from nlpkit.contracts.abilities import Prompt
+from nlpkit.contracts.batch import SOURCE_LENGTHS
 from nlpkit.generate import logits as choosing
 from nlpkit.generate.beams import Answer, Beam
 from nlpkit.generate.rows import ActiveBatch, Request, Rules, compact
 from nlpkit.generate.settings import Settings
-from nlpkit.objectives._abilities import Prompt
 
 # Limit for prompts that are computed together; more tokens need more memory and are not faster.
 _TOKENS_AT_ONCE = 16384

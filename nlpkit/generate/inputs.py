@@ -5,8 +5,8 @@ import select
 from collections import deque
 from collections.abc import Iterator
 
-from nlpkit.data.lines import TextFile, lines
-from nlpkit.data.records import RowError
+from nlpkit.contracts.reader import RowError, TextFile
+from nlpkit.data.lines import lines
 from nlpkit.data.row_text import Rows, text_of
 from nlpkit.errors import DataError
 

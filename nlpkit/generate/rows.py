@@ -10,8 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from nlpkit.attention.cache import Cache
+from nlpkit.contracts.abilities import Prompt
 from nlpkit.generate.beams import Answer, Beam
-from nlpkit.objectives._abilities import Prompt
 
 
 @dataclass(frozen=True)

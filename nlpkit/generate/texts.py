@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nlpkit.contracts.abilities import DecodesOutput, Filling, Generative, Prompt, ReadsSource
+from nlpkit.contracts.objective import Objective
+from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import UsageError
 from nlpkit.generate.beams import Answer
 from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
-from nlpkit.objectives._abilities import DecodesOutput, Filling, Generative, Prompt, ReadsSource
-from nlpkit.tokenizers.contract import Tokenizer
 
 _DEFAULT_NEW_TOKENS = 128
 # Tokens of the input that are decoded with the output, because a token may contain the space
@@ -54,14 +55,14 @@ class _Job:
 class Writer:
     """Generates text with a model; `counts` counts inputs and tokens, also those left out."""
 
-    def __init__(self, model: Any, tokenizer: Tokenizer, objective: object, settings: Settings):
+    def __init__(self, model: Any, tokenizer: Tokenizer, objective: Objective, settings: Settings):
         """Take the parts of an opened checkpoint.
 
         Raises:
             UsageError: the objective does not generate text, or a setting is too large.
         """
         if not isinstance(objective, Generative):
-            named = getattr(objective, "objectives", (objective,))
+            named = objective.objectives or (objective,)
             names = ", ".join(type(each).__module__.rpartition(".")[2] for each in named)
             raise UsageError(f"this model was trained for {names} and does not generate text")
         self.model, self.tokenizer, self.objective = model, tokenizer, objective

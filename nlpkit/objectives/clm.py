@@ -15,30 +15,24 @@ I pieces; an example has T + 1 tokens, which give T inputs and T targets.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives._abilities import Prompt, ScoringInput
-from nlpkit.objectives.contract import (
-    IGNORE,
-    Field,
-    Loss,
-    ModelSettings,
-    Spans,
-    Term,
-    TextObjective,
-    TrainedModel,
-)
-from nlpkit.tokenizers.contract import Template
+from nlpkit.contracts.abilities import Prompt, ScoringInput
+from nlpkit.contracts.batch import IGNORE, Field, Loss, Spans, Term
+from nlpkit.contracts.objective import ModelSettings, TrainedModel
+from nlpkit.contracts.tokenizer import Template
+from nlpkit.objectives.examples.text import TextObjective
 
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.data.pack import Batch
-    from nlpkit.tokenizers.contract import Tokenizer
+    from nlpkit.contracts.batch import Batch
+    from nlpkit.contracts.tokenizer import Tokenizer
 
 
 class Config(FrozenConfig):
@@ -135,8 +129,8 @@ class Objective(TextObjective):
         parts = {"clm": (token_losses.sum(), len(index))}
         return Loss({"clm": Term(loss_sum, len(index), parts=parts, of_text=True)})
 
-    @property
-    def template(self) -> Template:
+    @cached_property
+    def template(self) -> Template:  # type: ignore[override]
         """A text that is continued, behind its begin token."""
         start = "".join(f"{self.tokenizer.token(token_id)}:0 " for token_id in self.before)
         return Template(f"{start}$A:0", f"{start}$A:0 $B:0")

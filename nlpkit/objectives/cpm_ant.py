@@ -16,32 +16,25 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives import _soft_prompt
-from nlpkit.objectives._abilities import Prompt, ScoringInput
-from nlpkit.objectives._soft_prompt import (
+from nlpkit.contracts.abilities import Prompt, ScoringInput
+from nlpkit.contracts.batch import IGNORE, Field, Loss, Spans, Term
+from nlpkit.contracts.objective import TrainedModel
+from nlpkit.objectives.examples import soft_prompt
+from nlpkit.objectives.examples.forward import labels_read
+from nlpkit.objectives.examples.soft_prompt import (
     GENERATION_SEGMENT,
     INFILLING_SEGMENT,
     PROMPT_SEGMENT,
     PromptSettings,
     text_frame,
 )
-from nlpkit.objectives.contract import (
-    IGNORE,
-    Field,
-    Loss,
-    Spans,
-    Term,
-    TextObjective,
-    TrainedModel,
-    cut_documents,
-    labels_read,
-)
+from nlpkit.objectives.examples.text import TextObjective, cut_documents
 
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.data.pack import Batch
-    from nlpkit.tokenizers.contract import Tokenizer
+    from nlpkit.contracts.batch import Batch
+    from nlpkit.contracts.tokenizer import Tokenizer
 
 
 class Config(FrozenConfig):
@@ -93,8 +86,7 @@ class Objective(TextObjective):
         self.prompts = (model_config.prompts.infilling, model_config.prompts.generation)
         self.vocab_size = tokenizer.vocab_size
         self.soft = tuple(
-            _soft_prompt.prompt_ids(number, self.vocab_size, model_config)
-            for number in self.prompts
+            soft_prompt.prompt_ids(number, self.vocab_size, model_config) for number in self.prompts
         )
         self.tokenizer = tokenizer
         self.bos_id, self.eos_id = text_frame(tokenizer)
@@ -180,7 +172,7 @@ class Objective(TextObjective):
 
         A text that is too long loses its start.
         """
-        return _soft_prompt.continued(self.soft[1], self.bos_id, ids, new_tokens, self.max_length)
+        return soft_prompt.continued(self.soft[1], self.bos_id, ids, new_tokens, self.max_length)
 
     def fill_blanks(self, parts: Sequence[Sequence[int]], blanks: Sequence[int]) -> Prompt:
         """Return soft prompt, `<s>`, text and `</s>` as context, and one slot per blank token.
@@ -191,7 +183,7 @@ class Objective(TextObjective):
             ValueError: the text from the first blank to the last is too long.
         """
         frame = (self.bos_id, self.eos_id)
-        return _soft_prompt.filled(self.soft[0], frame, parts, blanks, self.max_piece)
+        return soft_prompt.filled(self.soft[0], frame, parts, blanks, self.max_piece)
 
     def score_text(
         self, ids: np.ndarray, words: np.ndarray, given: int, method: str
@@ -210,7 +202,7 @@ class Objective(TextObjective):
         elif method == "generation":
             task, frame, groups = 1, (self.bos_id,), [list(range(given, len(ids)))]
         return [
-            _soft_prompt.hidden(self.soft[task], frame, ids, group, task)
+            soft_prompt.hidden(self.soft[task], frame, ids, group, task)
             for group in groups
             if group
         ]

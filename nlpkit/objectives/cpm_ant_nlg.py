@@ -15,30 +15,25 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.data.items import Row
+from nlpkit.contracts.abilities import Prompt
+from nlpkit.contracts.batch import IGNORE, Field, Loss, Term
+from nlpkit.contracts.objective import ModelSettings, TrainedModel
+from nlpkit.contracts.reader import Row
+from nlpkit.contracts.task import Item, Question, Task, Wording
 from nlpkit.data.template import TextOf, as_template, columns
-from nlpkit.objectives import _soft_prompt
-from nlpkit.objectives._abilities import Prompt
-from nlpkit.objectives._choices import Choices, target_of
-from nlpkit.objectives._task import Item, Question, Task, Wording, counted, shorten
-from nlpkit.objectives.contract import (
-    IGNORE,
-    Field,
-    Loss,
-    ModelSettings,
-    Term,
-    TrainedModel,
-    labels_read,
-)
+from nlpkit.objectives.examples import soft_prompt
+from nlpkit.objectives.examples.forward import labels_read
+from nlpkit.objectives.tasks.choices import Choices, target_of
+from nlpkit.objectives.tasks.rows import counted, shorten
 
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.data.pack import Batch
-    from nlpkit.tokenizers.contract import Tokenizer
+    from nlpkit.contracts.batch import Batch
+    from nlpkit.contracts.tokenizer import Tokenizer
 
 
-class TaskSettings(ModelSettings, _soft_prompt.PromptSettings, Protocol):
+class TaskSettings(ModelSettings, soft_prompt.PromptSettings, Protocol):
     """The settings of the model's `Config` that CPM-Ant's tasks read."""
 
 
@@ -109,7 +104,7 @@ class Objective(Task):
                 f"objective.max_length: {config.max_length} leaves no tokens for text after "
                 f"{len(self.prompt)} prompt tokens, <s> and </s>"
             )
-        self.bos_id, self.eos_id = _soft_prompt.text_frame(tokenizer)
+        self.bos_id, self.eos_id = soft_prompt.text_frame(tokenizer)
         self.columns = self.named_columns(config)
         self.max_length, self.eos_token_ids = self.max_text + 1, (self.eos_id,)
 
@@ -126,7 +121,7 @@ class Objective(Task):
 
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
         """Return soft prompt, `<s>` and the end of the input, followed by slots for the target."""
-        return _soft_prompt.continued(self.prompt, self.bos_id, ids, new_tokens, self.max_length)
+        return soft_prompt.continued(self.prompt, self.bos_id, ids, new_tokens, self.max_length)
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return input and target; raise `RowError`."""
@@ -161,8 +156,8 @@ class Objective(Task):
         labels[:-1] = np.where(context[1:], IGNORE, input_ids[1:])
         if not self.config.learn_unknown:
             labels[labels == self.tokenizer.unk_id] = IGNORE
-        segment = np.full(len(input_ids), _soft_prompt.GENERATION_SEGMENT, np.int64)
-        segment[:prompt] = _soft_prompt.PROMPT_SEGMENT
+        segment = np.full(len(input_ids), soft_prompt.GENERATION_SEGMENT, np.int64)
+        segment[:prompt] = soft_prompt.PROMPT_SEGMENT
         return {
             "input_ids": input_ids,
             "segment": segment,
@@ -189,7 +184,7 @@ class Objective(Task):
 
 
 def prompt_ids(
-    task_id: int | None, vocab_size: int, model_config: _soft_prompt.PromptSettings
+    task_id: int | None, vocab_size: int, model_config: soft_prompt.PromptSettings
 ) -> np.ndarray:
     """Return the ids (P,) of the soft prompt `task_id`; the default is the prompt of generation.
 
@@ -201,4 +196,4 @@ def prompt_ids(
         raise ValueError(
             f"objective.task_id: {number}, but the model has {model_config.prompt_types} prompts"
         )
-    return _soft_prompt.prompt_ids(number, vocab_size, model_config)
+    return soft_prompt.prompt_ids(number, vocab_size, model_config)

@@ -20,33 +20,36 @@ from pydantic import Field as Setting
 from pydantic import model_validator
 
 from nlpkit.config import FrozenConfig
-from nlpkit.data.items import Row
-from nlpkit.data.pack import LENGTHS
+from nlpkit.contracts.batch import LENGTHS, Field, Loss, Term
+from nlpkit.contracts.objective import TrainedModel
+from nlpkit.contracts.reader import Row, RowError
+from nlpkit.contracts.task import Item, Question, Task, Wording
+from nlpkit.data.records import kind_of
 from nlpkit.data.template import TextOf, as_template, columns
-from nlpkit.objectives._choices import Choices, OptionAs, choice_names, chosen, hint, named_option
-from nlpkit.objectives._soft_prompt import GENERATION_SEGMENT, PROMPT_SEGMENT
-from nlpkit.objectives._task import (
-    Item,
-    Question,
-    RowError,
-    Task,
-    Wording,
+from nlpkit.objectives.cpm_ant_nlg import TaskSettings, prompt_ids
+from nlpkit.objectives.examples.soft_prompt import GENERATION_SEGMENT, PROMPT_SEGMENT
+from nlpkit.objectives.tasks.choices import (
+    Choices,
+    OptionAs,
+    choice_names,
+    chosen,
+    hint,
+    named_option,
+)
+from nlpkit.objectives.tasks.rows import (
     counted,
     group_softmax_loss,
-    kind_of,
     last_tokens,
     numbers,
     predictions,
     shorten,
 )
-from nlpkit.objectives.contract import Field, Loss, Term, TrainedModel
-from nlpkit.objectives.cpm_ant_nlg import TaskSettings, prompt_ids
 
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.data.pack import Batch
-    from nlpkit.tokenizers.contract import Tokenizer
+    from nlpkit.contracts.batch import Batch
+    from nlpkit.contracts.tokenizer import Tokenizer
 
 _NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 

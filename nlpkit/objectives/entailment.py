@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field as Setting
 
-from nlpkit.data.items import Row
+from nlpkit.contracts.reader import Row
+from nlpkit.contracts.task import Wording
 from nlpkit.data.template import TextOf, as_template, columns
-from nlpkit.objectives._states import LabelConfig, LabelTask
-from nlpkit.objectives._task import Wording
+from nlpkit.objectives.tasks.states import LabelConfig, LabelTask
 
 if TYPE_CHECKING:
-    from nlpkit.objectives.contract import ModelSettings
-    from nlpkit.tokenizers.contract import Extendable
+    from nlpkit.contracts.objective import ModelSettings
+    from nlpkit.contracts.tokenizer import Extendable
 
 
 class Config(LabelConfig):

@@ -17,37 +17,25 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
+from nlpkit.contracts.abilities import Prompt
+from nlpkit.contracts.batch import IGNORE, Field, Loss, Term
+from nlpkit.contracts.objective import ModelSettings, TrainedModel
+from nlpkit.contracts.reader import RowError
+from nlpkit.contracts.task import Item, Question, Task, Wording
+from nlpkit.contracts.tokenizer import Template
+from nlpkit.data.records import kind_of
 from nlpkit.data.template import TextOf, as_template, columns, is_template
-from nlpkit.objectives._abilities import Prompt
-from nlpkit.objectives._choices import Choices, target_of
-from nlpkit.objectives._task import (
-    Item,
-    Question,
-    RowError,
-    Task,
-    Wording,
-    counted,
-    kind_of,
-    shorten,
-)
-from nlpkit.objectives.contract import (
-    IGNORE,
-    Field,
-    Loss,
-    ModelSettings,
-    Term,
-    TrainedModel,
-    check_length,
-    labels_read,
-)
-from nlpkit.tokenizers.contract import Template
+from nlpkit.objectives.examples.forward import labels_read
+from nlpkit.objectives.examples.text import check_length
+from nlpkit.objectives.tasks.choices import Choices, target_of
+from nlpkit.objectives.tasks.rows import counted, shorten
 
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.data.items import Row
-    from nlpkit.data.pack import Batch
-    from nlpkit.tokenizers.contract import Extendable
+    from nlpkit.contracts.batch import Batch
+    from nlpkit.contracts.reader import Row
+    from nlpkit.contracts.tokenizer import Extendable
 
 
 class Config(FrozenConfig):

@@ -16,18 +16,20 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
+from nlpkit.contracts.batch import Field, Loss, Term
+from nlpkit.contracts.objective import TrainedModel
+from nlpkit.contracts.reader import Row, RowError
+from nlpkit.contracts.task import Item, Task
 from nlpkit.data import images
-from nlpkit.data.items import Row
-from nlpkit.objectives._choices import Choices
-from nlpkit.objectives._states import known_class, with_classes
-from nlpkit.objectives._task import Item, RowError, Task, kind_of
-from nlpkit.objectives.contract import Field, Loss, Term, TrainedModel
+from nlpkit.data.records import kind_of
+from nlpkit.objectives.tasks.choices import Choices
+from nlpkit.objectives.tasks.states import known_class, with_classes
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.data.pack import Batch
+    from nlpkit.contracts.batch import Batch
 
 # What a `preprocessor_config.json` may ask for.
 _STEPS = ("do_convert_rgb", "do_resize", "do_rescale", "do_normalize")

@@ -18,38 +18,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field as Setting
 from pydantic import field_validator
 
 from nlpkit.config import FrozenConfig
-from nlpkit.data.loader import CutAtMarks, Scheduled
-from nlpkit.data.marks import Marked
-from nlpkit.data.pack import LENGTHS, SOURCE_LENGTHS, Batch
-from nlpkit.errors import UsageError
-from nlpkit.objectives._abilities import Filling, Generative, Templated
-from nlpkit.objectives._combined import joined
-from nlpkit.objectives._members import Member, bound, difference, same_spans, summed
-from nlpkit.objectives.contract import (
+from nlpkit.contracts.abilities import Filling, Generative
+from nlpkit.contracts.batch import (
     IGNORE,
+    LENGTHS,
+    SOURCE_LENGTHS,
+    Batch,
     Field,
     Loss,
-    ModelSettings,
-    OwnsHeads,
+    Marked,
     Spans,
     Term,
-    TextObjective,
-    TrainedModel,
 )
-from nlpkit.objectives.contract import Objective as Contract
+from nlpkit.contracts.objective import ModelSettings, TrainedModel
+from nlpkit.contracts.objective import Objective as Contract
+from nlpkit.errors import UsageError
+from nlpkit.objectives.examples.text import TextObjective
+from nlpkit.objectives.several.combined import joined
+from nlpkit.objectives.several.members import Member, bound, difference, same_spans, summed
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from nlpkit.tokenizers.contract import Tokenizer
+    from nlpkit.contracts.tokenizer import Tokenizer
 
 MEMBER, TOKENS = "member", "tokens"  # fields of a sequence: index of its member, length
 
@@ -97,7 +96,7 @@ class Objective(TextObjective):
         first = self.members[0]
         self.inputs = first.inputs
         self.drop_unknown = first.drop_unknown
-        unlearned = {getattr(member, "unlearned_id", None) for member in self.members}
+        unlearned = {member.unlearned_id for member in self.members}
         self.unlearned_id = unlearned.pop() if len(unlearned) == 1 else None
         self.needs = joined(member.needs for member in self.members)
         self.marks = joined(member.marks for member in self.members)
@@ -115,23 +114,22 @@ class Objective(TextObjective):
             MEMBER: Field(np.int64, per="sequence", names=self.labels),
             TOKENS: Field(np.int64, per="sequence"),
         }
-        if cut_marks := {m.cut_mark for m in self.members if isinstance(m, CutAtMarks)}:
+        if cut_marks := {member.cut_mark for member in self.members} - {""}:
             self.cut_mark = cut_marks.pop()
             if cut_marks:
                 raise ValueError("objective.of: members cut documents at different marks")
         self.token_field = next(n for n, kind in self.fields.items() if kind.per == "token")
-        if framed := [m.template for m in self.members if isinstance(m, Templated)]:
-            self.template = framed[0]
+        templates = (member.template for member in self.members)
+        self.template = next((each for each in templates if each is not None), None)
         self._generate_as(next((m for m in self.members if isinstance(m, Generative)), None))
 
-    def _generate_as(self, member: Generative | None) -> None:
+    def _generate_as(self, member: Any) -> None:
         """Use the generation methods of the first member that has them."""
         if member is None:
             return
         self.max_length, self.eos_token_ids = member.max_length, member.eos_token_ids
         self.suppress_tokens, self.continue_text = member.suppress_tokens, member.continue_text
-        if isinstance(member, Templated):
-            self.template = member.template
+        self.template = member.template or self.template
         if isinstance(member, Filling):
             self.fill_blanks = member.fill_blanks
 
@@ -163,9 +161,9 @@ class Objective(TextObjective):
             UsageError: the members cut documents differently, or a piece is too long for one.
         """
         found = [
-            (number, cast(Spans, member.spans_at(lengths, starts)))
+            (number, member.spans_at(lengths, starts))
             for number, member in enumerate(self.members)
-            if isinstance(member, CutAtMarks)
+            if member.cut_mark
         ]
         (cutter, first), *others = found
         for other in others:
@@ -186,7 +184,7 @@ class Objective(TextObjective):
         """Set how much shorter than planned the examples of these spans may be."""
         lengths = [member.length(spans.stop - spans.start) for member in self.members]
         shorter = (np.max(lengths, axis=0) - np.min(lengths, axis=0)).max(initial=0)
-        self.slack = int(shorter) + max(getattr(member, "slack", 0) for member in self.members)
+        self.slack = int(shorter) + max(member.slack for member in self.members)
 
     def _check_spans(self, one: tuple[int, Spans], other: tuple[int, Spans]) -> None:
         """Raise `UsageError` if two members, by their numbers, have other spans."""
@@ -227,12 +225,11 @@ class Objective(TextObjective):
     def at_progress(self, example: dict[str, np.ndarray], progress: float) -> dict[str, np.ndarray]:
         """Return the example as its member has it when this share of the run is done."""
         member = self.members[int(example[MEMBER][0])]
-        return member.at_progress(example, progress) if isinstance(member, Scheduled) else example
+        return member.at_progress(example, progress)
 
     def heads(self) -> dict[str, nn.Module]:
         """Return the layers of all members."""
-        owners = [member for member in self.members if isinstance(member, OwnsHeads)]
-        return {name: layer for owner in owners for name, layer in owner.heads().items()}
+        return {n: layer for member in self.members for n, layer in member.heads().items()}
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of targets of each term."""

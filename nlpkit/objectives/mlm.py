@@ -12,7 +12,7 @@ Alone it makes `[CLS] piece [SEP]`; after another objective in a list it masks t
 
 from __future__ import annotations
 
-from nlpkit.objectives._masking import MaskConfig, TextMasking
+from nlpkit.objectives.examples.masking import MaskConfig, TextMasking
 
 
 class Config(MaskConfig):

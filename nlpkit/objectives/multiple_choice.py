@@ -11,26 +11,20 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field as Setting
 
-from nlpkit.data.items import Row
+from nlpkit.contracts.reader import Row, RowError
+from nlpkit.contracts.task import Question, Wording
+from nlpkit.data.records import kind_of
 from nlpkit.data.template import TextOf, as_template, columns
-from nlpkit.objectives._choices import OptionAs, hint, named_option
-from nlpkit.objectives._framed import FramedConfig
-from nlpkit.objectives._states import StateTask
-from nlpkit.objectives._task import (
-    Question,
-    RowError,
-    Wording,
-    group_softmax_loss,
-    kind_of,
-    numbers,
-    predictions,
-)
+from nlpkit.objectives.tasks.choices import OptionAs, hint, named_option
+from nlpkit.objectives.tasks.framed import FramedConfig
+from nlpkit.objectives.tasks.rows import group_softmax_loss, numbers, predictions
+from nlpkit.objectives.tasks.states import StateTask
 
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.objectives.contract import ModelSettings
-    from nlpkit.tokenizers.contract import Extendable
+    from nlpkit.contracts.objective import ModelSettings
+    from nlpkit.contracts.tokenizer import Extendable
 
 
 class Config(FramedConfig):

@@ -21,16 +21,16 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.data.marks import Marked
-from nlpkit.objectives._cutting import cut_overlapping
-from nlpkit.objectives._pairs import Pairing, choice_loss, part, sentence_starts
-from nlpkit.objectives.contract import Field, Loss, ModelSettings, Spans
+from nlpkit.contracts.batch import Field, Loss, Marked, Spans
+from nlpkit.contracts.objective import ModelSettings
+from nlpkit.objectives.examples.cutting import cut_overlapping
+from nlpkit.objectives.examples.pairs import Pairing, choice_loss, part, sentence_starts
 
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.data.pack import Batch
-    from nlpkit.tokenizers.contract import Extendable
+    from nlpkit.contracts.batch import Batch
+    from nlpkit.contracts.tokenizer import Extendable
 
 TRIMMED, SHARE = 16, 8  # tokens by which a window is shorter than its piece; at most 1 / SHARE
 

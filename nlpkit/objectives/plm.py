@@ -24,25 +24,19 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives._abilities import Prompt, ScoringInput
-from nlpkit.objectives._blanks import laid_out
-from nlpkit.objectives._frame import Frame, tokens
-from nlpkit.objectives.contract import (
-    IGNORE,
-    Field,
-    Loss,
-    ModelSettings,
-    Term,
-    TextObjective,
-    TrainedModel,
-)
+from nlpkit.contracts.abilities import Prompt, ScoringInput
+from nlpkit.contracts.batch import IGNORE, Field, Loss, Term
+from nlpkit.contracts.objective import ModelSettings, TrainedModel
+from nlpkit.objectives.examples.blanks import laid_out
+from nlpkit.objectives.examples.frame import Frame, tokens
+from nlpkit.objectives.examples.text import TextObjective
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.data.pack import Batch
-    from nlpkit.tokenizers.contract import Extendable
+    from nlpkit.contracts.batch import Batch
+    from nlpkit.contracts.tokenizer import Extendable
 
 
 class Config(FrozenConfig):

@@ -16,20 +16,16 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives._abilities import Prompt
-from nlpkit.objectives._cutting import cut_stream
-from nlpkit.objectives._source_target import SourceTarget
-from nlpkit.objectives._task import shorten
-from nlpkit.objectives.contract import (
-    Field,
-    ModelSettings,
-    Spans,
-    TextObjective,
-    cut_documents,
-)
+from nlpkit.contracts.abilities import Prompt
+from nlpkit.contracts.batch import Field, Spans
+from nlpkit.contracts.objective import ModelSettings
+from nlpkit.objectives.examples.cutting import cut_stream
+from nlpkit.objectives.examples.source_target import SourceTarget
+from nlpkit.objectives.examples.text import TextObjective, cut_documents
+from nlpkit.objectives.tasks.rows import shorten
 
 if TYPE_CHECKING:
-    from nlpkit.tokenizers.contract import Extendable
+    from nlpkit.contracts.tokenizer import Extendable
 
 
 class Config(FrozenConfig):

@@ -18,30 +18,24 @@ import numpy as np
 from pydantic import Field as Setting
 from pydantic import model_validator
 
-from nlpkit.data.encode import AlignedTokenizer
-from nlpkit.data.items import Row
-from nlpkit.data.pack import LENGTHS
+from nlpkit.contracts.batch import LENGTHS, Field, Loss, Term
+from nlpkit.contracts.objective import TrainedModel
+from nlpkit.contracts.reader import Row, RowError
+from nlpkit.contracts.task import Answer, Item
+from nlpkit.contracts.tokenizer import Aligned
 from nlpkit.data.template import TextOf, columns
-from nlpkit.objectives import _answers
-from nlpkit.objectives._framed import FramedConfig, FramedTask
-from nlpkit.objectives._task import (
-    Answer,
-    Item,
-    RowError,
-    counted,
-    group_softmax_loss,
-    last_tokens,
-    shorten,
-)
-from nlpkit.objectives._windows import Located, token_windows
-from nlpkit.objectives.contract import Field, Loss, Term, TrainedModel
+from nlpkit.objectives.tasks.answers import Answer as AnswerSpan
+from nlpkit.objectives.tasks.answers import answers_of
+from nlpkit.objectives.tasks.framed import FramedConfig, FramedTask
+from nlpkit.objectives.tasks.rows import counted, group_softmax_loss, last_tokens, shorten
+from nlpkit.objectives.tasks.windows import Located, token_windows
 
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.data.pack import Batch
-    from nlpkit.objectives.contract import ModelSettings
-    from nlpkit.tokenizers.contract import Extendable
+    from nlpkit.contracts.batch import Batch
+    from nlpkit.contracts.objective import ModelSettings
+    from nlpkit.contracts.tokenizer import Extendable
 
 _FRAME = 4  # start, at most two delimiters, extract
 
@@ -126,12 +120,12 @@ class Objective(FramedTask):
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
-        if not isinstance(tokenizer, AlignedTokenizer):
+        if not isinstance(tokenizer, Aligned):
             raise ValueError(
                 "objective.name: question_answering needs a tokenizer that tells the characters of "
                 "each token (encode_with_offsets)"
             )
-        self.aligned: AlignedTokenizer = tokenizer
+        self.aligned: Aligned = tokenizer
         # The token that stands for "no answer": the last one where it sees the texts, else [CLS].
         self.null_is_last = model_config.causal or bool(self.frame.summary)
         self.columns = self.named_columns(config)
@@ -167,9 +161,9 @@ class Objective(FramedTask):
             )
         return row.text(config.question), context
 
-    def _answers(self, row: Row, context: str) -> list[_answers.Answer]:
+    def _answers(self, row: Row, context: str) -> list[AnswerSpan]:
         nearest = self.config.nearest_answer
-        return _answers.answers_of(row, self.config.answers, context, nearest=nearest)
+        return answers_of(row, self.config.answers, context, nearest=nearest)
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the ids of each text, with the characters of each token."""
@@ -339,7 +333,7 @@ def _trimmed(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int
     return found
 
 
-def _tokens(spans: np.ndarray, answer: _answers.Answer) -> tuple[int, int] | None:
+def _tokens(spans: np.ndarray, answer: AnswerSpan) -> tuple[int, int] | None:
     """Return the first and the last token with a character of the answer, or None."""
     inside = np.flatnonzero((spans[:, 1] > answer.start) & (spans[:, 0] < answer.stop))
     return (int(inside[0]), int(inside[-1])) if len(inside) else None

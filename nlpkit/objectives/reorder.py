@@ -16,23 +16,17 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives._frame import Frame, tokens
-from nlpkit.objectives.contract import (
-    IGNORE,
-    Field,
-    Loss,
-    ModelSettings,
-    Term,
-    TextObjective,
-    TrainedModel,
-)
+from nlpkit.contracts.batch import IGNORE, Field, Loss, Term
+from nlpkit.contracts.objective import ModelSettings, TrainedModel
+from nlpkit.objectives.examples.frame import Frame, tokens
+from nlpkit.objectives.examples.text import TextObjective
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from nlpkit.data.pack import Batch
-    from nlpkit.tokenizers.contract import Extendable
+    from nlpkit.contracts.batch import Batch
+    from nlpkit.contracts.tokenizer import Extendable
 
 HEAD = "places"
 

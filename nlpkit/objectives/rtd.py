@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from pydantic import Field as Setting
 
-from nlpkit.data.marks import Marked
-from nlpkit.objectives._masking import Drawn, MaskConfig, TextMasking, of_units, words_of
-from nlpkit.objectives.contract import IGNORE, Field, Loss, ModelSettings, Term, TrainedModel
+from nlpkit.contracts.batch import IGNORE, Field, Loss, Marked, Term
+from nlpkit.contracts.objective import ModelSettings, TrainedModel
+from nlpkit.objectives.examples.masking import Drawn, MaskConfig, TextMasking, of_units, words_of
 
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.data.pack import Batch
-    from nlpkit.tokenizers.contract import Extendable
+    from nlpkit.contracts.batch import Batch
+    from nlpkit.contracts.tokenizer import Extendable
 
 
 class Config(MaskConfig):

@@ -19,9 +19,9 @@ import numpy as np
 from pydantic import Field as Setting
 from pydantic import model_validator
 
+from nlpkit.contracts.batch import Field
+from nlpkit.contracts.task import Item
 from nlpkit.objectives import seq2seq
-from nlpkit.objectives._task import Item
-from nlpkit.objectives.contract import Field
 
 _STEEP = 10  # of the inverse sigmoid: 99 % of the fall lie between its ends
 

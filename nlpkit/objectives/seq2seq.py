@@ -16,17 +16,19 @@ from pydantic import Field as Setting
 from pydantic import model_validator
 
 from nlpkit.config import FrozenConfig
+from nlpkit.contracts.abilities import Prompt
+from nlpkit.contracts.objective import ModelSettings
+from nlpkit.contracts.task import Item, Task
 from nlpkit.data.template import TextOf, columns, is_template, problem, written
-from nlpkit.objectives._abilities import Prompt
-from nlpkit.objectives._choices import Choices, chosen
-from nlpkit.objectives._source_target import SourceTarget
-from nlpkit.objectives._task import Item, Task, counted, shorten
-from nlpkit.objectives.contract import ModelSettings, check_length
+from nlpkit.objectives.examples.source_target import SourceTarget
+from nlpkit.objectives.examples.text import check_length
+from nlpkit.objectives.tasks.choices import Choices, chosen
+from nlpkit.objectives.tasks.rows import counted, shorten
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
-    from nlpkit.data.items import Row
-    from nlpkit.tokenizers.contract import Extendable, Tokenizer
+    from nlpkit.contracts.reader import Row
+    from nlpkit.contracts.tokenizer import Extendable, Tokenizer
 
 
 class Config(FrozenConfig):

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import Field as Setting
 from pydantic import model_validator
 
-from nlpkit.data.items import Row
+from nlpkit.contracts.reader import Row, RowError
+from nlpkit.contracts.task import Question, Wording
+from nlpkit.data.records import kind_of
 from nlpkit.data.template import TextOf, as_template, columns
-from nlpkit.objectives._states import LabelConfig, LabelTask
-from nlpkit.objectives._task import Question, RowError, Wording, kind_of
+from nlpkit.objectives.tasks.states import LabelConfig, LabelTask
 
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.objectives.contract import ModelSettings
-    from nlpkit.tokenizers.contract import Extendable
+    from nlpkit.contracts.objective import ModelSettings
+    from nlpkit.contracts.tokenizer import Extendable
 
 
 class Config(LabelConfig):

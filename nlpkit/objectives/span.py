@@ -19,15 +19,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field as Setting
 
-from nlpkit.objectives._masking import NEVER, Drawn, MaskConfig, TextMasking, of_units, words_of
-from nlpkit.objectives.contract import IGNORE, Field, Loss, ModelSettings, Term, TrainedModel
+from nlpkit.contracts.batch import IGNORE, Field, Loss, Term
+from nlpkit.contracts.objective import ModelSettings, TrainedModel
+from nlpkit.objectives.examples.masking import (
+    NEVER,
+    Drawn,
+    MaskConfig,
+    TextMasking,
+    of_units,
+    words_of,
+)
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from nlpkit.data.pack import Batch
-    from nlpkit.tokenizers.contract import Extendable
+    from nlpkit.contracts.batch import Batch
+    from nlpkit.contracts.tokenizer import Extendable
 
 HEAD = "span_boundary"
 PLACES, PLACE_SIZE = 20, 200  # tokens of a span that `sbo` predicts, size of their embeddings

@@ -20,21 +20,16 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives._abilities import Prompt
-from nlpkit.objectives._cutting import cut_stream
-from nlpkit.objectives._source_target import SourceTarget
-from nlpkit.objectives._task import shorten
-from nlpkit.objectives.contract import (
-    Field,
-    ModelSettings,
-    Spans,
-    TextObjective,
-    check_length,
-    cut_documents,
-)
+from nlpkit.contracts.abilities import Prompt
+from nlpkit.contracts.batch import Field, Spans
+from nlpkit.contracts.objective import ModelSettings
+from nlpkit.objectives.examples.cutting import cut_stream
+from nlpkit.objectives.examples.source_target import SourceTarget
+from nlpkit.objectives.examples.text import TextObjective, check_length, cut_documents
+from nlpkit.objectives.tasks.rows import shorten
 
 if TYPE_CHECKING:
-    from nlpkit.tokenizers.contract import Extendable
+    from nlpkit.contracts.tokenizer import Extendable
 
 COUNT = 100  # sentinels, as in T5's vocabulary
 # There the first has the greatest id.
@@ -74,8 +69,7 @@ class Objective(SourceTarget, TextObjective):
             ValueError: a piece needs more sentinels or positions than there are.
         """
         super().__init__(config, tokenizer, model_config)
-        self.bind(tokenizer, model_config)
-        self.template = self.template._replace(words=SENTINELS)
+        self.bind(tokenizer, model_config, SENTINELS)
         ids = {text: tokenizer.special_id(text) for text in SENTINELS}
         self.sentinels = np.array([ids[f"<extra_id_{number}>"] for number in range(COUNT)])
         self.text_of = {token_id: text for text, token_id in ids.items()}

@@ -16,22 +16,23 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field as Setting
 
-from nlpkit.data.items import Row
-from nlpkit.data.pack import LENGTHS
+from nlpkit.contracts.batch import IGNORE, LENGTHS, Field, Loss, Term
+from nlpkit.contracts.objective import TrainedModel
+from nlpkit.contracts.reader import Row, RowError
+from nlpkit.contracts.task import Answer, Item
+from nlpkit.data.records import kind_of
 from nlpkit.errors import DataError
-from nlpkit.objectives._framed import FramedConfig, FramedTask
-from nlpkit.objectives._task import Answer, Item, RowError, kind_of
-from nlpkit.objectives._windows import Located, word_windows
-from nlpkit.objectives.contract import IGNORE, Field, Loss, Term, TrainedModel
+from nlpkit.objectives.tasks.framed import FramedConfig, FramedTask
+from nlpkit.objectives.tasks.windows import Located, word_windows
 from nlpkit.plural import number_of
 from nlpkit.score.metrics._entities import WrongTag, is_allowed, parsed
 
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.data.pack import Batch
-    from nlpkit.objectives.contract import ModelSettings
-    from nlpkit.tokenizers.contract import Extendable
+    from nlpkit.contracts.batch import Batch
+    from nlpkit.contracts.objective import ModelSettings
+    from nlpkit.contracts.tokenizer import Extendable
 
 _BETWEEN = "\n"  # between the words of a text that is to be tokenised
 # Scripts without spaces between words: Chinese characters, kana, and their punctuation.

@@ -21,26 +21,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import Field as Setting
 
-from nlpkit.data.marks import Marked
-from nlpkit.data.pack import LENGTHS
+from nlpkit.contracts.batch import IGNORE, LENGTHS, Field, Loss, Marked, Spans, Term
+from nlpkit.contracts.objective import ModelSettings, TrainedModel
 from nlpkit.errors import DataError
-from nlpkit.objectives._masking import Masking, Rates, loss_parts
-from nlpkit.objectives._pairs import Pairing, part
-from nlpkit.objectives.contract import (
-    IGNORE,
-    Field,
-    Loss,
-    ModelSettings,
-    Spans,
-    Term,
-    TrainedModel,
-)
+from nlpkit.objectives.examples.masking import Masking, Rates, loss_parts
+from nlpkit.objectives.examples.pairs import Pairing, part
 
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.data.pack import Batch
-    from nlpkit.tokenizers.contract import Extendable
+    from nlpkit.contracts.batch import Batch
+    from nlpkit.contracts.tokenizer import Extendable
 
 
 KINDS = ("tlm", "mlm")  # of sequences: a pair, or a text of one language

@@ -21,23 +21,16 @@ import numpy as np
 from pydantic import Field as Setting
 from pydantic import model_validator
 
-from nlpkit.data.marks import Marked
-from nlpkit.objectives._masking import Masking, Rates, loss_parts
-from nlpkit.objectives._pairs import Pairing, part, sentence_starts
-from nlpkit.objectives.contract import (
-    IGNORE,
-    Field,
-    Loss,
-    ModelSettings,
-    Term,
-    TrainedModel,
-)
+from nlpkit.contracts.batch import IGNORE, Field, Loss, Marked, Term
+from nlpkit.contracts.objective import ModelSettings, TrainedModel
+from nlpkit.objectives.examples.masking import Masking, Rates, loss_parts
+from nlpkit.objectives.examples.pairs import Pairing, part, sentence_starts
 
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.data.pack import Batch
-    from nlpkit.tokenizers.contract import Extendable
+    from nlpkit.contracts.batch import Batch
+    from nlpkit.contracts.tokenizer import Extendable
 
 MASKS = ("both", "left", "right", "source")
 TYPES = np.array([[0, 1], [2, 2], [3, 3], [4, 5]])  # of A and B under each mask

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from nlpkit.objectives._masking import Drawn, MaskConfig, TextMasking, of_units, words_of
+from nlpkit.objectives.examples.masking import Drawn, MaskConfig, TextMasking, of_units, words_of
 
 
 class Config(MaskConfig):

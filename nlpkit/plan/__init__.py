@@ -11,14 +11,13 @@ import torch
 from nlpkit import attention
 from nlpkit.attention.layout import Layout
 from nlpkit.checkpoints.run_directory import RunDirectory
+from nlpkit.contracts.batch import IGNORE, SOURCE_LENGTHS, Batch
 from nlpkit.data.corpus import Counts
 from nlpkit.data.items import Items
 from nlpkit.data.loader import packing_efficiency
-from nlpkit.data.pack import SOURCE_LENGTHS, Batch
 from nlpkit.data.store import Callbacks, Corpus
 from nlpkit.errors import UsageError
 from nlpkit.models.flops import step_flops
-from nlpkit.objectives.contract import IGNORE
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
 from nlpkit.runs import build, checks, fit_memory, planned
@@ -173,7 +172,7 @@ def _projections(plan: Plan) -> int:
     if objective.predicts_text:
         return plan.first.targets
     # The targets of a task are rows; its auxiliary loss predicts their tokens.
-    return plan.first.tokens if getattr(objective, "lm_weight", 0) else 0
+    return plan.first.tokens if objective.lm_weight else 0
 
 
 def _target_share(plan: Plan, batches: int = 16) -> float:

@@ -9,9 +9,10 @@ from typing import Any, Literal, get_args, get_origin
 
 from nlpkit import registry
 from nlpkit.attention.contract import Choice, ComputedKind
+from nlpkit.contracts.task import Task
 from nlpkit.models.config import CAPABILITIES, ModelConfig
-from nlpkit.objectives import _members, mixture
-from nlpkit.objectives._task import Task
+from nlpkit.objectives import mixture
+from nlpkit.objectives.several import members
 from nlpkit.recipe.places import Document, Path, Problem
 from nlpkit.recipe.sections import Attention, Model, Objective
 
@@ -100,7 +101,7 @@ def _has_two_vocabularies(family: str) -> bool:
 
 def _takes_two_tokenizers(objective: str) -> bool:
     made = registry.load("objectives", objective).Objective
-    return getattr(made, "two_tokenizers", False) is True
+    return made.two_tokenizers
 
 
 def of_objectives(
@@ -142,7 +143,7 @@ def of_objectives(
                 f"{section.name} does not give {', '.join(unread)}, which family {family} reads"
                 f"{_suited(made, config)}",
             )
-        elif getattr(made, "reads_summary", False) and config.summary_first and config.causal:
+        elif made.reads_summary and config.summary_first and config.causal:
             (usual,) = {choice.kind for choice in config.default_attention}
             yield (
                 path,
@@ -204,7 +205,7 @@ def _of_mixture(
             )
         elif lacking := missing(made, config):
             yield number, f"{member.name} needs {_needed(lacking, made, family, config)}"
-        elif what := _members.difference(first.objective, made):
+        elif what := members.difference(first.objective, made):
             yield number, f"{first.label} and {member.label} {what}"
 
 
@@ -233,7 +234,7 @@ def missing(objective: Any, config: Any) -> list[str]:
     Who predicts text needs states that predict tokens, or a generator.
     """
     lacking = [name for name in objective.needs if getattr(config, name, False) is False]
-    if getattr(objective, "predicts_text", False) and "generator" not in objective.needs:
+    if objective.predicts_text and "generator" not in objective.needs:
         lacking += [] if getattr(config, "predicts_tokens", True) else ["predicts_tokens"]
     return lacking
 

@@ -10,7 +10,7 @@ from pydantic.json_schema import models_json_schema
 
 from nlpkit import registry
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives._members import Member
+from nlpkit.objectives.several.members import Member
 from nlpkit.part import Part
 from nlpkit.recipe import Recipe, extends, sections
 from nlpkit.recipe.sections import Attention, AttentionLayer, Model, Objective, Side, Tokenizer

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives._task import writes_answers
+from nlpkit.contracts.task import writes_answers
 from nlpkit.part import Part
 from nlpkit.recipe import fit
 from nlpkit.recipe.places import Document, Path, Problem

@@ -117,7 +117,7 @@ def _size(corpus: Corpus | Items) -> str:
 def _left_out(data: Data) -> dict[str, int]:
     """Return the numbers of rows, texts and tokens that are not used for training, by reason."""
     counts, spans = data.train.counts, data.examples.spans
-    unlearned = getattr(data.objective, "unlearned_id", None)
+    unlearned = data.objective.unlearned_id
     return {
         "malformed rows": counts.bad,
         "empty texts": counts.empty,

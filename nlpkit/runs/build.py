@@ -9,6 +9,8 @@ from torch import nn
 
 from nlpkit import registry
 from nlpkit.checkpoints import any_layout, hf_layout, objective_heads, preprocessor
+from nlpkit.contracts.task import Task
+from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data import corpus, store
 from nlpkit.data.cache import cache_directory
 from nlpkit.data.items import Items, build_items, read_rows
@@ -20,16 +22,12 @@ from nlpkit.models import lora
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.head import taken_head
 from nlpkit.models.rows import resize_embeddings
-from nlpkit.objectives._combined import combined
-from nlpkit.objectives._preprocessed import Preprocessed
-from nlpkit.objectives._task import Task
-from nlpkit.objectives.contract import OwnsHeads
+from nlpkit.objectives.several.combined import combined
 from nlpkit.plural import number_of
 from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.runs import checks, data_files
 from nlpkit.runs.run import Data, ModelPart
 from nlpkit.runs.vocabulary import build_tokenizer
-from nlpkit.tokenizers.contract import Tokenizer
 
 
 def model_part(
@@ -194,12 +192,11 @@ def bind_objective(
     first, *others = resolved.recipe.objective
     objective_class = registry.load("objectives", first.name).Objective
     settings = first.config
-    if issubclass(objective_class, Preprocessed):
-        found = preprocessor.read(part.source) if part.source else {}
-        try:
-            settings = objective_class.with_preprocessor(settings, found)
-        except ValueError as error:
-            raise UsageError(f"{part.source}/{preprocessor.FILE}: {error}") from error
+    found = preprocessor.read(part.source) if part.source else {}
+    try:
+        settings = objective_class.with_preprocessor(settings, found)
+    except ValueError as error:
+        raise UsageError(f"{part.source}/{preprocessor.FILE}: {error}") from error
     if issubclass(objective_class, Task):
         columns = objective_class.named_columns(settings)
         rows = read_rows(inputs, resolved.recipe.data, columns, corpus.Counts(), which)
@@ -219,7 +216,7 @@ def bind_objective(
         raise UsageError(str(error)) from error
     if resolved.recipe.eval.metrics is not None:
         objective.metrics = tuple(resolved.recipe.eval.metrics)
-    part.objective_heads = objective.heads if isinstance(objective, OwnsHeads) else None
+    part.objective_heads = objective.heads
     checks.check_training(resolved, objective)
     if resolved.recipe.train.tune == "prompt":
         part.prompt_rows = checks.prompt_rows(resolved, objective)
@@ -241,7 +238,7 @@ def _same_task(old: Any, new: Any) -> bool:
 def objective_notes(resolved: Resolved, objective: Any) -> Any:
     """Return name and settings of the objective for `nlpkit.json`; a list for several."""
     sections = resolved.recipe.objective
-    bound = getattr(objective, "objectives", (objective,))
+    bound = objective.objectives or (objective,)
     notes = [
         {"name": section.name, **each.config.model_dump(mode="json")}
         for section, each in zip(sections, bound, strict=True)

@@ -8,8 +8,8 @@ import torch
 
 from nlpkit import registry
 from nlpkit.attention.check import check_backend as check_choice
+from nlpkit.contracts.task import Task
 from nlpkit.errors import DataError, RecipeError, Unsupported, UsageError
-from nlpkit.objectives._task import Task
 from nlpkit.recipe import COMMAND_LINE, Resolved, fit
 from nlpkit.recipe.places import dotted
 from nlpkit.runs.run import ModelPart
@@ -106,7 +106,7 @@ def prompt_rows(resolved: Resolved, objective: Any) -> tuple[int, int]:
     Raises:
         UsageError: the objective has no soft prompt, or `lora` is set.
     """
-    prompt, name = getattr(objective, "prompt", None), resolved.recipe.objective[0].name
+    prompt, name = objective.prompt, resolved.recipe.objective[0].name
     if prompt is None or resolved.recipe.lora is not None:
         why = "lora excludes it" if prompt is not None else f"objective {name} has none"
         raise UsageError(f"train.tune: prompt: the soft prompt of a task; {why}")

@@ -10,12 +10,11 @@ from itertools import islice
 from typing import Any
 
 from nlpkit import registry
+from nlpkit.contracts.reader import Counts, RowError, TextFile
+from nlpkit.contracts.task import Task
 from nlpkit.data import corpus
 from nlpkit.data.items import read_rows
-from nlpkit.data.lines import TextFile
-from nlpkit.data.records import Counts, RowError
 from nlpkit.errors import DataError
-from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved
 
 _FILES = 3  # of a source

@@ -19,19 +19,19 @@ from nlpkit.checkpoints import (
     tokenizer_files,
 )
 from nlpkit.checkpoints.family import family_of
+from nlpkit.contracts.objective import Objective
+from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.disk import name_path_in_errors, sync
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.head import TaskHead
 from nlpkit.models.rows import vocabulary_size, without_padding
-from nlpkit.objectives.contract import Objective
 from nlpkit.runs import model_card
 from nlpkit.runs.opened import objective_of
 from nlpkit.runs.run import ModelPart
 from nlpkit.runs.stored_weights import PRECISIONS, mean, read
 from nlpkit.tokenizers._source_and_target import check_sources
-from nlpkit.tokenizers.contract import Tokenizer
 
 
 def convert(

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from nlpkit.contracts.reader import TextFile
 from nlpkit.data.cache import content_hash
 from nlpkit.data.corpus import Input
-from nlpkit.data.lines import TextFile
 from nlpkit.disk import read_json, write_json
 from nlpkit.errors import DataError, FileError
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from nlpkit.checkpoints.run_directory import RunDirectory
+from nlpkit.contracts.batch import Batch
 from nlpkit.data.loader import Stream
-from nlpkit.data.pack import Batch
 from nlpkit.recipe import Resolved
 from nlpkit.runs.run import Training
 from nlpkit.train import machine

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
+from nlpkit.contracts.tokenizer import Growing, Tokenizer
 from nlpkit.errors import UsageError
 from nlpkit.tokenizers._shown import shown
-from nlpkit.tokenizers.contract import Growing, Tokenizer
 
 
 def grown(

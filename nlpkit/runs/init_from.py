@@ -11,13 +11,13 @@ from pydantic import ValidationError
 from nlpkit import registry
 from nlpkit.checkpoints import any_layout, files, hf_layout, objective_heads
 from nlpkit.checkpoints.family import family_of, model_type_of
+from nlpkit.contracts.task import Task
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families, hf_format, lora
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.head import PREFIX
 from nlpkit.models.meta import meta_model
 from nlpkit.models.rows import vocabulary_size
-from nlpkit.objectives._task import Task
 from nlpkit.plural import number_of
 from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.recipe.places import dotted
@@ -178,7 +178,7 @@ def _loaded(
         if recipe.lora is not None:
             remedy = _NO_ADAPTERS
         raise FileError(f"{error}; {remedy}") from error
-    if recipe.lora is not None and any(getattr(each, "reads_summary", False) for each in made):
+    if recipe.lora is not None and any(each.reads_summary for each in made):
         _check_summary(recipe, family, directory, loaded)
     return loaded
 

@@ -14,9 +14,9 @@ from typing import Any
 from nlpkit import __version__
 from nlpkit.checkpoints import files, hf_layout, peft_layout
 from nlpkit.checkpoints.run_directory import METRICS, RECIPE
+from nlpkit.contracts.abilities import DecodesOutput, Generative
 from nlpkit.disk import name_path_in_errors, read_json
 from nlpkit.models import families
-from nlpkit.objectives._abilities import DecodesOutput, Generative
 from nlpkit.plural import number_of
 from nlpkit.runs.data_files import DATA_FILES
 from nlpkit.runs.snippets import GENERATING, pipeline_of, snippet

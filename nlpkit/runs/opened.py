@@ -21,6 +21,8 @@ from nlpkit.checkpoints import (
 )
 from nlpkit.checkpoints.family import family_of
 from nlpkit.checkpoints.run_directory import seed_runs
+from nlpkit.contracts.objective import Objective
+from nlpkit.contracts.tokenizer import Extendable, Tokenizer
 from nlpkit.data.lines import shown
 from nlpkit.disk import file_sha256, user_path
 from nlpkit.errors import DivergedError, FileError, UsageError
@@ -29,16 +31,13 @@ from nlpkit.models.head import SEQUENCE, TaskHead, kind_of, taken_head
 from nlpkit.models.meta import on_meta
 from nlpkit.models.packed_weights import pack
 from nlpkit.models.rows import vocabulary_size, without_padding
-from nlpkit.objectives import _members
-from nlpkit.objectives._combined import combined
-from nlpkit.objectives._preprocessed import Preprocessed
-from nlpkit.objectives.contract import OwnsHeads
+from nlpkit.objectives.several import members
+from nlpkit.objectives.several.combined import combined
 from nlpkit.plural import number_of
 from nlpkit.recipe.fit import missing
 from nlpkit.recipe.problems import in_words
 from nlpkit.runs.run import ModelPart
 from nlpkit.tokenizers._source_and_target import check_sources
-from nlpkit.tokenizers.contract import Extendable, Tokenizer
 from nlpkit.train import machine, spinning
 from nlpkit.train.memory import available
 
@@ -61,7 +60,7 @@ class Opened:
     part: ModelPart
     model: Any
     tokenizer: Any  # None if the objective reads no text
-    objective: Any
+    objective: Objective
     notes: Mapping[str, Any]  # the content of `nlpkit.json`; empty if there is none
 
 
@@ -225,7 +224,7 @@ def _bound(
     """Return an objective for the model, with the settings in `named`."""
     settings = {key: value for key, value in named.items() if key != "weight"}
     name = settings.pop("name")
-    for each in _members.names(named):
+    for each in members.names(named):
         registry.check_named_by(directory / hf_layout.NOTES, each, "run nlpkit where it lies")
     module = registry.load("objectives", name)
     if is_default:
@@ -233,8 +232,7 @@ def _bound(
     else:
         settings = _with_earlier(module.Config, settings)
     config = module.Config.model_validate_json(json.dumps(settings))
-    if issubclass(module.Objective, Preprocessed):
-        config = module.Objective.with_preprocessor(config, preprocessor.read(directory))
+    config = module.Objective.with_preprocessor(config, preprocessor.read(directory))
     if lacking := missing(module.Objective, part.config):
         raise ValueError(f"{name} needs {', '.join(lacking)}, which the model does not have")
     if isinstance(tokenizer, Extendable):
@@ -308,7 +306,7 @@ def _add_objective_heads(model: Any, objective: Any, directory: Path) -> None:
     Raises:
         FileError: the checkpoint has not all of them, or of other sizes.
     """
-    heads = objective.heads() if isinstance(objective, OwnsHeads) else {}
+    heads = objective.heads()
     if not heads:
         return
     model.objective_heads = nn.ModuleDict(heads).requires_grad_(False)

@@ -15,19 +15,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from nlpkit.checkpoints.run_directory import RunDirectory
+from nlpkit.contracts.batch import Batch
+from nlpkit.contracts.objective import Objective
+from nlpkit.contracts.task import Task
+from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data.corpus import Input
 from nlpkit.data.items import Items
 from nlpkit.data.loader import Examples
-from nlpkit.data.pack import Batch
 from nlpkit.data.store import Corpus
 from nlpkit.models import families
 from nlpkit.models.contract import FamilyModel
 from nlpkit.models.head import SEQUENCE, Head, TaskHead, task_head
 from nlpkit.models.lora_config import Config as LoraConfig
-from nlpkit.objectives._task import Task
-from nlpkit.objectives.contract import Objective, forward
+from nlpkit.objectives.examples.forward import forward
 from nlpkit.recipe import Resolved
-from nlpkit.tokenizers.contract import Tokenizer
 from nlpkit.train.log import Log
 from nlpkit.train.processes import unwrapped
 from nlpkit.train.settings import ResolvedTraining

@@ -25,7 +25,6 @@ from nlpkit.checkpoints import (
 from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import DivergedError, FileError
 from nlpkit.models import lora
-from nlpkit.objectives._preprocessed import Preprocessed
 from nlpkit.runs import build, vocabulary
 from nlpkit.runs.run import Run, from_first
 from nlpkit.train import snapshot
@@ -153,8 +152,8 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
         peft_layout.write(directory, peft_layout.Adapters(*adapters), weights, tensors, grown=grown)
         notes["base"] = part.base_hash
     hf_layout.write_notes(directory, notes)
-    if isinstance(objective, Preprocessed):
-        preprocessor.write(directory, objective.preprocessor())
+    if settings := objective.preprocessor():
+        preprocessor.write(directory, settings)
     if tokenizer is not None:
         use = tokenizer_files.use_of(objective, part.config, tokenizer)
         tokenizer_files.save(tokenizer, directory, use)

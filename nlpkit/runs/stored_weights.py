@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from nlpkit.checkpoints import any_layout, objective_heads, tokenizer_files
+from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import FileError, UsageError
 from nlpkit.runs.opened import find_checkpoint, verify
-from nlpkit.tokenizers.contract import Tokenizer
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nlpkit.data.pack import Batch
+from nlpkit.contracts.batch import Batch
 from nlpkit.runs import build, fastest_precision
 from nlpkit.runs.fastest_precision import Precision
 from nlpkit.runs.planned import Planned

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from nlpkit import registry
 from nlpkit.checkpoints import any_layout, tokenizer_files
+from nlpkit.contracts.reader import RowError
+from nlpkit.contracts.task import Task
+from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data import corpus, formats
 from nlpkit.data.cache import content_hash, publish, scratch
 from nlpkit.data.items import read_rows
@@ -16,14 +19,12 @@ from nlpkit.disk import file_sha256, read_json, write_json
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.rows import without_padding
-from nlpkit.objectives._task import RowError, Task
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved, fit, sections
 from nlpkit.recipe.fit import classes, reads_text
 from nlpkit.runs import grow
 from nlpkit.runs.run import ModelPart
 from nlpkit.tokenizers._source_and_target import SourceAndTarget, joined, of_sources
-from nlpkit.tokenizers.contract import Tokenizer
 
 TOKENIZER = "tokenizer"  # a directory in the run directory
 HASHES = "sha256.json"  # of the files of a tokenizer in the cache

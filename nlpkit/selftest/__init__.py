@@ -22,10 +22,10 @@ import torch
 from torch import nn
 
 from nlpkit.checkpoints.run_directory import RunDirectory
+from nlpkit.contracts.task import Task
 from nlpkit.data.loader import Examples
 from nlpkit.errors import UsageError
 from nlpkit.objectives import mixture
-from nlpkit.objectives._task import Task
 from nlpkit.recipe import Resolved, fit, sections
 from nlpkit.registry import error_of_part
 from nlpkit.runs import build, pretrain
@@ -185,7 +185,7 @@ def _of_text(subject: Subject) -> dict[str, Callable[[], Verdict]]:
         "shown targets": (bool(subject.offering("shown")), of_examples.shown_targets),
         "mates": (bool(subject.objective.mates), of_examples.mates),
         "detection": (
-            any(objective.detects for objective in subject.offering("detects")),
+            any(objective.detects for objective in subject.objectives),
             of_examples.detection,
         ),
         "packed = alone": (True, of_objective.packed_is_alone),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nlpkit.checkpoints import files, hf_layout, objective_heads
 from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
-from nlpkit.data.pack import Batch
+from nlpkit.contracts.batch import Batch
 from nlpkit.errors import Stopped, TryAgain
 from nlpkit.models.hf_format import FOLDERS
 from nlpkit.runs import build, pretrain

@@ -6,8 +6,8 @@ T tokens of an example.
 import numpy as np
 import torch
 
+from nlpkit.contracts.batch import IGNORE
 from nlpkit.objectives import mixture
-from nlpkit.objectives.contract import IGNORE
 from nlpkit.selftest.of_objective import Verdict, shown_rows
 from nlpkit.selftest.subject import Example, Source, Subject
 from nlpkit.selftest.watching import look
@@ -56,7 +56,7 @@ def unmasked(subject: Subject, example: Example) -> list[Example]:
     if offering:
         return [example]
     filled = [_filled(example, shift) for shift in (0, 1)]
-    unlearned = getattr(subject.objective, "unlearned_id", None)
+    unlearned = subject.objective.unlearned_id
     if unlearned is not None:  # the last target may be this token, which has no label
         filled.append(np.append(filled[1], unlearned))
     return [{**example, "input_ids": ids} for ids in filled]
@@ -128,7 +128,7 @@ def shown_targets(subject: Subject) -> Verdict:
     expected = visible * float((~subject.is_text).mean())
     if special > expected + 3 * expected**0.5:
         return False, f"{figure}: {special} of {visible} such places have a special token instead"
-    rates = [o.shown_rate for o in subject.offering("shown") if hasattr(o, "shown_rate")]
+    rates = [o.shown_rate for o in subject.objectives if o.shown_rate is not None]
     if not rates:
         return True, f"{figure}; the objective has no `shown_rate`"
     error = float(np.sqrt(((shown - rates[0] * of_all) ** 2).sum()) / max(of_all.sum(), 1))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from nlpkit.data.pack import Batch
+from nlpkit.contracts.batch import Batch
 from nlpkit.selftest.of_objective import LEARNED, NOISE_EXAMPLES, NOISE_PIECE, Verdict, trained
 from nlpkit.selftest.subject import Example, Subject
 from nlpkit.selftest.watching import Head

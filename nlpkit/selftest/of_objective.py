@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlpkit.data.pack import Batch
+from nlpkit.contracts.batch import Batch
 from nlpkit.selftest.subject import Example, Source, Subject
 from nlpkit.selftest.watching import Head, Seen, look
 

@@ -73,7 +73,7 @@ def _epochs(bench: Bench, stream: Stream) -> Verdict:
     for number in bench.subject.rng(8).integers(0, len(examples), 50).tolist():
         made = collate([examples.make(number, 0)], examples.objective.fields).tokens
         lacking = int(examples.sizes[number]) - made
-        if not 0 <= lacking <= getattr(bench.subject.objective, "slack", 0):
+        if not 0 <= lacking <= bench.subject.objective.slack:
             return False, f"an example of {made} tokens was planned as {examples.sizes[number]}"
     figure = f"{len(examples):,} examples once in each of {stream.round} epochs"
     return True, f"{figure}, {used / bin_count:.2%} full, same with 2 workers"

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from nlpkit.data.loader import CutAtMarks, Examples
-from nlpkit.data.marks import Marked, bit
-from nlpkit.data.pack import Batch, collate
-from nlpkit.objectives._provable import Provable
-from nlpkit.objectives._task import Item, Task
-from nlpkit.objectives.contract import Objective
+from nlpkit.contracts.batch import Batch, Marked, bit
+from nlpkit.contracts.check import defines
+from nlpkit.contracts.objective import Objective
+from nlpkit.contracts.task import Item, Task
+from nlpkit.data.loader import Examples
+from nlpkit.data.pack import collate
 
 # Few words, because the model must learn a leak before it shows: 64 words take twice as long.
 ALPHABET = 16
@@ -85,12 +85,11 @@ class Subject:
     @property
     def objectives(self) -> tuple[Objective, ...]:
         """The objectives of a list, or the single one."""
-        return getattr(self.objective, "objectives", None) or (self.objective,)
+        return self.objective.objectives or (self.objective,)
 
-    def offering(self, name: str) -> list[Provable]:
-        """Return the objectives that have the member `name` of `Provable`, in order."""
-        having: list[Any] = [one for one in self.objectives if hasattr(one, name)]
-        return having
+    def offering(self, name: str) -> list[Objective]:
+        """Return the objectives with a method `name` of their own, in order."""
+        return [each for each in self.objectives if defines(each, Objective, name)]
 
     def rng(self, *key: int) -> np.random.Generator:
         """Return a random generator that depends only on the seed and `key`."""
@@ -192,7 +191,7 @@ class Subject:
 
     @property
     def _cuts_sentences(self) -> bool:
-        return isinstance(self.objective, CutAtMarks)
+        return bool(self.objective.cut_mark)
 
     def noise(self, size: int, rng: np.random.Generator, *words: np.ndarray) -> Source:
         """Return a piece and mates of `size` random words each, or a row with random words.

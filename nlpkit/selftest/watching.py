@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nlpkit.data.pack import Batch
-from nlpkit.objectives.contract import IGNORE, Loss, forward
+from nlpkit.contracts.batch import IGNORE, Batch, Loss
+from nlpkit.objectives.examples.forward import forward
 from nlpkit.selftest.subject import Subject
 from nlpkit.train.processes import to_device
 

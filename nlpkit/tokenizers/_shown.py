@@ -5,20 +5,10 @@ is shown as the text of its bytes, 我; a byte that is only a part of a characte
 the vocabularies of SentencePiece, and a space is ␣. Files, ids and `token` are not changed.
 """
 
-from typing import Protocol, runtime_checkable
-
+from nlpkit.contracts.tokenizer import ByteLevel, Tokenizer
 from nlpkit.tokenizers._source_and_target import SourceAndTarget
-from nlpkit.tokenizers.contract import Tokenizer
 
 _SPACE = "␣"
-
-
-@runtime_checkable
-class ByteLevel(Protocol):
-    """A tokenizer whose tokens are bytes."""
-
-    def token_bytes(self, token_id: int) -> bytes | None:
-        """Return the bytes of a token, or None of one that is not made of bytes."""
 
 
 def shown(tokenizer: Tokenizer, token_id: int) -> str:

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
+from nlpkit.contracts.tokenizer import Extendable, Tokenizer
 from nlpkit.errors import FileError
-from nlpkit.tokenizers.contract import Extendable, Tokenizer
 
 KIND = "source and target"  # what messages call it
 FOLDERS = ("source_tokenizer", "target_tokenizer")

@@ -12,7 +12,7 @@ from typing import Any
 from tokenizers import Tokenizer as Library
 from tokenizers import processors
 
-from nlpkit.tokenizers.contract import Template
+from nlpkit.contracts.tokenizer import Template
 
 
 def with_template(content: str, template: Template) -> str:

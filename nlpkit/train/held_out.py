@@ -12,10 +12,10 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 
+from nlpkit.contracts.batch import Loss
+from nlpkit.contracts.task import Answer, Item, Task
 from nlpkit.data.loader import Examples, held_out_batches
 from nlpkit.errors import DataError, UsageError
-from nlpkit.objectives._task import Answer, Item, Task
-from nlpkit.objectives.contract import Loss
 from nlpkit.score import named
 from nlpkit.train.losses import LossSums, reduced
 from nlpkit.train.processes import to_device

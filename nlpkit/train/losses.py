@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from nlpkit.objectives.contract import Loss
+from nlpkit.contracts.batch import Loss
 
 
 class LossSums:

@@ -19,7 +19,7 @@ from accelerate import Accelerator, DistributedDataParallelKwargs
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from nlpkit.data.pack import Batch
+from nlpkit.contracts.batch import Batch
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor

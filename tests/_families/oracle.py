@@ -8,8 +8,8 @@ import transformers
 from torch import Tensor, nn
 
 from nlpkit.checkpoints import hf_layout
+from nlpkit.contracts.batch import IGNORE
 from nlpkit.models import families
-from nlpkit.objectives.contract import IGNORE
 
 VOCAB = 70
 LENGTHS = (9, 4, 12)

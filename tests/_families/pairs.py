@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from nlpkit.attention.cache import Cache
+from nlpkit.contracts.abilities import Prompt
 from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
-from nlpkit.objectives._abilities import Prompt
 from tests._families import oracle
 from tests._families.oracle import CLOSE, LENGTHS, VOCAB
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from nlpkit.contracts.batch import Loss, Term
 from nlpkit.objectives import clm
-from nlpkit.objectives.contract import Loss, Term
 
 
 class Config(clm.Config):

@@ -15,12 +15,13 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives.contract import Field, Loss, Term, TextObjective
+from nlpkit.contracts.batch import Field, Loss, Term
+from nlpkit.objectives.examples.text import TextObjective
 
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.data.pack import Batch
+    from nlpkit.contracts.batch import Batch
 
 
 class Config(FrozenConfig):

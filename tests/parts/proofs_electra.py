@@ -12,7 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives.contract import IGNORE, Field, Loss, Term, TextObjective
+from nlpkit.contracts.batch import IGNORE, Field, Loss, Term
+from nlpkit.objectives.examples.text import TextObjective
 
 FRAME = ("[CLS]", "[SEP]", "[MASK]")
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives.contract import Field, Loss, Term, TextObjective
+from nlpkit.contracts.batch import Field, Loss, Term
+from nlpkit.objectives.examples.text import TextObjective
 
 
 class Config(FrozenConfig):

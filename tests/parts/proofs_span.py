@@ -15,7 +15,8 @@ from itertools import pairwise
 import numpy as np
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives.contract import Field, Loss, Term, TextObjective
+from nlpkit.contracts.batch import Field, Loss, Term
+from nlpkit.objectives.examples.text import TextObjective
 
 SENTINELS = tuple(f"<extra_{number}>" for number in range(8))
 END = "</s>"

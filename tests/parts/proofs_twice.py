@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nlpkit.objectives.contract import IGNORE, Loss
+from nlpkit.contracts.batch import IGNORE, Loss
 from tests.parts import proofs_mlm
 from tests.parts.proofs_mlm import Config as Config
 

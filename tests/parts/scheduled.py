@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field as Setting
 
+from nlpkit.contracts.batch import Loss
 from nlpkit.objectives import clm
-from nlpkit.objectives.contract import Loss
 
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.data.pack import Batch
+    from nlpkit.contracts.batch import Batch
 
 
 class Config(clm.Config):

@@ -11,7 +11,8 @@ from typing import Literal
 import numpy as np
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives.contract import IGNORE, Field, Loss, Term, TextObjective
+from nlpkit.contracts.batch import IGNORE, Field, Loss, Term
+from nlpkit.objectives.examples.text import TextObjective
 
 FRAME = ("[CLS]", "[SEP]", "[MASK]")
 

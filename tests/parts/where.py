@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from nlpkit.contracts.batch import Loss, Term
 from nlpkit.objectives import clm
 from nlpkit.objectives.clm import Config as Config
-from nlpkit.objectives.contract import Loss, Term
 
 
 class Objective(clm.Objective):

@@ -5,9 +5,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from nlpkit.data.lines import TextFile
-from nlpkit.data.readers.contract import Values
-from nlpkit.data.records import Counts
+from nlpkit.contracts.reader import Counts, TextFile, Values
 from nlpkit.errors import DataError, FileError, UsageError, not_installed
 
 AT_ONCE = 1024  # rows of a batch

@@ -3,9 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from nlpkit.data.lines import TextFile
-from nlpkit.data.readers.contract import Values
-from nlpkit.data.records import Counts, RowError
+from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
 from nlpkit.errors import DataError
 from nlpkit.plural import number_of
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from json import decoder, scanner
 from typing import Any
 
-from nlpkit.data.lines import TextFile, lines
-from nlpkit.data.records import Counts, RowError, decode
+from nlpkit.contracts.reader import Counts, RowError, TextFile
+from nlpkit.data.lines import lines
+from nlpkit.data.records import decode
 from nlpkit.errors import DataError
 
 PLACE = "\0place"  # key of the character at which an object begins

@@ -5,10 +5,8 @@ Read batch by batch, memory-mapped, with pyarrow. A row's line is its number.
 
 from collections.abc import Iterator, Sequence
 
-from nlpkit.data.lines import TextFile
+from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
 from nlpkit.data.readers import _arrow
-from nlpkit.data.readers.contract import Values
-from nlpkit.data.records import Counts, RowError
 
 ENDINGS = (".arrow", ".feather")
 FILES = ("rows",)

@@ -7,9 +7,9 @@ lines are left out. The row's line is that of its first word.
 
 from collections.abc import Iterator, Sequence
 
-from nlpkit.data.lines import TextFile, lines
-from nlpkit.data.readers.contract import Values
-from nlpkit.data.records import Counts, RowError, decode
+from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
+from nlpkit.data.lines import lines
+from nlpkit.data.records import decode
 from nlpkit.plural import number_of
 
 ENDINGS = (".conll", ".bio", ".iob", ".bmes", ".bioes")

@@ -13,9 +13,8 @@ from typing import IO
 
 import numpy as np
 
-from nlpkit.data.lines import TextFile, file_errors, open_bytes
-from nlpkit.data.readers.contract import Values
-from nlpkit.data.records import Counts, RowError
+from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
+from nlpkit.data.lines import file_errors, open_bytes
 from nlpkit.errors import DataError
 from nlpkit.plural import number_of
 

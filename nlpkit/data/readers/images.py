@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nlpkit.data.lines import TextFile, open_bytes
-from nlpkit.data.readers.contract import Values
-from nlpkit.data.records import Counts, RowError
+from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
+from nlpkit.data.lines import open_bytes
 from nlpkit.errors import UsageError, not_installed
 
 ENDINGS = (".png",)

@@ -8,11 +8,10 @@ whole; one object a line is `jsonl`. A row's line is that of its object.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from nlpkit.data.lines import TextFile
+from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
 from nlpkit.data.nested import Located
 from nlpkit.data.readers import _located
-from nlpkit.data.readers.contract import Values
-from nlpkit.data.records import Counts, RowError, kind_of
+from nlpkit.data.records import kind_of
 
 ENDINGS = ()  # .json is jsonl, as most corpora and benchmarks have it
 FILES = ("rows",)

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from nlpkit.data.lines import TextFile, lines
-from nlpkit.data.readers.contract import Values
-from nlpkit.data.records import Counts, RowError, decode, json_object
+from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
+from nlpkit.data.lines import lines
+from nlpkit.data.records import decode, json_object
 
 ENDINGS = (".jsonl", ".json", ".ndjson")
 FILES = ("rows",)

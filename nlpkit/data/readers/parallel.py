@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
-from nlpkit.data.lines import TextFile, lines
-from nlpkit.data.readers.contract import Values
-from nlpkit.data.records import Counts, RowError, decode
+from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
+from nlpkit.data.lines import lines
+from nlpkit.data.records import decode
 from nlpkit.errors import DataError
 from nlpkit.plural import number_of
 

@@ -8,10 +8,9 @@ the question's object.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nlpkit.data.lines import TextFile
+from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
 from nlpkit.data.readers import _located
-from nlpkit.data.readers.contract import Values
-from nlpkit.data.records import Counts, RowError, kind_of, wrong_character
+from nlpkit.data.records import kind_of, wrong_character
 from nlpkit.errors import DataError
 
 ENDINGS = (".squad.json", ".squad")

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from nlpkit.data.lines import TextFile, lines
+from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
+from nlpkit.data.lines import lines
 from nlpkit.data.readers._columns import by_column
-from nlpkit.data.readers.contract import Values
-from nlpkit.data.records import Counts, RowError, decode
+from nlpkit.data.records import decode
 
 ENDINGS = (".tsv",)
 FILES = ("rows",)

@@ -18,29 +18,20 @@ from pydantic import Field as Setting
 from pydantic import model_validator
 
 from nlpkit.config import FrozenConfig
-from nlpkit.data.marks import Marked, bit
-from nlpkit.data.pack import MARKS
+from nlpkit.contracts.abilities import ScoringInput
+from nlpkit.contracts.batch import IGNORE, MARKS, Field, Loss, Marked, Spans, Term, bit
+from nlpkit.contracts.objective import ModelSettings, TrainedModel
 from nlpkit.errors import UsageError
-from nlpkit.objectives._abilities import ScoringInput
-from nlpkit.objectives._cutting import cut_stream
-from nlpkit.objectives._frame import Frame, tokens
-from nlpkit.objectives.contract import (
-    IGNORE,
-    Field,
-    Loss,
-    ModelSettings,
-    Spans,
-    Term,
-    TextObjective,
-    TrainedModel,
-    labels_read,
-)
+from nlpkit.objectives.examples.cutting import cut_stream
+from nlpkit.objectives.examples.forward import labels_read
+from nlpkit.objectives.examples.frame import Frame, tokens
+from nlpkit.objectives.examples.text import TextObjective
 
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.data.pack import Batch
-    from nlpkit.tokenizers.contract import Extendable
+    from nlpkit.contracts.batch import Batch
+    from nlpkit.contracts.tokenizer import Extendable
 
 NEVER = 2.0  # the threshold of a token that is a target at no rate
 

@@ -18,15 +18,17 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.objectives._frame import Frame, tokens
-from nlpkit.objectives._task import Item, Task
-from nlpkit.objectives.contract import Field, ModelSettings, Term, TrainedModel, check_length
+from nlpkit.contracts.batch import Field, Term
+from nlpkit.contracts.objective import ModelSettings, TrainedModel
+from nlpkit.contracts.task import Item, Task
+from nlpkit.objectives.examples.frame import Frame, tokens
+from nlpkit.objectives.examples.text import check_length
 
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.data.pack import Batch
-    from nlpkit.tokenizers.contract import Extendable
+    from nlpkit.contracts.batch import Batch
+    from nlpkit.contracts.tokenizer import Extendable
 
 
 class FramedConfig(FrozenConfig):

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from nlpkit.data.pack import SOURCE_LENGTHS
-from nlpkit.objectives._abilities import Prompt
-from nlpkit.objectives.contract import IGNORE, Field, Loss, ModelSettings, Term
+from nlpkit.contracts.abilities import Prompt
+from nlpkit.contracts.batch import IGNORE, SOURCE_LENGTHS, Field, Loss, Term
+from nlpkit.contracts.objective import ModelSettings
+from nlpkit.contracts.tokenizer import Template
 from nlpkit.tokenizers._source_and_target import of_sources
-from nlpkit.tokenizers.contract import Template
 
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.data.pack import Batch
-    from nlpkit.objectives.contract import TrainedModel
-    from nlpkit.tokenizers.contract import Extendable
+    from nlpkit.contracts.batch import Batch
+    from nlpkit.contracts.objective import TrainedModel
+    from nlpkit.contracts.tokenizer import Extendable
 
 
 class SourceTarget:
@@ -43,6 +43,7 @@ class SourceTarget:
     predicts_text = True
     tokenizer: Any
     model_config: Any
+    template: Template | None = None
     label_smoothing: float | None = None  # None: that of the family's paper
 
     @classmethod
@@ -50,8 +51,13 @@ class SourceTarget:
         """Return what begins and what ends a target."""
         return model_config.target_tokens
 
-    def bind(self, tokenizer: Extendable, model_config: ModelSettings) -> None:
-        """Set the ids of what begins and what ends a target, and of what ends a source."""
+    def bind(
+        self, tokenizer: Extendable, model_config: ModelSettings, words: tuple[str, ...] = ()
+    ) -> None:
+        """Set the ids of what begins and what ends a target, and of what ends a source.
+
+        `words` are special tokens within the texts.
+        """
         begin, end = (tokenizer.special_id(token) for token in model_config.target_tokens)
         assert begin is not None  # see `special_tokens`
         assert end is not None
@@ -62,7 +68,7 @@ class SourceTarget:
         self.source_end = source_end
         self.eos_token_ids = (end,)
         after = f"{model_config.target_tokens[1]}:0"
-        self.template = Template(f"$A:0 {after}", f"$A:0 {after} $B:0 {after}")
+        self.template = Template(f"$A:0 {after}", f"$A:0 {after} $B:0 {after}", words)
 
     @property
     def suppress_tokens(self) -> tuple[int, ...]:

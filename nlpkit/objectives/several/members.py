@@ -9,11 +9,12 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit import registry
-from nlpkit.objectives.contract import ModelSettings, Objective, Spans, Term
+from nlpkit.contracts.batch import Spans, Term
+from nlpkit.contracts.objective import ModelSettings, Objective
 from nlpkit.part import Part, name_in
 
 if TYPE_CHECKING:
-    from nlpkit.tokenizers.contract import Tokenizer
+    from nlpkit.contracts.tokenizer import Tokenizer
 
 
 class Member(Part):
@@ -71,7 +72,7 @@ def bound(
 def difference(one: Objective | type[Objective], other: Objective | type[Objective]) -> str:
     """Return why two objectives (or classes) cannot be mixed, or an empty string."""
     if {*one.inputs} != {*other.inputs}:
-        hints = [hint for each in (one, other) if (hint := getattr(each, "beside_others", ""))]
+        hints = [hint for each in (one, other) if (hint := each.beside_others)]
         return "; ".join(
             [
                 f"give the model other inputs: {', '.join(one.inputs)}, and "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from nlpkit.data.items import Row
-from nlpkit.objectives._task import RowError, kind_of
+from nlpkit.contracts.reader import Row, RowError
+from nlpkit.data.records import kind_of
 
 _SHOWN = 30  # characters of an answer in a message
 

@@ -1,14 +1,18 @@
-"""The additional members of objectives whose models write, fill in or score texts."""
+"""What only some objectives can do: continue a text, fill in blanks, score a text.
+
+An objective with a method of one of these classes has all its members.
+
+T given tokens, M new tokens or targets, S source tokens.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-import numpy as np
-
-from nlpkit.tokenizers.contract import Template
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -30,25 +34,8 @@ class Prompt:
 
 
 @runtime_checkable
-class Templated(Protocol):
-    """The additional member of an objective whose texts have special tokens, or none, around them.
-
-    `transformers` is told of them.
-    """
-
-    @property
-    def template(self) -> Template:
-        """Of what the model reads; for a text that it continues, of what is given."""
-
-
-@runtime_checkable
-class Generative(Protocol):
-    """The additional members of an objective whose model can generate text."""
-
-    max_length: int  # the largest sum of given and new tokens
-    eos_token_ids: tuple[int, ...]  # tokens that end a text
-    suppress_tokens: tuple[int, ...]  # tokens that were never targets and are not generated
-    drop_unknown: bool
+class Continues(Protocol):
+    """The method by which a class is known to be `Generative`."""
 
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
         """Return the prompt for a text, with `new_tokens` (< `max_length`) slots.
@@ -56,6 +43,16 @@ class Generative(Protocol):
         Raises:
             ValueError: the objective cannot predict anything from this text.
         """
+
+
+@runtime_checkable
+class Generative(Continues, Protocol):
+    """The additional members of an objective whose model can generate text."""
+
+    max_length: int  # the largest sum of given and new tokens
+    eos_token_ids: tuple[int, ...]  # tokens that end a text
+    suppress_tokens: tuple[int, ...]  # tokens that were never targets and are not generated
+    drop_unknown: bool
 
 
 @runtime_checkable

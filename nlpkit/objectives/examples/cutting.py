@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nlpkit.objectives.contract import Spans
+from nlpkit.contracts.batch import Spans
 
 
 def cut_stream(lengths: np.ndarray, size: int, after: tuple[int, ...]) -> Spans:

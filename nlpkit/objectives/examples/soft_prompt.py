@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from nlpkit.objectives._abilities import Prompt, ScoringInput
-from nlpkit.objectives._blanks import laid_out
+from nlpkit.contracts.abilities import Prompt, ScoringInput
+from nlpkit.objectives.examples.blanks import laid_out
 
 if TYPE_CHECKING:
-    from nlpkit.tokenizers.contract import Tokenizer
+    from nlpkit.contracts.tokenizer import Tokenizer
 
 
 class Blocks(Protocol):

@@ -14,10 +14,9 @@ from typing import Annotated, Literal
 
 from pydantic import PlainValidator
 
-from nlpkit.data.items import Row
-from nlpkit.data.records import LeftOut
+from nlpkit.contracts.reader import LeftOut, Row, RowError
+from nlpkit.data.records import kind_of
 from nlpkit.data.template import written
-from nlpkit.objectives._task import RowError, kind_of
 from nlpkit.registry import suggest
 
 _SHOWN = 10

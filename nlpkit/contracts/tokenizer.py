@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
@@ -31,13 +32,6 @@ class Template(NamedTuple):
         return {part.rpartition(":")[0] for part in parts} - {"$A", "$B"}
 
 
-class TokenizerFile(Protocol):
-    """A file `tokenizers/NAME.py`; free of torch and transformers at import."""
-
-    Config: type[FrozenConfig]
-    Tokenizer: type[Tokenizer]
-
-
 class Tokenizer(Protocol):
     """Text to ids and back; trained on texts, saved in the layout of transformers, picklable."""
 
@@ -57,31 +51,40 @@ class Tokenizer(Protocol):
     def vocab_size(self) -> int: ...
 
     @classmethod
+    @abstractmethod
     def train(cls, texts: Iterable[str], config: Any) -> Tokenizer:
         """Return a tokenizer trained on the texts."""
 
     @classmethod
+    @abstractmethod
     def load(cls, path: str | Path) -> Tokenizer:
         """Return the tokenizer in a directory or file; raise `FileError` if it cannot be read."""
 
+    @abstractmethod
     def save(self, directory: str | Path) -> None:
         """Write the files into a directory, which is created if needed."""
 
+    @abstractmethod
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text."""
 
+    @abstractmethod
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
         """Return the ids of each text."""
 
+    @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids without special tokens."""
 
+    @abstractmethod
     def token(self, token_id: int) -> str:
         """Return the token with this id."""
 
+    @abstractmethod
     def token_characters(self) -> np.ndarray:
         """Return the number of characters of text in each token: (V,) int32."""
 
+    @abstractmethod
     def fingerprint(self) -> str:
         """Return a hash of everything that the ids of a text depend on."""
 
@@ -107,3 +110,32 @@ class Extendable(Tokenizer, Protocol):
 
     def extended(self, tokens: Iterable[str]) -> Tokenizer:
         """Return a tokenizer with special tokens added after its vocabulary."""
+
+
+@runtime_checkable
+class Aligned(Protocol):
+    """A tokenizer that knows the characters [start, stop) that each token stands for."""
+
+    def encode_with_offsets(
+        self, texts: list[str]
+    ) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """Return the ids of each text, and where each token is in it."""
+
+
+@runtime_checkable
+class ByteLevel(Protocol):
+    """A tokenizer whose tokens are bytes."""
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """Return the bytes of a token, or None of one that is not made of bytes."""
+
+
+class TokenizerFile(Protocol):
+    """A file `tokenizers/NAME.py`; free of torch and transformers at import."""
+
+    Config: type[FrozenConfig]
+    Tokenizer: type[Tokenizer]
+
+
+CONTRACTS = (TokenizerFile,)
+CLASSES = {"Tokenizer": Tokenizer}

@@ -8,24 +8,15 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
-from nlpkit.data.loader import Scheduled
-from nlpkit.objectives.contract import (
-    Field,
-    Joining,
-    Loss,
-    Objective,
-    OwnsHeads,
-    ReadsSome,
-    Spans,
-    TrainedModel,
-)
+from nlpkit.contracts.batch import Field, Loss, Spans
+from nlpkit.contracts.objective import Objective, TrainedModel
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
     from torch import nn
 
-    from nlpkit.data.pack import Batch
+    from nlpkit.contracts.batch import Batch
 
 
 class Combined:
@@ -76,21 +67,18 @@ class Combined:
         """Return the example, altered by each objective in turn."""
         example = self.first.example(ids, rng, *more)
         for objective in self.others:
-            assert isinstance(objective, Joining)
             example = objective.alter(example, rng)
         return example
 
     def at_progress(self, example: dict[str, np.ndarray], progress: float) -> dict[str, np.ndarray]:
         """Return the example as each objective has it when this share of the run is done."""
         for objective in self.objectives:
-            if isinstance(objective, Scheduled):
-                example = objective.at_progress(example, progress)
+            example = objective.at_progress(example, progress)
         return example
 
     def heads(self) -> dict[str, nn.Module]:
         """Return the layers of all objectives."""
-        owners = [objective for objective in self.objectives if isinstance(objective, OwnsHeads)]
-        return {name: layer for owner in owners for name, layer in owner.heads().items()}
+        return {n: layer for each in self.objectives for n, layer in each.heads().items()}
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of targets of each term of each objective."""
@@ -101,10 +89,7 @@ class Combined:
 
     def tokens_read(self, batch: Batch) -> torch.Tensor | None:
         """Return (N,) bool: the tokens that any of the objectives reads; None: all of them."""
-        read = [
-            objective.tokens_read(batch) if isinstance(objective, ReadsSome) else None
-            for objective in self.objectives
-        ]
+        read = [objective.tokens_read(batch) for objective in self.objectives]
         known = [each for each in read if each is not None]
         return reduce(or_, known) if len(known) == len(read) else None
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nlpkit.tokenizers.contract import Template
+from nlpkit.contracts.tokenizer import Template
 
 if TYPE_CHECKING:
-    from nlpkit.objectives.contract import ModelSettings
-    from nlpkit.tokenizers.contract import Extendable
+    from nlpkit.contracts.objective import ModelSettings
+    from nlpkit.contracts.tokenizer import Extendable
 
 
 class Frame:

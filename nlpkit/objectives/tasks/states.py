@@ -19,18 +19,20 @@ import numpy as np
 from pydantic import Field as Setting
 from pydantic import model_validator
 
-from nlpkit.data.items import Row
-from nlpkit.data.pack import LENGTHS
+from nlpkit.contracts.batch import LENGTHS, Field, Loss, Term
+from nlpkit.contracts.objective import TrainedModel
+from nlpkit.contracts.reader import Row, RowError
+from nlpkit.contracts.task import Item, Question
+from nlpkit.data.records import kind_of
 from nlpkit.errors import DataError
-from nlpkit.objectives._choices import Choices, choice_names, chosen
-from nlpkit.objectives._framed import FramedConfig, FramedTask
-from nlpkit.objectives._task import Item, Question, RowError, counted, kind_of, shorten
-from nlpkit.objectives.contract import Field, Loss, Term, TrainedModel
+from nlpkit.objectives.tasks.choices import Choices, choice_names, chosen
+from nlpkit.objectives.tasks.framed import FramedConfig, FramedTask
+from nlpkit.objectives.tasks.rows import counted, shorten
 
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.data.pack import Batch
+    from nlpkit.contracts.batch import Batch
 
 
 class LabelConfig(FramedConfig):

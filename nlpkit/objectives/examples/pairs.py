@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nlpkit.data.marks import Marked
-from nlpkit.data.pack import MARKS
-from nlpkit.objectives._frame import Frame, tokens
-from nlpkit.objectives.contract import Field, Loss, ModelSettings, Term, TextObjective
+from nlpkit.contracts.batch import MARKS, Field, Loss, Marked, Term
+from nlpkit.contracts.objective import ModelSettings
+from nlpkit.objectives.examples.frame import Frame, tokens
+from nlpkit.objectives.examples.text import TextObjective
 
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.tokenizers.contract import Extendable
+    from nlpkit.contracts.tokenizer import Extendable
 
 
 class Pairing(TextObjective):

@@ -1,0 +1,225 @@
+"""The contract of `objectives/NAME.py`: `Config`, and `Objective`, all of whose members are here.
+
+`TextObjective` is a base for objectives on running text, `contracts/task.Task` for rows of files.
+
+N tokens of a batch, S sequences, T tokens of an example, C model width, V vocabulary, D documents.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from nlpkit.config import FrozenConfig
+from nlpkit.contracts.batch import Batch, Field, Loss, Spans
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import nn
+
+    from nlpkit.contracts.tokenizer import Template, Tokenizer
+
+
+class ModelSettings(Protocol):
+    """The settings that every family's `Config` has; see `models/config.ModelConfig`.
+
+    An objective that reads other settings lists them in `needs`.
+    """
+
+    @property
+    def state_size(self) -> int: ...
+    @property
+    def causal(self) -> bool: ...
+    @property
+    def pairs(self) -> bool: ...
+    @property
+    def task_tokens(self) -> tuple[str, str, str]: ...
+    @property
+    def delimiters(self) -> int: ...
+    @property
+    def summary_token(self) -> str: ...
+    @property
+    def mask_token(self) -> str: ...
+    @property
+    def target_tokens(self) -> tuple[str, str]: ...
+    @property
+    def label_smoothing(self) -> float: ...
+
+
+class TrainedModel(Protocol):
+    """The methods of a family's `Model` that objectives call.
+
+    A family may have more methods, such as logits for pairs, for objectives that require it.
+    """
+
+    # The layer of a task: summaries (S, C) -> outputs (S, O).
+    head: Callable[[torch.Tensor], torch.Tensor]
+    objective_heads: Any  # an `nn.ModuleDict`: the layers of objectives with `heads`
+
+    def __call__(self, lengths: Sequence[int], **inputs: Any) -> torch.Tensor:
+        """Return hidden states (N, C) of a pack of sequences of these lengths."""
+
+    def token_loss(
+        self,
+        hidden: torch.Tensor,
+        index: torch.Tensor,
+        targets: torch.Tensor,
+        loss_weights: torch.Tensor | None = None,
+        label_smoothing: float = 0.0,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the sum of the cross entropies at rows `index` (M,), and the values (M,)."""
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return (M, V) for hidden states (M, C)."""
+
+    def summary(self, hidden: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+        """Return the representation (S, C) of each sequence for a task."""
+
+
+class Objective(ABC):
+    """An objective bound to its settings, a tokenizer and a model's settings.
+
+    In a list of objectives the first makes the examples; the others (`joins`) alter them or add a
+    term to the loss.
+    """
+
+    # On the class: all possible fields. On an object: the fields that this model needs.
+    fields: Mapping[str, Field]
+    inputs: tuple[str, ...]  # the fields that are arguments of the model's `forward`
+    parts: tuple[str, ...]  # names of the losses in the log
+    # What the model's `Config` must have: settings, or capabilities (`models/config.py`).
+    needs: tuple[str, ...] = ()
+    predicts_text: bool = False  # whether a term is `of_text`
+    reads_text: bool = True  # False: the recipe has no tokenizer, the argument is None
+    two_tokenizers: bool = False  # whether sources and targets may have a tokenizer each
+    drop_unknown: bool = False  # whether unknown tokens are removed from the documents
+    joins: bool = False  # whether it may follow another objective in a list
+    beside_others: str = ""  # in a mixture: what to do about inputs that others do not have
+    # The number of additional pieces of an example, drawn from other documents.
+    mates: int = 0
+    # The marks that it needs (`MARK_NAMES` in `contracts/batch.py`); its ids are then `Marked`.
+    marks: tuple[str, ...] = ()
+    cut_mark: str = ""  # the mark at which pieces begin; see `spans_at`
+    slack: int = 0  # tokens that an example may have fewer than `length` says
+    unlearned_id: int | None = None  # a token of the documents that is never a target
+    # What `transformers` is told of the special tokens around its texts; None: nothing. Of a text
+    # that the model continues, it is what is given.
+    template: Template | None = None
+    reads_summary: bool = False  # whether it reads the state that summarizes a sequence
+    head_kind: str = ""  # the kind of task of its layer, which has a model in transformers
+    lm_weight: float = 0.0  # of an auxiliary next-token loss
+    prompt: Any = None  # a soft prompt before the text (`objectives/_soft_prompt.py`)
+    # Of a list: its objectives. Of a mixture: its members.
+    objectives: tuple[Objective, ...] = ()
+    members: tuple[Objective, ...] = ()
+
+    def __init__(self, config: Any, tokenizer: Tokenizer, model_config: ModelSettings):
+        self.config, self.tokenizer, self.model_config = config, tokenizer, model_config
+
+    @classmethod
+    def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
+        """Return the tokens that the vocabulary must have; missing ones are added to it."""
+        return ()
+
+    @abstractmethod
+    def spans(self, lengths: np.ndarray) -> Spans:
+        """Return the spans of documents of these `lengths` (D,) that become examples."""
+
+    def spans_at(self, lengths: np.ndarray, starts: np.ndarray) -> Spans:
+        """Return the spans where `cut_mark` is at `starts` in all documents as one."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def length(self, pieces: np.ndarray) -> np.ndarray:
+        """Return the tokens of the examples made from pieces of these lengths (I,)."""
+
+    # `(ids, rng)`: one example (name -> array) made of a piece's ids; all randomness comes from
+    # `rng`. With `mates`, a third argument `mates` is the list of the other pieces' ids; with
+    # `marks`, ids are `Marked`. A task's is `(item, rng)`.
+    example: ClassVar[Callable[..., dict[str, np.ndarray]]]
+
+    def alter(
+        self, example: dict[str, np.ndarray], rng: np.random.Generator
+    ) -> dict[str, np.ndarray]:
+        """Return the first objective's example with changed or additional fields."""
+        return example
+
+    def at_progress(self, example: dict[str, np.ndarray], progress: float) -> dict[str, np.ndarray]:
+        """Return the example as it is when this share of the run is done, from 0 to 1."""
+        return example
+
+    @abstractmethod
+    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """Return the number of targets of each term in a collated batch; the names are constant."""
+
+    @abstractmethod
+    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
+        """Return the loss of a batch of tensors, from its hidden states (N, C)."""
+
+    def tokens_read(self, batch: Batch) -> torch.Tensor | None:
+        """Return (N,) bool: the tokens whose hidden states the loss reads; None: all of them.
+
+        A model may leave out the others in its last layer. The first token of each sequence, which
+        many models make their summary of, is never left out.
+        """
+        return None
+
+    def heads(self) -> dict[str, nn.Module]:
+        """Return new layers that no family has, by name, drawn by torch's generator.
+
+        They are trained, saved and resumed with the model, as its `objective_heads`.
+        """
+        return {}
+
+    # The settings of transformers' processor, such as the scale of pixels.
+
+    @classmethod
+    def with_preprocessor(cls, config: Any, settings: Mapping[str, Any]) -> Any:
+        """Return `config` with what it does not set from the `settings`, or with defaults."""
+        return config
+
+    def preprocessor(self) -> dict[str, Any]:
+        """Return the content of `preprocessor_config.json`; if empty, there is no such file."""
+        return {}
+
+    # The rest is for `nlpkit selftest`. In a list each objective describes only itself.
+
+    shown_rate: float | None = None  # the share of the targets of which `shown` is True
+    # Whether a head classifies each token as replaced (label 1) or original (label 0).
+    detects: bool = False
+
+    def shown(self, example: dict[str, np.ndarray]) -> np.ndarray:
+        """Return (T,) bool: positions whose target is visible or replaced by a random word.
+
+        The prediction there may depend on the token. By default no target is visible, so an
+        objective with 80/10/10 masking needs this method.
+        """
+        raise NotImplementedError
+
+    def unmask(self, example: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the example with the source's tokens back in `input_ids`.
+
+        By default each label is put back at its own position or at the next one.
+        """
+        raise NotImplementedError
+
+    def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Return the ids of the texts of an unmasked example, in the order of the source.
+
+        Without mates their concatenation is the piece. With mates each text is a contiguous part
+        of the piece or of a mate. By default texts are the tokens between special tokens.
+        """
+        raise NotImplementedError
+
+
+class ObjectiveFile(Protocol):
+    """The module."""
+
+    Config: type[FrozenConfig]
+    Objective: type[Objective]
+
+
+CONTRACTS = (ObjectiveFile,)
+CLASSES = {"Objective": Objective}

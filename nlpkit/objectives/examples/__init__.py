@@ -1,0 +1,1 @@
+"""How examples are made of text, and what a loss reads of a model: shared by objectives."""

@@ -1,0 +1,1 @@
+"""Several objectives in a run: a list, a mixture."""

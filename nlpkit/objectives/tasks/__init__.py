@@ -1,0 +1,1 @@
+"""What objectives on rows of files share."""

@@ -1,0 +1,67 @@
+"""What tasks share: texts that are too long, groups of scores, predictions.
+
+S sequences of a batch, G groups of them, such as the choices of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+
+def shorten(ids: Sequence[int], limit: int, keep: str) -> tuple[np.ndarray, int]:
+    """Return at most `limit` ids from the start or end (`keep`), and the number of ids cut."""
+    limit = max(limit, 0)
+    cut = max(len(ids) - limit, 0)
+    kept = ids if not cut else (ids[cut:] if keep == "end" else ids[:limit])
+    return np.asarray(kept, np.int32), cut
+
+
+def counted(cut: int, part: str) -> dict[str, int]:
+    """Return the `cut` counts of an item with `cut` tokens removed from a part."""
+    return {f"{part}s cut": 1, f"tokens cut from {part}s": cut} if cut else {}
+
+
+def numbers(options: Sequence[str]) -> tuple[str, ...]:
+    """Return what predictions call the options: their indices, from 0."""
+    return tuple(map(str, range(len(options))))
+
+
+def last_tokens(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Return the index (S,) of the last token of each sequence of a pack."""
+    import torch
+
+    return torch.tensor(lengths, device=device).cumsum(0) - 1
+
+
+def group_softmax_loss(
+    scores: torch.Tensor, groups: torch.Tensor, right: torch.Tensor
+) -> torch.Tensor:
+    """Return (G,) cross entropy of groups of scores: -log softmax over each group's own scores.
+
+    `scores` (S,) float, `groups` (S,) int64 from 0, ascending, `right` (G,) index into `scores`.
+    """
+    import torch
+
+    count = len(right)
+    scores = scores.float()
+    highest = torch.full((count,), -torch.inf, device=scores.device)
+    highest = highest.scatter_reduce(0, groups, scores.detach(), "amax")
+    total = torch.zeros(count, device=scores.device)
+    total = total.index_add(0, groups, (scores - highest[groups]).exp())
+    return total.log() + highest - scores[right]
+
+
+def predictions(
+    scores: torch.Tensor, groups: torch.Tensor, right: torch.Tensor
+) -> list[tuple[str, str]]:
+    """Return for each group the index of its highest score and its value of `right`, as text."""
+    by_group: dict[int, tuple[list[float], int]] = {}
+    for group, score, label in zip(groups.tolist(), scores.tolist(), right.tolist(), strict=True):
+        by_group.setdefault(group, ([], label))[0].append(score)
+    return [(str(row.index(max(row))), str(label)) for row, label in by_group.values()]
