@@ -27,7 +27,7 @@ from nlpkit.attention.layout import Layout
 
 HEADS, WIDTH, PROMPT = 8, 32, 8
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-BACKENDS = ("sdpa", "cpu_flash")  # the reference, tiled and flex are for checking, not for work
+BACKENDS = ("sdpa", "cpu_flash")  # the reference and flex are for checking, not for work
 
 
 def draw_lengths(tokens, seed, fixed):

@@ -22,7 +22,8 @@ KINDS = [
     for name in registry.names("attention/kinds")
     if not hasattr(registry.load("attention/kinds", name), "attend")
 ]
-ON_CPU = ["sdpa", "cpu_flash", "tiled"]
+TILED = "tests.parts.tiled"  # the listing of docs/flash_attention.md
+ON_CPU = ["sdpa", "cpu_flash", TILED]
 # Against the reference, which is float32 inside: rounding of inputs to bfloat16 is the same for
 # both, so what is left is bfloat16 products and outputs (2^-8 relative, sums of a few).
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 3e-2}

@@ -16,6 +16,7 @@ from tests._attention import (
     KINDS,
     ON_CPU,
     PACKS,
+    TILED,
     TOLERANCE,
     WIDTH,
     fields_of,
@@ -67,7 +68,7 @@ def _assert_near(got, expected, tolerance):
 @pytest.mark.parametrize("backend", ON_CPU)
 @pytest.mark.parametrize("kind", KINDS)
 def test_attention_random_pack_equals_reference(kind, backend, pack, dtype):
-    if backend == "tiled" and pack == "long":
+    if backend == TILED and pack == "long":
         pytest.skip("the readable form is slow; the other packs cover it")
     got = _results(kind, backend, PACKS[pack], dtype)
     _assert_near(got, _expected(kind, pack, dtype), TOLERANCE[dtype])
@@ -162,7 +163,7 @@ def test_attention_cpu_flash_and_tiled_pass_gradcheck(kind, fast_mode):
     lengths = [4, 1, 6]
     fields = fields_of(lengths)
     qkv, table, _ = inputs(11, torch.float64)
-    for backend in ("cpu_flash", "tiled"):
+    for backend in ("cpu_flash", TILED):
 
         def run(q, k, v, table, backend=backend):
             attend = prepare(kind, backend, lengths, fields, table, torch.float64)
@@ -235,7 +236,7 @@ def test_attention_row_that_sees_nothing_gives_zeros(backend, monkeypatch):
     assert all(x.isfinite().all() for x in found[1])
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu_flash", "tiled"])
+@pytest.mark.parametrize("backend", ["reference", "cpu_flash", TILED])
 def test_attention_inside_autocast_keeps_the_precision_of_its_inputs(backend):
     lengths = PACKS["ragged"]
     expected = _results("cpm_ant", backend, lengths)

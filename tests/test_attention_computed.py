@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nlpkit import attention
-from nlpkit.attention import aft_form, chunks, compressed_form, running_sums
+from nlpkit.attention import chunks, compressed_form
 from nlpkit.attention.contract import Choice
+from nlpkit.attention.forms import aft
 from nlpkit.attention.layout import Layout
 from nlpkit.errors import Unsupported
 from tests._attention import HEADS, PACKS, WIDTH
@@ -84,6 +85,8 @@ def test_fast_form_equals_reference(name: str, pack: str, dtype, monkeypatch) ->
     # Small tiles and groups, so that several of them are met.
     monkeypatch.setattr(compressed_form, "_TILE", 40)
     monkeypatch.setattr(chunks, "_GROUP", 2 * chunks.CHUNK * HEADS * WIDTH)
+    monkeypatch.setattr(aft, "_CHUNK", 16)
+    monkeypatch.setattr(aft, "_LARGE_CHUNK", 64)
     choice, lengths = CASES[name], PACKS[pack]
     q, k, v, grad = _inputs(sum(lengths), dtype)
     learned = _learned(choice, dtype)
@@ -168,26 +171,6 @@ def test_causal_linear_attention_is_the_recurrence_that_carries_its_sums() -> No
         S, Z = S + torch.einsum("hd,he->hde", phi_k, v[i]), Z + phi_k
         expected = torch.einsum("hd,hde->he", phi_q, S) / (phi_q * Z).sum(-1, keepdim=True)
         torch.testing.assert_close(out[i], expected)
-
-
-def test_running_sums_equal_the_loop() -> None:
-    draw = torch.Generator().manual_seed(2)
-    x = torch.randn(150, 2, 5, generator=draw).double().requires_grad_()
-    decay = torch.rand(150, 5, generator=draw).double()
-    decay[[0, 40, 64, 65]] = 0  # where documents begin
-    rows = [x[0]]
-    for i in range(1, len(x)):
-        rows.append(x[i] + decay[i] * rows[-1])
-    found, expected = running_sums.running_sums(x, decay), torch.stack(rows)
-    torch.testing.assert_close(found, expected)
-    grad = torch.randn(x.shape, generator=draw).double()
-    gradients = (torch.autograd.grad(each, x, grad)[0] for each in (found, expected))
-    torch.testing.assert_close(*gradients)
-    begins = decay[:, 0] == 0
-    largest = running_sums.running_max(x[:, 0].detach(), begins)
-    last = [max(j for j in range(i + 1) if begins[j]) for i in range(len(x))]
-    right = torch.stack([x[last[i] : i + 1, 0].amax(0) for i in range(len(x))])
-    assert torch.equal(largest, right)
 
 
 # --- who influences whom ---------------------------------------------------------------------
@@ -279,12 +262,11 @@ def test_aft_with_keys_far_apart_is_exact(name: str) -> None:
 
 def test_aft_that_writes_with_keys_far_apart_is_exact() -> None:
     # As above: one token after the other, after a first key of 0.
-    k = torch.tensor([0.0, 400.0, -400.0, 399.0, 401.0]).view(1, 5, 1)
-    v = torch.arange(1.0, 6.0).view(1, 5, 1)
-    largest, both = k[:, 0], torch.stack([v[:, 0], torch.ones(1, 1)], 1)
-    found, _, _ = aft_form.continued(k[:, 1:], v[:, 1:], largest, both)
+    k = torch.tensor([[0.0], [400.0], [-400.0], [399.0], [401.0]])
+    v = torch.arange(1.0, 6.0)[:, None]
+    found, _ = aft.continued(k[1:], v[1:], aft.weighted(k[:1], v[:1]))
     weights = (k.view(-1).repeat(5, 1) + torch.full((5, 5), -torch.inf).triu(1)).softmax(1)
-    torch.testing.assert_close(found.view(-1), (weights @ v.view(-1))[1:])
+    torch.testing.assert_close(found.float(), (weights @ v)[1:])
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -8,7 +8,7 @@ import torch
 from pydantic import ValidationError
 
 from nlpkit import attention, recipe, registry
-from nlpkit.attention.backends import cpu_flash, flash, flex, tiled, varlen
+from nlpkit.attention.backends import cpu_flash, flash, flex, varlen
 from nlpkit.attention.contract import Choice, Request, Tokens, Visibility
 from nlpkit.attention.kinds import cpm_ant
 from nlpkit.attention.kinds._buckets import bucket
@@ -180,14 +180,13 @@ def test_attention_on_ampere_flash_wants_its_package_and_varlen_no_dropout(monke
     assert varlen.refuses(_request(dropout=0.1)) == "dropout on the probabilities"
 
 
-def test_attention_flex_tiled_and_cpu_flash_refuse_with_the_reason():
+def test_attention_flex_and_cpu_flash_refuse_with_the_reason():
     cpu = torch.device("cpu")
     assert flex.refuses(_request(device=cpu)) == "no backward pass on CPU"
     assert flex.refuses(_request(device=cpu, training=False)) is None
     assert flex.refuses(_request(head_dim=8)) == "head width below 16"
     assert cpu_flash.refuses(_request()) == "made for CPUs"
     assert cpu_flash.refuses(_request(device=cpu, dropout=0.1)) is None
-    assert tiled.refuses(_request(device=cpu, dropout=0.1)) == "dropout on the probabilities"
 
 
 def test_attention_auto_names_its_choice_and_what_refused():

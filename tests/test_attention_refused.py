@@ -34,7 +34,7 @@ def _plan(path: Path, out: Path) -> None:
         ("flash", "causal", "0.0", "made for CUDA, not for cpu"),
         ("varlen", "causal", "0.0", "made for CUDA, not for cpu"),
         ("flex", "causal", "0.0", "no backward pass on CPU"),
-        ("tiled", "causal", "0.1", "dropout on the probabilities"),
+        ("flex", "causal", "0.1", "dropout on the probabilities"),
         ("sdpa", _LINEAR, "0.0", "computes itself and takes no backend"),
     ],
 )
@@ -57,9 +57,9 @@ def test_backend_that_cannot_do_the_job_is_refused_before_data_are_read(
 def test_backend_of_the_command_line_is_refused_by_its_option(tmp_path: Path) -> None:
     path = _tiny.write(tmp_path)
     with pytest.raises(RecipeError) as error:
-        _tiny.pretrain(path, tmp_path / "run", "attention.backend=tiled")  # dropout is 0.1
+        _tiny.pretrain(path, tmp_path / "run", "attention.backend=flex")  # dropout is 0.1
     assert str(error.value) == (
-        "--set attention.backend: attention backend tiled cannot do kind cpm_ant: "
+        "--set attention.backend: attention backend flex cannot do kind cpm_ant: "
         "dropout on the probabilities; auto chooses one that can"
     )
 

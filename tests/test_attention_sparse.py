@@ -19,10 +19,10 @@ from nlpkit.attention.layout import Layout
 from nlpkit.errors import RecipeError, Unsupported
 from nlpkit.models.gpt2 import Config
 from nlpkit.models.gpt2.model import Model
-from tests._attention import WIDTH
+from tests._attention import TILED, WIDTH
 
 HEADS = 4
-BACKENDS = ["sparse", "sdpa", "cpu_flash", "tiled"]
+BACKENDS = ["sparse", "sdpa", "cpu_flash", TILED]
 RAGGED = [5, 1, 17, 2, 33, 9]
 CHOICES = [
     *(Choice.of("strided", stride=s, pattern=p) for s in (1, 4) for p in ("sa1", "sa2", "both")),

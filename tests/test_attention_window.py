@@ -10,15 +10,16 @@ import pytest
 import torch
 
 from nlpkit import attention
-from nlpkit.attention.backends import flash, tiled, varlen
+from nlpkit.attention.backends import flash, varlen
 from nlpkit.attention.backends._tiles import Tiling
 from nlpkit.attention.cache import Cache
 from nlpkit.attention.contract import Choice, Request
 from nlpkit.attention.kinds import causal, full, local_window
 from nlpkit.attention.layout import Layout
-from tests._attention import HEADS, WIDTH, inputs
+from tests._attention import HEADS, TILED, WIDTH, inputs
+from tests.parts import tiled
 
-BACKENDS = ["reference", "sdpa", "cpu_flash", "tiled"]
+BACKENDS = ["reference", "sdpa", "cpu_flash", TILED]
 
 
 def _prepare(window: int, layout: Layout, backend: str = "auto", **more) -> attention.Attend:

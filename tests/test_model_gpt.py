@@ -198,8 +198,8 @@ def test_each_dropout_acts_alone(name) -> None:
 def test_backend_that_cannot_drop_is_refused_by_name_and_passed_over_by_auto(model) -> None:
     ids = _batch()["input_ids"]
     model.train()
-    model.backend = "tiled"
-    with pytest.raises(Unsupported, match="tiled cannot do kind causal: dropout"):
+    model.backend = "flex"
+    with pytest.raises(Unsupported, match="flex cannot do kind causal: dropout"):
         model(LENGTHS, ids)
     model.backend = "auto"
     model(LENGTHS, ids)

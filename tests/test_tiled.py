@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nlpkit import attention
-from nlpkit.attention.backends import tiled
 from nlpkit.attention.contract import Choice
+from tests._attention import TILED
+from tests.parts import tiled
 
 PAGE = (Path(__file__).parents[1] / "docs" / "flash_attention.md").read_text(encoding="utf-8")
 HEADS, WIDTH = 2, 4
@@ -52,11 +53,11 @@ def test_memory_is_that_of_the_page() -> None:
     table = re.findall(r"^\| (\d+) \| ([\d,]+) \| ([\d,]+) \|$", PAGE, re.MULTILINE)
     assert len(table) == 4
     for total, *expected in table:
-        found = [f"{_largest(backend, int(total)):,}" for backend in ("tiled", "reference")]
+        found = [f"{_largest(backend, int(total)):,}" for backend in (TILED, "reference")]
         assert found == expected, total
 
 
-def test_code_of_the_page_is_that_of_the_backend() -> None:
+def test_code_of_the_page_is_that_of_the_listing() -> None:
     source = [line.split("  #")[0].strip() for line in inspect.getsource(tiled).splitlines()]
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) == 6
@@ -69,7 +70,7 @@ def test_example_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     # (2 * 1 + 1 * 4 + 8 * 10 + 4 * 7) / 15 = 7.6, in two tiles of two keys.
     monkeypatch.setattr(tiled, "_TILE", 2)
     scores = torch.tensor([math.log(2), 0.0, math.log(8), math.log(4)])
-    attend = _attend("full", [4], "tiled", heads=1, head_dim=1)
+    attend = _attend("full", [4], TILED, heads=1, head_dim=1)
     values = torch.tensor([1.0, 4.0, 10.0, 7.0])
     out = attend(torch.ones(4, 1, 1), scores.view(4, 1, 1), values.view(4, 1, 1))
     torch.testing.assert_close(out.flatten(), torch.full((4,), 7.6))

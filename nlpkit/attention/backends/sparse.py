@@ -1,8 +1,8 @@
 """Attention of kinds that are made of few ranges of positions: hidden pairs are not computed.
 
 Each piece of the kind is FlashAttention over its own tiles (Dao et al. 2022, arXiv:2205.14135, alg.
-1 and 4; `tiled.py` is the readable form, `_cuts.py` makes the tiles). A row goes on in the next
-piece with the output and logsumexp that it had. Backward needs only the logsumexp of all pieces.
+1 and 4, read slowly in docs/flash_attention.md; `_cuts.py` makes the tiles). A row goes on in the
+next piece with the output and logsumexp that it had. Backward needs only the logsumexp of all.
 Half precision is computed in float32: on CPUs products of ever new shapes are slow otherwise.
 
 N queries, H heads, D width of a head; a piece has M tokens in its order, a block R rows, a tile E

@@ -4,7 +4,7 @@ Zhai et al. 2021, arXiv:2105.14103: out_i = sigmoid(q_i) * sum_j exp(k_j + w_ij)
 exp(k_j + w_ij), channel by channel (eq. 2). w is learned, one for all channels of a layer, as the
 product of two narrow matrices. `full` has it for all pairs of positions, `local` for those that
 are less than `window` apart, with 0 for all others, which are still seen;
-`simple` has none, so that sums replace the pairs. Weights and sums are in float32.
+`simple` has none, so that sums replace the pairs. Sums are in float64.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from nlpkit.attention.kinds import _either
 from nlpkit.config import Size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import Tensor
 
-    from nlpkit.attention.aft_form import Biases
-    from nlpkit.attention.contract import Request
+    from nlpkit.attention.forms.aft import Biases
+    from nlpkit.attention.layout import Layout
 
 VISIBILITY = "causal"
 KERNEL = None
@@ -98,87 +96,49 @@ def reference(config, q, k, v, tensors):
     return q.sigmoid() * (exponents.softmax(1) * v).sum(1)
 
 
-def prepared(request):
-    """Return how tokens see their left, in the causal form."""
-    from nlpkit.attention.aft_form import Plan
-
-    config = request.config
-    if request.layout.past is not None or not _either.is_causal(config):
-        return None
-    if config.form == "simple":
-        return Plan.of(request.layout, 1, 1)
-    return Plan.of(request.layout, config.near, config.max_length)
-
-
 def attend(request, q, k, v, tensors, state):
     """Return (N, H, D).
 
-    `state` is, in the form simple, the sums `both` (B, 2, C) and the largest key (B, C); else all
-    keys and values.
+    `state` is all keys and values (B, T, C); in the form simple it is the `sums` (B, 2 C).
     """
     import torch
-    from torch.utils.checkpoint import checkpoint
 
+    from nlpkit.attention.forms import aft
     from nlpkit.attention.linear_form import wide
 
-    dtype = wide(q.dtype)
+    dtype, config = wide(q.dtype), request.config
     with torch.autocast(q.device.type, enabled=False):
         keys, values = k.to(dtype).flatten(1), v.to(dtype).flatten(1)
-        learned = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+        biases = None
+        if tensors:
+            rows, columns = (tensors[name].to(dtype) for name in ("query_bias", "key_bias"))
+            biases = aft.Biases(rows, columns, config.near)
         if state is not None:
-            mean = _generated(request, keys, values, learned, state)
-        elif request.prepared is None and torch.is_grad_enabled():
-            # What is computed on the way is many times the inputs.
-            given = request, keys, values, learned
-            mean = checkpoint(_mean, *given, use_reentrant=False, preserve_rng_state=False)
+            means = _generated(request.layout, keys, values, biases, state)
         else:
-            mean = _mean(request, keys, values, learned)
-        return (q.to(dtype).sigmoid() * mean.view(q.shape)).to(q.dtype)
-
-
-def _mean(request: Request, k: Tensor, v: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
-    """Return the weighted mean (N, C) of the values of the pack."""
-    from nlpkit.attention import aft_both_ways, aft_form
-
-    config, plan = request.config, request.prepared
-    if plan is None:
-        biases = _biases(config, tensors) if tensors else None
-        return aft_both_ways.mean(k, v, request.layout.lengths, config.near, biases)
-    if not tensors:
-        return aft_form.simple(k, v, plan.begins).mean
-    rows, columns = tensors["query_bias"], tensors["key_bias"]
-    return aft_form.causal(k, v, rows, columns, plan, config.near)
-
-
-def _biases(config: Config, tensors: Mapping[str, Tensor]) -> Biases:
-    """Return w as a function of positions."""
-    from nlpkit.attention.aft_form import biases_of
-
-    return biases_of(tensors["query_bias"], tensors["key_bias"], config.near)
+            lengths, causal = request.layout.lengths, _either.is_causal(config)
+            means = aft.means(keys, values, lengths, causal, biases)
+        return (q.to(dtype).sigmoid() * means.view(q.shape)).to(q.dtype)
 
 
 def _generated(
-    request: Request, k: Tensor, v: Tensor, tensors: Mapping[str, Tensor], state: dict[str, Tensor]
+    layout: Layout, k: Tensor, v: Tensor, biases: Biases | None, state: dict[str, Tensor]
 ) -> Tensor:
-    """Return the mean (N, C) of the values of new tokens, and keep what later ones need."""
-    from nlpkit.attention import aft_form, growing
+    """Return the means (N, C) of new tokens, and keep what later ones need."""
+    import torch
 
-    layout, plan = request.layout, request.prepared
-    count = len(layout.lengths)
-    if tensors:
+    from nlpkit.attention import growing
+    from nlpkit.attention.forms import aft
+
+    if biases is not None:
         keys = growing.store(state, "keys", k, layout)
         values = growing.store(state, "values", v, layout)
-        if plan is not None:
-            return _mean(request, k, v, tensors)
-        biases = _biases(request.config, tensors)
-        return aft_form.rows_of(keys, values, layout, biases, request.config.max_length)
-    if plan is not None:
-        sums = aft_form.simple(k, v, plan.begins)
-        last = sums.at(layout.cu_seqlens[1:].long() - 1)
-        state["largest"], state["both"] = last.largest, last.both
-        return sums.mean
-    k, v = (x.unflatten(0, (count, -1)) for x in (k, v))
-    mean, state["largest"], state["both"] = aft_form.continued(
-        k, v, state["largest"], state["both"]
-    )
-    return mean.flatten(0, 1)
+        if layout.past is not None:
+            return aft.means_of_new(keys, values, layout, biases)
+    elif layout.past is not None:
+        means, state["sums"] = aft.continued(k, v, state["sums"])
+        return means
+    else:
+        own = aft.weighted(k, v).split(layout.lengths)
+        state["sums"] = torch.stack([each.sum(0) for each in own])
+    return aft.means(k, v, layout.lengths, True, biases)
