@@ -95,7 +95,7 @@ def _chunks(k: Tensor, v: Tensor, causal: bool, biases: Biases) -> list[Tensor]:
 
 
 def _near(
-    near: Sequence[Sequence[Tensor]], i: Tensor, causal: bool, biases: Biases, beyond: Tensor
+    near: Sequence[tuple[Tensor, ...]], i: Tensor, causal: bool, biases: Biases, beyond: Tensor
 ) -> Tensor:
     """Return the means (c, C) of queries at positions `i`, from sums `beyond` and near chunks.
 
