@@ -85,9 +85,9 @@ def _complete() -> int:
     """Print what the shell that asks can offer; whatever goes wrong, it can offer nothing."""
     # Anything on stderr would stand in the middle of the line that is being typed.
     with contextlib.suppress(Exception), contextlib.redirect_stderr(io.StringIO()):
-        from nlpkit import completion
+        from nlpkit import verbs
 
-        print(completion.answer(os.environ), end="")
+        print(verbs.complete(os.environ), end="")
     return 0
 
 

@@ -1,16 +1,16 @@
 """The verbs as one typer application: `nlpkit --help`, and every verb that has a `command`."""
 
+import importlib
 import inspect
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from nlpkit import __version__, registry
 from nlpkit.commands._command import Verb, Verbs
-from nlpkit.completion import scripts
 from nlpkit.errors import UsageError
 
 _ABOUT = """Pretrain and fine-tune classic language models from one YAML recipe.
@@ -28,8 +28,11 @@ Results are on stdout, everything else on stderr. Exit codes:
   129, 130, 143  stopped by a signal, after saving
   141  the reader of stdout has gone
 """
-# What click raises for a wrong command line; its home depends on typer's version.
+# What click raises for a wrong command line. Its home depends on typer's version.
 _WRONG_USAGE: Any = typer.BadParameter.__bases__[0]
+_CLICK = _WRONG_USAGE.__module__.removesuffix(".exceptions")
+_COMPLETE = "_NLPKIT_COMPLETE"
+_BREAKS = frozenset("=:")
 
 
 def _version(asked: bool) -> None:
@@ -45,6 +48,8 @@ Version = Annotated[
 
 def _install(asked: bool) -> None:
     if asked:
+        from nlpkit.completion import scripts
+
         path = scripts.install(os.environ)
         typer.echo(path)
         typer.echo("completion starts with the next shell", err=True)
@@ -53,6 +58,8 @@ def _install(asked: bool) -> None:
 
 def _show(asked: bool) -> None:
     if asked:
+        from nlpkit.completion import scripts
+
         typer.echo(scripts.script(os.environ), nl=False)
         raise typer.Exit
 
@@ -137,6 +144,9 @@ def _said(error: Any) -> str:
         message = f"no command {unknown[1]}{near}"
     wrong = vars(error).get("option_name")
     if "possibilities" in vars(error):
+        verb = registry.load("commands", context.command_path.split()[1])
+        if moved := vars(verb).get("MOVED", {}).get(wrong):
+            return f"no option {wrong} here: {moved}"
         known = [name for each in context.command.params for name in each.opts]
         message = f"no option {wrong}{registry.suggest(wrong, [*known, '--help'])}"
     return f"{message[:1].lower()}{message[1:]} (see {context.command_path} --help)"
@@ -158,3 +168,59 @@ def run(arguments: list[str]) -> int:
         raise UsageError(_said(error)) from error
     except typer.Abort:
         raise KeyboardInterrupt from None
+
+
+def complete(environment: Mapping[str, str]) -> str:
+    """Return the completions of a command line for the script of a shell, one per line.
+
+    `_NLPKIT_COMPLETE` is complete_SHELL, COMP_WORDS has the words of the command line, one per
+    line, COMP_CWORD the index of the word at the cursor. For zsh and fish a tab and a description
+    follow. If it is empty, the shell completes file names.
+    """
+    text = environment["COMP_WORDS"]
+    words = text.split("\n" if "\n" in text else " ")
+    number = int(environment["COMP_CWORD"])
+    words = [*words, *[""] * (number + 1 - len(words))][: number + 1]
+    before, typed, kept = _join(words)
+    offers = [offer for offer in _offers(before[1:], typed) if offer[0].startswith(typed)]
+    if environment[_COMPLETE] == "complete_bash":
+        return "".join(f"{value[kept:]}\n" for value, _ in offers)
+    return "".join(f"{value}\t{about}\n" for value, about in offers)
+
+
+def _join(words: list[str]) -> tuple[list[str], str, int]:
+    """Return the words before the cursor, the word at it, and the length that bash keeps of it.
+
+    bash splits words at `=` and `:`; this function joins the parts.
+    """
+    joined: list[str] = []
+    glue = False
+    for word in words:
+        is_break = word != "" and _BREAKS.issuperset(word)
+        if joined and (glue or is_break):
+            joined[-1] += word
+        else:
+            joined.append(word)
+        glue = is_break
+    replaced = "" if glue else words[-1]
+    return joined[:-1], joined[-1], len(joined[-1]) - len(replaced)
+
+
+def _offers(words: list[str], typed: str) -> list[tuple[str, str]]:
+    """Return the completions of the word that is `typed` after `words`, with descriptions."""
+    if words[:1] == ["score"]:
+        from nlpkit.completion import scores
+
+        return list(scores.offers(words[1:], typed))
+    before = typed.partition("=")[0] + "=" if re.match("--[^=]*=", typed) else ""
+    if not before and words and re.fullmatch("--[^=]+", words[-1]):
+        # click reads nothing of a line that ends in an option without its value.
+        typed = f"{words[-1]}={typed}"
+        words = words[:-1]
+    app = typer.main.get_command(build(words[:1]))
+    base = importlib.import_module(f"{_CLICK}.shell_completion").ShellComplete
+    # What a script of click's own would need.
+    unused = dict.fromkeys(("source_vars", "get_completion_args", "format_completion"))
+    shell = type("Shell", (base,), unused)(app, {}, "nlpkit", _COMPLETE)
+    found = shell.get_completions(words, typed)
+    return [(before + each.value, (each.help or "").partition("\n")[0]) for each in found]

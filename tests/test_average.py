@@ -14,6 +14,7 @@ from nlpkit import recipe
 from nlpkit.checkpoints import files
 from nlpkit.data.store import Callbacks
 from nlpkit.evaluate import held_out
+from nlpkit.evaluate import source as data_of
 from nlpkit.generate.settings import Settings
 from nlpkit.runs.opened import open_checkpoint
 from nlpkit.train.average import Average
@@ -143,7 +144,7 @@ def test_training_is_that_without_an_average_and_the_saved_model_is_not(whole: P
 
 def test_held_out_loss_is_that_of_the_saved_model(whole: Path) -> None:
     opened = open_checkpoint(whole / "run/checkpoints/latest", device="cpu", precision="fp32")
-    source = held_out.find_data(opened, (), None, Log(QUIET), Callbacks())
+    source = data_of.find_data(opened, (), None, Log(QUIET), Callbacks())
     found, _ = held_out.Evaluation(opened, source, 256, Callbacks()).figures(
         None, Settings(), Log(QUIET), StopFlag(), batch=4
     )

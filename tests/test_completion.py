@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 from pydantic import BaseModel
 
-from nlpkit import cli, completion, registry
+from nlpkit import cli, registry, verbs
 from nlpkit.config import FrozenConfig
 from nlpkit.recipe import packaged, sections
 from nlpkit.train import settings as train_settings
@@ -20,7 +20,7 @@ from tests._scores import make_folder
 def ask(*words, shell="bash"):
     """Return the answer to the words of a line, the last of which is at the cursor."""
     asked = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
-    found = completion.answer(asked | {"_NLPKIT_COMPLETE": f"complete_{shell}"})
+    found = verbs.complete(asked | {"_NLPKIT_COMPLETE": f"complete_{shell}"})
     return found.splitlines()
 
 

@@ -199,12 +199,12 @@ def test_pairs_half_width_is_near_the_normal_interval() -> None:
 
 
 def _run(capsys: pytest.CaptureFixture, *arguments: object) -> tuple[int, str, str]:
-    code = cli.run([str(each) for each in ("eval", *arguments, "--device", "cpu")])
+    code = cli.run([str(each) for each in ("judge", *arguments, "--device", "cpu")])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 
 
-def test_eval_pairs_prints_paradigms_all_and_names_identical_pairs(
+def test_judge_pairs_prints_paradigms_all_and_names_identical_pairs(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     file = tmp_path / "more.jsonl"
@@ -239,7 +239,7 @@ def test_eval_pairs_prints_paradigms_all_and_names_identical_pairs(
     assert {*values["paradigms"]} == {"p0", "p1"}
 
 
-def test_eval_pairs_are_in_float32_whatever_the_checkpoint(
+def test_judge_pairs_are_in_float32_whatever_the_checkpoint(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     model = transformers.OpenAIGPTLMHeadModel.from_pretrained(folder / "gpt").bfloat16()
@@ -272,9 +272,7 @@ def test_surprisal_of_words_tokens_and_characters_sums_to_the_sentence(
     lines = tmp_path / "lines.txt"
     lines.write_text("".join(text + "\n" for text in texts), encoding="utf-8")
     file = tmp_path / "s.tsv"
-    code, out, err = _run(
-        capsys, folder / name, "--data", lines, "--surprisal", file, "--json", "-q"
-    )
+    code, out, err = _run(capsys, folder / name, lines, "--surprisal", file, "--json", "-q")
     assert code == 0, err
     rows = _table(file)
     by_unit: dict[str, dict[str, float]] = {}
@@ -324,7 +322,7 @@ def test_line_longer_than_the_objective_has_it_is_scored_and_counted(
     (tmp_path / "texts.txt").write_text(f"A dog barks.\n{TEXTS[0]} {TEXTS[1]}\n", encoding="utf-8")
     written = []
     for model in (folder / name, short):
-        arguments = ("--data", str(tmp_path / "texts.txt"), "--surprisal", str(tmp_path / "x.tsv"))
+        arguments = (str(tmp_path / "texts.txt"), "--surprisal", str(tmp_path / "x.tsv"))
         code, _, err = _run(capsys, model, *arguments)
         assert code == 0, err
         written.append((tmp_path / "x.tsv").read_text(encoding="utf-8"))
@@ -338,22 +336,17 @@ def test_line_longer_than_the_objective_has_it_is_scored_and_counted(
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["FOLDER/pairs.jsonl"], 2, "unexpected argument FOLDER/pairs.jsonl"),
+        (["FOLDER/pairs.jsonl"], 2, "nothing to do: give --pairs, or --surprisal OUT.tsv"),
         (["--pairs", "FOLDER/none.jsonl"], 4, "no such file: FOLDER/none.jsonl"),
         (["--pairs", "FOLDER/bad.jsonl"], 3, 'FOLDER/bad.jsonl:1: no "sentence_bad"'),
-        (["--pairs", "FOLDER/pairs.jsonl", "--data", "x"], 2, "--data excludes --pairs"),
-        (["--pairs", "FOLDER/pairs.jsonl", "--metrics", "f1"], 2, "figures of their own"),
         (["--pairs", "FOLDER/long.jsonl"], 3, "FOLDER/long.jsonl:1:bad: "),
         (["--pairs", "FOLDER/empty.jsonl"], 3, "FOLDER/empty.jsonl:1:good: no tokens"),
         (["--pairs", "FOLDER/pairs.jsonl", "--method", "pll"], 2, "has log-probability"),
-        (["--surprisal", "FOLDER/x.tsv"], 2, "--surprisal: name the sentences"),
-        (["--method", "pll"], 2, "--method: needs --pairs"),
-        (["--pairs", "FOLDER/pairs.jsonl", "--precision", "bf16"], 2, "--precision excludes"),
-        (["--shots", "2"], 2, "--shots: needs --task"),
-        (["--set", "seed=2"], 2, "--set: needs --task"),
+        (["--surprisal", "FOLDER/x.tsv"], 2, "missing argument 'FILE…'"),
+        (["x.txt", "--surprisal", "x.tsv", "--predictions", "y"], 2, "has the values of all"),
     ],
 )
-def test_eval_of_texts_refuses_in_one_line(
+def test_judge_refuses_in_one_line(
     folder: Path, capsys: pytest.CaptureFixture, arguments: list[str], code: int, said: str
 ) -> None:
     for name, row in (

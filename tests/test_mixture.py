@@ -18,7 +18,7 @@ from nlpkit.contracts.abilities import Filling
 from nlpkit.data.loader import Examples
 from nlpkit.data.pack import collate
 from nlpkit.errors import FileError, RecipeError
-from nlpkit.evaluate import held_out
+from nlpkit.evaluate import source
 from nlpkit.objectives import mixture
 from nlpkit.objectives.examples.forward import forward
 from nlpkit.recipe.earlier import as_begun
@@ -384,4 +384,4 @@ def test_checkpoint_of_a_stranger_brings_no_code_as_a_member(run: Path, tmp_path
     text = (run / "tiny.yaml").read_text("utf-8").replace(UNILM, "evil.member")
     (copy / "recipe.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(FileError, match=r"names 'evil\.member'"):
-        held_out._recipe_of_run(copy / "recipe.yaml")
+        source.recipe_of_run(copy / "recipe.yaml")

@@ -92,7 +92,7 @@ def test_minicons_scores_a_text_as_eval_does(folder: Path, capsys) -> None:
     exec(_lines("minicons", "python"), {})
     (found,) = json.loads(capsys.readouterr().out)
     (folder / "lines.txt").write_text(TEXTS[0] + "\n")
-    arguments = ["eval", "runs/gpt2", "--data", "lines.txt", "--surprisal", "out.tsv", "-q"]
+    arguments = ["judge", "runs/gpt2", "lines.txt", "--surprisal", "out.tsv", "-q"]
     assert cli.run([*arguments, "--device", "cpu"]) == 0
     (line,) = [each for each in Path("out.tsv").read_text().splitlines() if "\tsentence\t" in each]
     assert -found == pytest.approx(float(line.split("\t")[-1]), abs=1e-3)

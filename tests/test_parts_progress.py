@@ -16,6 +16,7 @@ from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import NlpkitError, RecipeError
 from nlpkit.evaluate import held_out
+from nlpkit.evaluate import source as data_of
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.runs.opened import open_checkpoint
@@ -81,7 +82,7 @@ def test_eval_of_a_checkpoint_is_that_of_its_run(run: Path) -> None:
     assert sorted(checkpoint.step for checkpoint in saved) == [2, 4, 6]
     for checkpoint in saved:
         opened = open_checkpoint(checkpoint.path, device="cpu")
-        source = held_out.find_data(opened, (), None, Log(QUIET), Callbacks())
+        source = data_of.find_data(opened, (), None, Log(QUIET), Callbacks())
         judged = held_out.Evaluation(opened, source, 4096, Callbacks())
         figures, _ = judged.figures(None, Settings(), Log(QUIET), StopFlag(), batch=4)
         assert figures["loss"] == pytest.approx(found[checkpoint.step]["loss"], abs=1e-5)

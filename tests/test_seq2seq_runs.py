@@ -12,6 +12,7 @@ from nlpkit.data.items import Items
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import UsageError
 from nlpkit.evaluate import alignments, held_out
+from nlpkit.evaluate import source as data_of
 from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
@@ -120,7 +121,7 @@ def test_beams_have_the_log_probabilities_of_their_tokens_and_beat_greedy(opened
 
 def _evaluation(opened: Opened) -> held_out.Evaluation:
     callbacks = Callbacks(note=lambda _: None, warn=lambda _: None, should_stop=lambda: None)
-    source = held_out.find_data(opened, (), None, Log(QUIET), callbacks)
+    source = data_of.find_data(opened, (), None, Log(QUIET), callbacks)
     return held_out.Evaluation(opened, source, 4096, callbacks)
 
 
@@ -176,8 +177,6 @@ def test_eval_draws_alignments_and_refuses_what_has_none(run: Path, tmp_path, ca
     assert cli.run(["eval", str(run), "--attention", str(file), "--beam", "2"]) == 0
     assert file.stat().st_size > 5000
     assert "chrf" in capsys.readouterr().out
-    assert cli.run(["eval", str(run), "--attention", str(file), "--pairs", "x.jsonl"]) == 2
-    assert "--attention excludes --task, --pairs and --surprisal" in capsys.readouterr().err
     assert cli.run(["eval", str(run), "--attention", str(file), "--attention-layer", "1"]) == 2
     assert "--attention: there is one attention for all layers" in capsys.readouterr().err
     assert cli.run(["eval", str(run), "--attention-layer", "1"]) == 2

@@ -1,4 +1,4 @@
-"""`nlpkit eval --task`: rows as prompts with examples, without tuning.
+"""`nlpkit shots`: rows as prompts with examples, without tuning.
 
 Oracles: the prompts by hand, and plain loops with transformers over these prompts.
 """
@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _run(capsys: pytest.CaptureFixture, *arguments: object) -> tuple[int, str, str]:
-    code = cli.run([str(each) for each in ("eval", *arguments, "--device", "cpu")])
+    code = cli.run([str(each) for each in ("shots", *arguments, "--device", "cpu")])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 
@@ -105,7 +105,7 @@ def test_shots_prompt_is_examples_then_the_row_and_never_the_row_itself(folder: 
 def test_shots_scores_equal_plain_transformers_on_the_same_prompts(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture, shots: int, kind: str
 ) -> None:
-    arguments = ("--task", folder / "r.yaml", "--shots", shots, "--option-score", kind)
+    arguments = (folder / "r.yaml", "--shots", shots, "--set", f"eval.prompt.option_score={kind}")
     file = tmp_path / "p.jsonl"
     found = _done(capsys, folder / "gpt", *arguments, "--predictions", file,
                   "--tokens-per-batch", 200)  # fmt: skip
@@ -147,7 +147,7 @@ def test_shots_written_answers_are_those_of_transformers_up_to_the_separator(
         encoding="utf-8",
     )
     file = tmp_path / "p.jsonl"
-    found = _done(capsys, folder / "gpt", "--task", recipe, "--shots", 1,
+    found = _done(capsys, folder / "gpt", recipe, "--shots", 1,
                   "--max-new-tokens", 12, "--predictions", file)  # fmt: skip
     assert found["method"] == "generate"
     written = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
@@ -167,7 +167,7 @@ def test_shots_written_answers_are_those_of_transformers_up_to_the_separator(
 def test_shots_of_several_seeds_give_mean_and_deviation_of_each(
     folder: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    arguments = (folder / "gpt", "--task", folder / "r.yaml", "--shots", 2)
+    arguments = (folder / "gpt", folder / "r.yaml", "--shots", 2)
     several = _done(capsys, *arguments, "--seeds", 3)
     alone = [
         _done(capsys, *arguments, "--set", f"seed={seed}")["metrics"]["accuracy"]
@@ -198,9 +198,7 @@ def test_shots_too_long_for_the_model_loses_examples_then_the_start(
     data = _tiny_tasks.write_rows(tmp_path / "long.jsonl", rows)
     file = tmp_path / "p.jsonl"
     arguments = ("--set", f"data.train=[{data}]", "--data", data, "--predictions", file)
-    code, _, err = _run(
-        capsys, folder / "gpt", "--task", folder / "r.yaml", "--shots", 4, *arguments
-    )
+    code, _, err = _run(capsys, folder / "gpt", folder / "r.yaml", "--shots", 4, *arguments)
     assert code == 0, err
     counts = re.search(r"too long: (\d+) examples that did not fit, 1 prompts cut, \d+ tokens", err)
     assert counts
@@ -230,9 +228,9 @@ def test_shots_too_long_for_the_model_loses_examples_then_the_start(
 def test_shots_show_prompt_prints_it_and_opens_no_checkpoint(
     folder: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    sets = ("--template", "Is {{this}} {label}? {text}",
-            "--set", "eval.prompt.labels={bad: 'no', good: 'yes'}")  # fmt: skip
-    arguments = ("nowhere", "--task", folder / "r.yaml", "--show-prompt", *sets)
+    sets = ("--set", "eval.prompt.template=Is {{this}} {label}? {text}", "--set",
+            "eval.prompt.labels={bad: 'no', good: 'yes'}")  # fmt: skip
+    arguments = ("nowhere", folder / "r.yaml", "--show-prompt", *sets)
     code, out, err = _run(capsys, *arguments)
     assert code == 0, err
     assert out.splitlines() == ["Is {this} bad? The soup was cold.", "* ' no'", "  ' yes'"]
@@ -288,11 +286,10 @@ def test_template_takes_numbers_and_braces_and_refuses_other_columns() -> None:
     [
         (["--shots", "9"], 2, "--shots 9: FOLDER/r.yaml has 5 training rows"),
         (["--seeds", "2"], 2, "--seeds: without examples (--shots 0) nothing is drawn"),
-        (["--template", "{txt}"], 3, 'no "txt"'),
+        (["--set", "eval.prompt.template={txt}"], 3, 'no "txt"'),
         (["--set", "eval.prompt.labels={worse: x}"], 2, "no class 'worse'; the classes are bad"),
         (["--set", "eval.prompt.sep=x"], 2, "eval.prompt.sep: unknown setting"),
-        (["--option-score", "mean"], 2, "is none of sum, token, neutral"),
-        (["--pairs", "x"], 2, "--task excludes --pairs"),
+        (["--set", "eval.prompt.option_score=mean"], 2, "expected one of sum, token, neutral"),
         (["--method", "pll"], 2, "has log-probability"),
         (["--metrics", "accurcy"], 2, "did you mean accuracy?"),
     ],
@@ -300,7 +297,7 @@ def test_template_takes_numbers_and_braces_and_refuses_other_columns() -> None:
 def test_shots_refuses_in_one_line(
     folder: Path, capsys: pytest.CaptureFixture, arguments: list[str], code: int, said: str
 ) -> None:
-    found, out, err = _run(capsys, folder / "gpt", "--task", folder / "r.yaml", *arguments)
+    found, out, err = _run(capsys, folder / "gpt", folder / "r.yaml", *arguments)
     assert (found, out) == (code, "")
     assert said.replace("FOLDER", str(folder)) in err.splitlines()[-1]
 
@@ -308,6 +305,6 @@ def test_shots_refuses_in_one_line(
 def test_shots_of_an_objective_on_text_are_refused(
     folder: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    code, _, err = _run(capsys, folder / "gpt", "--task", "gpt1")
+    code, _, err = _run(capsys, folder / "gpt", "gpt1")
     assert code == 2
     assert "objective clm is no task" in err

@@ -21,6 +21,7 @@ from nlpkit import recipe, selftest
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import NlpkitError, RecipeError, UsageError
 from nlpkit.evaluate import confusion, held_out
+from nlpkit.evaluate import source as data_of
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.models.vit.model import Model
@@ -62,7 +63,7 @@ def test_log_calls_images_images(run: Path, capsys: pytest.CaptureFixture[str]) 
 
 def _evaluated(opened: Opened, *files: Path) -> tuple[dict, list[dict]]:
     log = Log(QUIET)
-    source = held_out.find_data(opened, [str(file) for file in files], None, log, Callbacks())
+    source = data_of.find_data(opened, [str(file) for file in files], None, log, Callbacks())
     evaluation = held_out.Evaluation(opened, source, 4096, Callbacks())
     return evaluation.figures(None, Settings(), log, StopFlag(), batch=32)
 

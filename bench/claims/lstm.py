@@ -31,7 +31,8 @@ from unmask import pairs
 
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.data.store import Callbacks
-from nlpkit.evaluate.held_out import Evaluation, find_data
+from nlpkit.evaluate.held_out import Evaluation
+from nlpkit.evaluate.source import find_data
 from nlpkit.objectives.examples.forward import forward
 from nlpkit.runs.opened import Opened, open_checkpoint
 from nlpkit.train.log import QUIET, Log

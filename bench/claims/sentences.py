@@ -38,7 +38,8 @@ from _claims import (
 from _runs import mean_and_deviation, texts
 
 from nlpkit.data.store import Callbacks
-from nlpkit.evaluate.held_out import Evaluation, find_data
+from nlpkit.evaluate.held_out import Evaluation
+from nlpkit.evaluate.source import find_data
 from nlpkit.objectives.examples.forward import forward
 from nlpkit.runs.opened import Opened, open_checkpoint
 from nlpkit.train.log import QUIET, Log

@@ -4,7 +4,7 @@
 
 The paper: small RoBERTas that never see a target as it is (`unmask: 0`) score higher on minimal
 pairs of grammar than those that see a tenth of them. Both are pretrained on the same English text
-with the same steps, and judged by `nlpkit eval --pairs` on BLiMP. One run at a time; the same
+with the same steps, and judged by `nlpkit judge --pairs` on BLiMP. One run at a time; the same
 command resumes.
 """
 
@@ -45,7 +45,7 @@ def pairs(claim: Claim, run: Path) -> dict[str, float]:
     def make() -> dict[str, float]:
         name = "-".join(run.relative_to(claim.out).parts)
         files = ["--pairs", str(claim.data / "pairs/blimp")]
-        answer, seconds = claim.timed("eval", str(run), *files, "--json", log=name)
+        answer, seconds = claim.timed("judge", str(run), *files, "--json", log=name)
         return {"accuracy": json.loads(answer)["accuracy"], "cpu_seconds": seconds}
 
     return claim.kept(run / "pairs", make)

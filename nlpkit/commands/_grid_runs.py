@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nlpkit.commands._options import Common
+from nlpkit.commands._options import Common, RunOptions
 from nlpkit.disk import user_path
 from nlpkit.errors import RecipeError, UsageError
 
@@ -26,12 +26,7 @@ class Sweep:
     words: Sequence[str]
     load: Callable[[Sequence[str]], "Resolved"]
     common: Common
-    grid: Sequence[str]
-    seeds: int | None = None
-    max_time: str | None = None
-    allow_change: bool = False
-    print_only: bool = False
-    smoke_test: bool = False
+    options: RunOptions
 
 
 @dataclass(frozen=True)
@@ -51,19 +46,19 @@ def axes_of(asked: Sweep) -> list["Axis"]:
     """Return the settings of the grid, the seed last."""
     from nlpkit.runs import grid
 
-    axes = grid.parse(asked.grid)
+    axes = grid.parse(asked.options.grid or ())
     keys = {axis.key for axis in axes}
     for override in asked.common.overrides or ():
         if (key := override.partition("=")[0].strip()) in keys:
             raise UsageError(f"--set {key}: excludes --grid {key}")
-    if asked.seeds is not None:
+    if asked.options.seeds is not None:
         if grid.SEED in keys:
             raise UsageError("--seeds excludes --grid seed")
         try:
             first = asked.load([f"{axis.key}={axis.values[0]}" for axis in axes]).recipe.seed
         except RecipeError:  # `runs_of` says all that is wrong
             first = 1
-        axes += grid.parse([f"{grid.SEED}={first}..{first + asked.seeds - 1}"])
+        axes += grid.parse([f"{grid.SEED}={first}..{first + asked.options.seeds - 1}"])
     return sorted(axes, key=lambda axis: axis.key == grid.SEED)
 
 
@@ -105,9 +100,9 @@ def _arguments(asked: Sweep, point: "Point", out: str) -> list[str]:
     for option, value in (("--device", common.device), ("--resume", common.resume)):
         if value != "auto":
             words += [option, value]
-    if asked.max_time is not None and asked.print_only:
-        words += ["--max-time", asked.max_time]
-    flags = {"--allow-change": asked.allow_change, "-q": common.quiet, "-v": common.verbose}
+    if asked.options.max_time is not None and asked.options.print_runs:
+        words += ["--max-time", asked.options.max_time]
+    flags = {"--allow-change": asked.options.allow_change, "-q": common.quiet, "-v": common.verbose}
     words += [flag for flag, given in flags.items() if given]
     for override in [*(common.overrides or ()), *point.sets]:
         words += ["--set", override]

@@ -228,6 +228,7 @@ def _use(checkpoint: Path, device: str, log: "Log", stop: "StopFlag") -> tuple[s
     from nlpkit.data.items import Items
     from nlpkit.data.store import Callbacks
     from nlpkit.evaluate import held_out
+    from nlpkit.evaluate.source import find_data
     from nlpkit.generate.settings import Settings
     from nlpkit.generate.texts import Writer
     from nlpkit.runs.opened import open_checkpoint
@@ -238,7 +239,7 @@ def _use(checkpoint: Path, device: str, log: "Log", stop: "StopFlag") -> tuple[s
     done, values = ["opened"], {}
     run = None
     try:
-        source = held_out.find_data(opened, (), None, log, callbacks)
+        source = find_data(opened, (), None, log, callbacks)
     except UsageError as error:
         log.info(f"not evaluated: {error}")
     else:

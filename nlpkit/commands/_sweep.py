@@ -37,18 +37,20 @@ def sweep(asked: Sweep) -> None:
     _check_options(asked)
     axes = axes_of(asked)
     runs = runs_of(asked, axes)
-    if asked.print_only:
+    if asked.options.print_runs:
         lines = [shlex.join(["nlpkit", *run.arguments]) for run in runs]
         common.result("\n".join(lines), commands=lines)
         return
     root = _root(runs[0])
     for run in runs:
-        _training.check_directory(run.resolved, common, asked.allow_change)
+        _training.check_directory(run.resolved, common, asked.options.allow_change)
         _check_surroundings(run)
     _check_folder(root, axes, runs)
     if common.dry_run:
         log.info(f"{number_of(len(runs), 'runs')} in {root}; the first one:")
-        _training.train(runs[0].resolved, common, asked.max_time, asked.allow_change)
+        _training.train(
+            runs[0].resolved, common, asked.options.max_time, asked.options.allow_change
+        )
         return
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         _train_here(asked, runs, log)
@@ -63,9 +65,9 @@ def sweep(asked: Sweep) -> None:
 
 
 def _check_options(asked: Sweep) -> None:
-    if not asked.grid and asked.seeds is None:
+    if not asked.options.grid and asked.options.seeds is None:
         raise UsageError("--print: prints the runs of a grid; give --grid KEY=V1,V2 or --seeds N")
-    if asked.smoke_test:
+    if asked.options.smoke_test:
         raise UsageError("--smoke-test excludes --grid; try one of its runs: see --print")
     if asked.common.resume not in ("auto", "never"):
         raise UsageError("--resume PATH: of one run; --grid and --seeds take auto or never")
@@ -131,18 +133,22 @@ def _train_here(asked: Sweep, runs: Sequence[GridRun], log: "Log") -> None:
     from nlpkit.cli import exit_now
     from nlpkit.train.signals import catch_signals
 
-    limit = None if asked.max_time is None else seconds(asked.max_time)
+    limit = None if asked.options.max_time is None else seconds(asked.options.max_time)
     with catch_signals(exit_now, limit) as stop:
         for number, run in enumerate(runs, 1):
             log.info(f"run {number} of {len(runs)}: {run.path}")
-            _training.one_run(run.resolved, asked.common, asked.allow_change, log, stop)
+            _training.one_run(run.resolved, asked.common, asked.options.allow_change, log, stop)
 
 
 def _train_all(asked: Sweep, runs: Sequence[GridRun], log: "Log") -> dict[str, int]:
     """Train each run in a process of its own; return the exit codes of those that failed."""
     from nlpkit.checkpoints.run_directory import RunDirectory
 
-    limit = None if asked.max_time is None else time.monotonic() + seconds(asked.max_time)
+    limit = (
+        None
+        if asked.options.max_time is None
+        else time.monotonic() + seconds(asked.options.max_time)
+    )
     failed: dict[str, int] = {}
     forks = Forks()
     with forks.passing_signals_on():

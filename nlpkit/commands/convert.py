@@ -1,5 +1,6 @@
 """Write a checkpoint for transformers, with adapters merged, in any precision."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,25 +22,40 @@ Out = Annotated[str, typer.Argument(metavar="OUT", help="a directory that is new
 Average = Annotated[
     bool, typer.Option("--average", help="write the mean of the weights of several checkpoints")
 ]
-Precision = Annotated[
-    Literal["fp32", "bf16", "fp16"] | None,
-    typer.Option(metavar="NAME", help="fp32, bf16 or fp16; default: as the weights are stored"),
-]
-Shard = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE",
-        help="write several files of weights of at most SIZE each, such as 2GB, with an index",
-    ),
-]
-Settings = Annotated[
-    str | None,
-    typer.Option("--config", metavar="FILE", help="the JSON file of a .pt, if it is elsewhere"),
-]
-Vocabulary = Annotated[
-    str | None,
-    typer.Option("--vocab", metavar="FILE", help="the tokenizer, if it is not with the weights"),
-]
+
+
+@dataclass(frozen=True)
+class Written:
+    """How the weights are written."""
+
+    precision: Annotated[
+        Literal["fp32", "bf16", "fp16"] | None,
+        typer.Option(metavar="NAME", help="fp32, bf16 or fp16; default: as the weights are stored"),
+    ] = None
+    max_shard_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="write several files of weights of at most SIZE each, such as 2GB, with an index",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What a checkpoint does not say itself."""
+
+    config: Annotated[
+        str | None,
+        typer.Option("--config", metavar="FILE", help="the JSON file of a .pt, if it is elsewhere"),
+    ] = None
+    vocab: Annotated[
+        str | None,
+        typer.Option(
+            "--vocab", metavar="FILE", help="the tokenizer, if it is not with the weights"
+        ),
+    ] = None
+    family: Family = None
 
 
 @shared("json", "quiet", "verbose")
@@ -47,12 +63,9 @@ def command(
     checkpoints: Sources,
     out: Out,
     common: Common,
+    written: Written,
+    beside: Beside,
     average: Average = False,
-    precision: Precision = None,
-    max_shard_size: Shard = None,
-    config: Settings = None,
-    vocab: Vocabulary = None,
-    family: Family = None,
 ) -> None:
     """Write a checkpoint for transformers, with adapters merged, in any precision.
 
@@ -75,11 +88,11 @@ def command(
         user_path(checkpoints[0]),
         user_path(out),
         average=[user_path(each) for each in checkpoints[1:]],
-        precision=precision,
-        max_shard=None if max_shard_size is None else size_of(max_shard_size),
-        config=_path(config),
-        vocabulary=_path(vocab),
-        family=family,
+        precision=written.precision,
+        max_shard=None if written.max_shard_size is None else size_of(written.max_shard_size),
+        config=_path(beside.config),
+        vocabulary=_path(beside.vocab),
+        family=beside.family,
         info=log.info,
         warn=log.warn,
     )

@@ -7,18 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nlpkit.commands import _smoke_test, _training
-from nlpkit.commands._options import (
-    AllowChange,
-    Common,
-    Family,
-    Grid,
-    MaxTime,
-    PrintRuns,
-    Seeds,
-    SmokeTest,
-    shared,
-)
+from nlpkit.commands._options import Common, Family, RecipeName, RunOptions, shared
+from nlpkit.commands.pretrain import train
 from nlpkit.disk import user_path
 from nlpkit.errors import FileError, UsageError
 
@@ -30,10 +20,6 @@ DEFAULT, COMMAND_LINE = "default", "command line"  # values in `recipe.Resolved.
 # Adapters need about ten times the learning rate of full tuning (Schulman et al. 2025,
 # "LoRA Without Regret"), but beyond the second of these they diverge: docs/cpm_ant.md.
 LORA_LR, LORA_LR_MAX = 10, 1e-2
-Name = Annotated[
-    str,
-    typer.Argument(metavar="RECIPE", help="a file, or the name of a packaged recipe"),
-]
 From = Annotated[
     str | None,
     typer.Option(
@@ -49,16 +35,11 @@ Lora = Annotated[
 @shared()
 def command(
     common: Common,
-    recipe: Name = DEFAULT_RECIPE,
+    runs: RunOptions,
+    recipe: RecipeName = DEFAULT_RECIPE,
     start: From = None,
     lora: Lora = False,
-    grid: Grid = None,
-    seeds: Seeds = None,
-    print_runs: PrintRuns = False,
-    max_time: MaxTime = None,
-    allow_change: AllowChange = False,
     family: Family = None,
-    smoke_test: SmokeTest = False,
 ) -> None:
     """Adapt a checkpoint to a task.
 
@@ -75,31 +56,14 @@ def command(
     directory of the run. All are checked before the first one begins. A run that fails does not
     stop the others. The same command again does what is left. `nlpkit report DIR` is their table.
     """
-    if grid or print_runs or (seeds is not None and not smoke_test):
-        from nlpkit.commands._grid_runs import Sweep
-        from nlpkit.commands._sweep import sweep
-
-        options = {"--from": start, "--family": family}
-        words = [word for name, value in options.items() if value for word in (name, value)]
-        sweep(
-            Sweep(
-                ("finetune", recipe, *words, *(["--lora"] if lora else ())),
-                lambda sets: _loaded(common, recipe, start, lora, family, sets),
-                common,
-                grid or (),
-                seeds,
-                max_time,
-                allow_change,
-                print_only=print_runs,
-                smoke_test=smoke_test,
-            )
-        )
-        return
-    resolved = _loaded(common, recipe, start, lora, family)
-    if smoke_test:
-        _smoke_test.smoke_test(resolved, common)
-    else:
-        _training.train(resolved, common, max_time, allow_change)
+    options = {"--from": start, "--family": family}
+    words = [word for name, value in options.items() if value for word in (name, value)]
+    train(
+        ("finetune", recipe, *words, *(["--lora"] if lora else ())),
+        lambda sets: _loaded(common, recipe, start, lora, family, sets),
+        common,
+        runs,
+    )
 
 
 def _as_at_first(start: str, out: str) -> str:

@@ -2,11 +2,12 @@
 
 import sys
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nlpkit.commands._decoding import decoding_settings
+from nlpkit.commands._decoding import Decoding
 from nlpkit.commands._options import Common, Family, Precision, shared
 from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
@@ -29,102 +30,37 @@ Checkpoint = Annotated[
     ),
 ]
 File = Annotated[str, typer.Argument(metavar="FILE|-", help="one input per line; - is stdin")]
-Key = Annotated[
-    str | None,
-    typer.Option(
-        "--key",
-        metavar="KEY",
-        help=f"lines are JSON objects with the input in KEY, or a template; default for *.jsonl: "
-        f"{_KEY}",
-    ),
-]
-Beam = Annotated[int, typer.Option("--beam", metavar="N", help="beam search with N beams")]
-NBest = Annotated[
-    int,
-    typer.Option(
-        "--nbest", metavar="N", help="N outputs for each input, the best first, with tabs between"
-    ),
-]
-LengthPenalty = Annotated[
-    float,
-    typer.Option(
-        "--length-penalty", metavar="X", help="rank beams by log-probability / length ** X"
-    ),
-]
-Temperature = Annotated[
-    float | None,
-    typer.Option("--temperature", metavar="X", help="sample, with the logits divided by X"),
-]
-TopK = Annotated[
-    int | None, typer.Option("--top-k", metavar="K", help="sample from the K likeliest tokens")
-]
-TopP = Annotated[
-    float | None,
-    typer.Option(
-        "--top-p", metavar="P", help="sample from the likeliest tokens whose probabilities sum to P"
-    ),
-]
-MaxNewTokens = Annotated[
-    int | None,
-    typer.Option(
-        "--max-new-tokens",
-        metavar="N",
-        help="default: 128, or half of what the model takes if less",
-    ),
-]
-MinNewTokens = Annotated[
-    int, typer.Option("--min-new-tokens", metavar="N", help="an output has at least N tokens")
-]
-RepetitionPenalty = Annotated[
-    float,
-    typer.Option("--repetition-penalty", metavar="X", help="above 1: repeat less, as in CTRL"),
-]
-RepetitionWindow = Annotated[
-    int | None,
-    typer.Option(
-        "--repetition-window", metavar="N", help="the penalty counts the last N tokens; default all"
-    ),
-]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="seed of sampling")]
-Batch = Annotated[
-    int, typer.Option("--batch", metavar="N", min=1, help="inputs that are computed at once")
-]
-Stop = Annotated[
-    list[str] | None,
-    typer.Option("--stop", metavar="TEXT", help="an output ends before TEXT; repeatable"),
-]
-Blank = Annotated[
-    str,
-    typer.Option(
-        "--blank",
-        metavar="TEXT",
-        help="CPM-Ant, XLNet: marks a token to fill in; <blank:5> marks five",
-    ),
-]
-Echo = Annotated[bool, typer.Option("--echo", help="print the input in front of the output")]
+
+
+@dataclass(frozen=True)
+class LineOptions:
+    """How lines are read and written."""
+
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key",
+            metavar="KEY",
+            help=f"lines are JSON objects with the input in KEY, or a template; default for "
+            f"*.jsonl: {_KEY}",
+        ),
+    ] = None
+    echo: Annotated[bool, typer.Option("--echo", help="print the input in front of the output")] = (
+        False
+    )
+    batch: Annotated[
+        int,
+        typer.Option("--batch", metavar="N", min=1, help="inputs that are computed at once"),
+    ] = 32
 
 
 @shared("device", "json", "quiet", "verbose")
 def command(
     checkpoint: Checkpoint,
     common: Common,
+    decoding: Decoding,
+    lines: LineOptions,
     file: File = "-",
-    key: Key = None,
-    max_new_tokens: MaxNewTokens = None,
-    min_new_tokens: MinNewTokens = 0,
-    beam: Beam = 1,
-    nbest: NBest = 1,
-    length_penalty: LengthPenalty = 1.0,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    repetition_penalty: RepetitionPenalty = 1.0,
-    repetition_window: RepetitionWindow = None,
-    seed: Seed = 0,
-    stop: Stop = None,
-    blank: Blank = "<blank>",
-    echo: Echo = False,
-    batch: Batch = 32,
     precision: Precision = "auto",
     family: Family = None,
 ) -> None:
@@ -139,32 +75,11 @@ def command(
     input is too long, its beginning is left out (with blanks: the tokens farthest before them, then
     after them), and stderr shows how many inputs were cut.
     """
-    settings = decoding_settings(
-        max_new_tokens=max_new_tokens,
-        min_new_tokens=min_new_tokens,
-        beam=beam,
-        nbest=nbest,
-        length_penalty=length_penalty,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        repetition_penalty=repetition_penalty,
-        repetition_window=repetition_window,
-        seed=seed,
-        stop=stop or [],
-        blank=blank,
-    )
-    from nlpkit.data.template import check_option
-    from nlpkit.generate.inputs import Inputs
+    settings = decoding.settings()
     from nlpkit.train.log import Log
 
-    check_option("--key", key or None)
-
-    is_json = file.removesuffix(".gz").endswith(".jsonl")
-    if file == "-" and sys.stdin is None:
-        raise UsageError("FILE: '-' is stdin, but stdin is closed")
-    inputs = Inputs(file, key or (_KEY if is_json else None))
     log = Log(common.verbosity)
+    inputs = _inputs(file, lines.key)
     for name, why in settings.without_effect().items():
         if not settings.is_default(name):
             log.warn(f"--{name.replace('_', '-')}: has no effect {why}")
@@ -172,25 +87,33 @@ def command(
     from nlpkit.runs.opened import open_checkpoint
 
     opened = open_checkpoint(
-        checkpoint,
-        device=common.device,
-        precision=precision,
-        family=family,
-        info=log.info,
+        checkpoint, device=common.device, precision=precision, family=family, info=log.info,
         warn=log.warn,
-    )
+    )  # fmt: skip
     writer = Writer(opened.model, opened.tokenizer, opened.objective, settings)
     if inputs.is_terminal:
         log.info("one input a line; Ctrl-D ends")
     start = time.perf_counter()
-    texts = writer.write(inputs, batch=batch, ready=inputs.ready, scores=common.json)
+    texts = writer.write(inputs, batch=lines.batch, ready=inputs.ready, scores=common.json)
     for number, written in enumerate(texts, 1):
         if written.problem:
             log.warn(f"input {number}: {written.problem}; its output is empty")
-        _print(written, echo, settings, common)
+        _print(written, lines.echo, settings, common)
     _report(writer, inputs, time.perf_counter() - start, log)
     if inputs.error:
         raise inputs.error
+
+
+def _inputs(file: str, key: str | None) -> "Inputs":
+    """Return the lines of a file, or of stdin."""
+    from nlpkit.data.template import check_option
+    from nlpkit.generate.inputs import Inputs
+
+    check_option("--key", key or None)
+    is_json = file.removesuffix(".gz").endswith(".jsonl")
+    if file == "-" and sys.stdin is None:
+        raise UsageError("FILE: '-' is stdin, but stdin is closed")
+    return Inputs(file, key or (_KEY if is_json else None))
 
 
 def _print(written: "Written", echo: bool, settings: "Settings", common: Common) -> None:

@@ -1,30 +1,17 @@
 """Train RECIPE from scratch, or resume its run."""
 
-from nlpkit.commands import _smoke_test, _training
-from nlpkit.commands._options import (
-    AllowChange,
-    Common,
-    Grid,
-    MaxTime,
-    PrintRuns,
-    RecipeName,
-    Seeds,
-    SmokeTest,
-    shared,
-)
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from nlpkit.commands import _training
+from nlpkit.commands._options import Common, RecipeName, RunOptions, shared
+
+if TYPE_CHECKING:
+    from nlpkit.recipe import Resolved
 
 
 @shared()
-def command(
-    recipe: RecipeName,
-    common: Common,
-    grid: Grid = None,
-    seeds: Seeds = None,
-    print_runs: PrintRuns = False,
-    max_time: MaxTime = None,
-    allow_change: AllowChange = False,
-    smoke_test: SmokeTest = False,
-) -> None:
+def command(recipe: RecipeName, common: Common, runs: RunOptions) -> None:
     """Train RECIPE from scratch, or resume its run.
 
     Prints the directory of the best checkpoint, or of the latest if the run was not evaluated;
@@ -35,27 +22,28 @@ def command(
     of the run, or --out. All are checked before the first one begins. A run that fails does not
     stop the others. The same command again does what is left. `nlpkit report DIR` is their table.
     """
-    if grid or print_runs or (seeds is not None and not smoke_test):
+    train(("pretrain", recipe), lambda sets: common.load(recipe, sets), common, runs)
+
+
+def train(
+    words: Sequence[str],
+    load: Callable[[Sequence[str]], "Resolved"],
+    common: Common,
+    runs: RunOptions,
+) -> None:
+    """Train the run of a recipe, or its runs.
+
+    `words` are the verb, the recipe and the options of the verb alone; `load` returns the recipe
+    with further settings, as `--set` takes them.
+    """
+    if runs.grid or runs.print_runs or (runs.seeds is not None and not runs.smoke_test):
         from nlpkit.commands._grid_runs import Sweep
         from nlpkit.commands._sweep import sweep
 
-        words = ("pretrain", recipe)
-        sweep(
-            Sweep(
-                words,
-                lambda sets: common.load(recipe, sets),
-                common,
-                grid or (),
-                seeds,
-                max_time,
-                allow_change,
-                print_only=print_runs,
-                smoke_test=smoke_test,
-            )
-        )
-        return
-    resolved = common.load(recipe)
-    if smoke_test:
-        _smoke_test.smoke_test(resolved, common)
+        sweep(Sweep(words, load, common, runs))
+    elif runs.smoke_test:
+        from nlpkit.commands._smoke_test import smoke_test
+
+        smoke_test(load(()), common)
     else:
-        _training.train(resolved, common, max_time, allow_change)
+        _training.train(load(()), common, runs.max_time, runs.allow_change)

@@ -5,12 +5,14 @@ from typing import Annotated
 
 import typer
 
+from nlpkit import completion
 from nlpkit.commands._options import Common, shared
 
 Name = Annotated[
     str | None,
     typer.Argument(
         metavar="NAME|schema|parts",
+        autocompletion=completion.list_printed,
         help="a recipe to print, the JSON schema of all, or the parts that a recipe can name",
     ),
 ]

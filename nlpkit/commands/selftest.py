@@ -1,19 +1,13 @@
 """Prove on this machine that RECIPE's objective and model do what they should."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from nlpkit.commands._options import Common, shared
+from nlpkit.commands._options import Common, RecipeName, shared
 from nlpkit.errors import NlpkitError
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
     from nlpkit.selftest import Bench, Proof
-
-RecipeName = Annotated[
-    str, typer.Argument(metavar="RECIPE", help="a file, or the name of a packaged recipe")
-]
 
 
 @shared("overrides", "device", "json", "quiet", "verbose")

@@ -1,45 +1,44 @@
-"""Completion in shells: verbs, options, recipes, scores, settings.
+"""Completion in shells: values of options and arguments, which declare them by `autocompletion`.
 
-The script of a shell (`scripts`) calls nlpkit with `_NLPKIT_COMPLETE=complete_SHELL`. COMP_WORDS
-has the words of the command line, one per line, and COMP_CWORD the index of the word at the cursor.
-The output has one completion per line, for zsh and fish followed by a tab and a description. If it
-is empty, the shell completes file names.
+`verbs.complete` answers the script of a shell (`scripts`). What is not known is left to the shell,
+which completes file names. `context` has what is on the line before the cursor.
 """
 
-from collections.abc import Mapping
+from typing import Any
 
-from nlpkit.completion.offers import offers
-
-VARIABLE = "_NLPKIT_COMPLETE"
-_BREAKS = frozenset("=:")
+Offers = list[tuple[str, str]]  # values and their descriptions
 
 
-def answer(environment: Mapping[str, str]) -> str:
-    """Return the output for the command line in the environment."""
-    text = environment["COMP_WORDS"]
-    words = text.split("\n" if "\n" in text else " ")
-    number = int(environment["COMP_CWORD"])
-    words = [*words, *[""] * (number + 1 - len(words))][: number + 1]
-    before, typed, kept = _joined(words)
-    matching = [offer for offer in offers(before[1:], typed) if offer.text.startswith(typed)]
-    if environment[VARIABLE] == "complete_bash":
-        return "".join(f"{offer.text[kept:]}\n" for offer in matching)
-    return "".join(f"{offer.text}\t{offer.about}\n" for offer in matching)
+def list_recipes() -> Offers:
+    """Return the packaged recipes."""
+    from nlpkit.recipe import packaged
+
+    found = []
+    for name, path in packaged().items():
+        with open(path, encoding="utf-8") as file:
+            found.append((name, file.readline().strip("# \n")))
+    return found
 
 
-def _joined(words: list[str]) -> tuple[list[str], str, int]:
-    """Return the words before the cursor, the word at it, and the length that bash keeps of it.
+def list_printed() -> Offers:
+    """Return what `nlpkit recipes` prints."""
+    return [
+        *list_recipes(),
+        ("schema", "the JSON schema of recipes"),
+        ("parts", "which objective trains which family, and every part"),
+    ]
 
-    bash splits words at `=` and `:`; this function joins the parts.
-    """
-    joined: list[str] = []
-    glue = False
-    for word in words:
-        is_break = word != "" and _BREAKS.issuperset(word)
-        if joined and (glue or is_break):
-            joined[-1] += word
-        else:
-            joined.append(word)
-        glue = is_break
-    replaced = "" if glue else words[-1]
-    return joined[:-1], joined[-1], len(joined[-1]) - len(replaced)
+
+def list_settings(ctx: Any, incomplete: str) -> Offers:
+    """Return the settings of the recipe on the line, or values of a setting."""
+    from nlpkit.completion.settings import offers
+
+    given = ctx.params
+    return list(offers(given.get("recipe"), given.get("overrides") or [], incomplete))
+
+
+def list_scores(incomplete: str) -> Offers:
+    """Return the scores after those that are already typed."""
+    from nlpkit.completion.scores import names
+
+    return list(names(incomplete, tools=False))

@@ -1,7 +1,20 @@
-"""What `nlpkit eval` computes with a checkpoint.
+"""What `nlpkit eval`, `judge` and `shots` compute with a checkpoint.
 
 `held_out` has the loss and the scores of a task on held-out data. The others need no tuning:
 `likelihood` has the log-probability of each token of a text, and `pairs` (minimal pairs),
 `surprisal` (values for each token, word and character) and `shots` (tasks with K examples in the
 prompt) use it. `prompts` shows the rows of a task as text.
 """
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nlpkit.disk import whole_file
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write a JSON object per line; raise `FileError`."""
+    with whole_file(path) as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

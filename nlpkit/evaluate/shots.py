@@ -70,6 +70,13 @@ class Shots:
         assert self.likelihood is not None
         return self._chosen(self.likelihood, shots, seed, progress)
 
+    def describe(self) -> dict[str, str]:
+        """Return by which method the rows are answered."""
+        if self.likelihood is None:
+            return {"method": "generate"}
+        kind = self.rows.settings.option_score
+        return {"method": self.likelihood.method, "option_score": kind}
+
     def _prompts(
         self,
         shots: int,
@@ -168,7 +175,7 @@ def _joined(prompt: Encoded, answer: Encoded, room: int, row: Shown) -> Encoded:
         raise DataError(f"{row.place}: an answer has no tokens that the model knows")
     if room < 0:
         raise DataError(
-            f"{row.place}: an answer is longer than the model takes by {number_of(-room, 'tokens')}"
+            f"{row.place}: the answer is {number_of(-room, 'tokens')} too long for the model"
         )
     first = max(len(prompt.ids) - room, 0)
     return _framed(Encoded(prompt.ids[first:], prompt.words[first:], []), answer)

@@ -28,7 +28,7 @@ def _text_keys(value: Any) -> Any:
 
 
 class Prompt(FrozenConfig):
-    """How `nlpkit eval --task` shows a row as text; the default of each setting is the task's."""
+    """How `nlpkit shots` shows a row as text; the default of each setting is the task's."""
 
     template: str | None = Field(
         None, min_length=1, description="text of a row; {COLUMN} is a value, {{ and }} are braces"
@@ -71,7 +71,7 @@ class Config(FrozenConfig):
     )
     prompt: Prompt = Field(
         default_factory=Prompt,
-        description="how a row is shown as text, for nlpkit eval --task",
+        description="how a row is shown as text, for nlpkit shots",
         json_schema_extra={"free": True},
     )
 

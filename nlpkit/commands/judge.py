@@ -1,0 +1,110 @@
+"""Score texts as they are: minimal pairs, or the surprisal of each word."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nlpkit.commands._evaluation import Checkpoint, Method, TokensPerBatch
+from nlpkit.commands._options import Common, Family, shared
+from nlpkit.errors import UsageError
+
+Files = Annotated[
+    list[str],
+    typer.Argument(metavar="FILE…", help="texts, such as a txt file with a sentence a line"),
+]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the files hold, and what is written."""
+
+    pairs: Annotated[
+        bool,
+        typer.Option(
+            "--pairs",
+            help="FILEs are minimal pairs as BLiMP's jsonl, or directories of such files: how "
+            "often the good sentence has the higher probability",
+        ),
+    ] = False
+    surprisal: Annotated[
+        str | None,
+        typer.Option(
+            "--surprisal",
+            metavar="OUT.tsv",
+            help="write -log p of each sentence, word, token and character to OUT.tsv",
+        ),
+    ] = None
+    predictions: Annotated[
+        str | None,
+        typer.Option(
+            "--predictions", metavar="FILE", help="with --pairs: write the scores of each pair"
+        ),
+    ] = None
+    text_key: Annotated[
+        str | None, typer.Option("--text-key", metavar="KEY", help="as data.text_key in a recipe")
+    ] = None
+
+    def __post_init__(self) -> None:
+        if not self.pairs and self.surprisal is None:
+            raise UsageError("nothing to do: give --pairs, or --surprisal OUT.tsv")
+        if self.predictions is not None and not self.pairs:
+            raise UsageError("--predictions: --surprisal OUT.tsv has the values of all sentences")
+
+
+@shared("device", "json", "quiet", "verbose")
+def command(
+    checkpoint: Checkpoint,
+    files: Files,
+    common: Common,
+    judged: Judged,
+    method: Method = None,
+    tokens_per_batch: TokensPerBatch = 4096,
+    family: Family = None,
+) -> None:
+    """Score texts as they are: minimal pairs, or the surprisal of each word.
+
+    --pairs prints how often the model gives the acceptable sentence of a pair the higher
+    probability, in all and by paradigm; --surprisal writes -log p (in nats) of each sentence, word,
+    token and character. Both may be given. The model is not tuned, and computes in float32.
+    """
+    from nlpkit.data.template import check_option
+
+    check_option("--text-key", judged.text_key)
+    from nlpkit.evaluate import pairs, sentences, surprisal, write_rows
+    from nlpkit.train.log import Log
+
+    log = Log(common.verbosity)
+    found = sentences.read_pairs(files) if judged.pairs else []
+    texts = pairs.both(found) or sentences.read_texts(files, judged.text_key)
+    from nlpkit.cli import exit_now
+    from nlpkit.evaluate.likelihood import Likelihood
+    from nlpkit.runs.opened import open_checkpoint
+    from nlpkit.train.signals import catch_signals
+
+    with catch_signals(exit_now) as stop:
+        opened = open_checkpoint(
+            checkpoint, device=common.device, precision="fp32", family=family, info=log.info,
+            warn=log.warn,
+        )  # fmt: skip
+        likelihood = Likelihood(opened, method, tokens_per_batch=tokens_per_batch)
+
+        def done(count: int) -> None:
+            stop.check()
+            log.scoring(count, len(texts), "sentences")
+
+        scores = pairs.score(texts, likelihood, done, log.warn)
+    result: dict[str, Any] = {"checkpoint": str(opened.path), "method": likelihood.method}
+    table = ""
+    if found:
+        figures, rows = pairs.figures(found, scores, log.warn)
+        table = pairs.table(figures)
+        result |= figures
+        if judged.predictions is not None:
+            write_rows(Path(judged.predictions), rows)
+    if judged.surprisal is not None:
+        means = surprisal.write(Path(judged.surprisal), texts, scores)
+        table = table or pairs.aligned(surprisal.table(means))
+        result["surprisal"] = means
+    common.result(table, **result)

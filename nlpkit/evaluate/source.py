@@ -1,0 +1,146 @@
+"""Finds the held-out data of a checkpoint: files that are given, or those of its run."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from nlpkit import recipe, registry
+from nlpkit.checkpoints.run_directory import RECIPE
+from nlpkit.contracts.objective import Objective
+from nlpkit.contracts.task import Task
+from nlpkit.data import corpus, formats
+from nlpkit.data.cache import cache_directory
+from nlpkit.data.lines import shown
+from nlpkit.data.store import Callbacks
+from nlpkit.errors import UsageError
+from nlpkit.recipe import sections, yaml
+from nlpkit.recipe.places import flatten, value_at
+from nlpkit.runs import data_files
+from nlpkit.runs.opened import Opened
+from nlpkit.train.log import Log
+from nlpkit.train.settings import Optimizer
+
+
+@dataclass(frozen=True)
+class Source:
+    """The held-out text, and the settings for reading it."""
+
+    inputs: list[corpus.Input]
+    config: corpus.Config
+    part: corpus.Part
+    cache: Path
+    seed: int  # of the held-out examples in the run
+    metrics: Sequence[str] | None = None  # `eval.metrics` of the run's recipe
+    generation: Mapping[str, Any] = field(default_factory=dict)  # its `eval.beam` and the like
+
+
+def is_task(objective: Objective) -> TypeGuard[Task]:
+    """Return whether the examples of an objective are rows, which have answers."""
+    return isinstance(objective, Task)
+
+
+def find_data(
+    opened: Opened, files: Sequence[str], text_key: str | None, log: Log, callbacks: Callbacks
+) -> Source:
+    """Return the held-out data: `files`, or else those of the checkpoint's run.
+
+    The result also has the settings of `eval` in the run's recipe.
+
+    Raises:
+        UsageError: the checkpoint belongs to no run, or its recipe names no held-out data.
+    """
+    recipe_path = opened.path.parent.parent / RECIPE
+    resolved = recipe_of_run(recipe_path) if recipe_path.is_file() else None
+    base = resolved.base if resolved else Path.cwd()
+    settings: dict[str, Any] = {}
+    if resolved is not None:
+        settings = resolved.recipe.data.model_dump(exclude={"train", "valid", "valid_fraction"})
+    settings["train"] = _sources(files, settings.get("format", "auto"))
+    if "-" in files and is_task(opened.objective) and settings.get("format", "auto") == "auto":
+        # stdin has no file name ending; the default format of rows is jsonl.
+        rows = [{"files": [name], "format": "jsonl"} if name == "-" else name for name in files]
+        settings["train"] = rows
+    if text_key is not None:
+        settings["text_key"] = text_key
+    part: corpus.Part = "all"
+    if not files:
+        if resolved is None:
+            raise UsageError(f"{opened.path} belongs to no run; name the data: --data FILE")
+        data = resolved.recipe.data
+        if not data.valid and not data.valid_fraction:
+            raise UsageError(f"{recipe_path} names no held-out data; name them: --data FILE")
+        part = "all" if data.valid else "valid"
+        entries = [entry.model_dump() for entry in data.valid or data.train]
+        settings["train"] = _files_of_run(recipe_path.parent, base, entries, data, log, callbacks)
+        settings["valid_fraction"] = 0.0 if data.valid else data.valid_fraction
+    config = corpus.Config.model_validate(settings)
+    cache = cache_directory(config.cache, None, callbacks.note)
+    inputs, _ = corpus.resolve(config, base, cache, callbacks.should_stop)
+    # A copy of stdin in the cache is called by its name.
+    read = [
+        f"{each.name}, read as {each.format}" if Path(each.path).parent == cache else each.path
+        for entry in inputs
+        for file in entry.files
+        for each in file.parts
+    ]
+    log.info(f"held-out data: {shown(read)}")
+    if resolved is None:
+        return Source(inputs, config, part, cache, 0)
+    scored = resolved.recipe.eval
+    generation = scored.model_dump(include={"beam", "length_penalty"})
+    return Source(inputs, config, part, cache, resolved.recipe.seed, scored.metrics, generation)
+
+
+def _files_of_run(
+    run: Path,
+    base: Path,
+    entries: list[dict[str, Any]],
+    data: corpus.Config,
+    log: Log,
+    callbacks: Callbacks,
+) -> list[dict[str, Any]]:
+    """Return the sources with the current paths of the files that the run read."""
+    cache = cache_directory(data.cache, None, callbacks.note)
+    part = "valid" if data.valid else "train"
+    sources = data_files.find(run, base, part, cache, callbacks.should_stop)
+    if sources is None or len(sources) != len(entries):  # an older version, or another recipe
+        log.warn(
+            f"{run} has no record of the files that its {RECIPE} names; they are looked up by "
+            "name, and may have changed"
+        )
+        return entries
+    # The record has the files of a data set, too.
+    by_file = {"hf": None, "split": None}
+    return [entry | by_file | files for entry, files in zip(entries, sources, strict=True)]
+
+
+def _sources(files: Sequence[str], form: str) -> list[Any]:
+    """Return a source for each file, or for each pair of source and target files.
+
+    With `auto` the ending of the file name determines the format.
+    """
+    remaining, sources = list(files), list[Any]()
+    while remaining:
+        known = formats.by_ending(remaining[0]) if form == "auto" else form
+        count = len(formats.parts(known)) if known else 1
+        sources.append({"files": remaining[:count]} if count > 1 else remaining[0])
+        del remaining[:count]
+    return sources
+
+
+def recipe_of_run(path: Path) -> recipe.Resolved:
+    """Return the recipe of a run; the names of its parts are checked before their import."""
+    data = yaml.read(path.read_bytes(), str(path)).data
+    for name in _part_names(data):
+        registry.check_named_by(path, name, "run nlpkit where it lies")
+    return recipe.load(str(path))
+
+
+def _part_names(data: Any) -> Iterator[str]:
+    """Yield the names of all parts in a recipe, which may be malformed."""
+    parts = (sections.Model, sections.Objective, sections.Tokenizer, sections.Attention, Optimizer)
+    keys = {part.KEY for part in parts} | {"optimizer"}
+    for path in flatten(data):
+        if len(path) > 1 and path[-1] in keys and isinstance(name := value_at(data, path), str):
+            yield name
