@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from nlpkit import __version__, cli, durations, errors, registry
-from nlpkit.commands._options import Common, MaxTime, RecipeName, shared
+from nlpkit.commands._options import Common, RecipeName, RunOptions, shared
 from nlpkit.recipe import packaged
 from tests import _server
 
@@ -534,9 +534,9 @@ def test_options_reach_the_verb_as_one_object(folder, monkeypatch, capsys):
     seen = []
 
     @shared()
-    def command(recipe: RecipeName, common: Common, max_time: MaxTime = None) -> None:
+    def command(recipe: RecipeName, common: Common, runs: RunOptions) -> None:
         """Look."""
-        seen.append((common, common.load(recipe), max_time))
+        seen.append((common, common.load(recipe), runs.max_time))
         common.result("text", path="p")
 
     verb(monkeypatch, command)
@@ -564,7 +564,7 @@ def test_options_reach_the_verb_as_one_object(folder, monkeypatch, capsys):
 )
 def test_options_out_of_range_give_2(options, said, monkeypatch, capsys):
     @shared()
-    def command(common: Common, max_time: MaxTime = None) -> None:
+    def command(common: Common, runs: RunOptions) -> None:
         """Never run."""
         raise AssertionError
 
