@@ -80,6 +80,7 @@ def test_completion_offers_settings():
     top = ask("nlpkit", "plan", "--set", "")
     assert {"name=", "seed=", "model.", "train.", "objective."} <= set(top)
     assert ask("nlpkit", "plan", "--set", "nothing.") == []
+    assert "train.lr=" in ask("nlpkit", "pretrain", "cpm_ant", "--grid", "train.l")
 
 
 def test_completion_offers_the_settings_of_the_recipes_own_parts(tmp_path, monkeypatch):

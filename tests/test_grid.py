@@ -327,13 +327,6 @@ def test_launched_processes_train_the_runs_together(recipe, tmp_path):
         assert (status["finished"], status["processes"]) == (True, 2)
 
 
-def test_completion_after_grid_offers_settings():
-    from nlpkit.completion.offers import offers
-
-    found = [offer.text for offer in offers(["pretrain", "cpm_ant", "--grid"], "train.l")]
-    assert "train.lr=" in found
-
-
 @pytest.mark.parametrize(("codes", "code"), [([75, 5, 7], 5), ([75], 75), ([137, 5], 137)])
 def test_exit_code_of_failed_runs_is_that_of_the_first_real_failure(codes, code):
     assert RunsFailed("x", codes).exit_code == code
