@@ -467,45 +467,6 @@ def test_run_of_infinite_checkpoints_alone_is_an_error_that_says_so(
     assert files.list_checkpoints(tmp_path) == saved
 
 
-@pytest.mark.parametrize("all_of_them", [False, True])
-def test_finished_run_of_infinite_weights_is_not_finished(
-    whole, tmp_path: Path, all_of_them: bool
-) -> None:
-    path, run = whole
-    shutil.copytree(run, tmp_path / "run", symlinks=True)
-    newest, before = files.list_checkpoints(tmp_path / "run")[:2]
-    for each in [newest, before] if all_of_them else [newest]:
-        _make_infinite(each.path)
-    status = tmp_path / "run" / "run.json"
-    old = json.loads(status.read_text("utf-8"))
-    assert old.pop("finite") is True  # earlier versions did not look
-    status.write_text(json.dumps(old))
-    result = _tiny.command("pretrain", path, "--out", tmp_path / "run")
-    code, err = result.returncode, result.stderr
-    assert f"{newest.path}: weights of " in err
-    assert "; the run is not finished" in err
-    if all_of_them:
-        assert code == FileError.exit_code
-        assert "checkpoints are damaged" in err
-        return
-    assert code == 0
-    assert f"resuming from {before.path} (step {before.step})" in err
-    assert _same_bits(newest.path, files.read_pointer(run, "latest"))
-    assert json.loads(status.read_text("utf-8")) == old | {"finite": True}
-
-
-def test_old_finished_run_of_finite_weights_is_looked_at_once(whole, tmp_path: Path) -> None:
-    path, run = whole
-    shutil.copytree(run, tmp_path / "run", symlinks=True)
-    status = tmp_path / "run" / "run.json"
-    new = json.loads(status.read_text("utf-8"))
-    status.write_text(json.dumps({k: v for k, v in new.items() if k != "finite"}))
-    result = _tiny.command("pretrain", path, "--out", tmp_path / "run")
-    assert result.returncode == 0
-    assert "is finished; nothing to do" in result.stderr
-    assert json.loads(status.read_text("utf-8")) == new
-
-
 def test_checkpoint_without_a_manifest_is_put_aside_and_named(
     whole, stopped, tmp_path: Path
 ) -> None:

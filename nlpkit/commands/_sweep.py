@@ -155,7 +155,7 @@ def _train_all(asked: Sweep, runs: Sequence[GridRun], log: "Log") -> dict[str, i
         for number, run in enumerate(runs, 1):
             log.info(f"run {number} of {len(runs)}: {run.point.name}")
             directory = RunDirectory(run.path)
-            if directory.finished() and directory.status().get("finite") and _is_as_begun(run):
+            if directory.finished() and _is_as_begun(run):
                 log.info(f"{run.path} is finished; nothing to do")
                 continue
             arguments = run.arguments

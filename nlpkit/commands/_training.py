@@ -57,7 +57,6 @@ def one_run(
     resolved: "Resolved", common: Common, allow_change: bool, log: "Log", stop: "StopFlag"
 ) -> None:
     """Train the recipe, or resume its run; a finished run is only reported."""
-    from nlpkit.checkpoints import files
     from nlpkit.checkpoints.run_directory import RunDirectory, process_rank
     from nlpkit.runs import columns
 
@@ -66,22 +65,15 @@ def one_run(
     with directory.locked():
         resolved = directory.as_begun(resolved)
         changed = directory.changed(resolved, allow_change)
-        finished = not changed and _is_finished(directory, log)
-        if finished and common.resume == "never":
-            raise UsageError(f"{directory.path} holds a finished run; give --out another directory")
-        if finished:
+        if not changed and directory.finished():
+            if common.resume == "never":
+                raise UsageError(
+                    f"{directory.path} holds a finished run; give --out another directory"
+                )
             log.info(f"{directory.path} is finished; nothing to do")
             return
         if process_rank() == 0:
-            saved = files.list_checkpoints(directory.path)
-            newest = f"step {saved[0].step}" if saved else ""
-            where = {"auto": newest, "never": ""}.get(common.resume, common.resume)
-            log.info(
-                f"run: {directory.path.absolute()} "
-                + (f"(resumes from {where})" if where else "(new)")
-            )
-            if changed:
-                log.info(f"changed since the start of the run: {', '.join(changed)}")
+            _announce(directory, common.resume, changed, log)
         columns.check(resolved)  # before torch is loaded
         from nlpkit.runs.pretrain import pretrain
 
@@ -98,6 +90,19 @@ def one_run(
             if process_rank() == 0:
                 directory.set_status(diverged=True)  # for the report
             raise
+
+
+def _announce(directory: "RunDirectory", resume: str, changed: list[str], log: "Log") -> None:
+    from nlpkit.checkpoints import files
+
+    saved = files.list_checkpoints(directory.path)
+    newest = f"step {saved[0].step}" if saved else ""
+    where = {"auto": newest, "never": ""}.get(resume, resume)
+    log.info(
+        f"run: {directory.path.absolute()} " + (f"(resumes from {where})" if where else "(new)")
+    )
+    if changed:
+        log.info(f"changed since the start of the run: {', '.join(changed)}")
 
 
 def check_directory(resolved: "Resolved", common: Common, allow_change: bool) -> "Resolved":
@@ -117,29 +122,6 @@ def check_directory(resolved: "Resolved", common: Common, allow_change: bool) ->
     return resolved
 
 
-def _is_finished(directory: "RunDirectory", log: "Log") -> bool:
-    """Return whether the run is finished with finite weights; else it has to go on.
-
-    The weights are read, and torch is loaded, only once for a run of an earlier version, which
-    could finish with weights that are not finite.
-    """
-    from nlpkit.checkpoints.run_directory import process_rank
-
-    final = directory.finished()
-    if final is None:
-        return False
-    if not directory.status().get("finite"):
-        from nlpkit.runs.save import find_not_finite
-
-        if problem := find_not_finite(final):
-            if process_rank() == 0:
-                log.warn(f"{final}: {problem}; the run is not finished")
-            return False
-        if process_rank() == 0:
-            directory.set_status(finite=True)
-    return True
-
-
 def _check(resolved: "Resolved", common: Common) -> None:
     """Raise an error if a checkpoint, a tracker or the device is missing, before any work."""
     if common.resume not in ("auto", "never") and not Path(common.resume).exists():
@@ -153,8 +135,10 @@ def _check(resolved: "Resolved", common: Common) -> None:
 
 def check_installed(resolved: "Resolved") -> None:
     """Raise an error if a package is missing that a tracker or the optimizer needs."""
-    from nlpkit.train import trackers
     from nlpkit.train.optimizers import contract as optimizers
 
-    trackers.check_installed(resolved.recipe.train.trackers)
+    if names := resolved.recipe.train.trackers:
+        from nlpkit.train import trackers
+
+        trackers.check_installed(names)
     optimizers.check_installed(resolved.recipe.train.optimizer.name)

@@ -110,7 +110,7 @@ def pretrain(
     final = files.read_pointer(directory.path, "latest")
     assert final is not None
     if is_main:
-        directory.set_status(finished=True, finite=True, step=state.step)  # checked by `save`
+        directory.set_status(finished=True, step=state.step)
     conclude(run, state, held_out, pace)
     if is_main:
         _write_card(run)
