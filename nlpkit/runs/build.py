@@ -27,7 +27,7 @@ from nlpkit.plural import number_of
 from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.runs import checks, data_files
 from nlpkit.runs.run import Data, ModelPart
-from nlpkit.runs.vocabulary import build_tokenizer
+from nlpkit.runs.vocabulary import TrainingText, build_tokenizer
 
 
 def model_part(
@@ -135,9 +135,8 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
     train_part: corpus.Part = "train" if held_out_share else "all"
     if part.source is not None:  # before the tokenizer gets the objective's special tokens
         checks.check_objective(resolved, part)
-    tokenizer = build_tokenizer(
-        resolved, part, train_inputs, train_part, run_path, cache, callbacks
-    )
+    text = TrainingText(resolved, train_inputs, train_part, cache, callbacks)
+    tokenizer = build_tokenizer(text, part, run_path)
     objective = bind_objective(resolved, tokenizer, part, train_inputs, train_part)
 
     def build_part(inputs: list[corpus.Input], which: corpus.Part) -> store.Corpus | Items:

@@ -1,4 +1,4 @@
-"""Finds the model of a run with `init_from`: the family, sizes and weights of a checkpoint."""
+"""The model and the tokenizer of a run with `init_from`: those of a checkpoint."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -9,22 +9,25 @@ import torch
 from pydantic import ValidationError
 
 from nlpkit import registry
-from nlpkit.checkpoints import any_layout, files, hf_layout, objective_heads
+from nlpkit.checkpoints import any_layout, files, hf_layout, objective_heads, tokenizer_files
 from nlpkit.checkpoints.family import family_of, model_type_of
 from nlpkit.contracts.task import Task
+from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families, hf_format, lora
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.head import PREFIX
 from nlpkit.models.meta import meta_model
-from nlpkit.models.rows import vocabulary_size
+from nlpkit.models.rows import vocabulary_size, without_padding
 from nlpkit.plural import number_of
 from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import in_words
+from nlpkit.runs import grow, vocabulary
 from nlpkit.runs.build import for_objective
 from nlpkit.runs.opened import verify
 from nlpkit.runs.run import ModelPart
+from nlpkit.runs.vocabulary import TrainingText
 
 _NO_ADAPTERS = "adapters are saved without such tensors; train the whole model first"
 
@@ -218,3 +221,54 @@ def _start(path: Path, info: Callable[[str], None]) -> Path:
         raise FileError(f"{path}: no such checkpoint to start from")
     verify(path)
     return path.resolve()
+
+
+def starting_tokenizer(text: TrainingText, part: ModelPart, own: Tokenizer | None) -> Tokenizer:
+    """Return `own`, the run's tokenizer, or that of the recipe, or of the checkpoint.
+
+    With the section `tokenizer`, that of the checkpoint gets more tokens from the text.
+
+    Raises:
+        UsageError: the tokenizer does not start with the tokens of `init_from`.
+    """
+    section = text.resolved.recipe.tokenizer
+    home = part.source and any_layout.tokenizer_home(part.source)
+    old = tokenizer_files.load(home) if home and tokenizer_files.is_there(home) else None
+    if own is not None:
+        tokenizer = own
+    elif section is None:
+        assert home is not None  # checked by the recipe
+        tokenizer = tokenizer_files.load(home)[1]
+    elif section.path is not None:
+        tokenizer = vocabulary.load_or_train(text, section)
+    elif section.sides is not None:
+        raise UsageError(
+            "tokenizer.source: with init_from the tokenizers are those of the checkpoint; remove "
+            "the section tokenizer"
+        )
+    elif old is None:
+        raise UsageError(f"tokenizer.kind: {part.source} has no tokenizer to grow; give a path")
+    else:
+        tokenizer = vocabulary.train(text, section, text.texts, old=old)
+    _check_rows(part, old, tokenizer)
+    return tokenizer
+
+
+def _check_rows(part: ModelPart, old: tuple[str, Tokenizer] | None, tokenizer: Tokenizer) -> None:
+    """Raise `UsageError` unless row r of the checkpoint's embedding is token r of the tokenizer.
+
+    Rows after the last token are cut where released models have them.
+    """
+    if old is not None:
+        grow.check(old[1], tokenizer, str(part.source))
+    size = old[1].vocab_size if old else tokenizer.vocab_size
+    if part.is_padded(size):
+        part.rows = size
+        if part.start is not None:
+            part.start = without_padding(part.start, part.vocabulary, size)
+    if part.rows not in (None, size):
+        owner = "its" if old else "the recipe's"
+        raise UsageError(
+            f"init_from: the model in {part.source} has {part.rows} tokens and {owner} "
+            f"tokenizer has {size}; use the tokenizer that belongs to the model"
+        )

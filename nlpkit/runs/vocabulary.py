@@ -1,14 +1,14 @@
-"""The tokenizer of a run: loaded, trained on its text, or extended with tokens from its text."""
+"""The tokenizer of a run: loaded, or trained on its text."""
 
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nlpkit import registry
-from nlpkit.checkpoints import any_layout, tokenizer_files
-from nlpkit.contracts.reader import RowError
+from nlpkit.checkpoints import tokenizer_files
 from nlpkit.contracts.task import Task
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data import corpus, formats
@@ -18,27 +18,78 @@ from nlpkit.data.store import Callbacks
 from nlpkit.disk import file_sha256, read_json, write_json
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models.config import ModelConfig
-from nlpkit.models.rows import without_padding
 from nlpkit.plural import number_of
-from nlpkit.recipe import Resolved, fit, sections
+from nlpkit.recipe import Resolved, sections
 from nlpkit.recipe.fit import classes, reads_text
-from nlpkit.runs import grow
 from nlpkit.runs.run import ModelPart
-from nlpkit.tokenizers._source_and_target import SourceAndTarget, joined, of_sources
 
 TOKENIZER = "tokenizer"  # a directory in the run directory
 HASHES = "sha256.json"  # of the files of a tokenizer in the cache
 
 
-def build_tokenizer(
-    resolved: Resolved,
-    part: ModelPart,
-    inputs: list[corpus.Input],
-    which: corpus.Part,
-    run_path: Path,
-    cache: Path,
-    callbacks: Callbacks,
-) -> Tokenizer | None:
+@dataclass(frozen=True)
+class TrainingText:
+    """The text that trains a tokenizer: that of `data.train`."""
+
+    resolved: Resolved
+    inputs: list[corpus.Input]
+    part: corpus.Part
+    cache: Path
+    callbacks: Callbacks
+
+    @property
+    def objective(self) -> sections.Objective:
+        """The recipe's objective, the first one of a list."""
+        return self.resolved.recipe.objective[0]
+
+    def key(self) -> dict[str, Any]:
+        """Return what the text depends on."""
+        data = self.resolved.recipe.data
+        keys = [file.text_key for entry in self.inputs for file in entry.files]
+        hashes, stop = self.cache / "hashes", self.callbacks.should_stop
+        return (
+            {
+                "files": [
+                    [content_hash(file, hashes, stop), file.format]
+                    for entry in self.inputs
+                    for file in entry.files
+                ],
+                "data": data.model_dump(include={"text_key", "line_break", "on_error"}),
+                "part": [self.part, data.valid_fraction],
+            }
+            # Keys of earlier versions do not have these names.
+            | ({"text_keys": keys} if any(keys) else {})
+            | ({"rows": [data.rows, data.history]} if data.rows is not None else {})
+        )
+
+    def rows(self, columns: tuple[str, ...], counts: corpus.Counts) -> Iterator[Any]:
+        """Yield the rows of a task."""
+        data = self.resolved.recipe.data
+        for row in read_rows(self.inputs, data, columns, counts, self.part, self.callbacks):
+            counts.documents += 1
+            yield row
+
+    def texts(self, counts: corpus.Counts) -> Iterator[str]:
+        """Yield the documents; or the texts of a task's rows, where these are no documents."""
+        config, first = self.resolved.recipe.data, self.objective
+        objective = registry.load("objectives", first.name).Objective
+        found = {file.format for entry in self.inputs for file in entry.files}
+        are_rows = config.rows is not None or not found & {*formats.DOCUMENT_FORMATS}
+        columns = objective.named_columns(first.config) if issubclass(objective, Task) else ()
+        if columns and "parallel" not in found:  # rows that have their texts in other columns
+            are_rows |= config.text_key == "text" and "text" not in columns
+        if columns and are_rows:
+            for row in self.rows(columns, counts):
+                yield from objective.vocabulary_texts(first.config, row)
+            return
+        stop = self.callbacks.should_stop
+        for document in corpus.documents(
+            self.inputs, config, counts, part=self.part, should_stop=stop
+        ):
+            yield from document.texts
+
+
+def build_tokenizer(text: TrainingText, part: ModelPart, run_path: Path) -> Tokenizer | None:
     """Return the tokenizer saved in the run or, if there is none, the tokenizer of the recipe.
 
     The recipe's tokenizer is loaded or trained. With `init_from`, the tokenizer of the checkpoint
@@ -47,67 +98,94 @@ def build_tokenizer(
     Raises:
         UsageError: the tokenizer does not start with the tokens of `init_from`.
     """
+    resolved, own = text.resolved, run_path / TOKENIZER
+    section = resolved.recipe.tokenizer
     if not reads_text(resolved.recipe.objective):
         return None
-    own = run_path / TOKENIZER
-    section = resolved.recipe.tokenizer
-    home = part.source and any_layout.tokenizer_home(part.source)
-    old = tokenizer_files.load(home) if home and tokenizer_files.is_there(home) else None
-    if own.is_dir():
-        tokenizer = tokenizer_files.load(own)[1]
-    elif section is None:
-        assert home is not None  # checked by the recipe
-        tokenizer = tokenizer_files.load(home)[1]
-    elif section.path is not None:
-        tokenizer = tokenizer_files.load(resolved.path(section.path))[1]
-    elif section.sides is not None and part.source is not None:
-        raise UsageError(
-            "tokenizer.source: with init_from the tokenizers are those of the checkpoint; remove "
-            "the section tokenizer"
-        )
-    elif section.sides is not None:
-        sides = [
-            tokenizer_files.load(resolved.path(side.path))[1]
-            if side.path is not None
-            else _trained(resolved, side, None, inputs, which, cache, callbacks, number)
-            for number, side in enumerate(section.sides)
-        ]
-        tokenizer = joined(*sides)
-    elif part.source is not None and old is None:
-        raise UsageError(f"tokenizer.kind: {part.source} has no tokenizer to grow; give a path")
-    else:
-        tokenizer = _trained(resolved, section, old, inputs, which, cache, callbacks)
+    tokenizer = tokenizer_files.load(own)[1] if own.is_dir() else None
     if part.source is not None:
-        _check_rows(part, old, tokenizer)
+        from nlpkit.runs import init_from
+
+        tokenizer = init_from.starting_tokenizer(text, part, tokenizer)
+    elif tokenizer is None:
+        assert section is not None  # checked by the recipe
+        if section.sides is not None:
+            from nlpkit.runs import two_tokenizers
+
+            tokenizer = two_tokenizers.build(text, section.sides)
+        else:
+            tokenizer = load_or_train(text, section)
     tokenizer = _with_special_tokens(resolved, tokenizer, part.config)
-    _take_source_vocabulary(resolved, part, tokenizer)
+    has_sides = section is not None and section.sides is not None
+    if has_sides or part.source is not None or getattr(part.config, "source_vocab_size", None):
+        from nlpkit.runs import two_tokenizers
+
+        two_tokenizers.set_source_vocabulary(resolved, part, tokenizer)
     return tokenizer
 
 
-def _take_source_vocabulary(resolved: Resolved, part: ModelPart, tokenizer: Tokenizer) -> None:
-    """Set the size of the sources' vocabulary in the model's settings, if they have their own.
+def load_or_train(text: TrainingText, section: sections.Tokenizer | sections.Side) -> Tokenizer:
+    """Return the tokenizer of the section `tokenizer`."""
+    if section.path is not None:
+        return tokenizer_files.load(text.resolved.path(section.path))[1]
+    assert section.kind is not None
+    return train(text, section, text.texts)
 
-    Raises:
-        UsageError: the model, or an objective, has one vocabulary for both; or the model of
-            `init_from` another one.
+
+def train(
+    text: TrainingText,
+    section: sections.Tokenizer | sections.Side,
+    texts: Callable[[corpus.Counts], Iterator[str]],
+    more_key: Mapping[str, Any] | None = None,
+    old: tuple[str, Tokenizer] | None = None,
+    what: str = "tokenizer",
+) -> Tokenizer:
+    """Return a tokenizer trained on `texts`, or `old` extended from them; from the cache if it can.
+
+    `more_key` is what the texts depend on beside `text`. `old` is the kind and the tokenizer.
     """
-    two = isinstance(tokenizer, SourceAndTarget)
-    size = of_sources(tokenizer).vocab_size if two else None
-    old = getattr(part.config, "source_vocab_size", None)
-    if part.source is not None and old != size:
-        raise UsageError(
-            f"init_from: the model in {part.source} has {_own(old)} of sources alone, and the "
-            f"tokenizer {_own(size)}; use the tokenizer that belongs to the model"
+    assert section.kind is not None
+    config = section.config.model_dump()
+    key = {"kind": section.kind, "config": config, **text.key(), **(more_key or {})}
+    if old is not None:
+        key["grown from"] = old[1].fingerprint()
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
+    path, callbacks = text.cache / "tokenizers" / digest, text.callbacks
+    if path.is_dir():
+        try:
+            return _kept(path)
+        except FileError as error:
+            callbacks.note(f"tokenizer: {error}; training it again")
+    counts = corpus.Counts()
+    if old is None:
+        made_by = registry.load("tokenizers", section.kind).Tokenizer
+        tokenizer = made_by.train(_counted(texts(counts), callbacks), section.config)
+    else:
+        from nlpkit.runs import grow
+
+        tokenizer = grow.grown(
+            old[1], old[0], section.kind, _counted(texts(counts), callbacks), config
         )
-    if size is None and old is None:
-        return
-    for _, what in fit.of_tokenizers(resolved.recipe.objective, part.family, part.config):
-        raise UsageError(f"tokenizer: {what}")
-    part.config = part.config.model_copy(update={"source_vocab_size": size})
+    with scratch(path.parent) as workdir:
+        built = workdir / "tokenizer"
+        tokenizer_files.save(tokenizer, built)
+        write_json(built / HASHES, {file.name: file_sha256(file) for file in built.iterdir()})
+        publish(built, path, lambda: _is_sound(path))
+    how = (
+        f", {tokenizer.vocab_size - old[1].vocab_size:,} of them new, grown" if old else " trained"
+    )
+    callbacks.note(
+        f"{what}: {section.kind}, {tokenizer.vocab_size:,} tokens{how} on "
+        f"{number_of(counts.documents, 'documents')}"
+    )
+    return tokenizer
 
 
-def _own(size: int | None) -> str:
-    return "no vocabulary" if size is None else f"a vocabulary of {size:,} tokens"
+def _counted(texts: Iterator[str], callbacks: Callbacks) -> Iterator[str]:
+    """Yield the texts, and report how many there were."""
+    for number, text in enumerate(texts, 1):
+        yield text
+        callbacks.texts(number)
 
 
 def _with_special_tokens(
@@ -133,153 +211,6 @@ def _with_special_tokens(
         )
     lacking = [token for token in needed if tokenizer.special_id(token) is None]
     return tokenizer.extended(lacking) if lacking else tokenizer
-
-
-def _check_rows(part: ModelPart, old: tuple[str, Tokenizer] | None, tokenizer: Tokenizer) -> None:
-    """Raise `UsageError` unless row r of the checkpoint's embedding is token r of the tokenizer.
-
-    Rows after the last token are cut where released models have them.
-    """
-    if old is not None:
-        grow.check(old[1], tokenizer, str(part.source))
-    size = old[1].vocab_size if old else tokenizer.vocab_size
-    if part.is_padded(size):
-        part.rows = size
-        if part.start is not None:
-            part.start = without_padding(part.start, part.vocabulary, size)
-    if part.rows not in (None, size):
-        owner = "its" if old else "the recipe's"
-        raise UsageError(
-            f"init_from: the model in {part.source} has {part.rows} tokens and {owner} "
-            f"tokenizer has {size}; use the tokenizer that belongs to the model"
-        )
-
-
-def _trained(
-    resolved: Resolved,
-    section: sections.Tokenizer | sections.Side,
-    old: tuple[str, Tokenizer] | None,
-    inputs: list[corpus.Input],
-    which: corpus.Part,
-    cache: Path,
-    callbacks: Callbacks,
-    side: int | None = None,
-) -> Tokenizer:
-    """Return a tokenizer trained on the text, or `old` (kind, tokenizer) extended from it.
-
-    `side` is 0 for the sources alone, 1 for the targets alone.
-    """
-    assert section.kind is not None
-    key = (
-        {
-            "kind": section.kind,
-            "config": section.config.model_dump(),
-            "files": [
-                [content_hash(file, cache / "hashes", callbacks.should_stop), file.format]
-                for entry in inputs
-                for file in entry.files
-            ],
-            "data": resolved.recipe.data.model_dump(include={"text_key", "line_break", "on_error"}),
-            "part": [which, resolved.recipe.data.valid_fraction],
-        }
-        | _own_keys(resolved, inputs)
-        | ({"grown from": old[1].fingerprint()} if old else {})
-    )
-    if side is not None:
-        first = resolved.recipe.objective[0]
-        key["side"] = [side, first.name, first.config.model_dump(mode="json")]
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
-    path = cache / "tokenizers" / digest
-    if path.is_dir():
-        try:
-            return _kept(path)
-        except FileError as error:
-            callbacks.note(f"tokenizer: {error}; training it again")
-    counts = corpus.Counts()
-    if side is None:
-        texts = _texts(resolved, inputs, which, counts, callbacks)
-    else:
-        texts = _texts_of_side(resolved, inputs, which, counts, callbacks, side)
-    texts = _told(texts, callbacks)
-    if old is None:
-        module = registry.load("tokenizers", section.kind)
-        tokenizer = module.Tokenizer.train(texts, section.config)
-    else:
-        tokenizer = grow.grown(old[1], old[0], section.kind, texts, section.config.model_dump())
-    with scratch(path.parent) as workdir:
-        built = workdir / "tokenizer"
-        tokenizer_files.save(tokenizer, built)
-        write_json(built / HASHES, {file.name: file_sha256(file) for file in built.iterdir()})
-        publish(built, path, lambda: _is_sound(path))
-    how = (
-        f", {tokenizer.vocab_size - old[1].vocab_size:,} of them new, grown" if old else " trained"
-    )
-    what = "tokenizer" if side is None else f"tokenizer of the {('sources', 'targets')[side]}"
-    callbacks.note(
-        f"{what}: {section.kind}, {tokenizer.vocab_size:,} tokens{how} on "
-        f"{number_of(counts.documents, 'documents')}"
-    )
-    return tokenizer
-
-
-def _own_keys(resolved: Resolved, inputs: list[corpus.Input]) -> dict[str, object]:
-    """Return what else decides the texts, by names that keys of earlier versions do not have."""
-    data = resolved.recipe.data
-    keys = [file.text_key for entry in inputs for file in entry.files]
-    found: dict[str, object] = {"text_keys": keys} if any(keys) else {}
-    return found | ({"rows": [data.rows, data.history]} if data.rows is not None else {})
-
-
-def _texts(
-    resolved: Resolved,
-    inputs: list[corpus.Input],
-    which: corpus.Part,
-    counts: corpus.Counts,
-    callbacks: Callbacks,
-) -> Iterator[str]:
-    """Yield the documents; or the texts of a task's rows, where these are no documents."""
-    config, (first, *_) = resolved.recipe.data, resolved.recipe.objective
-    objective = registry.load("objectives", first.name).Objective
-    found = {file.format for entry in inputs for file in entry.files}
-    are_rows = config.rows is not None or not found & {*formats.DOCUMENT_FORMATS}
-    columns = objective.named_columns(first.config) if issubclass(objective, Task) else ()
-    if columns and "parallel" not in found:  # rows that have their texts in other columns
-        are_rows |= config.text_key == "text" and "text" not in columns
-    if columns and are_rows:
-        for row in read_rows(inputs, config, columns, counts, which, callbacks):
-            counts.documents += 1
-            yield from objective.vocabulary_texts(first.config, row)
-        return
-    documents = corpus.documents(
-        inputs, config, counts, part=which, should_stop=callbacks.should_stop
-    )
-    for document in documents:
-        yield from document.texts
-
-
-def _told(texts: Iterator[str], callbacks: Callbacks) -> Iterator[str]:
-    """Yield the texts, and tell how many there were."""
-    for number, text in enumerate(texts, 1):
-        yield text
-        callbacks.texts(number)
-
-
-def _texts_of_side(
-    resolved: Resolved,
-    inputs: list[corpus.Input],
-    which: corpus.Part,
-    counts: corpus.Counts,
-    callbacks: Callbacks,
-    side: int,
-) -> Iterator[str]:
-    """Yield the sources (0) or the targets (1) of the rows; malformed rows are left out."""
-    first = resolved.recipe.objective[0]
-    objective = registry.load("objectives", first.name).Objective
-    columns = objective.named_columns(first.config)
-    for row in read_rows(inputs, resolved.recipe.data, columns, counts, which, callbacks):
-        counts.documents += 1
-        with suppress(RowError):  # counted or refused where the rows become examples
-            yield objective.sides(first.config, row)[side]
 
 
 def _kept(path: Path) -> Tokenizer:
