@@ -21,19 +21,25 @@ Misfit = tuple[Path, str]  # the setting, and why it does not fit
 
 
 def problems(recipe: Any, document: Document) -> list[Problem]:
-    """Return what does not fit, each with its place; [] if the sizes come from `init_from`."""
+    """Return what does not fit, each with its place."""
     made = registry.load("objectives", recipe.objective[0].name).Objective
-    if recipe.eval.metrics and not issubclass(made, Task):
+    found = _problems_of_model(recipe, document)
+    if not found and recipe.eval.metrics and not issubclass(made, Task):
         path: Path = ("eval", "metrics")
         what = (
             f"objective {recipe.objective[0].name} is trained on running text, which has no "
             "answers to score; remove the setting"
         )
-        return [Problem.at(document.place(path), path, what)]
+        found = [Problem.at(document.place(path), path, what)]
+    return found
+
+
+def _problems_of_model(recipe: Any, document: Document) -> list[Problem]:
+    """Return what does not fit the model; [] if its sizes come from `init_from`."""
     if recipe.model is None:
         return []
     if recipe.model.family is None:
-        path = ("model", "family")
+        path: Path = ("model", "family")
         what = f"missing (model family: {', '.join(registry.names('models'))})"
         return [] if recipe.init_from else [Problem.at(document.place(path), path, what)]
     config = recipe.model.config

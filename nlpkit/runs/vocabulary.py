@@ -22,6 +22,7 @@ from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved, sections
 from nlpkit.recipe.fit import classes, reads_text
 from nlpkit.runs.run import ModelPart
+from nlpkit.tokenizers._source_and_target import SourceAndTarget
 
 TOKENIZER = "tokenizer"  # a directory in the run directory
 HASHES = "sha256.json"  # of the files of a tokenizer in the cache
@@ -116,8 +117,8 @@ def build_tokenizer(text: TrainingText, part: ModelPart, run_path: Path) -> Toke
         else:
             tokenizer = load_or_train(text, section)
     tokenizer = _with_special_tokens(resolved, tokenizer, part.config)
-    has_sides = section is not None and section.sides is not None
-    if has_sides or part.source is not None or getattr(part.config, "source_vocab_size", None):
+    two = isinstance(tokenizer, SourceAndTarget) or getattr(part.config, "source_vocab_size", None)
+    if two or part.source is not None:
         from nlpkit.runs import two_tokenizers
 
         two_tokenizers.set_source_vocabulary(resolved, part, tokenizer)
