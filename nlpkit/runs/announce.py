@@ -20,22 +20,38 @@ from nlpkit.train.state import LOSS, Pace, State
 
 
 def announce(run: Run, state: State) -> None:
-    """Log the model and the data of the run."""
-    data, log = run.data, run.log
+    """Log the model, the data and the training of the run."""
+    _announce_model(run)
+    _announce_data(run)
+    _announce_training(run, state)
+    _announce_optimizers(run)
+    log, processes = run.log, run.accelerator.num_processes
+    if note := long_warmup(run.settings):
+        log.warn(note)
+    if processes > 1:
+        log.info(f"processes: {processes}")
+    if note := _idle(run.settings, processes):
+        log.warn(note)
+
+
+def _announce_model(run: Run) -> None:
+    vocab_size, sources = run.data.vocab_size, getattr(run.part.config, "source_vocab_size", None)
     parameters = list(run.unwrapped.model.parameters())
-    sources = getattr(run.part.config, "source_vocab_size", None)
     number, trained = (sum(p.numel() for p in ps) for ps in (parameters, _trained(run)))
-    log.info(
+    run.log.info(
         f"model: {run.part.family}, {number:,} parameters"
-        + (f", vocabulary {data.vocab_size:,}" if data.vocab_size else "")
+        + (f", vocabulary {vocab_size:,}" if vocab_size else "")
         + (f", of sources {sources:,}" if sources else "")
         + (f"; {trained:,} of the parameters are trained" if trained != number else "")
     )
-    counts = data.train.counts
+
+
+def _announce_data(run: Run) -> None:
+    data, log = run.data, run.log
     left_out = ", ".join(number_of(n, name) for name, n in _left_out(data).items() if n)
     examples = number_of(len(data.examples), "examples")
     log.info(f"{_what(run)}: {_size(data.train)}, {examples}; left out: {left_out or 'nothing'}")
-    for bad in counts.first_bad:
+    for bad in data.train.counts.first_bad:
         log.warn(f"skipped {bad}")
     if data.valid is not None:
         entropy = data.held_out_entropy()
@@ -45,40 +61,36 @@ def announce(run: Run, state: State) -> None:
         if corpus is not None and corpus.cut:
             cut = ", ".join(number_of(n, kind) for kind, n in corpus.cut.items())
             log.warn(f"too long in the {name} data: {cut}")
-    section = run.resolved.recipe.train
+
+
+def _announce_training(run: Run, state: State) -> None:
+    section, settings = run.resolved.recipe.train, run.settings
     if section.budget:
         ratio = section.warmup_ratio or 0
-        log.info(
-            f"training: {written(run.settings.budget_seconds or 0)}"
+        run.log.info(
+            f"training: {written(settings.budget_seconds or 0)}"
             + (f", warm-up {ratio:.3g} of it" if ratio else "")
             + (f"; {written(state.times.elapsed)} of it are used" if state.step else "")
         )
     elif section.epochs or section.warmup_ratio:
-        log.info(
-            f"training: {number_of(run.settings.steps, 'steps')}"
-            + (
-                f" for {section.epochs:g} epoch{'s' if section.epochs != 1 else ''}"
-                if section.epochs
-                else ""
-            )
-            + f", warm-up {run.settings.warmup_steps:,}"
+        passes = f" for {section.epochs or 0:g} epoch{'s' if section.epochs != 1 else ''}"
+        run.log.info(
+            f"training: {number_of(settings.steps, 'steps')}"
+            + (passes if section.epochs else "")
+            + f", warm-up {settings.warmup_steps:,}"
         )
-    found = groups(run.unwrapped.model, run.settings)
+
+
+def _announce_optimizers(run: Run) -> None:
+    found, chosen = groups(run.unwrapped.model, run.settings), run.settings.optimizer
     for group in found:
-        log.info(f"optimizer: {line(group.figures())}")
-    chosen = run.settings.optimizer
+        run.log.info(f"optimizer: {line(group.figures())}")
     wanted = getattr(chosen.module, "NAME", None)
     if wanted and all(group.optimizer != wanted for group in found):
         others = ", ".join(dict.fromkeys(group.optimizer for group in found))
-        log.warn(
+        run.log.warn(
             f"train.optimizer: nothing is trained that {chosen.name} is for; {others} does all"
         )
-    if note := long_warmup(run.settings):
-        log.warn(note)
-    if run.accelerator.num_processes > 1:
-        log.info(f"processes: {run.accelerator.num_processes}")
-    if note := _idle(run.settings, run.accelerator.num_processes):
-        log.warn(note)
 
 
 def _idle(settings: Config, processes: int) -> str | None:

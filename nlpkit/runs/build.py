@@ -22,7 +22,6 @@ from nlpkit.models import lora
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.head import taken_head
 from nlpkit.models.rows import resize_embeddings
-from nlpkit.objectives.several.combined import combined
 from nlpkit.plural import number_of
 from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.runs import checks, data_files
@@ -123,21 +122,13 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
     """
     config = resolved.recipe.data
     cache = cache_directory(config.cache, run_path / "cache", callbacks.note)
-    train_inputs, valid_inputs = corpus.resolve(config, resolved.base, cache, callbacks.should_stop)
-    for note in (note for entry in (*train_inputs, *valid_inputs) for note in entry.notes):
-        callbacks.note(f"data: {note}")
-    if both := data_files.in_both(train_inputs, valid_inputs):
-        callbacks.note(
-            f"data.valid: {shown(both)}: also in data.train; the held-out loss is not that of "
-            "unseen text"
-        )
-    held_out_share = bool(config.valid_fraction)
-    train_part: corpus.Part = "train" if held_out_share else "all"
+    inputs = _resolve_files(resolved, cache, callbacks)
+    train_part: corpus.Part = "train" if config.valid_fraction else "all"
     if part.source is not None:  # before the tokenizer gets the objective's special tokens
         checks.check_objective(resolved, part)
-    text = TrainingText(resolved, train_inputs, train_part, cache, callbacks)
+    text = TrainingText(resolved, inputs[0], train_part, cache, callbacks)
     tokenizer = build_tokenizer(text, part, run_path)
-    objective = bind_objective(resolved, tokenizer, part, train_inputs, train_part)
+    objective = bind_objective(resolved, tokenizer, part, inputs[0], train_part)
 
     def build_part(inputs: list[corpus.Input], which: corpus.Part) -> store.Corpus | Items:
         if isinstance(objective, Task):
@@ -156,21 +147,39 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
             callbacks=callbacks,
         )
 
-    train = build_part(train_inputs, train_part)
-    valid = None
-    if valid_inputs or held_out_share:
-        valid = build_part(valid_inputs or train_inputs, "valid" if held_out_share else "all")
-    seed = resolved.recipe.seed
-    examples = Examples(train, objective, seed)
-    held_out = Examples(valid, objective, seed, HELD_OUT) if valid else None
-    for name, result in (("data.train", examples), ("data.valid", held_out)):
-        if result is not None and not len(result):
-            raise DataError(
-                f"{name}: {number_of(len(result.corpus), 'documents give')} no example; left out: "
-                + ", ".join(f"{n:,} {reason}" for reason, n in result.spans.dropped.items())
-            )
-    inputs = train_inputs, valid_inputs
+    train, seed = build_part(inputs[0], train_part), resolved.recipe.seed
+    examples = _not_empty("data.train", Examples(train, objective, seed))
+    valid = held_out = None
+    if inputs[1] or config.valid_fraction:
+        valid = build_part(inputs[1] or inputs[0], "valid" if config.valid_fraction else "all")
+        held_out = _not_empty("data.valid", Examples(valid, objective, seed, HELD_OUT))
     return Data(tokenizer, objective, train, valid, examples, held_out, inputs, cache)
+
+
+def _resolve_files(
+    resolved: Resolved, cache: Path, callbacks: Callbacks
+) -> tuple[list[corpus.Input], list[corpus.Input]]:
+    """Return the files of `data.train` and of `data.valid`; note those that are in both."""
+    config, stop = resolved.recipe.data, callbacks.should_stop
+    inputs = corpus.resolve(config, resolved.base, cache, stop)
+    for note in (note for part in inputs for entry in part for note in entry.notes):
+        callbacks.note(f"data: {note}")
+    if both := data_files.in_both(*inputs):
+        callbacks.note(
+            f"data.valid: {shown(both)}: also in data.train; the held-out loss is not that of "
+            "unseen text"
+        )
+    return inputs
+
+
+def _not_empty(name: str, examples: Examples) -> Examples:
+    """Return the examples; raise `DataError` if there is none."""
+    if not len(examples):
+        raise DataError(
+            f"{name}: {number_of(len(examples.corpus), 'documents give')} no example; left out: "
+            + ", ".join(f"{n:,} {reason}" for reason, n in examples.spans.dropped.items())
+        )
+    return examples
 
 
 def bind_objective(
@@ -188,36 +197,31 @@ def bind_objective(
     Raises:
         UsageError: the model lacks something that the objective needs, or sizes differ.
     """
-    first, *others = resolved.recipe.objective
-    objective_class = registry.load("objectives", first.name).Objective
-    settings = first.config
-    found = preprocessor.read(part.source) if part.source else {}
+    recipe = resolved.recipe
+    made = [registry.load("objectives", each.name).Objective for each in recipe.objective]
+    settings = [each.config for each in recipe.objective]
+    settings[0] = _with_preprocessor(made[0], settings[0], part.source)
+    if issubclass(made[0], Task):
+        columns = made[0].named_columns(settings[0])
+        rows = read_rows(inputs, recipe.data, columns, corpus.Counts(), which)
+        settings[0] = made[0].complete(settings[0], rows)
     try:
-        settings = objective_class.with_preprocessor(settings, found)
-    except ValueError as error:
-        raise UsageError(f"{part.source}/{preprocessor.FILE}: {error}") from error
-    if issubclass(objective_class, Task):
-        columns = objective_class.named_columns(settings)
-        rows = read_rows(inputs, resolved.recipe.data, columns, corpus.Counts(), which)
-        settings = objective_class.complete(settings, rows)
-    try:
-        objective = objective_class(settings, tokenizer, part.config)
-        if others:
-            joined = [
-                registry.load("objectives", each.name).Objective(
-                    each.config, tokenizer, part.config
-                )
-                for each in others
-            ]
-            weights = [each.weight for each in resolved.recipe.objective]
-            objective = combined([objective, *joined], weights)
+        bound = [
+            each(config, tokenizer, part.config)
+            for each, config in zip(made, settings, strict=True)
+        ]
+        objective: Any = bound[0]
+        if len(bound) > 1:
+            from nlpkit.objectives.several.combined import combined
+
+            objective = combined(bound, [each.weight for each in recipe.objective])
     except ValueError as error:
         raise UsageError(str(error)) from error
-    if resolved.recipe.eval.metrics is not None:
-        objective.metrics = tuple(resolved.recipe.eval.metrics)
+    if recipe.eval.metrics is not None:
+        objective.metrics = tuple(recipe.eval.metrics)
     part.objective_heads = objective.heads
     checks.check_training(resolved, objective)
-    if resolved.recipe.train.tune == "prompt":
+    if recipe.train.tune == "prompt":
         part.prompt_rows = checks.prompt_rows(resolved, objective)
     if isinstance(objective, Task):
         part.outputs, part.head_dropout = objective.outputs, objective.dropout
@@ -225,6 +229,14 @@ def bind_objective(
         notes = any_layout.read_notes(part.source) if part.source else {}
         part.same_task = _same_task(notes.get("objective"), objective_notes(resolved, objective))
     return objective
+
+
+def _with_preprocessor(objective: Any, settings: Any, source: Path | None) -> Any:
+    """Return the settings, with those of a checkpoint's preprocessor that are not set."""
+    try:
+        return objective.with_preprocessor(settings, preprocessor.read(source) if source else {})
+    except ValueError as error:
+        raise UsageError(f"{source}/{preprocessor.FILE}: {error}") from error
 
 
 def _same_task(old: Any, new: Any) -> bool:
