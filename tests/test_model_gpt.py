@@ -151,7 +151,7 @@ def test_foreign_checkpoint_with_or_without_head_is_read(kind, tmp_path) -> None
 def test_checkpoint_with_another_activation_is_refused(model, tmp_path) -> None:
     settings, tensors = to_hf("gpt", SMALL, model.state_dict())
     hf_layout.write(tmp_path, settings | {"afn": "relu"}, tensors)
-    with pytest.raises(FileError, match="afn is 'relu'; GPT-1 has gelu"):
+    with pytest.raises(FileError, match="afn is 'relu'; this family has 'gelu' only"):
         from_hf("gpt", tmp_path)
 
 

@@ -159,7 +159,7 @@ def test_foreign_checkpoint_with_or_without_head_is_read(kind, masks, tmp_path) 
     [
         ("activation_function", "relu", "activation_function is 'relu'; GPT-2 has gelu_new"),
         ("scale_attn_by_inverse_layer_idx", True, "scale_attn_by_inverse_layer_idx is True"),
-        ("scale_attn_weights", False, "scale_attn_weights is False; nlpkit's gpt2 has True only"),
+        ("scale_attn_weights", False, "scale_attn_weights is False; this family has True only"),
         ("add_cross_attention", True, "add_cross_attention is True"),
         ("tie_word_embeddings", False, "tie_word_embeddings is False"),
     ],

@@ -183,7 +183,7 @@ def test_checkpoint_opens_in_transformers_and_comes_back_exactly(tmp_path: Path,
     [
         ({"decoder_ffn_dim": 64}, "encoder_ffn_dim is 48 and decoder_ffn_dim 64"),
         ({"normalize_before": True}, "normalize_before is True; this family has False only"),
-        ({"activation_function": "tanh"}, "activation_function is 'tanh'; this family has gelu"),
+        ({"activation_function": "tanh"}, "activation_function is 'tanh'; this family has relu"),
     ],
 )
 def test_marian_of_another_kind_is_refused(tmp_path: Path, change: dict, said: str) -> None:

@@ -1,8 +1,6 @@
-"""Parts of the families of BERT's kind: embeddings, post-norm layers, the head of masked tokens.
+"""What the families of BERT's kind share: embeddings, post-norm layers, heads, the way of a pack.
 
-A family makes its `Model` of them and adds what it has more, such as a pooler. Its parameters of
-the vocabulary remain its own: `token_embedding`, `token_bias` and, if the tables are not tied,
-`output_embedding`.
+A family derives its `Model` from `EncoderModel` and adds what it has more.
 N tokens of the pack, M selected rows, S sequences, C hidden_size, E width of the embeddings,
 V vocabulary.
 """
@@ -23,8 +21,8 @@ from nlpkit.attention.layout import Layout
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.dropout import dropout
 from nlpkit.models.encoder_config import EncoderConfig
-from nlpkit.models.head import picked
-from nlpkit.models.vocabulary_head import TiedHead
+from nlpkit.models.head import first_states, picked
+from nlpkit.models.vocabulary_head import OutputHead
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -33,15 +31,19 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class LayerSettings(Protocol):
-    """The settings that the layers of an encoder read."""
+class EncoderSettings(Protocol):
+    """The settings that are read here."""
 
     @property
     def hidden_size(self) -> int: ...
     @property
+    def num_layers(self) -> int: ...
+    @property
     def num_heads(self) -> int: ...
     @property
     def intermediate_size(self) -> int: ...
+    @property
+    def max_positions(self) -> int: ...
     @property
     def hidden_act(self) -> str: ...
     @property
@@ -50,6 +52,10 @@ class LayerSettings(Protocol):
     def attention_dropout(self) -> float: ...
     @property
     def norm_eps(self) -> float: ...
+    @property
+    def init_std(self) -> float: ...
+    @property
+    def tie(self) -> bool: ...
     @property
     def kinds(self) -> tuple[Choice, ...]: ...
 
@@ -60,7 +66,7 @@ class Layer(nn.Module):
     `output_dropout` is the dropout of what the feed-forward layers add; None: `config.dropout`.
     """
 
-    def __init__(self, config: LayerSettings, output_dropout: float | None = None):
+    def __init__(self, config: EncoderSettings, output_dropout: float | None = None):
         super().__init__()
         width = config.hidden_size
         self.heads, self.dropout = config.num_heads, config.dropout
@@ -115,13 +121,18 @@ class Layers(nn.Module):
     """The layers of an encoder with their attention.
 
     Args:
-        blocks: a module that holds the layers, each of them once.
-        order: the layer at each depth; where layers are shared (ALBERT), one is there repeatedly.
+        shared: where layers share weights (ALBERT), a module that holds each of them once, and the
+            layer at each depth.
     """
 
-    def __init__(self, config: LayerSettings, blocks: nn.Module, order: Sequence[Layer]):
+    def __init__(
+        self, config: EncoderSettings, shared: tuple[nn.Module, Sequence[Layer]] | None = None
+    ):
         super().__init__()
-        self.config, self.blocks, self.order = config, blocks, tuple(order)
+        if shared is None:
+            layers = [Layer(config) for _ in range(config.num_layers)]
+            shared = nn.ModuleList(layers), layers
+        self.config, self.blocks, self.order = config, shared[0], tuple(shared[1])
         head_dim = config.hidden_size // config.num_heads
         self.attention_tensors = AttentionTensors(
             config.kinds, len(self.order), config.num_heads, head_dim
@@ -182,62 +193,120 @@ def _queries(layout: Layout, rows: Tensor) -> Layout | None:
     return Layout.of(sizes, layout.device)
 
 
-class TransformedHead(TiedHead):
+class TransformedHead(OutputHead):
     """BERT's head of masked tokens: a dense layer, an activation, a norm, the table and a bias."""
 
-    output_embedding: nn.Parameter | None
-
     def make_head(
-        self, config: EncoderConfig, vocab_size: int, width: int, activation: str
+        self, config: EncoderSettings, vocab_size: int, width: int, activation: str
     ) -> None:
         """Add the parameters; `width` is that of the table."""
         self.transform = ACTIVATIONS[activation]
         self.output_dense = nn.Linear(config.hidden_size, width)
         self.output_norm = nn.LayerNorm(width, config.norm_eps)
-        self.token_bias = nn.Parameter(torch.empty(vocab_size))
-        table = None if config.tie else nn.Parameter(torch.empty(vocab_size, width))
-        self.register_parameter("output_embedding", table)
-
-    def output_table(self) -> Tensor:
-        """Return the table of the output, (V, E)."""
-        return self.token_embedding if self.output_embedding is None else self.output_embedding
+        self.make_output(vocab_size, width, tie=config.tie)
 
     def output_states(self, hidden: Tensor) -> Tensor:
         """Return what the table is multiplied by, (M, E), from hidden states (M, C)."""
         return self.output_norm(self.transform(self.output_dense(hidden)))
 
-    def output_bias(self) -> Tensor:
-        """Return what is added to the logits of every token, (V,)."""
-        return self.token_bias
+
+class EncoderModel(TransformedHead):
+    """Tables, layers and initial values of a family of BERT's kind, which adds its heads.
+
+    Args:
+        embeddings: makes the first states of words (N, E), positions (N,) and types (N,).
+        width: E, if a linear layer makes the embeddings C wide; else they are.
+        pooler: whether the summary of a sequence goes through a layer with tanh.
+    """
+
+    def __init__(
+        self,
+        config: EncoderSettings,
+        vocab_size: int,
+        backend: str,
+        embeddings: nn.Module,
+        *,
+        width: int | None = None,
+        pooler: bool = False,
+    ):
+        super().__init__()
+        size = config.hidden_size
+        self.config, self.vocab_size, self.backend = config, vocab_size, backend
+        self.token_embedding = nn.Parameter(torch.empty(vocab_size, width or size))
+        self.embeddings = embeddings
+        self.widen = nn.Linear(width, size) if width else None
+        self.layers = self.make_layers()
+        self.pooler = nn.Linear(size, size) if pooler else None
+
+    def make_layers(self) -> Layers:
+        """Return the layers, each with weights of its own."""
+        return Layers(self.config)
+
+    def reset_parameters(self) -> None:
+        """Draw weights from N(0, init_std) with torch's current generator; set biases to 0."""
+        initialize(self.named_parameters(), self.config.init_std)
+
+    @property
+    def attention_choice(self) -> str:
+        """The backends of the last forward pass, with their reasons, for the log."""
+        return self.layers.attention_choice
+
+    def layout(
+        self, lengths: Sequence[int], input_ids: Tensor, cache: Cache | None = None
+    ) -> Layout:
+        """Return the layout of a pack; raise `ValueError` if a sequence is too long."""
+        return layout_within(lengths, self.config.max_positions, input_ids.device, cache)
+
+    def encode(
+        self,
+        layout: Layout,
+        input_ids: Tensor,
+        types: Tensor | None,
+        *,
+        positions: Tensor | None = None,
+        fields: Mapping[str, Tensor] = MappingProxyType({}),
+        rows: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Return the last hidden states (N, C) of a pack, or (M, C), those of the `rows` alone."""
+        words = F.embedding(input_ids, self.token_embedding)
+        x = self.embeddings(words, layout.positions if positions is None else positions, types)
+        x = x if self.widen is None else self.widen(x)
+        return self.layers(x, layout, self.backend, fields, rows, cache)
+
+    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return (S, C), the representation of each sequence in a task: its first state."""
+        first = first_states(hidden, lengths)
+        return first if self.pooler is None else torch.tanh(self.pooler(first))
 
 
-def initialize(named_parameters: Iterable[tuple[str, nn.Parameter]], std: float) -> None:
+def initialize(
+    named_parameters: Iterable[tuple[str, nn.Parameter]], std: float | Callable[[str], float]
+) -> None:
     """Draw weights from N(0, std) with torch's current generator; set biases to 0.
 
-    Norms keep their scale of 1, tensors of attention what their kind has drawn.
+    `std` may depend on the name. Norms keep their scale of 1, tensors of attention what their kind
+    has drawn.
     """
     for name, parameter in named_parameters:
         if "attention_tensors." in name:
             continue
         if parameter.ndim >= 2:
-            nn.init.normal_(parameter, std=std)
+            nn.init.normal_(parameter, std=std(name) if callable(std) else std)
         elif name.endswith("bias"):
             nn.init.zeros_(parameter)
 
 
 def layout_within(
-    lengths: Sequence[int], max_positions: int, device: torch.device, cache: Cache | None = None
+    lengths: Sequence[int],
+    max_positions: int | None,
+    device: torch.device,
+    cache: Cache | None = None,
 ) -> Layout:
     """Return the layout of a pack; raise `ValueError` if a sequence is too long for the model."""
     layout = attention.layout_of(lengths, device, cache)
-    if layout.longest > max_positions:
+    if max_positions is not None and layout.longest > max_positions:
         raise ValueError(
             f"a sequence of {layout.longest} tokens; the model has {max_positions} positions"
         )
     return layout
-
-
-def first_states(hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-    """Return (S, C), the state of the first token of each sequence in a pack."""
-    ends = torch.tensor(lengths, device=hidden.device).cumsum(0)
-    return hidden[F.pad(ends[:-1], (1, 0))]

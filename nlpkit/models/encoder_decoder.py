@@ -21,8 +21,9 @@ from nlpkit.attention.contract import Choice
 from nlpkit.attention.layout import Layout
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.compute import compute_dtype
+from nlpkit.models.encoder import layout_within
 from nlpkit.models.head import last_states
-from nlpkit.models.vocabulary_head import TiedHead
+from nlpkit.models.vocabulary_head import OutputHead
 from nlpkit.plural import number_of
 
 CROSS = Choice.of("full")  # a token of a target sees its whole source
@@ -55,7 +56,7 @@ class Attention(nn.Module):
         return self.project(attend(q, k, v, tensors).flatten(1))
 
 
-class EncoderDecoder(TiedHead):
+class EncoderDecoder(OutputHead):
     """`forward` of an encoder and a decoder over packs."""
 
     config: Any
@@ -157,10 +158,11 @@ class EncoderDecoder(TiedHead):
         seen: list[list[Tensor]] | None = None,
     ) -> Tensor:
         """Return the states (N, C); `seen` gets the weights of each layer's cross attention."""
-        layout = self._within(attention.layout_of(lengths, input_ids.device, cache))
+        limit: int | None = getattr(self.config, "max_positions", None)
+        layout = layout_within(lengths, limit, input_ids.device, cache)
         keys = source = None
         if source_ids is not None and source_lengths is not None:
-            keys = self._within(Layout.of(source_lengths, source_ids.device))
+            keys = layout_within(source_lengths, limit, source_ids.device)
             shared = self.encoder_tensors.of(self.encoder_choice)
             encoder = self._prepared(self.encoder_choice, keys, None, tensors=shared)
             source = self.encode(source_ids, keys, encoder)
@@ -177,15 +179,6 @@ class EncoderDecoder(TiedHead):
             scale = self.head_dim**-0.5 if self.scale is None else self.scale
             cross = _watched(cross, seen, layout.lengths, keys.lengths, scale)
         return self.decode(input_ids, layout, attends, cross, source)
-
-    def _within(self, layout: Layout) -> Layout:
-        limit = getattr(self.config, "max_positions", None)
-        if limit is not None and layout.longest > limit:
-            raise ValueError(
-                f"a sequence of {number_of(layout.longest, 'tokens')}; the model has {limit} "
-                "positions"
-            )
-        return layout
 
     def _prepared(
         self,

@@ -4,10 +4,6 @@ The output table of an untied model is the tensor that otherwise repeats the inp
 bias that counts is the decoder's; the other one is not used.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
-from nlpkit.models.encoder import ACTIVATIONS
 from nlpkit.models.encoder_config import EncoderConfig
 from nlpkit.models.hf_format import Settings, State
 
@@ -33,6 +29,7 @@ DEFAULTS = {
     "initializer_range": 0.02,
     "tie_word_embeddings": True,
 }
+FIXED = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
 # The names of google-bert's files on the hub.
 OLD_ENDS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 _LAYER = {
@@ -88,17 +85,3 @@ def split(config: EncoderConfig, settings: Settings, state: State) -> State:
         return state
     rest = {name: tensor for name, tensor in state.items() if name != UNTIED_BIAS}
     return rest | {"token_bias": state[UNTIED_BIAS]}
-
-
-def check_settings(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
-    """Return `sizes`; raise `ValueError` for a model that this is not."""
-    if sizes["hidden_act"] not in ACTIVATIONS:
-        known = ", ".join(ACTIVATIONS)
-        raise ValueError(f"hidden_act is {sizes['hidden_act']!r}; this family has {known}")
-    required: Mapping[str, Any] = {
-        "position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False,
-    }  # fmt: skip
-    for name, value in required.items():
-        if settings.get(name, value) != value:
-            raise ValueError(f"{name} is {settings[name]!r}; this family has {value!r} only")
-    return sizes

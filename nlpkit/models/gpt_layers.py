@@ -17,6 +17,7 @@ from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.dropout import dropout
+from nlpkit.models.encoder import initialize, layout_within
 from nlpkit.models.gpt_config import GptConfig
 from nlpkit.models.head import last_states, picked
 from nlpkit.models.vocabulary_head import TiedHead
@@ -90,13 +91,7 @@ class Decoder(TiedHead):
 
     def reset_parameters(self) -> None:
         """Draw weights from N(0, std) with torch's current generator; set biases to 0."""
-        for name, parameter in self.named_parameters():
-            if name.startswith("attention_tensors."):  # initialized by `AttentionTensors`
-                continue
-            if parameter.ndim >= 2:
-                nn.init.normal_(parameter, std=self.initial_std(name))
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
+        initialize(self.named_parameters(), self.initial_std)
 
     def initial_std(self, name: str) -> float:
         """Return the standard deviation of the initial values of a weight."""
@@ -121,12 +116,7 @@ class Decoder(TiedHead):
             ValueError: a sequence is longer than `max_positions`.
         """
         config = self.config
-        layout = attention.layout_of(lengths, input_ids.device, cache)
-        if layout.longest > config.max_positions:
-            raise ValueError(
-                f"a sequence of {layout.longest} tokens; the model has {config.max_positions} "
-                "positions"
-            )
+        layout = layout_within(lengths, config.max_positions, input_ids.device, cache)
         attends = self.attention_tensors.prepare(
             layout,
             self.token_embedding,

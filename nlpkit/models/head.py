@@ -142,6 +142,12 @@ def picked(states: Tensor, rows: Tensor | None) -> Tensor:
     return states if rows is None else states[rows]
 
 
+def first_states(hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Return (S, C), the state of the first token of each sequence in a pack."""
+    ends = torch.tensor(lengths, device=hidden.device).cumsum(0)
+    return hidden[F.pad(ends[:-1], (1, 0))]
+
+
 def last_states(hidden: Tensor, lengths: Sequence[int]) -> Tensor:
     """Return (S, C), the state of the last token of each sequence in a pack."""
     return hidden[torch.tensor(lengths, device=hidden.device).cumsum(0) - 1]

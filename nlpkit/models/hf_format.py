@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import product
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from pydantic_core import to_jsonable_python
@@ -60,6 +60,8 @@ class HfFormat:
     pipeline: str = "feature-extraction"  # the Hub's name of what the class does
     # transformers' settings that config.json may lack, with the values that are meant then
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    # transformers' settings that make another model, with the only value that the family has.
+    fixed: Mapping[str, Any] = field(default_factory=dict)
     body: str = ""  # prefix of the body's names in a transformers model with a head
     copies: Mapping[str, str] = field(default_factory=dict)  # their tensors that are copies of ours
     # Ends of their tensors' names in old checkpoints, with the ends that they have now.
@@ -250,6 +252,7 @@ def read_config(form: HfFormat, config: type[FrozenConfig], settings: Settings) 
         KeyError: a setting is missing.
         ValueError: the family does not support the value of a setting.
     """
+    check_fixed(form.fixed, settings)
     sizes = {}
     for ours, theirs in form.sizes.items():
         value = settings[theirs] if theirs in settings else form.defaults[theirs]
@@ -258,7 +261,19 @@ def read_config(form: HfFormat, config: type[FrozenConfig], settings: Settings) 
         sizes[ours] = (
             float(value) if is_integer and config.model_fields[ours].annotation is float else value
         )
-    return config(**form.read_config(settings, sizes))
+    given = form.read_config(settings, sizes)
+    for ours, theirs in form.sizes.items():
+        known = get_args(config.model_fields[ours].annotation)  # of a `Literal`
+        if all(isinstance(each, str) for each in known) and known and given[ours] not in known:
+            raise ValueError(f"{theirs} is {given[ours]!r}; this family has {', '.join(known)}")
+    return config(**given)
+
+
+def check_fixed(fixed: Mapping[str, Any], settings: Settings) -> None:
+    """Raise `ValueError` if config.json has another value of a setting than the family."""
+    for name, value in fixed.items():
+        if settings.get(name, value) != value:
+            raise ValueError(f"{name} is {settings[name]!r}; this family has {value!r} only")
 
 
 def read_state(

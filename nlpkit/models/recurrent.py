@@ -45,7 +45,9 @@ class RecurrentModel(RecurrentHead):
             dropout=config.dropout,
             nonlinearity=nonlinearity,
         )
-        self.make_output(vocab_size, width, inputs, config.tie_embeddings, config.init_std)
+        self.make_recurrent_output(
+            vocab_size, width, inputs, config.tie_embeddings, config.init_std
+        )
 
     def forward(
         self, lengths: Sequence[int], input_ids: Tensor, cache: Cache | None = None

@@ -1,10 +1,11 @@
-"""The language-model head that all families with a vocabulary share.
+"""The language-model heads of the families with a vocabulary.
 
-A family derives its `Model` from `TiedHead` and overrides the methods that differ. Its parameters
-and their names remain its own.
+A family derives its `Model` from `TiedHead`, or from `OutputHead` if the output may have a table or
+a bias of its own, and overrides the methods that differ.
 N tokens of the pack, M targets, C hidden_size, E width of the table, V vocabulary.
 """
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -59,3 +60,25 @@ class TiedHead(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """Return (M, V) for hidden states (M, C)."""
         return F.linear(self.output_states(hidden), self.output_table(), self.output_bias())
+
+
+class OutputHead(TiedHead):
+    """The output table may be one of its own, and a token may have a bias."""
+
+    output_embedding: nn.Parameter | None
+    token_bias: nn.Parameter | None
+
+    def make_output(self, vocab_size: int, width: int, *, tie: bool, bias: bool = True) -> None:
+        """Add the parameters, without initial values; `width` is that of the table."""
+        token_bias = nn.Parameter(torch.empty(vocab_size)) if bias else None
+        self.register_parameter("token_bias", token_bias)
+        table = None if tie else nn.Parameter(torch.empty(vocab_size, width))
+        self.register_parameter("output_embedding", table)
+
+    def output_table(self) -> Tensor:
+        """Return the table of the output, (V, E)."""
+        return self.token_embedding if self.output_embedding is None else self.output_embedding
+
+    def output_bias(self) -> Tensor | None:
+        """Return the bias of the logits, (V,), or None."""
+        return self.token_bias

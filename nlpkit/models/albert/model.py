@@ -10,12 +10,12 @@ As in transformers, what the feed-forward layers add has no dropout.
 
 from collections.abc import Sequence
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nlpkit.models import encoder, encoder_format
+from nlpkit.models import encoder_format
 from nlpkit.models.albert import Config
+from nlpkit.models.encoder import Embeddings, EncoderModel, Layer, Layers
 from nlpkit.models.head import TaskHead
 from nlpkit.models.hf_format import HfFormat
 
@@ -28,35 +28,30 @@ TASK_HEADS = {  # transformers' models with a task's layer
 }
 
 
-class Model(encoder.TransformedHead):
+class Model(EncoderModel):
     """ALBERT with its two heads."""
 
+    config: Config
+
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
-        super().__init__()
-        width, narrow = config.hidden_size, config.embedding_size
-        self.config, self.vocab_size, self.backend = config, vocab_size, backend
-        self.token_embedding = nn.Parameter(torch.empty(vocab_size, narrow))
-        self.embeddings = encoder.Embeddings(config, narrow, config.max_positions)
-        self.widen = nn.Linear(narrow, width)
-        groups = [
-            [encoder.Layer(config, output_dropout=0.0) for _ in range(config.inner_layers)]
-            for _ in range(config.num_groups)
-        ]
-        order = [layer for group in _groups(config) for layer in groups[group]]
-        self.layers = encoder.Layers(config, nn.ModuleList(map(nn.ModuleList, groups)), order)
-        self.pooler = nn.Linear(width, width)
+        narrow = config.embedding_size
+        embeddings = Embeddings(config, narrow, config.max_positions)
+        super().__init__(config, vocab_size, backend, embeddings, width=narrow, pooler=True)
         self.make_head(config, vocab_size, narrow, config.hidden_act)
-        self.order_classifier = nn.Linear(width, 2)
+        self.order_classifier = nn.Linear(config.hidden_size, 2)
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        """Draw weights from N(0, init_std) with torch's current generator; set biases to 0."""
-        encoder.initialize(self.named_parameters(), self.config.init_std)
-
-    @property
-    def attention_choice(self) -> str:
-        """The backends of the last forward pass, with their reasons, for the log."""
-        return self.layers.attention_choice
+    def make_layers(self) -> Layers:
+        """Return the layers; those of a group share their weights."""
+        config = self.config
+        groups = [
+            [Layer(config, output_dropout=0.0) for _ in range(config.inner_layers)]
+            for _ in range(config.num_groups)
+        ]
+        # The group of each layer as transformers computes it.
+        per_group = config.num_layers / config.num_groups
+        order = [each for n in range(config.num_layers) for each in groups[int(n / per_group)]]
+        return Layers(config, (nn.ModuleList(map(nn.ModuleList, groups)), order))
 
     def forward(
         self,
@@ -65,37 +60,22 @@ class Model(encoder.TransformedHead):
         token_type_ids: Tensor,
         rows: Tensor | None = None,
     ) -> Tensor:
-        """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
+        """Return the last hidden states (N, C) of a pack, or those of its `rows` (M, C).
 
         Args:
             input_ids: (N,) int64.
             token_type_ids: (N,) int64: which text of its sequence a token is in.
-            rows: (M,) int64, in the order of the pack: the result is the states of these tokens
-                alone, (M, C).
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.
         """
-        layout = encoder.layout_within(lengths, self.config.max_positions, input_ids.device)
-        words = F.embedding(input_ids, self.token_embedding)
-        x = self.embeddings(words, layout.positions, token_type_ids)
-        return self.layers(self.widen(x), layout, self.backend, rows=rows)
-
-    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return (S, C), the representation of each sequence in a task: its first state, pooled."""
-        return torch.tanh(self.pooler(encoder.first_states(hidden, lengths)))
+        return self.encode(self.layout(lengths, input_ids), input_ids, token_type_ids, rows=rows)
 
     def pair_logits(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, 2): scores that the two texts are in their order, and that they are not."""
         pooled = self.summary(hidden, lengths)
         dropped = F.dropout(pooled, self.config.pair_dropout, self.training)
         return self.order_classifier(dropped)
-
-
-def _groups(config: Config) -> list[int]:
-    """Return the group of each of the `num_layers` layers, as transformers computes it."""
-    per_group = config.num_layers / config.num_groups
-    return [int(layer / per_group) for layer in range(config.num_layers)]
 
 
 def _names() -> dict[str, str]:
@@ -149,7 +129,7 @@ FORMAT = HfFormat(
         "inner_group_num": 1,
         "classifier_dropout_prob": 0.1,
     },
-    read_config=encoder_format.check_settings,
+    fixed=encoder_format.FIXED,
     join=encoder_format.join,
     split=encoder_format.split,
 )

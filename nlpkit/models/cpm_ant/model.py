@@ -28,18 +28,6 @@ from nlpkit.models.vocabulary_head import TiedHead
 LORA_TARGETS = ("q", "k", "v")  # Hu et al. 2021; the original's tuning used q and v
 
 
-class RMSNorm(nn.Module):
-    """Root mean square norm with a scale and no shift (Zhang & Sennrich 2019)."""
-
-    def __init__(self, size: int, eps: float):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
-
-
 class Block(nn.Module):
     """x + attention(norm(x)), then x + ffn(norm(x))."""
 
@@ -47,12 +35,12 @@ class Block(nn.Module):
         super().__init__()
         width, inner = config.hidden_size, config.num_heads * config.width_per_head
         self.heads = config.num_heads
-        self.attention_norm = RMSNorm(width, config.norm_eps)
+        self.attention_norm = nn.RMSNorm(width, config.norm_eps)
         self.q = nn.Linear(width, inner, bias=False)
         self.k = nn.Linear(width, inner, bias=False)
         self.v = nn.Linear(width, inner, bias=False)
         self.out = nn.Linear(inner, width, bias=False)
-        self.ffn_norm = RMSNorm(width, config.norm_eps)
+        self.ffn_norm = nn.RMSNorm(width, config.norm_eps)
         self.gate = nn.Linear(width, config.intermediate_size, bias=False)
         self.up = nn.Linear(width, config.intermediate_size, bias=False)
         self.down = nn.Linear(config.intermediate_size, width, bias=False)
@@ -88,7 +76,7 @@ class Model(TiedHead):
             torch.empty(config.num_buckets + config.segment_types**2, config.num_heads)
         )
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
-        self.norm = RMSNorm(width, config.norm_eps)
+        self.norm = nn.RMSNorm(width, config.norm_eps)
         self.attention_choice = ""  # backends with their reasons, for the log
         self.reset_parameters()
 

@@ -16,11 +16,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit.attention.layout import Layout
-from nlpkit.models import encoder, encoder_format
+from nlpkit.models import encoder_format
 from nlpkit.models.electra import Config
-from nlpkit.models.head import DenseHead, TaskHead
+from nlpkit.models.encoder import (
+    ACTIVATIONS,
+    Embeddings,
+    Layers,
+    TransformedHead,
+    initialize,
+    layout_within,
+)
+from nlpkit.models.head import DenseHead, TaskHead, first_states
 from nlpkit.models.hf_format import FOLDERS, HfFormat, Settings
 from nlpkit.models.sampling import sample
+from nlpkit.models.vocabulary_head import TiedHead
 
 GENERATOR = "generator"  # the folder of its checkpoint
 
@@ -59,8 +68,7 @@ class Encoder(nn.Module):
         super().__init__()
         embedded, width = config.embedding_width, config.hidden_size
         self.widen = nn.Linear(embedded, width) if embedded != width else None
-        blocks = [encoder.Layer(config) for _ in range(config.num_layers)]
-        self.layers = encoder.Layers(config, nn.ModuleList(blocks), blocks)
+        self.layers = Layers(config)
 
     def forward(
         self, embedded: Tensor, layout: Layout, backend: str, rows: Tensor | None = None
@@ -70,26 +78,15 @@ class Encoder(nn.Module):
         return self.layers(x, layout, backend, rows=rows)
 
 
-class Generator(Encoder):
-    """The generator with the layers of its head; the table of the output is the model's."""
-
-    output_embedding: nn.Parameter | None
+class Generator(Encoder, TransformedHead):
+    """The generator with its head; the table of the input is the model's."""
 
     def __init__(self, config: Config, vocab_size: int):
         super().__init__(config)
-        width = config.embedding_width
-        self.output_dense = nn.Linear(config.hidden_size, width)
-        self.output_norm = nn.LayerNorm(width, config.norm_eps)
-        self.token_bias = nn.Parameter(torch.empty(vocab_size))
-        table = None if config.tie else nn.Parameter(torch.empty(vocab_size, width))
-        self.register_parameter("output_embedding", table)
-
-    def output_states(self, hidden: Tensor) -> Tensor:
-        """Return what the table is multiplied by, (M, E), from hidden states (M, G)."""
-        return self.output_norm(F.gelu(self.output_dense(hidden)))
+        self.make_head(config, vocab_size, config.embedding_width, "gelu")
 
 
-class Model(encoder.TiedHead):
+class Model(TiedHead):
     """Generator and discriminator; without a generator, the discriminator alone."""
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
@@ -97,7 +94,7 @@ class Model(encoder.TiedHead):
         width = config.hidden_size
         self.config, self.vocab_size, self.backend = config, vocab_size, backend
         self.token_embedding = nn.Parameter(torch.empty(vocab_size, config.embedding_width))
-        self.embeddings = encoder.Embeddings(config, config.embedding_width, config.max_positions)
+        self.embeddings = Embeddings(config, config.embedding_width, config.max_positions)
         self.discriminator = Encoder(config)
         self.replaced_dense = nn.Linear(width, width)
         self.replaced_score = nn.Linear(width, 1)
@@ -106,7 +103,7 @@ class Model(encoder.TiedHead):
 
     def reset_parameters(self) -> None:
         """Draw weights from N(0, init_std) with torch's current generator; set biases to 0."""
-        encoder.initialize(self.named_parameters(), self.config.init_std)
+        initialize(self.named_parameters(), self.config.init_std)
 
     @property
     def attention_choice(self) -> str:
@@ -122,20 +119,18 @@ class Model(encoder.TiedHead):
         is_target: Tensor | None = None,
         rows: Tensor | None = None,
     ) -> Tensor:
-        """Return the discriminator's last hidden states (N, C) of a pack of sequences.
+        """Return the discriminator's last hidden states (N, C) of a pack, or those of its `rows`.
 
         Args:
             input_ids: (N,) int64.
             token_type_ids: (N,) int64: which text of its sequence a token is in.
             is_target: (N,) bool: the tokens that the generator is to predict. If it is given, the
                 states are the generator's, (N, G), of a text with masked tokens.
-            rows: (M,) int64, in the order of the pack: the result is the states of these tokens
-                alone.
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.
         """
-        layout = encoder.layout_within(lengths, self.config.max_positions, input_ids.device)
+        layout = layout_within(lengths, self.config.max_positions, input_ids.device)
         words = F.embedding(input_ids, self.token_embedding)
         x = self.embeddings(words, layout.positions, token_type_ids)
         half = self.discriminator if is_target is None else self._generator
@@ -155,7 +150,7 @@ class Model(encoder.TiedHead):
         own = self._generator.output_embedding
         return self.token_embedding if own is None else own
 
-    def output_bias(self) -> Tensor:
+    def output_bias(self) -> Tensor | None:
         """Return what is added to the logits of every token, (V,)."""
         return self._generator.token_bias
 
@@ -176,12 +171,12 @@ class Model(encoder.TiedHead):
 
     def replaced_logits(self, hidden: Tensor) -> Tensor:
         """Return (M,) scores that a token is replaced, from the discriminator's states (M, C)."""
-        activation = encoder.ACTIVATIONS[self.config.hidden_act]
+        activation = ACTIVATIONS[self.config.hidden_act]
         return self.replaced_score(activation(self.replaced_dense(hidden))).squeeze(1)
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C), the representation of each sequence in a task: its first state."""
-        return encoder.first_states(hidden, lengths)
+        return first_states(hidden, lengths)
 
 
 _OWN = ("generator_size", "generator_layers", "generator_heads", "generator_intermediate_size")
@@ -199,20 +194,19 @@ def _more_settings(config: Config) -> dict[str, Any]:
 
 
 def _read_config(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
-    checked = encoder_format.check_settings(settings, sizes)
-    width = settings.get("embedding_size", checked["hidden_size"])
-    checked["embedding_size"] = None if width == checked["hidden_size"] else width
+    width = settings.get("embedding_size", sizes["hidden_size"])
+    sizes["embedding_size"] = None if width == sizes["hidden_size"] else width
     inner = settings.get(FOLDERS, {}).get(GENERATOR)
     if inner is None:
-        return checked | {"generator_size": None}
+        return sizes | {"generator_size": None}
     if not inner:  # it may be missing, and gets the default size
-        return checked
+        return sizes
     if (other := inner.get("embedding_size", inner["hidden_size"])) != width:
         raise ValueError(
             f"the generator's embedding_size is {other}; it shares the embeddings of the "
             f"discriminator, which are {width} wide"
         )
-    return checked | _generator_sizes(settings, checked, inner)
+    return sizes | _generator_sizes(settings, sizes, inner)
 
 
 def _generator_sizes(settings: Settings, sizes: dict[str, Any], inner: Settings) -> dict[str, Any]:
@@ -285,6 +279,7 @@ FORMAT = HfFormat(
     ignored=("position_ids",),
     sizes=encoder_format.SIZES,
     defaults=encoder_format.DEFAULTS,
+    fixed=encoder_format.FIXED,
     more_settings=_more_settings,
     read_config=_read_config,
     folders={GENERATOR: _OF_GENERATOR},

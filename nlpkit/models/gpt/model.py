@@ -6,7 +6,6 @@ them are in `gpt_layers.py`, which GPT-2 shares.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -15,7 +14,7 @@ from nlpkit.models.dropout import dropout
 from nlpkit.models.gpt import Config
 from nlpkit.models.gpt_layers import CONV1D, SAVED_MASKS, SIZES, Attention, Decoder, FeedForward
 from nlpkit.models.head import TaskHead, picked
-from nlpkit.models.hf_format import HfFormat, Settings, Transposed
+from nlpkit.models.hf_format import HfFormat, Transposed
 
 LORA_TARGETS = ("c_attn",)  # queries, keys and values are one layer
 # transformers' models with a task's layer: one, which reads the last state.
@@ -57,12 +56,6 @@ class Model(Decoder):
         self.reset_parameters()
 
 
-def _check_settings(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
-    if settings["afn"] != "gelu":
-        raise ValueError(f"afn is {settings['afn']!r}; GPT-1 has gelu")
-    return sizes
-
-
 _OURS, _THEIRS = "layers.{num_layers}", "transformer.h.{num_layers}"
 FORMAT = HfFormat(
     architecture="OpenAIGPTLMHeadModel",
@@ -79,5 +72,5 @@ FORMAT = HfFormat(
     ignored=SAVED_MASKS,
     sizes=SIZES,
     more_settings=lambda config: {"afn": "gelu"},
-    read_config=_check_settings,
+    fixed={"afn": "gelu"},
 )

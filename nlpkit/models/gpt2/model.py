@@ -83,14 +83,6 @@ class Model(Decoder):
 
 # transformers computes the same with either name.
 _ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh")
-# Settings that change the model, with the only value that we have; transformers' defaults.
-# (`reorder_and_upcast_attn` changes the precision, not the model.)
-_FIXED = {
-    "scale_attn_weights": True,
-    "scale_attn_by_inverse_layer_idx": False,
-    "add_cross_attention": False,
-    "tie_word_embeddings": True,
-}
 
 
 def _more_settings(config: Config) -> dict[str, Any]:
@@ -103,9 +95,6 @@ def _read_settings(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(
             f"activation_function is {activation!r}; GPT-2 has {' or '.join(_ACTIVATIONS)}"
         )
-    for name, value in _FIXED.items():
-        if settings.get(name, value) != value:
-            raise ValueError(f"{name} is {settings[name]!r}; nlpkit's gpt2 has {value} only")
     return sizes | {"intermediate_size": settings.get("n_inner")}
 
 
@@ -125,6 +114,13 @@ FORMAT = HfFormat(
     copies={"lm_head.weight": "token_embedding"},
     ignored=SAVED_MASKS,
     sizes=SIZES,
+    # (`reorder_and_upcast_attn` changes the precision, not the model.)
+    fixed={
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "add_cross_attention": False,
+        "tie_word_embeddings": True,
+    },
     bos_and_eos=True,
     more_settings=_more_settings,
     read_config=_read_settings,

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from nlpkit.attention.cache import Cache
 from nlpkit.attention.layout import Layout
-from nlpkit.models import encoder, encoder_format
+from nlpkit.models import encoder_format
+from nlpkit.models.encoder import Embeddings, EncoderModel
 from nlpkit.models.head import DenseHead, TaskHead
 from nlpkit.models.hf_format import HfFormat, Settings
 from nlpkit.models.roberta import Config
@@ -32,29 +32,16 @@ TASK_HEADS = {  # transformers' models with a task's layer
 }
 
 
-class Model(encoder.TransformedHead):
+class Model(EncoderModel):
     """RoBERTa with its head of masked tokens."""
 
+    config: Config
+
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
-        super().__init__()
         width = config.hidden_size
-        self.config, self.vocab_size, self.backend = config, vocab_size, backend
-        self.token_embedding = nn.Parameter(torch.empty(vocab_size, width))
-        rows = _rows(config)
-        self.embeddings = encoder.Embeddings(config, width, rows)
-        blocks = [encoder.Layer(config) for _ in range(config.num_layers)]
-        self.layers = encoder.Layers(config, nn.ModuleList(blocks), blocks)
+        super().__init__(config, vocab_size, backend, Embeddings(config, width, _rows(config)))
         self.make_head(config, vocab_size, width, "gelu")
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw weights from N(0, init_std) with torch's current generator; set biases to 0."""
-        encoder.initialize(self.named_parameters(), self.config.init_std)
-
-    @property
-    def attention_choice(self) -> str:
-        """The backends of the last forward pass, with their reasons, for the log."""
-        return self.layers.attention_choice
 
     def forward(
         self,
@@ -63,28 +50,20 @@ class Model(encoder.TransformedHead):
         rows: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
+        """Return the last hidden states (N, C) of a pack, or those of its `rows` (M, C).
 
         Args:
             input_ids: (N,) int64.
-            rows: (M,) int64, in the order of the pack: the result is the states of these tokens
-                alone, (M, C).
             cache: keys and values of the earlier tokens, if attention is causal; this call adds
                 those of its tokens.
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.
         """
-        limit = self.config.max_positions
-        layout = encoder.layout_within(lengths, limit, input_ids.device, cache)
-        words = F.embedding(input_ids, self.token_embedding)
+        layout = self.layout(lengths, input_ids, cache)
         positions = _positions(input_ids, layout, self.config.padding_idx)
-        x = self.embeddings(words, positions, torch.zeros_like(input_ids))
-        return self.layers(x, layout, self.backend, rows=rows, cache=cache)
-
-    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return (S, C), the representation of each sequence in a task: its first state."""
-        return encoder.first_states(hidden, lengths)
+        types = torch.zeros_like(input_ids)
+        return self.encode(layout, input_ids, types, positions=positions, rows=rows, cache=cache)
 
 
 def _rows(config: Config) -> int:
@@ -111,9 +90,8 @@ def _more_settings(config: Config) -> dict[str, Any]:
 
 
 def _read_config(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
-    checked = encoder_format.check_settings(settings, sizes)
-    limit = settings["max_position_embeddings"] - checked["padding_idx"] - 1
-    return checked | {"max_positions": limit}
+    limit = settings["max_position_embeddings"] - sizes["padding_idx"] - 1
+    return sizes | {"max_positions": limit}
 
 
 _DECODER = "lm_head.decoder"
@@ -133,6 +111,7 @@ FORMAT = HfFormat(
     ignored=("position_ids", "pooler"),
     sizes={**encoder_format.SIZES, "padding_idx": "pad_token_id"},
     defaults={**encoder_format.DEFAULTS, "pad_token_id": 1},
+    fixed=encoder_format.FIXED,
     more_settings=_more_settings,
     read_config=_read_config,
     join=encoder_format.join,

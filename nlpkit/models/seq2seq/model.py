@@ -57,7 +57,9 @@ class Model(RecurrentHead):
             names = ("h", "c") if config.cell == "lstm" else ("h",)
             self.bridge.update({name: nn.Linear(2 * width, width) for name in names})
         self.decoder = Decoder(config)
-        self.make_output(vocab_size, width, inputs, config.tie_embeddings, config.init_std)
+        self.make_recurrent_output(
+            vocab_size, width, inputs, config.tie_embeddings, config.init_std
+        )
         if self.source_embedding is not None:
             nn.init.normal_(self.source_embedding, std=config.init_std)
 

@@ -28,19 +28,6 @@ LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
 ACTIVATIONS = {**encoder.ACTIVATIONS, "silu": F.silu}
 
 
-class Norm(nn.Module):
-    """x / sqrt(mean(x²) + eps), scaled (Zhang and Sennrich 2019), computed in float32."""
-
-    def __init__(self, width: int, eps: float):
-        super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        exact = x.to(torch.promote_types(x.dtype, torch.float32))
-        scaled = x * torch.rsqrt(exact.square().mean(-1, keepdim=True) + self.eps)
-        return self.weight * scaled.to(self.weight.dtype)
-
-
 class FeedForward(nn.Module):
     """down(activation(up(x))), or down(activation(up(x)) · gate(x)) in version 1.1."""
 
@@ -71,10 +58,10 @@ class Block(nn.Module):
         width, eps = config.hidden_size, config.norm_eps
         sizes = (width, config.num_heads, config.num_heads * config.head_dim, False)
         self.dropout = config.dropout
-        self.attention_norm, self.attention = Norm(width, eps), Attention(*sizes)
+        self.attention_norm, self.attention = nn.RMSNorm(width, eps), Attention(*sizes)
         if is_decoder:
-            self.cross_norm, self.cross = Norm(width, eps), Attention(*sizes)
-        self.feed_norm, self.feed_forward = Norm(width, eps), FeedForward(config)
+            self.cross_norm, self.cross = nn.RMSNorm(width, eps), Attention(*sizes)
+        self.feed_norm, self.feed_forward = nn.RMSNorm(width, eps), FeedForward(config)
 
     def forward(
         self,
@@ -98,7 +85,6 @@ class Block(nn.Module):
 class Model(EncoderDecoder):
     """T5 with its output table."""
 
-    output_embedding: nn.Parameter | None
     scale = 1.0
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
@@ -108,14 +94,13 @@ class Model(EncoderDecoder):
         self.encoder_choice = config.encoder_attention
         self.token_embedding = nn.Parameter(torch.empty(vocab_size, width))
         self.encoder = nn.ModuleList(Block(config, False) for _ in range(depth))
-        self.encoder_norm = Norm(width, config.norm_eps)
+        self.encoder_norm = nn.RMSNorm(width, config.norm_eps)
         self.decoder = nn.ModuleList(Block(config, True) for _ in range(config.num_layers))
-        self.decoder_norm = Norm(width, config.norm_eps)
+        self.decoder_norm = nn.RMSNorm(width, config.norm_eps)
         sizes = (config.num_heads, config.head_dim)
         self.encoder_tensors = AttentionTensors([self.encoder_choice], depth, *sizes)
         self.attention_tensors = AttentionTensors(config.kinds, config.num_layers, *sizes)
-        untied = None if config.tie else nn.Parameter(torch.empty(vocab_size, width))
-        self.register_parameter("output_embedding", untied)
+        self.make_output(vocab_size, width, tie=config.tie, bias=False)
         self.reset_parameters()
 
     @property
@@ -143,10 +128,6 @@ class Model(EncoderDecoder):
                 continue
             std = next((each for end, each in stds.items() if name.endswith(end)), width**-0.5)
             nn.init.normal_(parameter, std=config.init_factor * std)
-
-    def output_table(self) -> Tensor:
-        """Return the table of the output, (V, C)."""
-        return self.token_embedding if self.output_embedding is None else self.output_embedding
 
     def output_states(self, hidden: Tensor) -> Tensor:
         """Return what the table is multiplied by, (M, C): smaller states where it is tied."""

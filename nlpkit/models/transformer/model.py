@@ -69,8 +69,6 @@ class Model(EncoderDecoder):
     """The Transformer with its output table."""
 
     source_embedding: nn.Parameter | None
-    output_embedding: nn.Parameter | None
-    token_bias: nn.Parameter | None
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
         super().__init__()
@@ -89,10 +87,7 @@ class Model(EncoderDecoder):
         if config.positions == "learned":
             self.source_positions = nn.Parameter(torch.empty(config.max_positions, width))
             self.target_positions = nn.Parameter(torch.empty(config.max_positions, width))
-        untied = None if config.tie else nn.Parameter(torch.empty(vocab_size, width))
-        self.register_parameter("output_embedding", untied)
-        bias = nn.Parameter(torch.empty(vocab_size)) if config.output_bias else None
-        self.register_parameter("token_bias", bias)
+        self.make_output(vocab_size, width, tie=config.tie, bias=config.output_bias)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -110,14 +105,6 @@ class Model(EncoderDecoder):
                 nn.init.xavier_uniform_(parameter)
             else:
                 nn.init.zeros_(parameter)
-
-    def output_table(self) -> Tensor:
-        """Return the table of the output, (V, C)."""
-        return self.token_embedding if self.output_embedding is None else self.output_embedding
-
-    def output_bias(self) -> Tensor | None:
-        """Return what is added to the logits of every token, (V,), or None."""
-        return self.token_bias
 
     def encode(self, source_ids: Tensor, layout: Layout, attend: attention.Attend) -> Tensor:
         """Return the encoder's states (M, C)."""
@@ -169,8 +156,6 @@ def _sinusoids_on(width: int, positions: int, device: torch.device) -> Tensor:
         return sinusoids(positions, width).to(device)
 
 
-# Settings of transformers that change the model, with the only value that we have.
-_FIXED = {"normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False}
 _SHARED = "share_encoder_decoder_embeddings"
 _BIAS = "final_logits_bias"
 _TARGETS = "target_embedding"  # the table of the targets, where that of the sources is another one
@@ -192,9 +177,6 @@ def _more_settings(config: Config) -> dict[str, Any]:
 
 def _read_settings(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of `Config`; raise `ValueError` for a model that this is not."""
-    for name, value in _FIXED.items():
-        if settings.get(name, value) != value:
-            raise ValueError(f"{name} is {settings[name]!r}; this family has {value!r} only")
     for name in ("attention_heads", "ffn_dim"):
         ours, theirs = settings[f"decoder_{name}"], settings[f"encoder_{name}"]
         if ours != theirs:
@@ -203,9 +185,6 @@ def _read_settings(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
             )
     if sizes["hidden_act"] == "silu":
         sizes["hidden_act"] = "swish"
-    if sizes["hidden_act"] not in ACTIVATIONS:
-        known = ", ".join(ACTIVATIONS)
-        raise ValueError(f"activation_function is {sizes['hidden_act']!r}; this family has {known}")
     notes = settings.get("nlpkit", {})
     return sizes | {
         "encoder_layers": settings["encoder_layers"],
@@ -293,6 +272,7 @@ FORMAT = HfFormat(
         "tie": "tie_word_embeddings",
     },
     defaults={"scale_embedding": False, "tie_word_embeddings": True},
+    fixed={"normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False},
     more_settings=_more_settings,
     read_config=_read_settings,
     join=_join,

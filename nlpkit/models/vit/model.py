@@ -152,10 +152,7 @@ def _more_settings(config: Config) -> dict[str, Any]:
 
 
 def _read_config(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `Config`; raise `ValueError` for a model that this is not."""
-    for name, known in (("hidden_act", [*ACTIVATIONS]), ("pooler_act", [*ACTIVATIONS, "tanh"])):
-        if sizes[name] not in known:
-            raise ValueError(f"{name} is {sizes[name]!r}; this family has {', '.join(known)}")
+    """Return the arguments of `Config`."""
     width = settings.get("pooler_output_size")
     own = settings.get("nlpkit") or {}
     there = "ViTModel" in (settings.get("architectures") or ())

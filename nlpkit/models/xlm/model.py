@@ -14,11 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit.attention.cache import Cache
-from nlpkit.models import encoder
 from nlpkit.models.dropout import dropout
+from nlpkit.models.encoder import EncoderModel
 from nlpkit.models.head import Head, TaskHead
-from nlpkit.models.hf_format import HfFormat, Settings
-from nlpkit.models.vocabulary_head import TiedHead
+from nlpkit.models.hf_format import HfFormat, Settings, check_fixed
 from nlpkit.models.xlm import Config
 
 
@@ -94,34 +93,22 @@ def _sinusoids(positions: int, width: int, device: torch.device) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)[:, :width].float()
 
 
-class Model(TiedHead):
+class Model(EncoderModel):
     """XLM with its head of masked tokens."""
 
-    output_embedding: nn.Parameter | None
+    config: Config
+    embeddings: Embeddings
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
-        super().__init__()
-        width = config.hidden_size
-        self.config, self.vocab_size, self.backend = config, vocab_size, backend
-        self.token_embedding = nn.Parameter(torch.empty(vocab_size, width))
-        self.embeddings = Embeddings(config)
-        blocks = [encoder.Layer(config) for _ in range(config.num_layers)]
-        self.layers = encoder.Layers(config, nn.ModuleList(blocks), blocks)
-        self.token_bias = nn.Parameter(torch.empty(vocab_size))
-        table = None if config.tie else nn.Parameter(torch.empty(vocab_size, width))
-        self.register_parameter("output_embedding", table)
+        super().__init__(config, vocab_size, backend, Embeddings(config))
+        self.make_output(vocab_size, config.hidden_size, tie=config.tie)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw weights with torch's current generator; set biases to 0."""
-        encoder.initialize(self.named_parameters(), self.config.init_std)
+        super().reset_parameters()
         nn.init.normal_(self.token_embedding, std=self.config.embedding_std)
         self.embeddings.reset_parameters()
-
-    @property
-    def attention_choice(self) -> str:
-        """The backends of the last forward pass, with their reasons, for the log."""
-        return self.layers.attention_choice
 
     def forward(
         self,
@@ -132,38 +119,24 @@ class Model(TiedHead):
         rows: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
+        """Return the last hidden states (N, C) of a pack, or those of its `rows` (M, C).
 
         Args:
             input_ids: (N,) int64.
             langs: (N,) int64: the language of each token; default: of none.
             position_ids: (N,) int64; default: from 0 in each sequence.
-            rows: (M,) int64, in the order of the pack: the result is the states of these tokens
-                alone, (M, C).
             cache: keys and values of the earlier tokens, if attention is causal; this call adds
                 those of its tokens.
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.
         """
-        limit = self.config.max_positions
-        layout = encoder.layout_within(lengths, limit, input_ids.device, cache)
-        words = F.embedding(input_ids, self.token_embedding)
-        positions = layout.positions if position_ids is None else position_ids
-        x = self.embeddings(words, positions, langs)
-        return self.layers(x, layout, self.backend, rows=rows, cache=cache)
+        layout = self.layout(lengths, input_ids, cache)
+        return self.encode(layout, input_ids, langs, positions=position_ids, rows=rows, cache=cache)
 
-    def output_table(self) -> Tensor:
-        """Return the table of the output, (V, C)."""
-        return self.token_embedding if self.output_embedding is None else self.output_embedding
-
-    def output_bias(self) -> Tensor:
-        """Return what is added to the logits of every token, (V,)."""
-        return self.token_bias
-
-    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return (S, C), the representation of each sequence in a task: its first state."""
-        return encoder.first_states(hidden, lengths)
+    def output_states(self, hidden: Tensor) -> Tensor:
+        """Return the hidden states (M, C): nothing stands before the table."""
+        return hidden
 
 
 # What the family has one value of; a model of transformers with another one is another model.
@@ -186,9 +159,7 @@ def _read_config(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
         if f"{_SUMMARY}.weight" in head.names.values()
     ]
     has_summary = any(name in summarizing for name in settings.get("architectures") or ())
-    for name, value in (_FIXED | (_SUMMARIES if has_summary else {})).items():
-        if settings.get(name, value) != value:
-            raise ValueError(f"{name} is {settings[name]!r}; this family has {value!r} only")
+    check_fixed(_SUMMARIES if has_summary else {}, settings)
     act = "gelu" if settings.get("gelu_activation", True) else "relu"
     has_languages = settings.get("use_lang_emb", True)
     languages = sizes["num_languages"] if has_languages else 1
@@ -250,6 +221,7 @@ FORMAT = HfFormat(
         "embed_init_std": 2048**-0.5,
         "tie_word_embeddings": True,
     },
+    fixed=_FIXED,
     more_settings=_more_settings,
     read_config=_read_config,
     bos_and_eos=True,

@@ -221,13 +221,6 @@ def _queries(
     return index, {**chosen, "rank": chosen["rank"] - 1}
 
 
-# Settings that change the model, with the only value that we have; transformers' defaults.
-_FIXED: Mapping[str, Any] = {
-    "attn_type": "bi", "bi_data": False, "same_length": False, "tie_word_embeddings": True,
-    "summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh",
-}  # fmt: skip
-
-
 def _more_settings(config: Config) -> dict[str, Any]:
     return {
         "d_head": config.hidden_size // config.num_heads,
@@ -240,12 +233,6 @@ def _more_settings(config: Config) -> dict[str, Any]:
 
 
 def _read_settings(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
-    if sizes["hidden_act"] not in encoder.ACTIVATIONS:
-        known = ", ".join(encoder.ACTIVATIONS)
-        raise ValueError(f"ff_activation is {sizes['hidden_act']!r}; this family has {known}")
-    for name, value in _FIXED.items():
-        if settings.get(name, value) != value:
-            raise ValueError(f"{name} is {settings[name]!r}; this family has {value!r} only")
     limit = settings.get("clamp_len", -1)
     memory = settings.get("nlpkit", {}).get("memory", 0)
     return sizes | {"max_distance": limit if limit > 0 else None, "memory": memory}
@@ -287,6 +274,15 @@ FORMAT = HfFormat(
         "init_std": "initializer_range",
     },
     defaults={"layer_norm_eps": 1e-12, "initializer_range": 0.02, "dropout": 0.1},
+    fixed={
+        "attn_type": "bi",
+        "bi_data": False,
+        "same_length": False,
+        "tie_word_embeddings": True,
+        "summary_type": "last",
+        "summary_use_proj": True,
+        "summary_activation": "tanh",
+    },
     more_settings=_more_settings,
     read_config=_read_settings,
 )
