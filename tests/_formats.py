@@ -6,17 +6,17 @@ from typing import Any
 
 from torch import Tensor
 
-from nlpkit.checkpoints import hf_layout
+from nlpkit.checkpoints import hf_layout, hf_model
 
 
 def to_hf(
     family: str, config: Any, state: Mapping[str, Tensor]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return `config.json` and tensors of a state dict, or of its gradients."""
-    return hf_layout.layout(family, config, state)[""]
+    return hf_model.to_hf(family, config, state)[""]
 
 
 def from_hf(family: str, directory: Path) -> tuple[Any, dict[str, Tensor]]:
     """Return `Config` and state dict of a checkpoint directory."""
-    loaded = hf_layout.converted(family, directory, *hf_layout.read(directory))
+    loaded = hf_model.from_hf(family, directory, *hf_layout.read(directory))
     return loaded.config, loaded.state

@@ -18,14 +18,14 @@ from transformers import (
 )
 
 from nlpkit import recipe
-from nlpkit.checkpoints import files, hf_layout
+from nlpkit.checkpoints import files, hf_layout, hf_model
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models.hf_format import matches
 from nlpkit.models.rows import resize_embeddings, vocabulary_size
 from nlpkit.runs import build
 from nlpkit.runs.build import model_part
 from nlpkit.runs.convert import convert
-from nlpkit.runs.opened import open_checkpoint, verify
+from nlpkit.runs.opened import open_checkpoint
 from nlpkit.runs.run import ModelPart
 from tests import _adapters, _tiny
 from tests._families.halves import Config as HalvesConfig
@@ -58,7 +58,7 @@ def test_checkpoint_is_written_byte_for_byte_as_ever(family: str, tmp_path: Path
         name: (torch.arange(tensor.numel(), dtype=torch.float32) + i).reshape(tensor.shape)
         for i, (name, tensor) in enumerate(shapes)
     }
-    hf_layout.write_folders(tmp_path, hf_layout.layout(family, config, state))
+    hf_layout.write_folders(tmp_path, hf_model.to_hf(family, config, state))
     names = ("config.json", hf_layout.WEIGHTS)
     found = [hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in names]
     assert tuple(found) == WRITTEN[family]
@@ -201,7 +201,7 @@ def test_body_alone_is_read_as_transformers_saves_it(family: str, tmp_path: Path
     for ours, name in pairs.items():
         assert torch.equal(state[ours], theirs.state_dict()[name])
     settings, tensors = hf_layout.read(tmp_path)
-    assert hf_layout.converted(family, tmp_path, settings, tensors).unexpected == ()
+    assert hf_model.from_hf(family, tmp_path, settings, tensors).unexpected == ()
 
 
 def test_unexpected_tensors_are_named_wherever_a_checkpoint_is_read(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_patterns_are_parts_of_dotted_names(pattern: str, name: str, expected: b
 def halves(tmp_path: Path) -> tuple[Halves, Path]:
     """A model of two halves, and the directory that it is written to."""
     model = Halves(HalvesConfig(), 6)
-    folders = hf_layout.layout(HALVES, HalvesConfig(), model.state_dict())
+    folders = hf_model.to_hf(HALVES, HalvesConfig(), model.state_dict())
     (tmp_path / "halves").mkdir()
     hf_layout.write_folders(tmp_path / "halves", folders)
     return model, tmp_path / "halves"
@@ -285,7 +285,7 @@ def test_family_of_two_folders_comes_back_exactly(halves: tuple[Halves, Path]) -
     model, place = halves
     settings, tensors = hf_layout.read(place)
     tensors["embeddings.position_ids"] = torch.arange(4)  # a buffer of older transformers
-    loaded = hf_layout.converted(HALVES, place, settings, tensors)
+    loaded = hf_model.from_hf(HALVES, place, settings, tensors)
     assert loaded.config == HalvesConfig()
     assert (loaded.missing, loaded.unexpected) == ((), ())
     assert loaded.state.keys() == model.state_dict().keys()
@@ -298,13 +298,13 @@ def test_folder_that_a_checkpoint_has_not_can_be_drawn_afresh(halves: tuple[Halv
     tensors = {name: tensor for name, tensor in tensors.items() if "generator/" not in name}
     said = r"2 tensors are missing: generator/head.weight, generator/head.bias$"
     with pytest.raises(FileError, match=said):
-        hf_layout.converted(HALVES, place, settings, tensors)
-    loaded = hf_layout.converted(HALVES, place, settings, tensors, allow_missing=["generator"])
+        hf_model.from_hf(HALVES, place, settings, tensors)
+    loaded = hf_model.from_hf(HALVES, place, settings, tensors, allow_missing=["generator"])
     assert loaded.missing == ("generator/head.weight", "generator/head.bias")
 
 
 def test_checkpoint_of_two_folders_is_guarded_by_its_manifest(tmp_path: Path) -> None:
-    folders = hf_layout.layout(HALVES, HalvesConfig(), Halves(HalvesConfig(), 6).state_dict())
+    folders = hf_model.to_hf(HALVES, HalvesConfig(), Halves(HalvesConfig(), 6).state_dict())
 
     def write(directory: Path) -> None:
         hf_layout.write_folders(directory, folders)
@@ -313,11 +313,11 @@ def test_checkpoint_of_two_folders_is_guarded_by_its_manifest(tmp_path: Path) ->
 
     place = files.save(tmp_path, 1, write)
     assert files.find_corruption(place) is None
-    verify(place)
+    files.verify(place)
     _change(place / "generator", ("bias",))
     assert str(files.find_corruption(place)).startswith("generator/model.safetensors has")
-    with pytest.raises(FileError, match=r"generator/model.safetensors: has changed since"):
-        verify(place)
+    with pytest.raises(FileError, match=r"generator/model.safetensors has 288 bytes, not 396"):
+        files.verify(place)
 
 
 @pytest.mark.parametrize(
@@ -347,20 +347,20 @@ def test_tensor_that_a_family_can_do_without_may_be_missing(halves: tuple[Halves
     _, place = halves
     settings, tensors = hf_layout.read(place)
     bare = {name.removeprefix("halves."): t for name, t in tensors.items() if "pooler" not in name}
-    loaded = hf_layout.converted(HALVES, place, settings, bare)
+    loaded = hf_model.from_hf(HALVES, place, settings, bare)
     assert loaded.missing == ("halves.pooler.dense.weight", "halves.pooler.dense.bias")
     assert loaded.warnings("set to 0") == [
         "missing, set to 0: halves.pooler.dense.weight, halves.pooler.dense.bias"
     ]
     # What is not there is not written either.
-    folders = hf_layout.layout(HALVES, loaded.config, loaded.state)
+    folders = hf_model.to_hf(HALVES, loaded.config, loaded.state)
     assert not any("pooler" in name for name in folders[""][1])
 
 
 def test_layers_beyond_those_of_the_settings_are_unexpected(halves: tuple[Halves, Path]) -> None:
     _, place = halves
     settings, tensors = hf_layout.read(place)
-    loaded = hf_layout.converted(HALVES, place, settings | {"depth": 1}, tensors)
+    loaded = hf_model.from_hf(HALVES, place, settings | {"depth": 1}, tensors)
     assert loaded.unexpected == tuple(
         f"halves.layer.1.{name}"
         for name in ("dense.out.bias", "dense.out.weight", "query_key.weight")
@@ -384,7 +384,7 @@ def test_family_without_a_vocabulary_has_no_tokens_to_count(tmp_path: Path) -> N
     state = model.state_dict()
     assert vocabulary_size(state, part.vocabulary) == model.vocab_size == 0
     assert part.new_tokens(1000) == 0
-    hf_layout.write_folders(tmp_path, hf_layout.layout(PLAIN, PlainConfig(), state))
+    hf_layout.write_folders(tmp_path, hf_model.to_hf(PLAIN, PlainConfig(), state))
     assert "vocab_size" not in hf_layout.read_settings(tmp_path)
     config, found = from_hf(PLAIN, tmp_path)
     assert config == PlainConfig()

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from nlpkit.checkpoints import any_layout, hf_layout, peft_layout
 from nlpkit.errors import FileError, UsageError
 from nlpkit.runs import convert as converting
-from nlpkit.runs.convert import convert
+from nlpkit.runs.convert import Options, convert
 from nlpkit.runs.opened import open_checkpoint
 from tests import _adapters, _cpm_live, _tiny
 
@@ -29,7 +29,7 @@ def test_convert_of_adapters_opens_everywhere_in_every_precision(
     model = _adapters.base(family, tmp_path / "base")
     _adapters.adapted(family, model)
     _adapters.write_adapters(family, model, tmp_path / "ours", tmp_path / "base")
-    made = convert(tmp_path / "ours", tmp_path / "out", precision=precision)
+    made = convert(tmp_path / "ours", tmp_path / "out", Options(precision=precision))
     tensors = load_file(tmp_path / "out" / hf_layout.WEIGHTS)
     assert {tensor.dtype for tensor in tensors.values()} == {DTYPES[precision]}
     assert made["precision"] == precision
@@ -54,7 +54,7 @@ def test_convert_of_adapters_opens_everywhere_in_every_precision(
 @all_families
 def test_convert_without_change_of_precision_is_exact(family: str, tmp_path: Path) -> None:
     _adapters.base(family, tmp_path / "base")
-    convert(tmp_path / "base", tmp_path / "half", precision="bf16")
+    convert(tmp_path / "base", tmp_path / "half", Options(precision="bf16"))
     made = convert(tmp_path / "half", tmp_path / "again")
     assert made["precision"] == "bf16"
     first, second = (load_file(tmp_path / name / hf_layout.WEIGHTS) for name in ("half", "again"))
@@ -71,7 +71,7 @@ def test_convert_keeps_what_the_checkpoint_says_of_itself(tmp_path: Path) -> Non
     objective = {"name": "clm", "max_length": 20, "contiguous": True}
     notes = {"objective": objective, "base": "a hash"}
     (tmp_path / "base" / hf_layout.NOTES).write_text(json.dumps(notes))
-    convert(tmp_path / "base", tmp_path / "out", precision="bf16")
+    convert(tmp_path / "base", tmp_path / "out", Options(precision="bf16"))
     made = json.loads((tmp_path / "out/config.json").read_text())
     assert made["problem_type"] == "regression"
     assert made["dtype"] == "bfloat16"
@@ -99,7 +99,7 @@ def test_convert_refuses_numbers_beyond_half_precision(tmp_path: Path) -> None:
     tensors["transformer.h.1.ln_2.weight"][3] = -7e4
     save_file(tensors, tmp_path / "base" / hf_layout.WEIGHTS)
     with pytest.raises(UsageError) as caught:
-        convert(tmp_path / "base", tmp_path / "out", precision="fp16")
+        convert(tmp_path / "base", tmp_path / "out", Options(precision="fp16"))
     assert str(caught.value) == (
         "--precision fp16: transformer.h.1.ln_2.weight has 7e+04, above 65504; use bf16"
     )
@@ -151,9 +151,9 @@ def test_convert_of_a_release_takes_config_and_vocabulary_from_elsewhere(tmp_pat
         convert(weights, out)
     config = tmp_path / "release/cpm-ant-tiny.json"
     with pytest.raises(FileError, match="no tokenizer here"):
-        convert(weights, out, config=config)
+        convert(weights, out, Options(config=config))
     vocabulary = (tmp_path / "release/vocab.txt").rename(tmp_path / "ant.txt")
-    made = convert(weights, out, config=config, vocabulary=vocabulary, precision="bf16")
+    made = convert(weights, out, Options(config=config, vocabulary=vocabulary, precision="bf16"))
     assert made["source"] == str(weights)
     expected = state["encoder.layers.0.ffn.ffn.w_out.weight"].div(48**0.5).bfloat16()
     found = load_file(out / hf_layout.WEIGHTS)["cpmant.encoder.layers.0.ffn.ffn.w_out.weight"]
@@ -162,12 +162,12 @@ def test_convert_of_a_release_takes_config_and_vocabulary_from_elsewhere(tmp_pat
     short = tmp_path / "short.txt"
     short.write_text("\n".join(tokens[:-1]), encoding="utf-8")
     with pytest.raises(FileError) as caught:
-        convert(weights, tmp_path / "no", config=config, vocabulary=short)
+        convert(weights, tmp_path / "no", Options(config=config, vocabulary=short))
     assert str(caught.value) == (
-        f"{weights}: the model has 61 tokens and its tokenizer ({short}) has 60"
+        f"{weights}: the model has 61 tokens and the tokenizer {short} has 60"
     )
     with pytest.raises(UsageError, match=r"--config: .* is not an original release"):
-        convert(out, tmp_path / "no", config=config)
+        convert(out, tmp_path / "no", Options(config=config))
 
 
 def test_convert_prints_the_directory_or_one_object(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_average_of_different_models_is_refused(tmp_path: Path) -> None:
     for family in ("gpt", "gpt2"):
         _adapters.base(family, tmp_path / family)
     with pytest.raises(FileError, match=r"gpt2: not the model of .*gpt: .* differs"):
-        convert(tmp_path / "gpt", tmp_path / "out", average=[tmp_path / "gpt2"])
+        convert(tmp_path / "gpt", tmp_path / "out", Options(average=[tmp_path / "gpt2"]))
     assert not (tmp_path / "out").exists()
     for sets, needed in (
         (["--average", tmp_path / "gpt", tmp_path / "x"], "at least two checkpoints"),

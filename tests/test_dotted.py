@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from nlpkit import cli, registry
 from nlpkit.checkpoints import any_layout, files, hf_layout, tokenizer_files
-from nlpkit.checkpoints.family import family_of
+from nlpkit.checkpoints.hf_model import find_family
 from nlpkit.data import tokenize
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
@@ -411,7 +411,7 @@ def test_name_of_a_family_that_is_neither_shipped_nor_dotted_is_refused(tmp_path
     for named, said in (("bert", "made by family 'bert'"), ("cpm_ant", "made by family 'cpm_ant'")):
         settings = {"model_type": "openai-gpt", "nlpkit": {"family": named}}
         with pytest.raises(FileError, match=f"{said}, and model_type openai-gpt is of gpt"):
-            family_of(settings, tmp_path)
+            find_family(settings, tmp_path)
     assert any_layout.read_notes(tmp_path) == {}
 
 

@@ -119,7 +119,10 @@ def _stored_as(dtype: torch.dtype, word: str) -> Change:
 _CONFIG, _WEIGHTS, _INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 _STARTS: dict[str, tuple[Change, str]] = {
     "pickle as safetensors": (_pickle(_WEIGHTS), "not a readable safetensors file"),
-    "pickle alone": (_pickle("pytorch_model.bin"), "pytorch_model.bin is a pickle, which is not"),
+    "pickle alone": (
+        _pickle("pytorch_model.bin"),
+        "bin: not a file of tensors alone",
+    ),
     "giant header": (_put(_WEIGHTS, struct.pack("<Q", 2**62) + b"{}"), "header too large"),
     "empty weights": (_put(_WEIGHTS, b""), "not a readable safetensors file"),
     "half JSON": (_put(_CONFIG, "{nope"), "config.json: cannot be read"),

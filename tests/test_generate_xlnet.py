@@ -51,12 +51,12 @@ def theirs() -> torch.nn.Module:
 
 @pytest.fixture(scope="module")
 def model(theirs: torch.nn.Module, tmp_path_factory) -> Model:
-    from nlpkit.checkpoints import hf_layout
+    from nlpkit.checkpoints import hf_layout, hf_model
 
     folder = tmp_path_factory.mktemp("xlnet")
     theirs.save_pretrained(folder)
     settings, tensors = hf_layout.read(folder)
-    loaded = hf_layout.converted("xlnet", folder, settings, tensors)
+    loaded = hf_model.from_hf("xlnet", folder, settings, tensors)
     model = Model(loaded.config, VOCAB).eval()
     model.load_state_dict(loaded.state)
     return model

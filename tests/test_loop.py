@@ -192,9 +192,9 @@ def test_three_steps_with_other_optimizers_equal_those_of_the_library(
 
 def _weights(checkpoint: Path, model: Training) -> dict[str, Tensor]:
     """Return the weights of a checkpoint by the names of `model`."""
-    from nlpkit.checkpoints import hf_layout
+    from nlpkit.checkpoints import hf_layout, hf_model
 
-    state = hf_layout.converted("cpm_ant", checkpoint, *hf_layout.read(checkpoint)).state
+    state = hf_model.from_hf("cpm_ant", checkpoint, *hf_layout.read(checkpoint)).state
     return {name: state[name.removeprefix("model.")] for name, _ in model.named_parameters()}
 
 

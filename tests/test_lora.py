@@ -12,12 +12,12 @@ from safetensors.torch import load_file, save_file
 from transformers import CpmAntForCausalLM, OpenAIGPTForSequenceClassification, OpenAIGPTModel
 
 from nlpkit import recipe, registry
-from nlpkit.checkpoints import any_layout, hf_layout, peft_layout
+from nlpkit.checkpoints import any_layout, hf_layout, hf_model, peft_layout
 from nlpkit.errors import FileError, NlpkitError, UsageError
 from nlpkit.models import lora
 from nlpkit.models.hf_format import in_memory, linear_names, table_layer
 from nlpkit.models.lora_config import Config
-from nlpkit.runs.convert import convert
+from nlpkit.runs.convert import Options, convert
 from nlpkit.runs.opened import open_checkpoint
 from nlpkit.tokenizers import bpe
 from tests import _adapters, _processes, _tiny, _tiny_tasks
@@ -165,7 +165,7 @@ def test_lora_table_of_ours_opens_in_peft_with_equal_logits(family: str, tmp_pat
     made = {name for name in get_peft_model_state_dict(opened) if "base_layer" not in name}
     assert made == load_file(tmp_path / "ours" / peft_layout.WEIGHTS).keys()
     read = any_layout.read(tmp_path / "ours")
-    state = hf_layout.converted(family, tmp_path / "ours", *read).state
+    state = hf_model.from_hf(family, tmp_path / "ours", *read).state
     torch.testing.assert_close(state[lora.TABLE], model.token_embedding.detach())
     (tmp_path / "merged").mkdir()
     hf_layout.write(tmp_path / "merged", *to_hf(family, _adapters.CONFIGS[family], state))
@@ -535,7 +535,7 @@ def test_lora_of_peft_is_a_start(start, tmp_path: Path) -> None:
 def test_lora_on_a_base_of_half_precision_opens_in_peft_and_in_ours(start, tmp_path: Path) -> None:
     folder, first = start
     base = tmp_path / "bf16"
-    convert(first, base, precision="bf16")
+    convert(first, base, Options(precision="bf16"))
     last = _tiny.pretrain(_adapters.tuning_recipe(folder, base, LORA), tmp_path / "run")
     plain = CpmAntForCausalLM.from_pretrained(base, dtype=torch.float32)
     theirs = PeftModel.from_pretrained(plain, last).eval()

@@ -9,7 +9,7 @@ import transformers
 from pydantic import ValidationError
 from torch import nn
 
-from nlpkit.checkpoints import hf_layout
+from nlpkit.checkpoints import hf_layout, hf_model
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.models.albert import Config
 from nlpkit.models.albert.model import Model
@@ -107,7 +107,7 @@ def test_classifier_of_transformers_loads(tmp_path: Path) -> None:
     theirs.save_pretrained(tmp_path)
     settings, tensors = hf_layout.read(tmp_path)
     allowed = ("predictions",)
-    loaded = hf_layout.converted("albert", tmp_path, settings, tensors, allow_missing=allowed)
+    loaded = hf_model.from_hf("albert", tmp_path, settings, tensors, allow_missing=allowed)
     assert not loaded.unexpected
     assert torch.equal(loaded.state["head.weight"], theirs.classifier.weight)
     assert torch.equal(loaded.state["head.bias"], theirs.classifier.bias)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 
-from nlpkit.checkpoints import hf_layout
+from nlpkit.checkpoints import hf_layout, hf_model
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.errors import FileError
 from nlpkit.models.bert import Config
@@ -145,13 +145,13 @@ def test_classifier_of_transformers_loads_and_must_be_whole(tmp_path: Path) -> N
     theirs = _theirs("BertForSequenceClassification", num_labels=3)
     theirs.save_pretrained(tmp_path)
     settings, tensors = hf_layout.read(tmp_path)
-    loaded = hf_layout.converted("bert", tmp_path, settings, tensors, allow_missing=("cls",))
+    loaded = hf_model.from_hf("bert", tmp_path, settings, tensors, allow_missing=("cls",))
     assert torch.equal(loaded.state["head.weight"], theirs.classifier.weight)
     assert torch.equal(loaded.state["head.bias"], theirs.classifier.bias)
     assert not loaded.unexpected
     tensors.pop("classifier.bias")
     with pytest.raises(FileError, match=r"classifier\.bias is missing, but classifier\.weight"):
-        hf_layout.converted("bert", tmp_path, settings, tensors, allow_missing=("cls",))
+        hf_model.from_hf("bert", tmp_path, settings, tensors, allow_missing=("cls",))
 
 
 def test_default_sizes_give_the_papers_parameters() -> None:

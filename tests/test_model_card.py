@@ -10,7 +10,7 @@ import pytest
 
 from nlpkit import cli
 from nlpkit.checkpoints import files
-from nlpkit.runs.convert import convert
+from nlpkit.runs.convert import Options, convert
 from nlpkit.runs.opened import open_checkpoint
 from tests import _tiny
 from tests._family_runs import Runs
@@ -119,7 +119,7 @@ def test_card_may_be_edited_and_removed(runs: Runs, tmp_path: Path) -> None:
 
 def test_card_of_a_mean_names_what_it_is_the_mean_of(runs: Runs, tmp_path: Path) -> None:
     first = runs.first("roberta")
-    convert(first, tmp_path / "out", average=[first])
+    convert(first, tmp_path / "out", Options(average=[first]))
     card = (tmp_path / "out/README.md").read_text("utf-8")
     assert f"mean of several checkpoints:\n\n- {first}\n- {first}\n" in card
 

@@ -10,7 +10,7 @@ import transformers
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from nlpkit.checkpoints import any_layout, hf_layout
+from nlpkit.checkpoints import any_layout, hf_layout, hf_model
 from nlpkit.contracts.batch import IGNORE, Batch
 from nlpkit.errors import FileError
 from nlpkit.models import families, hf_format
@@ -54,9 +54,9 @@ def _pair(directory: Path, **settings: Any) -> tuple[nn.Module, nn.Module]:
     return discriminator, generator
 
 
-def _opened(directory: Path, **allowed: tuple[str, ...]) -> tuple[Any, hf_layout.Loaded]:
+def _opened(directory: Path, **allowed: tuple[str, ...]) -> tuple[Any, hf_model.Loaded]:
     """Return the model of a directory, found by its `model_type`, and how it was loaded."""
-    loaded = hf_layout.converted("electra", directory, *any_layout.read(directory), **allowed)
+    loaded = hf_model.from_hf("electra", directory, *any_layout.read(directory), **allowed)
     made = model.Model(loaded.config, VOCAB).eval()
     body = {name: value for name, value in loaded.state.items() if not name.startswith("head.")}
     made.load_state_dict(body, strict=not loaded.missing and loaded.head is None)
@@ -121,7 +121,7 @@ def test_states_both_losses_and_gradients_equal_transformers(tmp_path: Path, set
 
 def _assert_gradients_equal(loaded: Any, made: nn.Module, *theirs: nn.Module) -> None:
     gradients = {name: p.grad for name, p in made.named_parameters() if p.grad is not None}
-    folders = hf_layout.layout("electra", loaded.config, gradients)
+    folders = hf_model.to_hf("electra", loaded.config, gradients)
     compared = set()
     for folder, half in zip(("", "generator"), theirs, strict=True):
         for name, parameter in half.named_parameters():
@@ -156,7 +156,7 @@ def test_both_halves_open_in_transformers_and_come_back_exactly(tmp_path: Path, 
     config = Config(**SIZES | more)
     torch.manual_seed(2)
     made = model.Model(config, VOCAB).eval()
-    hf_layout.write_folders(tmp_path, hf_layout.layout("electra", config, made.state_dict()))
+    hf_layout.write_folders(tmp_path, hf_model.to_hf("electra", config, made.state_dict()))
     for folder, name in (("", "ElectraForPreTraining"), ("generator", "ElectraForMaskedLM")):
         half, report = getattr(transformers, name).from_pretrained(
             tmp_path / folder, output_loading_info=True
@@ -192,7 +192,7 @@ def test_discriminator_alone_opens_without_a_generator(tmp_path: Path) -> None:
     found = made.replaced_logits(made(LENGTHS, ids, types))
     torch.testing.assert_close(found, oracle.seen(expected), **CLOSE)
     # Written, it has no folder.
-    assert [*hf_layout.layout("electra", loaded.config, made.state_dict())] == [""]
+    assert [*hf_model.to_hf("electra", loaded.config, made.state_dict())] == [""]
 
 
 def test_generator_that_may_be_missing_is_drawn_in_the_default_size(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_heads_of_transformers_give_the_same_scores(
         found = found.T
     torch.testing.assert_close(found, theirs(**given).logits, **CLOSE)
     weights = {**made.state_dict(), **{f"head.{k}": v for k, v in head.state_dict().items()}}
-    written = hf_layout.layout("electra", loaded.config, weights, head=form)[""]
+    written = hf_model.to_hf("electra", loaded.config, weights, head=form)[""]
     assert written[0]["architectures"] == [architecture]
     for name, tensor in theirs.state_dict().items():
         assert torch.equal(written[1][name], tensor), name
@@ -274,7 +274,7 @@ def test_model_that_transformers_saved_from_ours_opens_without_its_generator(
     tmp_path: Path,
 ) -> None:
     made = model.Model(Config(**SIZES), VOCAB)
-    folders = hf_layout.layout("electra", made.config, made.state_dict())
+    folders = hf_model.to_hf("electra", made.config, made.state_dict())
     hf_layout.write_folders(tmp_path, folders)
     half = transformers.ElectraForPreTraining.from_pretrained(tmp_path)
     half.save_pretrained(tmp_path / "theirs")

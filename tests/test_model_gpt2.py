@@ -18,7 +18,8 @@ from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.attention.contract import Choice
 from nlpkit.attention.layout import Layout
-from nlpkit.checkpoints import hf_layout
+from nlpkit.checkpoints import hf_layout, hf_model
+from nlpkit.checkpoints.hf_model import TokenIds
 from nlpkit.errors import FileError
 from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
@@ -144,7 +145,7 @@ def test_foreign_checkpoint_with_or_without_head_is_read(kind, masks, tmp_path) 
         added = ("n_inner", "scale_attn_weights", "tie_word_embeddings", "add_cross_attention")
         settings = {name: value for name, value in settings.items() if name not in added}
         (tmp_path / "config.json").write_text(json.dumps(settings | {"n_ctx": 40}))
-    loaded = hf_layout.converted("gpt2", tmp_path, *hf_layout.read(tmp_path))
+    loaded = hf_model.from_hf("gpt2", tmp_path, *hf_layout.read(tmp_path))
     assert loaded.unexpected == ()
     model = Model(loaded.config, VOCAB).eval()
     model.load_state_dict(loaded.state)
@@ -189,7 +190,7 @@ def test_classifier_is_transformers_classifier(model, tmp_path) -> None:
     model.head = Head(32, 3, 0.0).eval()
     with torch.no_grad():
         model.head.weight.normal_()
-    folders = hf_layout.layout("gpt2", SMALL, model.state_dict(), ["a", "b", "c"], 0)
+    folders = hf_model.to_hf("gpt2", SMALL, model.state_dict(), TokenIds(0), labels=["a", "b", "c"])
     hf_layout.write_folders(tmp_path, folders)
     theirs, report = GPT2ForSequenceClassification.from_pretrained(
         tmp_path, output_loading_info=True

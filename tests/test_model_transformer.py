@@ -8,7 +8,8 @@ import torch
 import transformers
 from torch import nn
 
-from nlpkit.checkpoints import hf_layout
+from nlpkit.checkpoints import hf_layout, hf_model
+from nlpkit.checkpoints.hf_model import TokenIds
 from nlpkit.errors import FileError
 from nlpkit.models.transformer import Config
 from nlpkit.models.transformer.model import Model, sinusoids
@@ -154,8 +155,8 @@ def test_checkpoint_opens_in_transformers_and_comes_back_exactly(tmp_path: Path,
     model = Model(config, VOCAB).eval()
     if config.output_bias:
         nn.init.normal_(model.token_bias)
-    folders = hf_layout.layout(
-        "transformer", config, model.state_dict(), pad_id=0, target_ids=(0, 1)
+    folders = hf_model.to_hf(
+        "transformer", config, model.state_dict(), TokenIds(0, target_start=0, target_end=1)
     )
     hf_layout.write_folders(tmp_path, folders)
     again, loaded = oracle.ours("transformer", tmp_path)

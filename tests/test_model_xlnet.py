@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from nlpkit.checkpoints import hf_layout
+from nlpkit.checkpoints import hf_layout, hf_model
 from nlpkit.errors import FileError
 from nlpkit.models.xlnet import Config
 from nlpkit.models.xlnet.model import Model
@@ -140,7 +140,7 @@ def test_task_heads_of_transformers_load(tmp_path: Path, kind: str) -> None:
     theirs = _theirs(f"XLNetFor{kind}", num_labels=2)
     theirs.save_pretrained(tmp_path)
     settings, tensors = hf_layout.read(tmp_path)
-    loaded = hf_layout.converted("xlnet", tmp_path, settings, tensors, allow_missing=("lm_loss",))
+    loaded = hf_model.from_hf("xlnet", tmp_path, settings, tensors, allow_missing=("lm_loss",))
     assert not loaded.unexpected
     layer = {"S": "logits_proj", "T": "classifier", "Q": "qa_outputs"}[kind[0]]
     assert torch.equal(loaded.state["head.weight"], getattr(theirs, layer).weight)

@@ -9,7 +9,7 @@ import torch
 from transformers import BertConfig, XLMConfig
 
 from nlpkit import recipe
-from nlpkit.checkpoints import hf_layout
+from nlpkit.checkpoints import hf_layout, hf_model
 from nlpkit.contracts.batch import IGNORE, Marked
 from nlpkit.contracts.reader import Counts
 from nlpkit.data.corpus import Document
@@ -143,7 +143,7 @@ def test_states_are_those_of_transformers_with_the_same_positions(
         config = XLMConfig(vocab_size=size, n_langs=2, pad_token_id=-1, **sizes)
         theirs = oracle.drawn("XLMWithLMHeadModel", config)
     theirs.save_pretrained(tmp_path)
-    loaded = hf_layout.converted(family, tmp_path, *hf_layout.read(tmp_path))
+    loaded = hf_model.from_hf(family, tmp_path, *hf_layout.read(tmp_path))
     model = families.load_model(family).Model(loaded.config, size).eval()
     model.load_state_dict(loaded.state)
     objective = tlm.Objective(tlm.Config(max_length=64), tokenizer(), loaded.config)

@@ -138,14 +138,14 @@ def test_open_checkpoint_with_a_flipped_bit_is_refused(copy: Path, name: str) ->
     content = bytearray((copy / name).read_bytes())
     content[len(content) // 2] ^= 1
     (copy / name).write_bytes(content)
-    with pytest.raises(FileError, match=rf"{name}: has changed since it was written"):
+    with pytest.raises(FileError, match=rf": {name} has changed since it was written"):
         open_checkpoint(copy)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "vocab.txt"])
 def test_open_checkpoint_with_a_missing_file_is_refused(copy: Path, name: str) -> None:
     (copy / name).unlink()
-    with pytest.raises(FileError, match=rf"{name}: is missing; manifest.json names it"):
+    with pytest.raises(FileError, match=rf": {name} is missing"):
         open_checkpoint(copy)
 
 
@@ -158,7 +158,7 @@ def test_open_checkpoint_needs_no_optimizer(copy: Path) -> None:
 @pytest.mark.parametrize("manifest", ["", "[]", '{"files": {"config.json": 3}}'])
 def test_open_checkpoint_with_a_broken_manifest_is_refused(copy: Path, manifest: str) -> None:
     (copy / "manifest.json").write_text(manifest)
-    with pytest.raises(FileError, match=r"manifest.json: cannot be read"):
+    with pytest.raises(FileError, match=r": manifest.json: "):
         open_checkpoint(copy)
 
 

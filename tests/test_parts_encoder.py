@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 
-from nlpkit.checkpoints import hf_layout
+from nlpkit.checkpoints import hf_layout, hf_model
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.errors import FileError
 from nlpkit.tokenizers import wordpiece
@@ -43,9 +43,9 @@ def _theirs(architecture: str = "BertForPreTraining", **settings: int) -> torch.
     return model
 
 
-def _ours(directory: Path, **allowed: tuple[str, ...]) -> tuple[Model, hf_layout.Loaded]:
+def _ours(directory: Path, **allowed: tuple[str, ...]) -> tuple[Model, hf_model.Loaded]:
     settings, tensors = hf_layout.read(directory)
-    loaded = hf_layout.converted(FAMILY, directory, settings, tensors, **allowed)
+    loaded = hf_model.from_hf(FAMILY, directory, settings, tensors, **allowed)
     model = Model(loaded.config, 70).eval()
     model.load_state_dict(loaded.state, strict=not loaded.missing)
     return model, loaded
@@ -93,7 +93,7 @@ def test_model_equals_transformers_logits_losses_and_gradients(tmp_path: Path) -
     expected.loss.backward()
     loss.backward()
     gradients = {name: p.grad for name, p in ours.named_parameters()}
-    written = hf_layout.layout(FAMILY, loaded.config, gradients)[""][1]
+    written = hf_model.to_hf(FAMILY, loaded.config, gradients)[""][1]
     for name, parameter in theirs.named_parameters():
         torch.testing.assert_close(written[name], parameter.grad, **close)
 
@@ -101,7 +101,7 @@ def test_model_equals_transformers_logits_losses_and_gradients(tmp_path: Path) -
 def test_checkpoints_open_in_transformers_bit_for_bit(tmp_path: Path) -> None:
     torch.manual_seed(2)
     model = Model(Config(**SIZES), 70).eval()
-    hf_layout.write_folders(tmp_path, hf_layout.layout(FAMILY, Config(**SIZES), model.state_dict()))
+    hf_layout.write_folders(tmp_path, hf_model.to_hf(FAMILY, Config(**SIZES), model.state_dict()))
     theirs, said = transformers.BertForPreTraining.from_pretrained(
         tmp_path, output_loading_info=True
     )
@@ -219,13 +219,13 @@ def test_classifier_of_transformers_loads_and_must_be_whole(tmp_path: Path) -> N
     theirs = _theirs("BertForSequenceClassification", num_labels=3)
     theirs.save_pretrained(tmp_path)
     settings, tensors = hf_layout.read(tmp_path)
-    loaded = hf_layout.converted(FAMILY, tmp_path, settings, tensors, allow_missing=("cls",))
+    loaded = hf_model.from_hf(FAMILY, tmp_path, settings, tensors, allow_missing=("cls",))
     assert torch.equal(loaded.state["head.weight"], theirs.classifier.weight)
     assert torch.equal(loaded.state["head.bias"], theirs.classifier.bias)
     assert not loaded.unexpected
     tensors.pop("classifier.bias")
     with pytest.raises(FileError, match=r"classifier\.bias is missing, but classifier\.weight"):
-        hf_layout.converted(FAMILY, tmp_path, settings, tensors, allow_missing=("cls",))
+        hf_model.from_hf(FAMILY, tmp_path, settings, tensors, allow_missing=("cls",))
 
 
 def test_shown_targets_are_those_without_a_mask(tokenizer: wordpiece.Tokenizer) -> None:

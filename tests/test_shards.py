@@ -12,7 +12,7 @@ from nlpkit import cli
 from nlpkit.checkpoints import files, hf_layout
 from nlpkit.checkpoints.shards import size_of, split
 from nlpkit.errors import FileError, UsageError
-from nlpkit.runs.convert import convert
+from nlpkit.runs.convert import Options, convert
 from nlpkit.runs.opened import find_checkpoint, open_checkpoint
 from tests import _adapters, _tiny, _tiny_tasks
 
@@ -61,7 +61,7 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 @pytest.mark.parametrize("family", ["gpt2", "cpm_ant"])
 def test_sharded_checkpoint_opens_everywhere(tmp_path: Path, family: str) -> None:
     model = _adapters.base(family, tmp_path / "base")
-    made = convert(tmp_path / "base", tmp_path / "out", max_shard=8000)
+    made = convert(tmp_path / "base", tmp_path / "out", Options(max_shard=8000))
     assert made["files"] > 2
     assert not (tmp_path / "out" / hf_layout.WEIGHTS).exists()
     whole = sum(path.stat().st_size for path in (tmp_path / "out").glob("*.safetensors"))

@@ -584,7 +584,7 @@ def test_init_from_with_a_flipped_bit_is_refused(whole, tmp_path: Path, name: st
     with pytest.raises(FileError) as error:
         _tiny.pretrain(other, tmp_path / "run", *_STILL)
     assert str(error.value) == (
-        f"{start / name}: has changed since it was written (its hash differs)"
+        f"{start}: {name} has changed since it was written (its hash differs)"
     )
 
 

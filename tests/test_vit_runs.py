@@ -27,7 +27,7 @@ from nlpkit.generate.texts import Writer
 from nlpkit.models.vit.model import Model
 from nlpkit.objectives.image_classification import Objective
 from nlpkit.plan import describe, draw_mask, make
-from nlpkit.runs.convert import convert
+from nlpkit.runs.convert import Options, convert
 from nlpkit.runs.opened import Opened, open_checkpoint
 from nlpkit.selftest import of_objective, of_run
 from nlpkit.selftest.bench import Bench
@@ -202,7 +202,7 @@ def test_checkpoint_is_converted_with_its_image_processor(run: Path, tmp_path: P
     places = (opened.path, tmp_path / "out")
     assert len({(path / "preprocessor_config.json").read_text() for path in places}) == 1
     with pytest.raises(UsageError, match=r"--vocab: family vit has no vocabulary"):
-        convert(run / "whole", tmp_path / "other", vocabulary=tmp_path)
+        convert(run / "whole", tmp_path / "other", Options(vocabulary=tmp_path))
 
 
 def test_adapters_are_trained_merged_and_read_by_peft(run: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from nlpkit import registry
 from nlpkit.checkpoints import hf_layout, peft_layout, tokenizer_files
-from nlpkit.checkpoints.family import family_of
+from nlpkit.checkpoints.hf_model import find_family
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
@@ -118,7 +118,7 @@ def read(path: Path, family: str | None = None) -> hf_layout.Content:
 
 def _read(path: Path, family: str | None) -> tuple[str, hf_layout.Content]:
     """Return the family of a directory, and its content with the folders of the family."""
-    name, _ = family_of(hf_layout.read_settings(path), path, family)
+    name = find_family(hf_layout.read_settings(path), path, family)
     return name, hf_layout.read(path, families.load_model(name).FORMAT.folders)
 
 

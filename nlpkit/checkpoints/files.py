@@ -67,24 +67,34 @@ def find_corruption(path: Path) -> str | None:
     """Return the first problem of a checkpoint's files, or None if all hashes match."""
     if not (path / MANIFEST).is_file():  # a pipe is no file: reading it would block
         return f"{MANIFEST} is missing"
+    return _find_problem(path, resumable=True)
+
+
+def verify(path: Path) -> None:
+    """Raise `FileError` if a file that an opened model needs is not as its manifest says."""
+    if (path / MANIFEST).is_file() and (problem := _find_problem(path, resumable=False)):
+        raise FileError(f"{path}: {problem}")
+
+
+def _find_problem(path: Path, resumable: bool) -> str | None:
+    """Return the first problem; where the run is not `resumable`, its state is not looked at."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        files = manifest["files"]
-        for name in (TRAINING, OPTIMIZER_STATE):
-            if name not in files:
-                return f"{MANIFEST} does not name {name}"
-        if {_step(path), _step(path.resolve())} - {None, manifest["step"]}:
+        files, state = dict(manifest["files"]), (TRAINING, OPTIMIZER_STATE)
+        if resumable and (lacking := [name for name in state if name not in files]):
+            return f"{MANIFEST} does not name {lacking[0]}"
+        if resumable and {_step(path), _step(path.resolve())} - {None, manifest["step"]}:
             return f"it is step {manifest['step']} by its {MANIFEST}, copied to this name"
         for name, entry in files.items():
             target = path / name
+            if name in state and not resumable:
+                continue
             if not is_inside(name):
                 return f"{MANIFEST} names {name!r}, which is outside the checkpoint"
             if not target.is_file():
                 return f"{name} is missing"
-            if target.stat().st_size != entry["bytes"]:
-                return (
-                    f"{name} has {number_of(target.stat().st_size, 'bytes')}, not {entry['bytes']}"
-                )
+            if (size := target.stat().st_size) != entry["bytes"]:
+                return f"{name} has {number_of(size, 'bytes')}, not {entry['bytes']}"
             if file_sha256(target) != entry["sha256"]:
                 return f"{name} has changed since it was written (its hash differs)"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

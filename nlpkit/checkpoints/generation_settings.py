@@ -4,10 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from nlpkit.checkpoints import tokenizer_files
+from nlpkit.checkpoints.hf_model import TokenIds
 from nlpkit.contracts.abilities import Generative
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.disk import read_json
-from nlpkit.generate.texts import default_new_tokens
+from nlpkit.generate.settings import default_new_tokens
+from nlpkit.models.config import ModelConfig
 from nlpkit.tokenizers._source_and_target import SourceAndTarget
 
 _GENERATING = ("LMHeadModel", "ForCausalLM", "ForConditionalGeneration", "MTModel")
@@ -40,12 +43,16 @@ def of_objective(
     return found | {"do_sample": False, "max_new_tokens": default_new_tokens(objective)}
 
 
-def begin_and_end(objective: object, tokenizer: Tokenizer | None) -> tuple[int | None, int | None]:
-    """Return the ids of what begins and what ends a text, None where there is no such token."""
+def token_ids(objective: object, tokenizer: Tokenizer | None, config: ModelConfig) -> TokenIds:
+    """Return the ids of the special tokens of a model with this objective and tokenizer."""
     if tokenizer is None:
-        return None, None
+        return TokenIds()
     ends = objective.eos_token_ids if isinstance(objective, Generative) else ()
-    return tokenizer.bos_id, ends[0] if ends else tokenizer.eos_id
+    targets: tuple[int | None, ...] = (None, None)
+    if tokenizer_files.is_extendable(tokenizer):
+        targets = tuple(tokenizer.special_id(token) for token in config.target_tokens)
+    eos = ends[0] if ends else tokenizer.eos_id
+    return TokenIds(tokenizer.pad_id, tokenizer.bos_id, eos, *targets)
 
 
 def write(directory: Path, settings: dict[str, Any]) -> None:

@@ -126,16 +126,6 @@ def _fingerprint(tokenizer: Tokenizer) -> str:
     return tokenizer.fingerprint()
 
 
-def target_ids(
-    tokenizer: Tokenizer | None, tokens: tuple[str, str]
-) -> tuple[int | None, int | None]:
-    """Return the ids of what begins and what ends a target; None where there is no such token."""
-    if tokenizer is None or not is_extendable(tokenizer):
-        return None, None
-    begin, end = (tokenizer.special_id(token) for token in tokens)
-    return begin, end
-
-
 def is_extendable(tokenizer: Tokenizer) -> TypeGuard[Extendable]:
     """Return whether special tokens can be added to a tokenizer, to each of two."""
     if isinstance(tokenizer, SourceAndTarget):

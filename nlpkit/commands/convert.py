@@ -80,22 +80,20 @@ def command(
     if len(checkpoints) > 1 and not average:
         raise UsageError("several checkpoints: --average writes the mean of their weights")
     from nlpkit.checkpoints.shards import size_of
-    from nlpkit.runs.convert import convert
+    from nlpkit.runs.convert import Options, convert
     from nlpkit.train.log import Log
 
     log = Log(common.verbosity)
-    made = convert(
-        user_path(checkpoints[0]),
-        user_path(out),
-        average=[user_path(each) for each in checkpoints[1:]],
+    options = Options(
         precision=written.precision,
-        max_shard=None if written.max_shard_size is None else size_of(written.max_shard_size),
         config=_path(beside.config),
         vocabulary=_path(beside.vocab),
         family=beside.family,
-        info=log.info,
-        warn=log.warn,
+        average=[user_path(each) for each in checkpoints[1:]],
+        max_shard=None if written.max_shard_size is None else size_of(written.max_shard_size),
     )
+    source = user_path(checkpoints[0])
+    made = convert(source, user_path(out), options, info=log.info, warn=log.warn)
     log.info(
         f"{made['parameters']:,} parameters in {made['precision']}, {made['bytes']:,} bytes"
         + (f" in {made['files']} files" if made["files"] > 1 else "")

@@ -13,9 +13,8 @@ from nlpkit.errors import UsageError
 from nlpkit.generate.beams import Answer
 from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
-from nlpkit.generate.settings import Settings
+from nlpkit.generate.settings import Settings, default_new_tokens
 
-_DEFAULT_NEW_TOKENS = 128
 # Tokens of the input that are decoded with the output, because a token may contain the space
 # before its word.
 _BEFORE = 8
@@ -165,13 +164,6 @@ class Writer:
         else:
             text = self.tokenizer.decode(ids)
         return any(stop in text for stop in self.settings.stop)
-
-
-def default_new_tokens(objective: Generative) -> int:
-    """Return the most tokens to add if no setting says it."""
-    if isinstance(objective, ReadsSource):
-        return min(_DEFAULT_NEW_TOKENS, objective.max_new_tokens)
-    return min(_DEFAULT_NEW_TOKENS, objective.max_length // 2)
 
 
 def _new_tokens(settings: Settings, objective: Generative) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import product
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import torch
 from pydantic_core import to_jsonable_python
@@ -21,6 +21,7 @@ from nlpkit.config import FrozenConfig
 from nlpkit.models.meta import meta_model
 
 State = Mapping[str, Tensor]
+_Config = TypeVar("_Config", bound=FrozenConfig)
 Settings = Mapping[str, Any]
 _NUMBER = re.compile(r"\{(\w+)\}")
 FOLDERS = "nlpkit.folders"  # of settings that were read: config.json of each folder that is there
@@ -245,7 +246,7 @@ def settings_of(
     return {**settings, **to_jsonable_python(sizes), **more}
 
 
-def read_config(form: HfFormat, config: type[FrozenConfig], settings: Settings) -> FrozenConfig:
+def read_config(form: HfFormat, config: type[_Config], settings: Settings) -> _Config:
     """Return our `Config` from transformers' config.json.
 
     Raises:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from nlpkit import registry
-from nlpkit.checkpoints import any_layout, hf_layout, objective_heads, preprocessor
+from nlpkit.checkpoints import any_layout, hf_model, objective_heads, preprocessor
 from nlpkit.contracts.task import Task
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data import corpus, store
@@ -69,7 +69,7 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
     model = part.module().Model(part.config, vocab_size if part.vocabulary else 0, backend)
     # An incomplete table of names must cause an error now, not at the first checkpoint.
     weights = {name: tensor.to("meta") for name, tensor in model.state_dict().items()}
-    hf_layout.layout(part.family, part.config, weights)
+    hf_model.to_hf(part.family, part.config, weights)
     old: Mapping[str, torch.Tensor] = {}
     if part.start is not None:
         old, part.start = part.start, None

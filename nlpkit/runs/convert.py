@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,133 +15,159 @@ from nlpkit.checkpoints import (
     any_layout,
     generation_settings,
     hf_layout,
+    hf_model,
     objective_heads,
     preprocessor,
     tokenizer_files,
 )
-from nlpkit.checkpoints.family import family_of
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.disk import name_path_in_errors, sync
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
-from nlpkit.models.head import TaskHead
-from nlpkit.models.rows import vocabulary_size, without_padding
 from nlpkit.runs import model_card
-from nlpkit.runs.opened import objective_of
-from nlpkit.runs.run import ModelPart
-from nlpkit.runs.stored_weights import PRECISIONS, mean, read
-from nlpkit.tokenizers._source_and_target import check_sources
+from nlpkit.runs.saved_objective import load_objective, load_tokenizer
+from nlpkit.runs.stored_weights import PRECISIONS, Weights, mean, read
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `convert` does beside merging adapters."""
+
+    precision: str | None = None  # fp32, bf16 or fp16; None: as stored (fp32 for an original)
+    config: Path | None = None  # settings of an original release that lie in another directory
+    vocabulary: Path | None = None  # file or directory of a tokenizer that is not with the weights
+    family: str | None = None  # reads the checkpoints; None: the family that they name
+    average: Sequence[Path] = ()  # other checkpoints of the model; the mean of all is written
+    max_shard: int | None = None  # bytes of the largest file of weights; None: all are in one
+
+
+@dataclass(frozen=True)
+class _Model:
+    weights: Weights
+    family: str
+    loaded: hf_model.Loaded
+    tokenizer: Tokenizer | None
+    objective: Objective | None
+    dtype: torch.dtype
 
 
 def convert(
     source: Path,
     out: Path,
+    options: Options = Options(),
     *,
-    precision: str | None = None,
-    config: Path | None = None,
-    vocabulary: Path | None = None,
-    family: str | None = None,
-    average: Sequence[Path] = (),
-    max_shard: int | None = None,
     info: Callable[[str], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Write the checkpoint `source` to `out`, atomically; return facts about the result.
-
-    Args:
-        average: other checkpoints of the same model; the weights of `out` are the mean of all.
-        precision: fp32, bf16 or fp16; None: as stored (fp32 for an original release).
-        max_shard: bytes of the largest file of weights; None: all are in one.
-        config: settings of an original release, if they are not in the same directory.
-        vocabulary: file or directory of the tokenizer, if it is not with the weights.
-        family: the family that reads `source`; None: the one that the checkpoint names.
 
     Raises:
         UsageError: `out` exists and is not empty, or an option does not apply.
         FileError: a file is missing or damaged, does not fit, or cannot be written.
     """
     _check_free(out)
-    requested = PRECISIONS[precision] if precision is not None else None
-    old = read(source, requested, config, family, info)
-    all_read = [old, *(read(each, requested, config, family, info) for each in average)]
-    if average:
-        old = mean(all_read)
-    family, _ = family_of(old.settings, old.path, family)
-    loaded = hf_layout.converted(family, old.path, old.settings, old.tensors)
+    dtype = None if options.precision is None else PRECISIONS[options.precision]
+    sources = (source, *options.average)
+    weights = [read(each, dtype, options.config, options.family, info) for each in sources]
+    model = _load(mean(weights) if options.average else weights[0], options, warn)
+    folders = _folders(model)
+    if (kind := str(folders[""][0]["model_type"])).startswith(hf_model.OWN_TYPE):
+        warn(
+            f"transformers has no {_with_attention(model.family, model.loaded.config)}: "
+            f"nlpkit opens {out}, from_pretrained does not (model_type {kind})"
+        )
+    averaged = [each.path for each in weights] if options.average else []
+    parameters = sum(tensor.numel() for tensor in model.loaded.state.values())
+
+    def write(directory: Path) -> None:
+        hf_layout.write_folders(directory, folders, options.max_shard)
+        _write_beside(model, directory, folders[""][0])
+        model_card.write(directory, _card(model, directory, parameters, averaged))
+
+    _publish(out, write)
+    files = [file for folder in folders for file in (out / folder).glob("model*.safetensors")]
+    path = model.weights.path
+    return {
+        "checkpoint": str(out),
+        "source": str(path),
+        "upload": model_card.upload(out, model_card.name_of(path) or out.name),
+        "family": model.family,
+        "precision": next(name for name, each in PRECISIONS.items() if each == model.dtype),
+        "parameters": parameters,
+        "bytes": sum(file.stat().st_size for file in files),
+        "files": len(files),
+    }
+
+
+def _load(weights: Weights, options: Options, warn: Callable[[str], None]) -> _Model:
+    """Return the model with these weights, its tokenizer and its objective."""
+    path = weights.path
+    family = hf_model.find_family(weights.settings, path, options.family)
+    loaded = hf_model.from_hf(family, path, weights.settings, weights.tensors)
     for line in loaded.warnings("not written"):
         warn(line)
-    tokenizer = _tokenizer(old.path, loaded, family, vocabulary)
-    pad_id = tokenizer.pad_id if tokenizer is not None else None
-    notes = {**any_layout.read_notes(old.path), "nlpkit": __version__}
-    part = ModelPart(family, loaded.config, None)
-    objective = _objective(old.path, notes, tokenizer, part, loaded.head, warn)
-    ends = generation_settings.begin_and_end(objective, tokenizer)
-    folders = hf_layout.layout(
-        *(family, loaded.config, loaded.state),
-        pad_id=pad_id,
-        bos_and_eos=ends,
-        head=loaded.head,
-        target_ids=tokenizer_files.target_ids(tokenizer, loaded.config.target_tokens),
-    )
-    if (kind := str(folders[""][0]["model_type"])).startswith(hf_layout.OWN_TYPE):
-        warn(
-            f"transformers has no {_with_attention(family, loaded.config)}: nlpkit opens {out}, "
-            f"from_pretrained does not (model_type {kind})"
-        )
-    dtype = requested or old.precision
+    if options.vocabulary is not None and not families.vocabulary(family):
+        raise UsageError(f"--vocab: family {family} has no vocabulary; leave the option out")
+    tokenizer = load_tokenizer(path, family, loaded, options.vocabulary)
+    objective = None
+    try:
+        objective = load_objective(path, family, loaded, tokenizer)
+    except FileError as error:
+        warn(f"{error}: transformers is not told how texts are read")
+    dtype = weights.precision if options.precision is None else PRECISIONS[options.precision]
+    return _Model(weights, family, loaded, tokenizer, objective, dtype)
+
+
+def _folders(model: _Model) -> hf_layout.Folders:
+    """Return what is written as `config.json` and weights, with what `config.json` had before."""
+    config, old = model.loaded.config, model.weights.settings
+    ids = generation_settings.token_ids(model.objective, model.tokenizer, config)
+    loaded = model.loaded
+    folders = hf_model.to_hf(model.family, config, loaded.state, ids, loaded.head)
     for folder, (settings, tensors) in folders.items():
-        kept = {} if folder else old.settings
+        kept = {} if folder else old
         settings = {
             **{k: v for k, v in kept.items() if k != "torch_dtype"},
             **settings,
             **{k: v for k, v in kept.items() if k in ("id2label", "label2id")},
-            "dtype": str(dtype).removeprefix("torch."),
+            "dtype": str(model.dtype).removeprefix("torch."),
         }
-        cast = {name: _cast(name, tensor, dtype) for name, tensor in tensors.items()}
+        cast = {name: _cast(name, tensor, model.dtype) for name, tensor in tensors.items()}
         folders[folder] = settings, cast
-    notes.pop("base", None)
-    generation = generation_settings.read(old.path) or generation_settings.of_objective(
-        objective, tokenizer, folders[""][0]
+    return folders
+
+
+def _write_beside(model: _Model, directory: Path, settings: dict[str, Any]) -> None:
+    """Write what is beside the weights."""
+    path = model.weights.path
+    heads = {n: _cast(n, tensor, model.dtype) for n, tensor in model.weights.heads.items()}
+    objective_heads.write(directory, heads)
+    if model.tokenizer is not None:
+        use = tokenizer_files.use_of(model.objective, model.loaded.config, model.tokenizer)
+        tokenizer_files.save(model.tokenizer, directory, use)
+    generation = generation_settings.read(path) or generation_settings.of_objective(
+        model.objective, model.tokenizer, settings
     )
+    generation_settings.write(directory, generation)
+    notes = {**any_layout.read_notes(path), "nlpkit": __version__}
+    notes.pop("base", None)
+    hf_layout.write_notes(directory, notes)
+    if inputs := preprocessor.read(path):
+        preprocessor.write(directory, inputs)
 
-    own = old.path / model_card.CARD
-    parameters = sum(tensor.numel() for tensor in loaded.state.values())
 
-    def card(directory: Path) -> str:
-        # A card that is there may have been edited; that of adapters or of one of several is none.
-        if own.is_file() and not average and any_layout.base(old.path) is None:
-            return own.read_text(encoding="utf-8")
-        averaged = [each.path for each in all_read] if average else []
-        return model_card.text(
-            *(directory, old.path), parameters=parameters, objective=objective, averaged=averaged
-        )
-
-    def write(directory: Path) -> None:
-        hf_layout.write_folders(directory, folders, max_shard)
-        objective_heads.write(directory, {n: _cast(n, t, dtype) for n, t in old.heads.items()})
-        if tokenizer is not None:
-            use = tokenizer_files.use_of(objective, loaded.config, tokenizer)
-            tokenizer_files.save(tokenizer, directory, use)
-        generation_settings.write(directory, generation)
-        hf_layout.write_notes(directory, notes)
-        if inputs := preprocessor.read(old.path):
-            preprocessor.write(directory, inputs)
-        model_card.write(directory, card(directory))
-
-    _publish(out, write)
-    weights = [file for folder in folders for file in (out / folder).glob("model*.safetensors")]
-    return {
-        "checkpoint": str(out),
-        "source": str(old.path),
-        "upload": model_card.upload(out, model_card.name_of(old.path) or out.name),
-        "family": family,
-        "precision": next(name for name, kind in PRECISIONS.items() if kind == dtype),
-        "parameters": parameters,
-        "bytes": sum(file.stat().st_size for file in weights),
-        "files": len(weights),
-    }
+def _card(model: _Model, directory: Path, parameters: int, averaged: Sequence[Path]) -> str:
+    """Return the model card: the one that is there, since users edit it, or a new one."""
+    path = model.weights.path
+    own = path / model_card.CARD
+    # That of adapters, or of one of several checkpoints, is not this model's.
+    if own.is_file() and not averaged and any_layout.base(path) is None:
+        return own.read_text(encoding="utf-8")
+    return model_card.text(
+        *(directory, path), parameters=parameters, objective=model.objective, averaged=averaged
+    )
 
 
 def _with_attention(family: str, config: ModelConfig) -> str:
@@ -149,56 +176,10 @@ def _with_attention(family: str, config: ModelConfig) -> str:
     return f"{family} with attention {kinds}" if kinds else family
 
 
-def _objective(
-    path: Path,
-    notes: Mapping[str, Any],
-    tokenizer: Tokenizer | None,
-    part: ModelPart,
-    head: TaskHead | None,
-    warn: Callable[[str], None],
-) -> Objective | None:
-    """Return the objective of a checkpoint, or None, with a warning, if it cannot be made."""
-    try:
-        found: Objective = objective_of(path, notes, tokenizer, part, head)
-        return found
-    except FileError as error:
-        warn(f"{error}: transformers is not told how texts are read")
-        return None
-
-
 def _check_free(out: Path) -> None:
     with name_path_in_errors(out):
         if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
             raise UsageError(f"{out}: exists already; give a new or empty directory")
-
-
-def _tokenizer(
-    path: Path, loaded: hf_layout.Loaded, family: str, vocabulary: Path | None
-) -> Tokenizer | None:
-    """Return the tokenizer of a checkpoint, or None if the family has no vocabulary.
-
-    Raises:
-        UsageError: `vocabulary` is given, but the family has no vocabulary.
-        FileError: there is no tokenizer, or the model has another number of tokens.
-    """
-    tables = families.vocabulary(family)
-    if not tables:
-        if vocabulary is not None:
-            raise UsageError(f"--vocab: family {family} has no vocabulary; leave the option out")
-        return None
-    tokenizer = tokenizer_files.load(vocabulary or any_layout.tokenizer_home(path))[1]
-    rows = vocabulary_size(loaded.state, tables)
-    if loaded.config.padded_vocabulary and rows > tokenizer.vocab_size:
-        rows = tokenizer.vocab_size
-        loaded.state.update(without_padding(loaded.state, tables, rows))
-    if rows not in (0, tokenizer.vocab_size):
-        name = vocabulary or "in its directory"
-        raise FileError(
-            f"{path}: the model has {rows} tokens and its tokenizer ({name}) has "
-            f"{tokenizer.vocab_size}"
-        )
-    check_sources(path, loaded.config, tokenizer)
-    return tokenizer
 
 
 def _cast(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -9,8 +9,15 @@ import torch
 from pydantic import ValidationError
 
 from nlpkit import registry
-from nlpkit.checkpoints import any_layout, files, hf_layout, objective_heads, tokenizer_files
-from nlpkit.checkpoints.family import family_of, model_type_of
+from nlpkit.checkpoints import (
+    any_layout,
+    files,
+    hf_layout,
+    hf_model,
+    objective_heads,
+    tokenizer_files,
+)
+from nlpkit.checkpoints.hf_model import find_family, model_type_of
 from nlpkit.contracts.task import Task
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import FileError, UsageError
@@ -25,7 +32,6 @@ from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import in_words
 from nlpkit.runs import grow, vocabulary
 from nlpkit.runs.build import for_objective
-from nlpkit.runs.opened import verify
 from nlpkit.runs.run import ModelPart
 from nlpkit.runs.vocabulary import TrainingText
 
@@ -50,7 +56,7 @@ def model_part(
     directory = own[0] if own else base or _start(resolved.path(recipe.init_from), info)
     named = _family_of_recipe(recipe, directory)
     settings, tensors = own[1] if own else any_layout.read(directory, named)
-    family, _ = family_of(settings, directory, named)
+    family = find_family(settings, directory, named)
     part = ModelPart(family, None, None, directory)
     loaded = _loaded(resolved, family, directory, settings, tensors)
     part.config = loaded.config
@@ -166,7 +172,7 @@ def _loaded(
     directory: Path,
     settings: Mapping[str, Any],
     tensors: Mapping[str, torch.Tensor],
-) -> hf_layout.Loaded:
+) -> hf_model.Loaded:
     """Return the weights of `init_from`; tensors in `init_missing` may be missing."""
     recipe = resolved.recipe
     made = fit.classes(recipe.objective)
@@ -174,8 +180,8 @@ def _loaded(
     allowed = recipe.init_missing if recipe.lora is None else ()
     try:
         found = (family, directory, settings, tensors)
-        loaded = hf_layout.converted(*found, allow_missing=allowed, predicts=predicts)
-    except hf_layout.MissingTensors as error:
+        loaded = hf_model.from_hf(*found, allow_missing=allowed, predicts=predicts)
+    except hf_model.MissingTensors as error:
         layers = ", ".join(error.layers)
         remedy = f"to initialize such tensors, name them: init_missing: [{layers}]"
         if recipe.lora is not None:
@@ -186,7 +192,7 @@ def _loaded(
     return loaded
 
 
-def _check_summary(recipe: Recipe, family: str, directory: Path, loaded: hf_layout.Loaded) -> None:
+def _check_summary(recipe: Recipe, family: str, directory: Path, loaded: hf_model.Loaded) -> None:
     """Raise `FileError` if adapters would be trained behind a layer of zeros, such as a pooler.
 
     The summary is then the same for all texts, and no gradient reaches the adapters.
@@ -197,7 +203,7 @@ def _check_summary(recipe: Recipe, family: str, directory: Path, loaded: hf_layo
     theirs = [each.key for ours in absent for each in hf_format.names_of(form, ours)]
     if zeros := [name for name in theirs if name.startswith(form.body)]:
         number = number_of(len(zeros), "tensors are missing")
-        raise FileError(f"{directory}: {number}: {hf_layout.listed(zeros)}; {_NO_ADAPTERS}")
+        raise FileError(f"{directory}: {number}: {hf_model.listed(zeros)}; {_NO_ADAPTERS}")
 
 
 def _own_checkpoint(run_path: Path) -> tuple[Path, hf_layout.Content] | None:
@@ -219,7 +225,7 @@ def _start(path: Path, info: Callable[[str], None]) -> Path:
         path = found[0]
     if not path.exists():
         raise FileError(f"{path}: no such checkpoint to start from")
-    verify(path)
+    files.verify(path)
     return path.resolve()
 
 

@@ -1,55 +1,33 @@
 """Opens a run, a checkpoint, or a directory in the layout of `transformers` of a known family."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from torch import nn
 
-from nlpkit import registry
 from nlpkit.checkpoints import (
     any_layout,
     files,
-    hf_layout,
+    hf_model,
     objective_heads,
-    preprocessor,
-    tokenizer_files,
 )
-from nlpkit.checkpoints.family import family_of
+from nlpkit.checkpoints.hf_model import find_family
 from nlpkit.checkpoints.run_directory import seed_runs
 from nlpkit.contracts.objective import Objective
-from nlpkit.contracts.tokenizer import Extendable, Tokenizer
-from nlpkit.data.lines import shown
-from nlpkit.disk import file_sha256, user_path
-from nlpkit.errors import DivergedError, FileError, UsageError
-from nlpkit.models import families
-from nlpkit.models.head import SEQUENCE, TaskHead, kind_of, taken_head
+from nlpkit.disk import user_path
+from nlpkit.errors import DivergedError, FileError
+from nlpkit.models.head import TaskHead, taken_head
 from nlpkit.models.meta import on_meta
 from nlpkit.models.packed_weights import pack
-from nlpkit.models.rows import vocabulary_size, without_padding
-from nlpkit.objectives.several import members
-from nlpkit.objectives.several.combined import combined
+from nlpkit.models.rows import vocabulary_size
 from nlpkit.plural import number_of
-from nlpkit.recipe.fit import missing
-from nlpkit.recipe.problems import in_words
 from nlpkit.runs.run import ModelPart
-from nlpkit.tokenizers._source_and_target import check_sources
+from nlpkit.runs.saved_objective import load_objective, load_tokenizer
 from nlpkit.train import machine, spinning
 from nlpkit.train.memory import available
-
-# Files of the manifest that are not read and not checked here.
-_TASKS = {
-    SEQUENCE: "classification",
-    "token_classification": "tagging",
-    "question_answering": "question_answering",
-    "multiple_choice": "multiple_choice",
-    "image_classification": "image_classification",
-}
-_NOT_NEEDED = (files.OPTIMIZER_STATE, files.TRAINING)
 
 
 @dataclass(frozen=True)
@@ -92,29 +70,17 @@ def open_checkpoint(
     """
     target = machine.find_device(device)
     directory = find_checkpoint(user_path(path), info)
-    verify(directory)
+    files.verify(directory)
     settings, tensors = any_layout.read(directory, family)
-    family, _ = family_of(settings, directory, family)
-    part = ModelPart(family, None, None, directory)
-    loaded = hf_layout.converted(family, directory, settings, tensors)
+    family = find_family(settings, directory, family)
+    loaded = hf_model.from_hf(family, directory, settings, tensors)
+    part = ModelPart(family, loaded.config, None, directory)
     for line in loaded.warnings("set to 0"):
         warn(f"{directory}: {line}")
-    part.config, state = loaded.config, loaded.state
-    _check_finite(directory, state)
-    notes = any_layout.read_notes(directory)
-    home = any_layout.tokenizer_home(directory)
-    tokenizer = tokenizer_files.load(home)[1] if part.vocabulary else None
-    part.rows = vocabulary_size(state, part.vocabulary) or None
-    if tokenizer is not None and part.is_padded(tokenizer.vocab_size):
-        part.rows = tokenizer.vocab_size
-        state = without_padding(state, part.vocabulary, part.rows)
-    if tokenizer is not None and part.rows not in (None, tokenizer.vocab_size):
-        raise FileError(
-            f"{directory}: the model has {part.rows} tokens and its tokenizer has "
-            f"{tokenizer.vocab_size}"
-        )
-    check_sources(directory, part.config, tokenizer)
-    objective = objective_of(directory, notes, tokenizer, part, loaded.head)
+    _check_finite(directory, loaded.state)
+    tokenizer = load_tokenizer(directory, family, loaded)
+    state, part.rows = loaded.state, vocabulary_size(loaded.state, part.vocabulary) or None
+    objective = load_objective(directory, family, loaded, tokenizer)
     machine.configure_allocator()
     if target.type == "cpu":
         spinning.start()
@@ -124,6 +90,7 @@ def open_checkpoint(
     model = model.to(device=target, dtype=dtype)
     if target.type == "cpu":
         pack(model, available())
+    notes = any_layout.read_notes(directory)
     return Opened(directory, part, model.eval(), tokenizer, objective, notes)
 
 
@@ -154,25 +121,6 @@ def find_checkpoint(path: Path, info: Callable[[str], None] = lambda _: None) ->
     raise FileError(f"{path}: neither a checkpoint (no config.json) nor a run with checkpoints")
 
 
-def verify(directory: Path) -> None:
-    """Raise `FileError` if a file does not match its hash in the manifest."""
-    manifest = directory / files.MANIFEST
-    if not manifest.is_file():  # not written by a run
-        return
-    try:
-        named = json.loads(manifest.read_text(encoding="utf-8"))["files"]
-        for name, entry in named.items():
-            target = directory / name
-            if name in _NOT_NEEDED or not files.is_inside(name):
-                continue
-            if not target.is_file():
-                raise FileError(f"{target}: is missing; {files.MANIFEST} names it")
-            if file_sha256(target) != entry["sha256"]:
-                raise FileError(f"{target}: has changed since it was written (its hash differs)")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise FileError(f"{manifest}: cannot be read: {error}") from error
-
-
 def _check_finite(directory: Path, state: Mapping[str, torch.Tensor]) -> None:
     wrong = [name for name, tensor in state.items() if not tensor.isfinite().all()]
     if wrong:
@@ -182,103 +130,6 @@ def _check_finite(directory: Path, state: Mapping[str, torch.Tensor]) -> None:
             f"(the first: {wrong[0]}); the training diverged before it was saved; use an earlier "
             "checkpoint"
         )
-
-
-def objective_of(
-    directory: Path,
-    notes: Mapping[str, Any],
-    tokenizer: Tokenizer | None,
-    part: ModelPart,
-    head: TaskHead | None = None,
-) -> Any:
-    """Return the objective that the notes name, bound to the model.
-
-    Default: the task of the output layer `head`, or without one the family's objective.
-    """
-    named = notes.get("objective")
-    source = f"{directory / hf_layout.NOTES}: objective"
-    try:
-        default = _TASKS.get(kind_of(part.module(), head))
-        default = default or families.default_objective(part.family)
-        if named is None and default is None:
-            raise ValueError(f"none is named, and family {part.family} has no DEFAULT_OBJECTIVE")
-        listed = named if isinstance(named, list) else [named or {"name": default}]
-        weights = [float(each.get("weight", 1.0)) for each in listed]
-        bound = [_bound(directory, each, named is None, tokenizer, part) for each in listed]
-        return combined(bound, weights)
-    except ValidationError as error:
-        raise FileError(f"{source}.{in_words(error)}") from error
-    except KeyError as error:
-        raise FileError(f"{source}: {error} is missing") from error
-    except (UsageError, ValueError, TypeError, AttributeError) as error:
-        raise FileError(f"{source}: {error}") from error
-
-
-def _bound(
-    directory: Path,
-    named: Mapping[str, Any],
-    is_default: bool,
-    tokenizer: Tokenizer | None,
-    part: ModelPart,
-) -> Any:
-    """Return an objective for the model, with the settings in `named`."""
-    settings = {key: value for key, value in named.items() if key != "weight"}
-    name = settings.pop("name")
-    for each in members.names(named):
-        registry.check_named_by(directory / hf_layout.NOTES, each, "run nlpkit where it lies")
-    module = registry.load("objectives", name)
-    if is_default:
-        settings = _fitting(module.Config, part.config) | _classes(module.Config, directory)
-    else:
-        settings = _with_earlier(module.Config, settings)
-    config = module.Config.model_validate_json(json.dumps(settings))
-    config = module.Objective.with_preprocessor(config, preprocessor.read(directory))
-    if lacking := missing(module.Objective, part.config):
-        raise ValueError(f"{name} needs {', '.join(lacking)}, which the model does not have")
-    if isinstance(tokenizer, Extendable):
-        named = module.Objective.special_tokens(part.config)
-        if lacking := [token for token in named if tokenizer.special_id(token) is None]:
-            raise ValueError(
-                f"{name} needs the special tokens {shown(lacking)}, which the tokenizer does not "
-                "have"
-            )
-    return module.Objective(config, tokenizer, part.config)
-
-
-def _with_earlier(config: Any, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings, of members too, with the earlier values of those that are missing."""
-    settings = {**config.EARLIER, **settings}
-    if isinstance(members := settings.get("of"), list):  # of a mixture
-        settings["of"] = [
-            _with_earlier(registry.load("objectives", member["name"]).Config, member)
-            for member in members
-        ]
-    return settings
-
-
-def _fitting(config: Any, model_config: Any) -> dict[str, Any]:
-    """Return a smaller `max_length` if the model has fewer positions than the default, else {}."""
-    limits = [getattr(model_config, n, None) for n in ("max_positions", "attention_length")]
-    limit = min((one for one in limits if one is not None), default=None)
-    field = config.model_fields.get("max_length")
-    if limit is None or field is None or field.default <= limit:
-        return {}
-    return {"max_length": limit}
-
-
-def _classes(config: Any, directory: Path) -> dict[str, Any]:
-    """Return `labels` from `id2label` of a foreign checkpoint, if the objective has classes."""
-    if "labels" not in config.model_fields or not (directory / "config.json").is_file():
-        return {}
-    names = hf_layout.read_settings(directory).get("id2label")
-    if not isinstance(names, dict):
-        return {}
-    labels = [names[number] for number in sorted(names, key=int)]
-    # Rows of published data often have the number of the class.
-    is_clear = "choices" in config.model_fields and not any(
-        str(each).isdecimal() for each in labels
-    )
-    return {"labels": labels, "choices": labels} if is_clear else {"labels": labels}
 
 
 def _model(

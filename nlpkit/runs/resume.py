@@ -14,6 +14,7 @@ from nlpkit.checkpoints import (
     any_layout,
     files,
     hf_layout,
+    hf_model,
     objective_heads,
     peft_layout,
     tokenizer_files,
@@ -177,7 +178,7 @@ def _weights(run: Run, path: Path) -> dict[str, Tensor]:
     """Return the state dict of a checkpoint of this run; with LoRA, only the trained part."""
     part = run.part
     if part.lora is None:
-        return hf_layout.converted(part.family, path, *hf_layout.read(path)).state
+        return hf_model.from_hf(part.family, path, *hf_layout.read(path)).state
     if hf_layout.read_notes(path).get("base") != part.base_hash:
         raise FileError(f"{path}: {part.source} is not the base of these adapters")
     try:

@@ -17,6 +17,7 @@ from nlpkit.checkpoints import (
     files,
     generation_settings,
     hf_layout,
+    hf_model,
     objective_heads,
     peft_layout,
     preprocessor,
@@ -123,8 +124,7 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
     part, objective, tokenizer = run.part, run.data.objective, run.data.tokenizer
     weights, own = objective_heads.split(weights)
     objective_heads.write(directory, own)
-    pad_id = None if tokenizer is None else tokenizer.pad_id
-    ends = generation_settings.begin_and_end(objective, tokenizer)
+    ids = generation_settings.token_ids(objective, tokenizer, part.config)
     notes: dict[str, Any] = {
         "nlpkit": __version__,
         "objective": build.objective_notes(run.resolved, objective),
@@ -132,10 +132,7 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
     }
     plain = lora.base_state(weights)
     labels = getattr(objective.config, "labels", None)
-    folders = hf_layout.layout(
-        *(part.family, part.config, plain, labels, pad_id, ends, part.head),
-        target_ids=tokenizer_files.target_ids(tokenizer, part.config.target_tokens),
-    )
+    folders = hf_model.to_hf(part.family, part.config, plain, ids, part.head, labels)
     settings, tensors = folders[""]
     if getattr(objective.config, "regression", False):  # else transformers squeezes the number
         settings["problem_type"] = "regression"

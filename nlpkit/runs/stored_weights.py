@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nlpkit.checkpoints import any_layout, objective_heads, tokenizer_files
+from nlpkit.checkpoints import any_layout, files, objective_heads, tokenizer_files
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import FileError, UsageError
-from nlpkit.runs.opened import find_checkpoint, verify
+from nlpkit.runs.opened import find_checkpoint
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -45,7 +45,7 @@ def read(
             f"--config: {source} is not an original release, and has its own config.json"
         )
     path = find_checkpoint(source, info)
-    verify(path)
+    files.verify(path)
     settings, tensors = any_layout.read(path, family)
     base = any_layout.base(path)
     if base is not None:

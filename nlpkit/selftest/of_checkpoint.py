@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from nlpkit.checkpoints import files, hf_layout, objective_heads
+from nlpkit.checkpoints import files, hf_layout, hf_model, objective_heads
 from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
 from nlpkit.contracts.batch import Batch
 from nlpkit.errors import Stopped, TryAgain
@@ -35,7 +35,7 @@ def reopened(bench: Bench) -> Verdict:
     run.unwrapped.model.load_state_dict(subject.model.state_dict())
     save(run, State(step=1), False)
     path = files.checkpoint_path(run.directory.path, 1)
-    loaded = hf_layout.converted(run.part.family, path, *hf_layout.read(path))
+    loaded = hf_model.from_hf(run.part.family, path, *hf_layout.read(path))
     weights = {**loaded.state, **objective_heads.read(path)}
     original = subject.model.state_dict()
     wrong = [name for name in original if not _same(original[name], weights.get(name))]

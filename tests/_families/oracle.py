@@ -7,7 +7,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from nlpkit.checkpoints import hf_layout
+from nlpkit.checkpoints import hf_layout, hf_model
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.models import families
 
@@ -33,7 +33,7 @@ def drawn(architecture: str, config: Any) -> nn.Module:
 def ours(family: str, directory: Path, **allowed: tuple[str, ...]) -> tuple[Any, Any]:
     """Return the family's model of a checkpoint directory, and how it was loaded."""
     settings, tensors = hf_layout.read(directory)
-    loaded = hf_layout.converted(family, directory, settings, tensors, **allowed)
+    loaded = hf_model.from_hf(family, directory, settings, tensors, **allowed)
     model = families.load_model(family).Model(loaded.config, VOCAB).eval()
     body = {name: value for name, value in loaded.state.items() if not name.startswith("head.")}
     model.load_state_dict(body, strict=not loaded.missing and loaded.head is None)
@@ -77,7 +77,7 @@ def inputs(ids: Tensor, pad: int = 0, token_types: Tensor | None = None) -> dict
 def assert_gradients_equal(family: str, loaded: Any, model: Any, theirs: nn.Module) -> None:
     """Assert that all gradients of transformers' model are ours, under its names."""
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    written = hf_layout.layout(family, loaded.config, gradients)[""][1]
+    written = hf_model.to_hf(family, loaded.config, gradients)[""][1]
     compared = 0
     for name, parameter in theirs.named_parameters():
         if parameter.grad is not None:
@@ -90,7 +90,7 @@ def assert_opens_both_ways(family: str, config: Any, architecture: str, director
     """Assert that our checkpoint opens in transformers without a report, and comes back exactly."""
     torch.manual_seed(2)
     model = families.load_model(family).Model(config, VOCAB).eval()
-    written = hf_layout.layout(family, config, model.state_dict())
+    written = hf_model.to_hf(family, config, model.state_dict())
     hf_layout.write_folders(directory, written)
     theirs, report = getattr(transformers, architecture).from_pretrained(
         directory, output_loading_info=True

@@ -8,9 +8,6 @@ follow the words, as in later versions of the original, whose `vocab_size` inclu
 """
 
 import math
-import pickle
-import re
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ from torch import Tensor
 
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
+from nlpkit.models.pickled import read_state_dict
 
 WEIGHTS, SETTINGS = "cpm-ant-*.pt", "*.json"
 # Names of the sizes in transformers' config.json, with those in the original's json.
@@ -71,7 +69,9 @@ def read(
     # The compressed versions lack parts of some layers; transformers has no setting for this.
     if any(_flat(content.get("mask_modules"))):
         raise FileError(f"{settings}: mask_modules leaves parts of layers out; not supported")
-    state = _load(weights)
+    state = read_state_dict(weights)
+    if wrong := [name for name, tensor in state.items() if not tensor.is_floating_point()]:
+        raise FileError(f"{weights}: {wrong[0]!r} is no plain tensor of floating-point numbers")
     shapes = _shapes(content, len(state))
     prompts = shapes[_PROMPTS][0]
     if _PROMPTS not in state and sizes["vocab_size"] > prompts:
@@ -98,51 +98,6 @@ def _size(content: Mapping[str, Any], name: str, where: Path) -> int:
 
 def _flat(value: Any) -> list[Any]:
     return [each for part in value for each in _flat(part)] if isinstance(value, list) else [value]
-
-
-def _load(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a state dict; raise `FileError` for anything else."""
-    if not path.is_file():
-        raise FileError(f"{path}: no such file")
-    try:
-        with open(path, "rb") as file:
-            # A zip archive is memory-mapped: a tensor takes memory only when it is read.
-            zipped = file.read(2) == b"PK"
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an error is reported below
-            state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
-    # A broken or hostile pickle can raise anything.
-    except Exception as error:
-        raise FileError(
-            f"{path}: not a file of tensors alone, and nothing else is opened: {_why(error)}"
-        ) from error
-    if not isinstance(state, dict) or not state:
-        raise FileError(f"{path}: holds {type(state).__name__}; a state dict has names and tensors")
-    for name, tensor in state.items():
-        if not isinstance(name, str) or not _is_plain(tensor):
-            raise FileError(f"{path}: {name!r} is no plain tensor of floating-point numbers")
-    return state
-
-
-def _why(error: Exception) -> str:
-    """Return the error in one line, without torch's advice to load the file unsafely."""
-    text = " ".join(str(error).split())
-    if named := re.search(r"GLOBAL (\S+)", text):
-        return f"it calls {named[1]}"
-    if isinstance(error, pickle.UnpicklingError):
-        return "a pickle of other things"
-    return f"{type(error).__name__}: {text.partition('. ')[0][:200]}"
-
-
-def _is_plain(tensor: object) -> bool:
-    """Return whether a value is a dense tensor whose elements are all in the file."""
-    return (
-        isinstance(tensor, Tensor)
-        and tensor.layout == torch.strided
-        and tensor.device.type == "cpu"
-        and tensor.is_floating_point()
-        and tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
-    )
 
 
 def _shapes(sizes: Mapping[str, Any], most_layers: int) -> dict[str, tuple[int, ...]]:

@@ -1,0 +1,296 @@
+"""Models in the layout of `transformers`: their family, settings and tensors, ours and theirs.
+
+The tables of names and settings are those of the family (`FORMAT`, `models/hf_format.py`); the
+files are read and written by `checkpoints/hf_layout.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from torch import Tensor
+
+from nlpkit import registry
+from nlpkit.attention.contract import Choice
+from nlpkit.checkpoints import hf_layout
+from nlpkit.checkpoints.hf_layout import Content, Folders
+from nlpkit.errors import FileError, UsageError
+from nlpkit.models import families, hf_format
+from nlpkit.models.config import ModelConfig
+from nlpkit.models.head import HEAD, PREFIX, SEQUENCE, TaskHead, saved_head, task_head
+from nlpkit.models.hf_format import HfFormat
+from nlpkit.models.meta import meta_model
+from nlpkit.models.rows import vocabulary_size
+from nlpkit.plural import number_of
+from nlpkit.recipe.problems import in_words
+
+OWN_TYPE = "nlpkit-"  # prefix of model_type for models that transformers does not support
+NAMED = 3  # maximal number of tensor names in a message
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint's tensors, matched with the parameters of its family."""
+
+    config: Any
+    state: dict[str, Tensor]  # includes the task's output layer, if there is one
+    missing: tuple[str, ...]  # transformers' names of parameters that the checkpoint does not have
+    unexpected: tuple[str, ...]  # tensors that the model does not have
+    head: TaskHead | None = None  # of the task's output layer
+
+    def warnings(self, fate: str) -> list[str]:
+        """Return lines about missing and unexpected tensors; `fate`: what replaces missing ones."""
+        lines = [f"missing, {fate}: {listed(self.missing)}"] if self.missing else []
+        if self.unexpected:
+            lines.append(f"unexpected in this model, ignored: {listed(self.unexpected)}")
+        return lines
+
+
+class MissingTensors(FileError):
+    """Required tensors are missing; `layers` are parts of names that all of them have."""
+
+    def __init__(self, message: str, layers: Sequence[str]):
+        super().__init__(message)
+        self.layers = layers
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names and the number of other names."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{', '.join(names[:NAMED])}{more}"
+
+
+def model_type_of(settings: Mapping[str, Any]) -> Any:
+    """Return transformers' name of the family, from `model_type` in `config.json`."""
+    model_type = settings.get("model_type")
+    return model_type.removeprefix(OWN_TYPE) if isinstance(model_type, str) else model_type
+
+
+def find_family(settings: Mapping[str, Any], directory: Path, family: str | None = None) -> str:
+    """Return the family that reads a checkpoint.
+
+    The family is the argument `family` if it is given, then the family in the checkpoint's notes,
+    then the shipped family with the same `model_type`. A family that is not shipped is imported
+    only if `registry.check_named_by` allows it.
+
+    Raises:
+        FileError: the family does not exist, or cannot be imported.
+    """
+    if family is not None:
+        return family
+    file, notes = directory / "config.json", settings.get("nlpkit")
+    named = notes.get("family") if isinstance(notes, dict) else None
+    if isinstance(named, str) and "." in named:
+        how = f"--family {named}, or the section model of a recipe"
+        remedy = f"run nlpkit where it lies, or, if you trust it, name it: {how}"
+        registry.check_named_by(file, named, remedy)
+        try:
+            families.load_model(named)
+            return named
+        except UsageError as error:
+            raise FileError(f"{file}: made by family {named}: {error}") from error
+    types = {name: families.load(name).MODEL_TYPE for name in registry.names("models")}
+    model_type = model_type_of(settings)
+    fitting = [name for name, known in types.items() if model_type == known]
+    if not fitting:
+        shipped = ", ".join(sorted(types.values()))
+        raise FileError(
+            f"{file}: model_type {model_type!r} is none of {shipped}; a family of your own: "
+            "--family mylab.NAME, or in a recipe model: {family: mylab.NAME}"
+        )
+    if isinstance(named, str) and named not in fitting:
+        raise FileError(
+            f"{file}: made by family {named!r}, and model_type {model_type} is of {fitting[0]}"
+        )
+    return named if isinstance(named, str) else fitting[0]
+
+
+@dataclass(frozen=True)
+class TokenIds:
+    """Ids of special tokens that transformers is told; None where there is no such token."""
+
+    pad: int | None = None
+    bos: int | None = None
+    eos: int | None = None
+    target_start: int | None = None  # begins a target with a source
+    target_end: int | None = None
+
+
+def to_hf(
+    family: str,
+    config: ModelConfig,
+    weights: Mapping[str, Tensor],
+    ids: TokenIds = TokenIds(),
+    head: TaskHead | None = None,
+    labels: Sequence[str] | None = None,
+) -> Folders:
+    """Return `config.json` and tensors of a model, with the task's output layer if it has one.
+
+    A model with an output layer is saved as the model `head` of transformers (`TASK_HEADS` in
+    `model.py`; default: the sequence classifier), whose outputs are called `labels`; if
+    transformers has no such model, with the class of the family and a layer of our own.
+
+    Raises:
+        UsageError: a family's table of names is not complete.
+    """
+    module, light = families.load_model(family), families.load(family)
+    form, body = module.FORMAT, {k: v for k, v in weights.items() if not k.startswith(PREFIX)}
+    try:
+        tensors = hf_format.written(form, config, body)
+    except KeyError as error:
+        raise UsageError(f"family {family}: FORMAT.names has no row for {error}") from error
+    notes: dict[str, Any] = {"family": family}
+    if inner := {folder: each for folder, each in form.folders.items() if each.present(config)}:
+        notes["folders"] = [*inner]
+    if config.attention:
+        notes["attention"] = [choice.to_json() for choice in config.kinds]
+    folders = {}
+    for folder, each in {"": form, **inner}.items():
+        settings = hf_format.settings_of(
+            each,
+            config,
+            model_type=light.MODEL_TYPE,
+            vocab_size=vocabulary_size(body, families.vocabulary(family)),
+            notes=None if folder else notes,
+        )
+        # transformers has no such family, or would compute the family's default attention
+        if config.attention or not each.architecture:
+            settings["model_type"] = f"{OWN_TYPE}{settings['model_type']}"
+            settings["architectures"] = []
+        folders[folder] = settings, tensors[folder]
+    _add_token_ids(folders[""][0], form, config, ids)
+    if HEAD in weights:
+        _add_head(folders[""], head or task_head(module, SEQUENCE), weights, labels)
+    return folders
+
+
+def _add_token_ids(
+    settings: dict[str, Any], form: HfFormat, config: ModelConfig, ids: TokenIds
+) -> None:
+    for name, found in (("bos_token_id", ids.bos), ("eos_token_id", ids.eos)):
+        if found is not None or form.bos_and_eos:
+            settings.setdefault(name, found)
+    if ids.pad is not None:
+        settings.setdefault("pad_token_id", ids.pad)
+    if form.has_padding:
+        settings["pad_token_id"] = -1 if ids.pad is None else ids.pad
+    begin, end = ids.target_start, ids.target_end
+    if config.encodes_source and begin is not None and end is not None:
+        padding = begin if ids.pad is None else ids.pad
+        if settings.get("decoder_vocab_size") and padding >= settings["vocab_size"]:
+            padding = 0  # it must be an id of both vocabularies
+        settings.update(decoder_start_token_id=begin, eos_token_id=end, pad_token_id=padding)
+
+
+def _add_head(
+    content: Content, head: TaskHead, weights: Mapping[str, Tensor], labels: Sequence[str] | None
+) -> None:
+    settings, tensors = content
+    tensors |= {theirs: weights[ours] for ours, theirs in head.names.items()}
+    names = labels or [f"LABEL_{i}" for i in range(len(weights[HEAD]))]
+    settings["id2label"] = dict(enumerate(names))
+    settings["label2id"] = {name: i for i, name in enumerate(names)}
+    if head.architecture:
+        settings["architectures"] = [head.architecture]
+
+
+def from_hf(
+    family: str,
+    directory: Path,
+    settings: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    *,
+    allow_missing: Sequence[str] = (),
+    predicts: bool | None = None,
+) -> Loaded:
+    """Return the family's `Config` and state dict for a checkpoint, after a check of all shapes.
+
+    No memory is allocated for missing parameters.
+
+    Args:
+        allow_missing: parts of the names of tensors that may be missing, in addition to the
+            family's optional tensors.
+        predicts: whether the layers behind the body are needed, such as those that predict masked
+            tokens; None: if there is no output layer of a task.
+
+    Raises:
+        FileError: a setting or tensor is missing, or has a wrong type or size.
+    """
+    module = families.load_model(family)
+    form = module.FORMAT
+    settings = hf_format.with_missing_folders(form, settings, allow_missing)
+    try:
+        config, state, unused, shapes = _match(family, settings, tensors)
+    except KeyError as error:
+        raise FileError(f"{directory}: {error} is missing from config.json or weights") from error
+    except ValidationError as error:
+        raise FileError(f"{directory}/config.json: {in_words(error)}") from error
+    except (ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+        cause = " ".join(str(error).split("\n")[:3])
+        raise FileError(f"{directory}/config.json: does not fit the weights: {cause}") from error
+    head = saved_head(module, settings.get("architectures") or (), tensors)
+    needed = "" if predicts or (predicts is None and head is None) else form.body
+    absent = [name for name in shapes if name not in state]
+    missing = _missing(form, directory, absent, allow_missing, needed)
+    if predicts is None:  # what is not needed is not used
+        missing = tuple(name for name in missing if name.startswith(needed))
+    if head is not None:
+        names = head.names
+        if lacking := [theirs for theirs in names.values() if theirs not in tensors]:
+            raise FileError(f"{directory}: {lacking[0]} is missing, but {names[HEAD]} exists")
+        unused = [name for name in unused if name not in names.values()]
+        state |= {ours: tensors[theirs] for ours, theirs in names.items()}
+        shapes |= head.shapes(config.state_size, len(state[HEAD]))
+    hf_layout.check_dtypes(directory, state)
+    for name, tensor in state.items():
+        if tuple(tensor.shape) != shapes[name]:
+            raise FileError(
+                f"{directory}: {name} is {tuple(tensor.shape)}; by config.json it is {shapes[name]}"
+            )
+    return Loaded(config, state, missing, tuple(sorted(unused)), head)
+
+
+def _match(
+    family: str, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> tuple[ModelConfig, dict[str, Tensor], list[str], dict[str, tuple[int, ...]]]:
+    """Return `Config`, the state dict as far as it is there, unused tensors, and all shapes."""
+    light, module = families.load(family), families.load_model(family)
+    config = hf_format.read_config(module.FORMAT, light.Config, settings)
+    kinds = settings.get("nlpkit", {}).get("attention", [])
+    config = config.model_copy(update={"attention": tuple(map(Choice.from_json, kinds))})
+    hf_format.check_depth(module.FORMAT, config, tensors)
+    skeleton = meta_model(module.Model, config, 1)
+    state, unused = hf_format.read_state(module.FORMAT, config, settings, tensors, skeleton)
+    vocab_size = vocabulary_size(state, families.vocabulary(family))
+    model = meta_model(module.Model, config, vocab_size)
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    return config, state, unused, shapes
+
+
+def _missing(
+    form: HfFormat,
+    directory: Path,
+    names: Sequence[str],
+    allowed: Sequence[str],
+    needed: str,
+) -> tuple[str, ...]:
+    """Return transformers' names of missing parameters; raise `FileError` if one is required.
+
+    Names that do not begin with `needed` are not.
+    """
+    theirs = {ours: [n.key for n in hf_format.names_of(form, ours)] or [ours] for ours in names}
+    patterns = (*form.optional, *allowed)
+    wrong = [
+        n[0]
+        for ours, n in theirs.items()
+        if n[0].startswith(needed) and not hf_format.matches(patterns, ours, *n)
+    ]
+    if wrong:
+        number = number_of(len(wrong), "tensors are missing")
+        message = f"{directory}: {number}: {listed(wrong)}"
+        layers = {name.rpartition(".")[0] or name for name in wrong}
+        outer = [n for n in layers if not any(n.startswith(f"{each}.") for each in layers)]
+        raise MissingTensors(message, sorted({name.rpartition(".")[2] for name in outer}))
+    return tuple(keys[0] for keys in theirs.values())

@@ -1,0 +1,161 @@
+"""The objective and the tokenizer of a checkpoint, for its model."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from nlpkit import registry
+from nlpkit.checkpoints import any_layout, hf_layout, preprocessor, tokenizer_files
+from nlpkit.checkpoints.hf_model import Loaded
+from nlpkit.contracts.tokenizer import Extendable, Tokenizer
+from nlpkit.data.lines import shown
+from nlpkit.errors import FileError, UsageError
+from nlpkit.models import families
+from nlpkit.models.config import ModelConfig
+from nlpkit.models.head import SEQUENCE, kind_of
+from nlpkit.models.rows import vocabulary_size, without_padding
+from nlpkit.objectives.several import members
+from nlpkit.objectives.several.combined import combined
+from nlpkit.recipe.fit import missing
+from nlpkit.recipe.problems import in_words
+from nlpkit.tokenizers._source_and_target import check_sources
+
+# The task of a published model, by the kind of its output layer.
+_TASKS = {
+    SEQUENCE: "classification",
+    "token_classification": "tagging",
+    "question_answering": "question_answering",
+    "multiple_choice": "multiple_choice",
+    "image_classification": "image_classification",
+}
+
+
+def load_tokenizer(
+    directory: Path, family: str, loaded: Loaded, vocabulary: Path | None = None
+) -> Tokenizer | None:
+    """Return the tokenizer of a checkpoint, or None if the family has no vocabulary.
+
+    Rows of `loaded` behind the last token, as released T5 has, are cut off.
+
+    Args:
+        vocabulary: file or directory of the tokenizer; None: that of the checkpoint.
+
+    Raises:
+        FileError: there is no tokenizer, or the model has another number of tokens.
+    """
+    tables = families.vocabulary(family)
+    if not tables:
+        return None
+    tokenizer = tokenizer_files.load(vocabulary or any_layout.tokenizer_home(directory))[1]
+    rows = vocabulary_size(loaded.state, tables)
+    if loaded.config.padded_vocabulary and rows > tokenizer.vocab_size:
+        rows = tokenizer.vocab_size
+        loaded.state.update(without_padding(loaded.state, tables, rows))
+    if rows not in (0, tokenizer.vocab_size):
+        name = "its tokenizer" if vocabulary is None else f"the tokenizer {vocabulary}"
+        raise FileError(
+            f"{directory}: the model has {rows} tokens and {name} has {tokenizer.vocab_size}"
+        )
+    check_sources(directory, loaded.config, tokenizer)
+    return tokenizer
+
+
+def load_objective(
+    directory: Path, family: str, loaded: Loaded, tokenizer: Tokenizer | None
+) -> Any:
+    """Return the objective that the notes of a checkpoint name, bound to the model.
+
+    Default: the task of the output layer, or without one the family's objective.
+
+    Raises:
+        FileError: it cannot be made, or does not fit the model.
+    """
+    named = any_layout.read_notes(directory).get("objective")
+    source = f"{directory / hf_layout.NOTES}: objective"
+    try:
+        default = _TASKS.get(kind_of(families.load_model(family), loaded.head))
+        default = default or families.default_objective(family)
+        if named is None and default is None:
+            raise ValueError(f"none is named, and family {family} has no DEFAULT_OBJECTIVE")
+        listed = named if isinstance(named, list) else [named or {"name": default}]
+        weights = [float(each.get("weight", 1.0)) for each in listed]
+        bound = [
+            _bound(directory, each, named is None, tokenizer, loaded.config) for each in listed
+        ]
+        return combined(bound, weights)
+    except ValidationError as error:
+        raise FileError(f"{source}.{in_words(error)}") from error
+    except KeyError as error:
+        raise FileError(f"{source}: {error} is missing") from error
+    except (UsageError, ValueError, TypeError, AttributeError) as error:
+        raise FileError(f"{source}: {error}") from error
+
+
+def _bound(
+    directory: Path,
+    named: Mapping[str, Any],
+    is_default: bool,
+    tokenizer: Tokenizer | None,
+    model_config: ModelConfig,
+) -> Any:
+    """Return an objective for the model, with the settings in `named`."""
+    settings = {key: value for key, value in named.items() if key != "weight"}
+    name = settings.pop("name")
+    for each in members.names(named):
+        registry.check_named_by(directory / hf_layout.NOTES, each, "run nlpkit where it lies")
+    module = registry.load("objectives", name)
+    if is_default:
+        settings = _fitting(module.Config, model_config) | _classes(module.Config, directory)
+    else:
+        settings = _with_earlier(module.Config, settings)
+    config = module.Config.model_validate_json(json.dumps(settings))
+    config = module.Objective.with_preprocessor(config, preprocessor.read(directory))
+    if lacking := missing(module.Objective, model_config):
+        raise ValueError(f"{name} needs {', '.join(lacking)}, which the model does not have")
+    if isinstance(tokenizer, Extendable):
+        named = module.Objective.special_tokens(model_config)
+        if lacking := [token for token in named if tokenizer.special_id(token) is None]:
+            raise ValueError(
+                f"{name} needs the special tokens {shown(lacking)}, which the tokenizer does not "
+                "have"
+            )
+    return module.Objective(config, tokenizer, model_config)
+
+
+def _with_earlier(config: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings, of members too, with the earlier values of those that are missing."""
+    settings = {**config.EARLIER, **settings}
+    if isinstance(members := settings.get("of"), list):  # of a mixture
+        settings["of"] = [
+            _with_earlier(registry.load("objectives", member["name"]).Config, member)
+            for member in members
+        ]
+    return settings
+
+
+def _fitting(config: Any, model_config: Any) -> dict[str, Any]:
+    """Return a smaller `max_length` if the model has fewer positions than the default, else {}."""
+    limits = [getattr(model_config, n, None) for n in ("max_positions", "attention_length")]
+    limit = min((one for one in limits if one is not None), default=None)
+    field = config.model_fields.get("max_length")
+    if limit is None or field is None or field.default <= limit:
+        return {}
+    return {"max_length": limit}
+
+
+def _classes(config: Any, directory: Path) -> dict[str, Any]:
+    """Return `labels` from `id2label` of a foreign checkpoint, if the objective has classes."""
+    if "labels" not in config.model_fields or not (directory / "config.json").is_file():
+        return {}
+    names = hf_layout.read_settings(directory).get("id2label")
+    if not isinstance(names, dict):
+        return {}
+    labels = [names[number] for number in sorted(names, key=int)]
+    # Rows of published data often have the number of the class.
+    is_clear = "choices" in config.model_fields and not any(
+        str(each).isdecimal() for each in labels
+    )
+    return {"labels": labels, "choices": labels} if is_clear else {"labels": labels}
