@@ -18,9 +18,11 @@ from _steps_recipes import OF_TASK, PROMPT, Workload, recipe
 
 from nlpkit import recipe as recipes
 from nlpkit.contracts.batch import IGNORE, Batch
-from nlpkit.data.corpus import Config as DataConfig
-from nlpkit.data.corpus import Counts, documents, resolve
+from nlpkit.contracts.reader import Counts
+from nlpkit.data.documents import read_documents
+from nlpkit.data.files import find_inputs as resolve
 from nlpkit.data.loader import Examples, Stream
+from nlpkit.data.settings import Config as DataConfig
 from nlpkit.data.store import Callbacks
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.flops import step_flops
@@ -123,7 +125,7 @@ def _files(workload: Workload, files: dict[str, list[str]], folder: Path, steps:
         return named
     config = DataConfig.model_validate({"train": named})
     inputs, _ = resolve(config, None, folder)
-    text = "\n".join(document.text for document in documents(inputs, config, Counts()))
+    text = "\n".join(document.text for document in read_documents(inputs, config, Counts()))
     path = folder / f"{workload.name}.jsonl"
     rows: list[dict[str, Any]] = [{"text": text}]
     if workload.verb == "finetune":

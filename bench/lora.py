@@ -21,7 +21,9 @@ from safetensors.torch import save_file
 
 from nlpkit import recipe
 from nlpkit.contracts.batch import Batch
-from nlpkit.data.corpus import Counts, documents, resolve
+from nlpkit.contracts.reader import Counts
+from nlpkit.data.documents import read_documents
+from nlpkit.data.files import find_inputs as resolve
 from nlpkit.data.pack import collate, plan_bins
 from nlpkit.models import lora
 from nlpkit.models.cpm_ant import model as family
@@ -85,7 +87,7 @@ def _batches(settings: recipe.Recipe, base: Path, number: int) -> tuple[list[Bat
     """Return the first batches of the recipe's text, and the size of the vocabulary."""
     assert settings.model is not None
     inputs, _ = resolve(settings.data, base, Path(tempfile.gettempdir()))
-    texts = [document.text for document in documents(inputs, settings.data, Counts())]
+    texts = [document.text for document in read_documents(inputs, settings.data, Counts())]
     tokenizer = tokenizer_file.Tokenizer.train(texts, settings.tokenizer.config)
     objective = objective_file.Objective(
         settings.objective[0].config, tokenizer, settings.model.config

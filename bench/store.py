@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 from nlpkit.data import store
-from nlpkit.data.corpus import Config, resolve
+from nlpkit.data.files import find_inputs as resolve
+from nlpkit.data.settings import Config
 from nlpkit.tokenizers import cpm_ant
 
 ROUNDS = 3
@@ -38,7 +39,7 @@ def build_once(path: Path, workers: int, tokenizer: cpm_ant.Tokenizer, cache: Pa
     times = []
     for _ in range(2):
         start = time.perf_counter()
-        built = store.build(files, config, tokenizer, drop_unknown=True, cache_dir=cache)
+        built = store.build(files, config, store.Encoding(tokenizer, True), cache_dir=cache)
         times.append(time.perf_counter() - start)
     rate = built.tokens / times[0] / 1e6
     return f"{rate:.2f} M tokens/s ({times[0]:.2f} s), second start {times[1] * 1e3:.0f} ms"

@@ -107,3 +107,15 @@ def test_recipe_with_a_wrong_part_is_refused_at_its_line(write, tmp_path: Path) 
         RecipeError, match=r"tiny.yaml:\d+:\d+: objective.name: .*own.py: Objective"
     ):
         recipe.load(path)
+
+
+def test_reader_from_outside_of_rows_for_tasks_alone_is_refused_for_running_text(
+    write, tmp_path: Path
+) -> None:
+    name = write(READER + '\nDOCUMENTS = ""\n')
+    (tmp_path / "a.own").write_text("a\n")
+    data = f"train: [{tmp_path}/a.own], format: {name}"
+    text = _tiny.RECIPE.replace("train: [TRAIN], valid: [VALID]", data)
+    found = _tiny.command("pretrain", _tiny.write(tmp_path, text=text), "--out", tmp_path / "run")
+    assert found.returncode == 2
+    assert f"a.own: {name} is read for the rows of a task" in found.stderr

@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from nlpkit.data import _paths, corpus, lines
-from nlpkit.data.corpus import Config, Counts, documents, held_out, resolve
+from nlpkit.contracts.reader import Counts
+from nlpkit.data import lines, streams
+from nlpkit.data.documents import held_out, read_documents
+from nlpkit.data.files import find_inputs as resolve
+from nlpkit.data.settings import Config, Source
 from nlpkit.errors import DataError, FileError, UsageError
 
 GREETING = "床前明月光"
@@ -32,7 +35,7 @@ def read(tmp_path, *names, counts=None, part="all", **settings):
     """Return (text, line) of every document."""
     config = Config(train=list(names), **settings)
     train, _ = resolve(config, None, tmp_path / "spool")
-    found = documents(train, config, counts if counts is not None else Counts(), part=part)
+    found = read_documents(train, config, counts if counts is not None else Counts(), part=part)
     return [(document.text, document.line) for document in found]
 
 
@@ -51,9 +54,9 @@ def write(path, content):
 
 def test_config_plain_strings_become_sources_of_weight_one():
     config = Config(train="a.txt", valid=[{"files": "b.txt", "weight": 2, "format": "tsv"}])
-    assert config.train == [corpus.Source(files=["a.txt"])]
+    assert config.train == [Source(files=["a.txt"])]
     assert config.train[0].weight == 1.0
-    assert config.valid == [corpus.Source(files=["b.txt"], weight=2.0, format="tsv")]
+    assert config.valid == [Source(files=["b.txt"], weight=2.0, format="tsv")]
 
 
 def test_config_written_out_reads_back_the_same():
@@ -125,7 +128,7 @@ def test_resolve_working_directory_wins_over_recipe_folder(tmp_path, here):
     config = Config(train=["both.txt", "only.txt"])
     train, _ = resolve(config, tmp_path / "recipes", tmp_path)
     assert names_of(train) == [["both.txt"], [str(tmp_path / "recipes/only.txt")]]
-    assert [d.text for d in documents(train, config, Counts())] == ["here", "there"]
+    assert [d.text for d in read_documents(train, config, Counts())] == ["here", "there"]
 
 
 def test_resolve_shipped_data_is_found_from_anywhere(tmp_path, here):
@@ -211,7 +214,7 @@ def test_resolve_source_format_goes_before_the_common_one(tmp_path, here):
     write(here / "b.x", '{"text": "c"}\n')
     config = Config(train=["a.x", {"files": "b.x", "format": "jsonl"}], format="text")
     train, _ = resolve(config, None, tmp_path)
-    assert [d.text for d in documents(train, config, Counts())] == ["a", "b", "c"]
+    assert [d.text for d in read_documents(train, config, Counts())] == ["a", "b", "c"]
 
 
 def test_resolve_weights_are_kept(tmp_path, here):
@@ -244,7 +247,7 @@ def test_stdin_is_read_once_and_can_be_read_again(tmp_path, monkeypatch):
     config = Config(train="-")
     train, _ = resolve(config, None, tmp_path / "spool")
     for _ in range(2):
-        found = [(d.text, d.file, d.line) for d in documents(train, config, Counts())]
+        found = [(d.text, d.file, d.line) for d in read_documents(train, config, Counts())]
         assert found == [(GREETING, "stdin", 1), ("two", "stdin", 2)]
 
 
@@ -303,13 +306,13 @@ def test_pipe_is_read_once_and_can_be_read_again(tmp_path, here):
     train, _ = resolve(config, None, tmp_path / "spool")
     writer.join()
     for _ in range(2):
-        assert [d.text for d in documents(train, config, Counts())] == ["one", "two"]
+        assert [d.text for d in read_documents(train, config, Counts())] == ["one", "two"]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 def test_pipe_into_which_nobody_writes_is_an_error(tmp_path, here, monkeypatch):
     os.mkfifo(here / "pipe")
-    monkeypatch.setattr(_paths, "_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(streams, "_WAIT_SECONDS", 0.2)
     with pytest.raises(FileError, match=r"^pipe: no program writes into this pipe for 0\.2 s$"):
         resolve(Config(train="pipe"), None, tmp_path / "spool")
 
@@ -339,7 +342,7 @@ def test_line_that_is_too_long_is_named(tmp_path, here, monkeypatch, form):
     config = Config(train={"files": ["a", "b"]} if form == "parallel" else "a", format=form)
     train, _ = resolve(config, None, tmp_path / "spool")
     with pytest.raises(DataError, match=r"^a:3: a line of more than 1 MB; .*fold -s -w 1000000\)$"):
-        list(documents(train, config, Counts()))
+        list(read_documents(train, config, Counts()))
 
 
 @pytest.mark.parametrize(
@@ -590,10 +593,10 @@ def test_unreadable_file_is_a_file_error(tmp_path, here):
     train, _ = resolve(config, None, tmp_path)
     (here / "a.txt").unlink()
     with pytest.raises(FileError, match=r"^a.txt: no such file$"):
-        list(documents(train, config, Counts()))
+        list(read_documents(train, config, Counts()))
     (here / "a.txt").mkdir()
     with pytest.raises(FileError, match=r"^a.txt: is a directory"):
-        list(documents(train, config, Counts()))
+        list(read_documents(train, config, Counts()))
 
 
 # Skipping
@@ -659,7 +662,7 @@ def test_documents_should_stop_is_called_and_may_raise(tmp_path, here):
     config = Config(train="a.txt")
     train, _ = resolve(config, None, tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        list(documents(train, config, Counts(), should_stop=stop))
+        list(read_documents(train, config, Counts(), should_stop=stop))
 
 
 REAL = os.path.join(os.path.dirname(__file__), "../../shared/data")

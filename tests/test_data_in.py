@@ -12,8 +12,11 @@ from pydantic import ValidationError
 from nlpkit import recipe, registry
 from nlpkit.contracts.reader import Counts, LeftOut, RowError
 from nlpkit.contracts.task import Task
-from nlpkit.data import corpus, template
+from nlpkit.data import template
+from nlpkit.data.documents import read_documents
+from nlpkit.data.files import find_inputs
 from nlpkit.data.items import Items, Row, build_items, read_rows
+from nlpkit.data.settings import Config as DataConfig
 from nlpkit.errors import DataError, RecipeError, UsageError
 from nlpkit.runs import columns
 from tests import _processes, _tiny
@@ -51,8 +54,8 @@ def _task(settings: dict, tokenizers: dict[str, Any], rows: list[Row]) -> Any:
 
 
 def _rows(path: Path, named: tuple[str, ...] = (), **data: Any) -> list[Row]:
-    config = corpus.Config(train=[str(path)], **data)
-    inputs, _ = corpus.resolve(config, None, path.parent)
+    config = DataConfig(train=[str(path)], **data)
+    inputs, _ = find_inputs(config, None, path.parent)
     return list(read_rows(inputs, config, named, Counts()))
 
 
@@ -63,8 +66,8 @@ def _built(
     plain = {k: v for k, v in settings.items() if k != "name"}
     named = module.Objective.named_columns(module.Config(**plain))
     task = _task(settings, tokenizers, _rows(path, named, **data))
-    config = corpus.Config(train=[str(path)], **data)
-    inputs, _ = corpus.resolve(config, None, path.parent)
+    config = DataConfig(train=[str(path)], **data)
+    inputs, _ = find_inputs(config, None, path.parent)
     return task, build_items(inputs, config, task, cache_dir=path.parent)
 
 
@@ -433,10 +436,10 @@ def test_json_that_is_jsonl_says_so_and_the_other_way_round(tmp_path: Path) -> N
 
 def test_data_rows_are_refused_for_running_text(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n')
-    config = corpus.Config(train=[str(tmp_path / "a.jsonl")], rows="a")
-    inputs, _ = corpus.resolve(config, None, tmp_path)
+    config = DataConfig(train=[str(tmp_path / "a.jsonl")], rows="a")
+    inputs, _ = find_inputs(config, None, tmp_path)
     with pytest.raises(UsageError, match=r"^data.rows: says where the rows of a task are"):
-        list(corpus.documents(inputs, config, Counts()))
+        list(read_documents(inputs, config, Counts()))
 
 
 def test_tags_that_are_numbers_are_places_in_the_labels() -> None:

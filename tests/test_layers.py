@@ -77,7 +77,7 @@ def _imports(module: str, text: str) -> Iterator[str]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{module}: relative import"
-            # `from nlpkit.data import corpus` is of a module, `from nlpkit.data.pack import Bins`
+            # `from nlpkit.data import formats` is of a module, `from nlpkit.data.pack import Bins`
             # is not.
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Constant) and node.value in FOLDERS:
@@ -130,7 +130,7 @@ def test_layers_imports_go_downwards() -> None:
         ("objectives/cpm_ant", "from nlpkit.models.cpm_ant.model import Model", True),
         ("data/store", "from nlpkit import tokenizers", True),
         ("models/cpm_ant/model", "from nlpkit.attention.layout import Layout", False),
-        ("data/store", "from nlpkit.data import corpus", False),
+        ("data/store", "from nlpkit.data import formats", False),
         ("recipe/sections", "SECTION = ('train', 'nlpkit.train.settings')", False),
         ("data/store", "SECTION = 'nlpkit.train.settings'", True),
         ("data/store", "import x\nx.load('tokenizers', kind)", True),

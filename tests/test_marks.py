@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 
 from nlpkit import disk
 from nlpkit.contracts.batch import MARK_NAMES, Marked, bit
-from nlpkit.data import corpus, store, tokenize
-from nlpkit.data.corpus import Config, resolve
+from nlpkit.contracts.reader import Counts
+from nlpkit.data import store, tokenize
+from nlpkit.data.documents import read_documents
+from nlpkit.data.files import find_inputs as resolve
 from nlpkit.data.loader import Examples, Stream, steps
 from nlpkit.data.marks import of_text
 from nlpkit.data.sentences import sentence_starts
+from nlpkit.data.settings import Config
 from nlpkit.data.words import word_starts
 from nlpkit.errors import FileError, UsageError
 from nlpkit.objectives import clm
@@ -63,8 +66,8 @@ def build(tmp_path, train, tokenizer=PLAIN, *, marks=MARK_NAMES, drop=False, cac
     config = Config(train=train, **rest)
     inputs, _ = resolve(config, None, tmp_path / "spool")
     files = [file for entry in inputs for file in entry.files]
-    options = {"drop_unknown": drop, "cache_dir": tmp_path / cache, "part": part}
-    return store.build(files, config, tokenizer, **options, marks=marks, callbacks=callbacks)
+    options = {"cache_dir": tmp_path / cache, "part": part, "callbacks": callbacks}
+    return store.build(files, config, store.Encoding(tokenizer, drop, marks), **options)
 
 
 def marked(built, name, index=0) -> str:
@@ -305,7 +308,7 @@ def test_tokenizer_is_trained_on_both_sides_of_parallel_files(here) -> None:
     (here / "a.de").write_text("eins\n")
     config = Config(train=[{"files": ["a.en", "a.de"], "format": "parallel"}])
     inputs, _ = resolve(config, None, here)
-    (document,) = corpus.documents(inputs, config, corpus.Counts())
+    (document,) = read_documents(inputs, config, Counts())
     assert document.texts == ("one", "eins")
     assert document.bytes == 7
 
@@ -328,7 +331,7 @@ def _stream(tmp_path, here, begin: int | None = 70) -> Stream:
     config = Config(train="a.txt")
     inputs, _ = resolve(config, None, tmp_path)
     made = store.build_corpus(
-        inputs, config, PLAIN, drop_unknown=False, cache_dir=tmp_path, marks=Sentences.marks
+        inputs, config, store.Encoding(PLAIN, marks=Sentences.marks), cache_dir=tmp_path
     )
     names = SimpleNamespace(vocab_size=500, bos_id=begin, eos_id=71, pad_id=None, unk_id=None)
     settings_ = clm.Config(max_length=16, contiguous=begin is None)

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.contracts.reader import RowError
-from nlpkit.data.corpus import Config as DataConfig
-from nlpkit.data.corpus import resolve
+from nlpkit.data.files import find_inputs as resolve
 from nlpkit.data.items import Row, build_items
 from nlpkit.data.loader import Examples
+from nlpkit.data.settings import Config as DataConfig
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.objectives import seq2seq

@@ -12,9 +12,9 @@ from nlpkit import recipe
 from nlpkit.checkpoints import hf_layout, hf_model
 from nlpkit.contracts.batch import IGNORE, Marked
 from nlpkit.contracts.reader import Counts
-from nlpkit.data.corpus import Document
-from nlpkit.data.encode import encode
+from nlpkit.data.documents import Document
 from nlpkit.data.pack import collate
+from nlpkit.data.tokenize import Encoding, encode
 from nlpkit.errors import DataError, RecipeError
 from nlpkit.models import bert, families, xlm
 from nlpkit.objectives import tlm
@@ -83,7 +83,7 @@ def test_pair_with_a_text_of_no_tokens_is_left_out_and_counted() -> None:
     counts = Counts()
     pairs = [("one two", "three"), ("one", "\u200b"), ("\u200b", "three"), ("two", "one")]
     documents = [Document(source, "f", 1, 0, target) for source, target in pairs]
-    found = encode(documents, tokenizer(), counts, drop_unknown=False, marks=("second_side",))
+    found = encode(documents, Encoding(tokenizer(), marks=("second_side",)), counts)
     whole = [marked(text).ids.tolist() for text in ("one two", "three", "two", "one")]
     assert found.ids.tolist() == [token for text in whole for token in text]
     assert found.sizes.tolist() == [len(whole[0] + whole[1]), len(whole[2] + whole[3])]

@@ -134,17 +134,18 @@ def test_perplexity_of_eval_is_of_the_masked_tokens_alone(
 
 def _held_out(run: Path, opened: Opened) -> Examples:
     """Return the held-out examples of the run, as a run builds them."""
-    from nlpkit.data import corpus, store
+    from nlpkit.data import store
     from nlpkit.data.cache import cache_directory
+    from nlpkit.data.files import find_inputs
+    from nlpkit.data.settings import Config as DataConfig
     from nlpkit.data.store import Callbacks
 
-    config = corpus.Config(train=[str(run / "valid.txt")])
+    config = DataConfig(train=[str(run / "valid.txt")])
     cache = cache_directory(None, run / "cache", Callbacks().note)
-    inputs, _ = corpus.resolve(config, run, cache, lambda: False)
+    inputs, _ = find_inputs(config, run, cache, lambda: False)
     made = store.build_corpus(
-        inputs, config, opened.tokenizer, drop_unknown=False, cache_dir=cache, part="all",
-        marks=(), callbacks=Callbacks(),
-    )  # fmt: skip
+        inputs, config, store.Encoding(opened.tokenizer), cache_dir=cache, callbacks=Callbacks()
+    )
     return Examples(
         made, opened.objective, recipe.load(str(run / "tiny.yaml")).recipe.seed, HELD_OUT
     )

@@ -7,9 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nlpkit.contracts.reader import Counts
 from nlpkit.contracts.task import Item, Task
-from nlpkit.data import corpus
+from nlpkit.data.documents import read_documents
+from nlpkit.data.files import find_inputs
 from nlpkit.data.items import Row, build_items, read_rows
+from nlpkit.data.settings import Config as DataConfig
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import DataError, FileError, UsageError
 from tests.conftest import REAL_DATA
@@ -39,9 +42,9 @@ class Pixels(Task):
 
 
 def _rows(source, columns=(), counts=None, part="all", **settings) -> list[Row]:
-    config = corpus.Config(train=source, **settings)
-    inputs, _ = corpus.resolve(config, None, Path("spool"))
-    return list(read_rows(inputs, config, columns, counts or corpus.Counts(), part))
+    config = DataConfig(train=source, **settings)
+    inputs, _ = find_inputs(config, None, Path("spool"))
+    return list(read_rows(inputs, config, columns, counts or Counts(), part))
 
 
 def _idx(folder: Path, zipped: bool = False) -> list[str]:
@@ -72,7 +75,7 @@ def test_parallel_rows_are_pairs_of_lines(tmp_path: Path, zipped: bool) -> None:
     if zipped:
         (tmp_path / "a.de.gz").write_bytes(gzip.compress((tmp_path / "a.de").read_bytes()))
         names[1] = "a.de.gz"
-    counts = corpus.Counts()
+    counts = Counts()
     rows = _rows([{"files": names, "format": "parallel"}], counts=counts)
     assert [(row.line, row.values) for row in rows] == [
         (1, {"source": "one", "target": "eins"}),
@@ -100,7 +103,7 @@ def test_parallel_line_that_is_no_text_is_named(tmp_path: Path) -> None:
     source = [{"files": ["a.en", "a.de"], "format": "parallel"}]
     with pytest.raises(DataError, match=r"^a.en:2: in a.de: byte 1 is not UTF-8"):
         _rows(source)
-    counts = corpus.Counts()
+    counts = Counts()
     assert len(_rows(source, counts=counts, on_error="skip")) == 1
     assert counts.bad == 1
 
@@ -129,8 +132,8 @@ def test_parallel_fingerprint_tells_changes_of_the_second_file(tmp_path: Path) -
             return Item((), None, 1)
 
     def fingerprint() -> str:
-        config = corpus.Config(train=[{"files": ["a.en", "a.de"], "format": "parallel"}])
-        inputs, _ = corpus.resolve(config, None, tmp_path)
+        config = DataConfig(train=[{"files": ["a.en", "a.de"], "format": "parallel"}])
+        inputs, _ = find_inputs(config, None, tmp_path)
         task = Pairs(None, None, None)
         return build_items(inputs, config, task, cache_dir=tmp_path).fingerprint
 
@@ -272,7 +275,7 @@ def test_image_that_is_no_picture_is_named(tmp_path: Path) -> None:
     _png(tmp_path / "a/deep.png", deep)
     with pytest.raises(DataError, match=r"a/deep.png:1: pixels of kind I;16; 8 bits a colour"):
         _rows(["a/deep.png"])
-    counts = corpus.Counts()
+    counts = Counts()
     assert len(_rows(["a/*.png"], counts=counts, on_error="skip")) == 1
     assert counts.bad == 3
 
@@ -336,8 +339,8 @@ def test_csv_reads_optdigits_as_it_is() -> None:
 
 
 def test_items_of_images_need_no_tokenizer(tmp_path: Path) -> None:
-    config = corpus.Config(train=[{"files": _idx(tmp_path)}])
-    inputs, _ = corpus.resolve(config, None, tmp_path)
+    config = DataConfig(train=[{"files": _idx(tmp_path)}])
+    inputs, _ = find_inputs(config, None, tmp_path)
     notes: list[str] = []
     callbacks = Callbacks(note=notes.append)
     task = Pixels(None, None, None)
@@ -388,7 +391,7 @@ def test_running_text_from_rows_only_formats_is_refused(tmp_path: Path, format_:
     (tmp_path / "a").write_text("x\n")
     (tmp_path / "b").write_text("x\n")
     files = ["a", "b"] if format_ == "idx" else ["a"]
-    config = corpus.Config(train=[{"files": files, "format": format_}])
-    inputs, _ = corpus.resolve(config, None, tmp_path)
+    config = DataConfig(train=[{"files": files, "format": format_}])
+    inputs, _ = find_inputs(config, None, tmp_path)
     with pytest.raises(UsageError, match=f"a: {format_} is read for the rows of a task"):
-        list(corpus.documents(inputs, config, corpus.Counts()))
+        list(read_documents(inputs, config, Counts()))

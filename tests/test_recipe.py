@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nlpkit import recipe, registry
-from nlpkit.data import corpus
+from nlpkit.data.settings import Config as DataConfig
 from nlpkit.errors import FileError, NlpkitError, RecipeError, UsageError
 from nlpkit.recipe import Recipe, changed, load, packaged, parse, yaml
 from nlpkit.recipe.yaml import MAX_DEPTH
@@ -222,7 +222,7 @@ def test_recipe_gives_the_typed_config_of_each_part():
     [objective] = found.objective
     assert (objective.name, objective.weight) == ("cpm_ant", 2.0)
     assert isinstance(objective.config, registry.load("objectives", "cpm_ant").Config)
-    assert isinstance(found.data, corpus.Config)
+    assert isinstance(found.data, DataConfig)
     assert found.attention.backend == "auto"
     assert found.train.lr == 1e-4
 

@@ -11,7 +11,7 @@ import pytest
 
 from nlpkit import cli, recipe
 from nlpkit.checkpoints.run_directory import RunDirectory
-from nlpkit.data import corpus
+from nlpkit.data.files import find_inputs
 from nlpkit.errors import FileError, RecipeError, UsageError
 from nlpkit.recipe import changed, load, packaged, yaml
 from tests import _tiny
@@ -213,7 +213,7 @@ def test_set_extends_takes_another_base_from_the_working_directory():
 
 
 def test_data_of_a_base_are_found_as_if_it_were_read_alone(folder):
-    """The rule of `data/_paths.roots`: the working directory, then the folder of the recipe."""
+    """The rule of `data/files.roots`: the working directory, then the folder of the recipe."""
     for name in ("lib/a.txt", "lib/b.txt", "lib/c.txt", "b.txt", "kid/c.txt"):
         write(name, "x\n")
     write("lib/base.yaml", BASE)
@@ -221,7 +221,7 @@ def test_data_of_a_base_are_found_as_if_it_were_read_alone(folder):
     found = {}
     for path in ("lib/base.yaml", child):
         one = load(path)
-        sources = corpus.resolve(one.recipe.data, one.base, folder)
+        sources = find_inputs(one.recipe.data, one.base, folder)
         found[path] = [file.path for part in sources for each in part for file in each.files]
     assert found[child] == found["lib/base.yaml"]
     assert found[child] == [str(folder / name) for name in ("lib/a.txt", "b.txt", "lib/c.txt")]
@@ -235,7 +235,7 @@ def test_globs_and_checkpoints_of_a_base_in_another_folder_are_found(folder):
     write("l[i]b/base.yaml", text.replace("model: {family: cpm_ant, hidden_size: 32, num_heads: 4}",
                                           "init_from: ckpt"))  # fmt: skip
     one = load(write("child.yaml", "extends: l[i]b/base.yaml\n"))
-    [[source], _] = corpus.resolve(one.recipe.data, one.base, folder)
+    [[source], _] = find_inputs(one.recipe.data, one.base, folder)
     assert [file.path for file in source.files] == [str(folder / f"l[i]b/t/{n}.txt") for n in "ab"]
     assert one.path(one.recipe.init_from).is_dir()
     assert one.path(one.recipe.tokenizer.path).is_dir()

@@ -20,7 +20,8 @@ import pytest
 
 from nlpkit.data import cache, store, tokenize
 from nlpkit.data.cache import cache_directory
-from nlpkit.data.corpus import Config, resolve
+from nlpkit.data.files import find_inputs as resolve
+from nlpkit.data.settings import Config
 from nlpkit.data.store import Callbacks, Corpus, build_corpus
 from nlpkit.data.token_store import TokenStore
 from nlpkit.errors import DataError, FileError, OutOfMemory
@@ -62,8 +63,7 @@ def build(tmp_path, names, tokenizer=PLAIN, *, cache="cache", drop=False, **rest
     return store.build(
         files,
         config,
-        tokenizer,
-        drop_unknown=drop,
+        store.Encoding(tokenizer, drop),
         cache_dir=tmp_path / cache,
         part=part,
         callbacks=callbacks,
@@ -161,8 +161,7 @@ def test_corpus_warns_of_unknown_tokens_from_one_in_a_hundred_on(tmp_path, here,
         build_corpus(
             train,
             config,
-            PLAIN,
-            drop_unknown=drop,
+            store.Encoding(PLAIN, drop),
             cache_dir=tmp_path / "cache",
             callbacks=Callbacks(note=notes.append, warn=warnings.append),
         )
@@ -626,7 +625,8 @@ SCRIPT = textwrap.dedent("""
     import sys
     from pathlib import Path
     from nlpkit.data import store, tokenize
-    from nlpkit.data.corpus import Config, resolve
+    from nlpkit.data.files import find_inputs as resolve
+    from nlpkit.data.settings import Config
     from nlpkit.errors import NlpkitError
     from tests._fakes import CharacterTokenizer
 
@@ -641,8 +641,7 @@ SCRIPT = textwrap.dedent("""
             built = store.build(
                 files,
                 config,
-                tokenizer,
-                drop_unknown=False,
+                store.Encoding(tokenizer),
                 cache_dir=Path(cache),
                 callbacks=callbacks,
             )
@@ -817,7 +816,7 @@ def corpus_of(tmp_path, entries, part="all", **settings):
     config = Config(train=entries, **settings)
     train, _ = resolve(config, None, tmp_path)
     return build_corpus(
-        train, config, PLAIN, drop_unknown=False, cache_dir=tmp_path / "cache", part=part
+        train, config, store.Encoding(PLAIN), cache_dir=tmp_path / "cache", part=part
     )
 
 

@@ -12,10 +12,11 @@ from pydantic import ValidationError
 
 from nlpkit.contracts.batch import IGNORE, LENGTHS
 from nlpkit.contracts.reader import RowError
-from nlpkit.data import corpus
+from nlpkit.data.files import find_inputs
 from nlpkit.data.items import Items, Row, build_items
 from nlpkit.data.loader import Examples
 from nlpkit.data.pack import collate
+from nlpkit.data.settings import Config as DataConfig
 from nlpkit.data.tokenize import Callbacks
 from nlpkit.errors import DataError
 from nlpkit.objectives import cpm_ant_nlg, cpm_ant_nlu
@@ -259,7 +260,7 @@ def test_nlu_loss_is_cross_entropy_over_the_options_of_each_row() -> None:
 
 
 def _read(file: Path, objective: cpm_ant_nlu.Objective, cache: Path) -> Items:
-    inputs, _ = corpus.resolve(config := corpus.Config(train=[str(file)]), None, cache)
+    inputs, _ = find_inputs(config := DataConfig(train=[str(file)]), None, cache)
     return build_items(inputs, config, objective, cache_dir=cache)
 
 
@@ -355,11 +356,11 @@ def test_items_of_a_file_say_where_a_row_is_wrong(tmp_path) -> None:
     good = {"input": "a", "target": 0, "options": ["b", "c"]}
     bad = good | {"target": True}
     path.write_text("\n".join(map(json.dumps, [good, good, bad, good])) + "\n")
-    config = corpus.Config(train=[str(path)])
-    inputs, _ = corpus.resolve(config, None, tmp_path)
+    config = DataConfig(train=[str(path)])
+    inputs, _ = find_inputs(config, None, tmp_path)
     with pytest.raises(DataError, match=rf'{path}:3: "target" is true, not an integer'):
         build_items(inputs, config, _nlu(), cache_dir=tmp_path)
-    skipping = corpus.Config(train=[str(path)], on_error="skip")
+    skipping = DataConfig(train=[str(path)], on_error="skip")
     items = build_items(inputs, skipping, _nlu(), cache_dir=tmp_path)
     assert len(items) == 3
     assert [str(bad) for bad in items.counts.first_bad] == [
@@ -372,8 +373,8 @@ def test_items_of_a_file_say_where_a_row_is_wrong(tmp_path) -> None:
 def _built(path: Path, objective, rows: list[dict]) -> tuple[Items, list[str], list[str]]:
     """Return the items of rows, and what is noted and warned of."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    config = corpus.Config(train=[str(path)])
-    inputs, _ = corpus.resolve(config, None, path.parent)
+    config = DataConfig(train=[str(path)])
+    inputs, _ = find_inputs(config, None, path.parent)
     notes: list[str] = []
     warnings: list[str] = []
     callbacks = Callbacks(note=notes.append, warn=warnings.append)

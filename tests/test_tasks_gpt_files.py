@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from nlpkit import registry
-from nlpkit.data import corpus
+from nlpkit.contracts.reader import Counts
+from nlpkit.data.files import find_inputs
 from nlpkit.data.items import Items, Row, build_items, read_rows
+from nlpkit.data.settings import Config as DataConfig
 from nlpkit.errors import DataError
 from nlpkit.models import gpt
 from tests._letters import EXTRACT, START, Letters
@@ -30,8 +32,8 @@ def _task(name: str, rows: list[dict] | None = None, **settings):
 def _items(folder: Path, name: str, content: str, task, **settings) -> Items:
     path = folder / name
     path.write_text(content, encoding="utf-8", newline="")
-    config = corpus.Config(train=[str(path)], **settings)
-    inputs, _ = corpus.resolve(config, None, folder)
+    config = DataConfig(train=[str(path)], **settings)
+    inputs, _ = find_inputs(config, None, folder)
     return build_items(inputs, config, task, cache_dir=folder)
 
 
@@ -80,10 +82,10 @@ def test_tables_without_header_are_read_by_number(tmp_path, name: str, divider: 
 
 def test_csv_cell_may_hold_quotes_and_line_breaks(tmp_path: Path) -> None:
     text = 'label,text\nx,"a\nb ""c"", d"\ny,e\nz,a\n'
-    config = corpus.Config(train=[str(tmp_path / "rows.csv")])
+    config = DataConfig(train=[str(tmp_path / "rows.csv")])
     (tmp_path / "rows.csv").write_text(text)
-    inputs, _ = corpus.resolve(config, None, tmp_path)
-    rows = list(read_rows(inputs, config, ("label", "text"), corpus.Counts()))
+    inputs, _ = find_inputs(config, None, tmp_path)
+    rows = list(read_rows(inputs, config, ("label", "text"), Counts()))
     assert [(row.line, row.values["text"]) for row in rows] == [
         (2, 'a\nb "c", d'),
         (4, "e"),
@@ -143,13 +145,13 @@ CLASSES_OF_OTHERS = {
 def test_real_files_are_read_without_conversion(tmp_path: Path, name: str) -> None:
     counts, settings = FILES_OF_OTHERS[name]
     stem = REAL / name.split()[0]
-    config = corpus.Config(train=[f"{stem}.train.jsonl"], valid=[f"{stem}.dev.jsonl"])
-    inputs = corpus.resolve(config, None, tmp_path)
+    config = DataConfig(train=[f"{stem}.train.jsonl"], valid=[f"{stem}.dev.jsonl"])
+    inputs = find_inputs(config, None, tmp_path)
     settings = dict(settings)
     module = registry.load("objectives", settings.pop("objective"))
     found = module.Config(**settings)
     columns = module.Objective.named_columns(found)
-    rows = read_rows(inputs[0], config, columns, corpus.Counts())
+    rows = read_rows(inputs[0], config, columns, Counts())
     found = module.Objective.complete(found, rows)
     assert getattr(found, "labels", None) == CLASSES_OF_OTHERS.get(name)
     task = module.Objective(found, Letters(), gpt.Config())

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from nlpkit.contracts.reader import Counts
 from nlpkit.data import store
-from nlpkit.data.corpus import Config, Counts, documents, resolve
-from nlpkit.data.row_text import Rows
+from nlpkit.data.documents import Rows, read_documents
+from nlpkit.data.files import find_inputs as resolve
+from nlpkit.data.settings import Config
 from nlpkit.errors import DataError, FileError, UsageError
 from tests import _tiny
 
@@ -24,7 +26,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def _read(*train, counts: Counts | None = None, **settings) -> list[str]:
     config = Config(train=list(train), **settings)
     inputs, _ = resolve(config, None, Path("spool"))
-    found = documents(inputs, config, Counts() if counts is None else counts)
+    found = read_documents(inputs, config, Counts() if counts is None else counts)
     return [document.text for document in found]
 
 
@@ -89,7 +91,7 @@ def test_csv_documents_may_hold_line_breaks_and_know_their_lines() -> None:
     _write("a.csv", CSV)
     config = Config(train=["a.csv"])
     inputs, _ = resolve(config, None, Path("spool"))
-    found = list(documents(inputs, config, Counts()))
+    found = list(read_documents(inputs, config, Counts()))
     assert [(each.text, each.line) for each in found] == [("one, and\nmore", 2), ("two", 4)]
 
 
@@ -139,9 +141,7 @@ class _Letters:
 def _stored(*train, **settings) -> store.Corpus:
     config = Config(train=list(train), workers=1, **settings)
     inputs, _ = resolve(config, None, Path("spool"))
-    return store.build_corpus(
-        inputs, config, _Letters(), drop_unknown=False, cache_dir=Path("cache")
-    )
+    return store.build_corpus(inputs, config, store.Encoding(_Letters()), cache_dir=Path("cache"))
 
 
 def test_cache_tells_another_key_source_or_template_apart() -> None:
@@ -176,7 +176,7 @@ def test_text_of_rows_is_held_out_as_that_of_lines() -> None:
     for name in ("a.jsonl", "a.csv"):
         config = Config(train=[name], valid_fraction=0.3)
         inputs, _ = resolve(config, None, Path("spool"))
-        parts.append([d.text for d in documents(inputs, config, Counts(), part="valid")])
+        parts.append([d.text for d in read_documents(inputs, config, Counts(), part="valid")])
     assert parts[0] == parts[1]
     assert 0 < len(parts[0]) < 40
 

@@ -19,7 +19,8 @@ from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
     from nlpkit.contracts.reader import TextFile
-    from nlpkit.data.corpus import Config, Input
+    from nlpkit.data.files import Input
+    from nlpkit.data.settings import Config
     from nlpkit.recipe import Resolved
     from nlpkit.train.log import Log
     from nlpkit.train.signals import StopFlag
@@ -120,10 +121,10 @@ def _few_rows(
 
     The held-out rows are also training rows, because a label may occur only in them.
     """
-    from nlpkit.data import corpus
+    from nlpkit.data.files import find_inputs
 
     spool = workdir / "stdin"
-    train, valid = corpus.resolve(config, base, spool, stop.check)
+    train, valid = find_inputs(config, base, spool, stop.check)
     if config.valid_fraction:  # a fraction of a few rows may be no row
         valid = train
     known = _copies(valid, workdir / "known", _VALID_ROWS, originals)

@@ -95,21 +95,21 @@ class _Texts:
     """The texts of `data.train` without held-out documents; `counts` counts the documents read."""
 
     def __init__(self, resolved: "Resolved", should_stop: Callable[[], None]):
-        from nlpkit.data import corpus
+        from nlpkit.contracts.reader import Counts
 
-        self._corpus = corpus
         self._resolved = resolved
         self._should_stop = should_stop
-        self.counts = corpus.Counts()
+        self.counts = Counts()
 
     def __iter__(self) -> Iterator[str]:
+        from nlpkit.data.documents import read_documents
+        from nlpkit.data.files import find_inputs
+
         config = self._resolved.recipe.data
         part: Any = "train" if config.valid_fraction else "all"
         with tempfile.TemporaryDirectory() as spool:
-            inputs, _ = self._corpus.resolve(
-                config, self._resolved.base, Path(spool), self._should_stop
-            )
-            documents = self._corpus.documents(
+            inputs, _ = find_inputs(config, self._resolved.base, Path(spool), self._should_stop)
+            documents = read_documents(
                 inputs, config, self.counts, part=part, should_stop=self._should_stop
             )
             yield from (text for document in documents for text in document.texts)

@@ -27,7 +27,7 @@ ResultOut = TypeVar("ResultOut", covariant=True)
 _POLL_SECONDS = 0.1
 # How many finished pieces may wait for an earlier one that takes longer.
 _AHEAD = 64
-_GROUP_SIGNALS = [n for n in ("SIGINT", "SIGTERM", "SIGHUP") if n in signal.Signals.__members__]
+_GROUP_SIGNALS = {"SIGINT", "SIGTERM", "SIGHUP"} & signal.Signals.__members__.keys()
 
 
 class Job(Protocol[PieceIn, ResultOut]):

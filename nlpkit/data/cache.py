@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from nlpkit.contracts.reader import TextFile
@@ -32,6 +33,22 @@ except ImportError:  # Windows: scratch directories of killed processes stay.
 _REMEMBERED_BYTES = 1 << 24
 _GRAIN_NS = 2 * 10**9
 _LOCK = "lock"
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """How the caller follows a build; all are called from the caller's thread.
+
+    `note` and `warn` take a line for the log, `progress` the bytes of input done and in all,
+    `texts` how many a tokenizer is trained on so far, and `should_stop`, called often, may
+    raise to end the build, which then leaves nothing behind.
+    """
+
+    note: Callable[[str], None] = lambda line: None
+    warn: Callable[[str], None] = lambda line: None
+    progress: Callable[[int, int], None] = lambda done, total: None
+    texts: Callable[[int], None] = lambda done: None
+    should_stop: Callable[[], None] = lambda: None
 
 
 def cache_directory(named: str | None, fallback: Path | None, note: Callable[[str], None]) -> Path:

@@ -1,9 +1,6 @@
 """The names of `data.format`: what text is read by itself, and rows by the folder of readers."""
 
-from typing import Annotated, Any, cast
-
-from pydantic import AfterValidator, Field
-from pydantic_core import PydanticKnownError
+from typing import cast
 
 from nlpkit import registry
 from nlpkit.contracts.reader import Reader
@@ -12,8 +9,6 @@ from nlpkit.errors import UsageError
 _READERS = "data/readers"
 # Read as documents alone; the readers' formats hold rows, and some documents, too.
 TEXT_FORMATS = ("text", "paragraphs", "sentences")
-DOCUMENT_FORMATS = (*TEXT_FORMATS, "jsonl", "tsv", "parallel")  # the others hold rows alone
-_ROWS_OF_TASKS = ("conll", "idx", "images", "squad")  # whose rows are no documents
 
 
 def readers() -> list[str]:
@@ -34,12 +29,9 @@ def reader(name: str) -> Reader:
     return cast(Reader, registry.load(_READERS, name))
 
 
-def is_read_whole(name: str) -> bool:
-    """Return whether the documents of a format are rows of its reader, from the first to the last.
-
-    Files of the other formats are cut, so that several processes read one.
-    """
-    return name not in (*DOCUMENT_FORMATS, *_ROWS_OF_TASKS)
+def documents(name: str) -> str:
+    """Return what the documents of a format are (`DOCUMENTS` of a reader): rows, lines, none."""
+    return "lines" if name in TEXT_FORMATS else reader(name).DOCUMENTS
 
 
 def parts(name: str) -> tuple[str, ...]:
@@ -68,18 +60,3 @@ def by_ending(name: str) -> str:
 def inside(name: str) -> str:
     """Return the glob of a folder's files, where `name` lets a folder be named; else nothing."""
     return "" if name in ("auto", *TEXT_FORMATS) else reader(name).INSIDE
-
-
-def _check(name: str) -> str:
-    names = known()
-    if name not in names and not ("." in name and reader(name)):
-        raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, names))})
-    return name
-
-
-def _list_names(schema: dict[str, Any]) -> None:
-    """Add the names to the schema for editors; a dotted name is a module of the user's."""
-    schema["anyOf"] = [{"enum": known()}, {"type": "string", "pattern": r"\w\.\w"}]
-
-
-Format = Annotated[str, AfterValidator(_check), Field(json_schema_extra=_list_names)]

@@ -18,12 +18,12 @@ import numpy as np
 from nlpkit.contracts.reader import Bad, Counts, LeftOut, RowError, TextFile
 from nlpkit.contracts.task import Item, Task
 from nlpkit.data import formats, nested, template
-from nlpkit.data import unknown as unknown_tokens
-from nlpkit.data.cache import content_hash
-from nlpkit.data.corpus import Config, Input, Part, held_out
-from nlpkit.data.lines import shown
-from nlpkit.data.records import kind_of, wrong_character
-from nlpkit.data.tokenize import Callbacks
+from nlpkit.data.cache import Callbacks, content_hash
+from nlpkit.data.documents import held_out
+from nlpkit.data.files import Input
+from nlpkit.data.lines import kind_of, shown, wrong_character
+from nlpkit.data.settings import Config, Part
+from nlpkit.data.store import unknown_warning
 from nlpkit.errors import DataError, UsageError
 from nlpkit.plural import number_of
 
@@ -222,7 +222,7 @@ def build_items(
         f"data: {names}: {number_of(len(items), 'rows')}, {number_of(items.tokens, 'tokens')}{said}"
     )
     remark = objective.unknown_remark
-    if warning := unknown_tokens.warning(inputs, counts.unknown, items.tokens, remark):
+    if warning := unknown_warning(inputs, counts.unknown, items.tokens, remark):
         callbacks.warn(warning)
     if empty:
         callbacks.warn(

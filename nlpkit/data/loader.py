@@ -19,7 +19,6 @@ from nlpkit.contracts.batch import Batch, Marked
 from nlpkit.contracts.check import defines
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.task import Item, Task
-from nlpkit.data._worker_pool import by_workers
 from nlpkit.data.items import Items
 from nlpkit.data.mates import Mates
 from nlpkit.data.pack import Bins, collate, plan_bins
@@ -296,6 +295,8 @@ def steps(stream: Stream, count: int, workers: int) -> Iterator[Step]:
         for number in range(count):
             yield stream[number]
         return
+    from nlpkit.data._worker_pool import by_workers
+
     # The workers inherit the plan, and an error in it is raised here.
     stream.plan(stream.start.epoch)
     prepared = by_workers(

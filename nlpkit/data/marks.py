@@ -14,14 +14,6 @@ from nlpkit.contracts.batch import bit
 from nlpkit.data.sentences import sentence_starts
 from nlpkit.data.words import word_starts
 
-# Part of a store's key: change it when the same text would get other marks.
-VERSION = 1
-
-
-def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names in the order of their bits, each once; raise `UsageError`."""
-    return tuple(sorted({*names}, key=bit))
-
 
 def of_text(
     text: str,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from nlpkit.contracts.reader import RowError
-from nlpkit.data.records import kind_of, no_such
+from nlpkit.data.lines import kind_of, no_such
 from nlpkit.plural import number_of
 
 BEFORE = "before"  # the column of the entries of the list that come before the row's

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, PlainValidator
 
 from nlpkit.contracts.reader import RowError
-from nlpkit.data.records import kind_of, no_such, wrong_character
+from nlpkit.data.lines import kind_of, no_such, wrong_character
 from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
 

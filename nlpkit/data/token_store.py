@@ -6,19 +6,29 @@ marks.bin    where the objective asks for marks: a byte beside each token, uint8
 meta.json    counts, sizes and hashes of the others; written last
 """
 
+import dataclasses
+import hashlib
 import json
+import math
 import operator
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
 from nlpkit.contracts.batch import bit
 from nlpkit.contracts.reader import Bad, Counts
-from nlpkit.data import _write_store
+from nlpkit.data import cache, tokenize
+from nlpkit.data.cache import Callbacks
+from nlpkit.data.settings import Config, Part
+from nlpkit.data.tokenize import BuildSpec
 from nlpkit.disk import file_sha256
-from nlpkit.errors import FileError
+from nlpkit.errors import DataError, FileError
+from nlpkit.plural import all_of, number_of
+
+VERSION = 1  # part of every key: change it if the same text gives another store
 
 
 class TokenStore:
@@ -44,10 +54,10 @@ class TokenStore:
             raise FileError(f"{path}: damaged token store: {error}") from error
 
     def _read(self, meta: dict) -> None:
-        if meta["version"] != _write_store.VERSION:
-            raise ValueError(f"version {meta['version']}, not {_write_store.VERSION}")
+        if meta["version"] != VERSION:
+            raise ValueError(f"version {meta['version']}, not {VERSION}")
         # Stores of earlier versions have no hash of `meta.json`.
-        if meta.get("meta_sha256") not in (None, _write_store.meta_hash(meta)):
+        if meta.get("meta_sha256") not in (None, meta_hash(meta)):
             raise ValueError("meta.json has changed")
         for name, size in meta["sizes"].items():
             there = (self.path / name).stat().st_size
@@ -169,3 +179,61 @@ class TokenStore:
 def _counts(kept: dict, name: str) -> Counts:
     bad = [Bad(name, line, what) for _, line, what in kept["first_bad"]]
     return Counts(**{**kept, "first_bad": bad})
+
+
+def write_store(
+    folder: Path, workdir: Path, spec: BuildSpec, name: str, callbacks: Callbacks
+) -> None:
+    """Write the files of the store whose key is `name`; raise `DataError` if it is empty."""
+    built = tokenize.build(spec, folder, workdir, callbacks)
+    total = Counts()
+    for counts in built.file_counts:
+        total.add(counts)
+    # One source of several may have no document in this part; `build_corpus` checks the mixture.
+    if not built.documents and not total.held_out:
+        raise DataError(f"{spec.files[0].name}: {nothing_left(spec.config, spec.part, total)}")
+    meta = {
+        "version": VERSION,
+        "key": name,
+        "tokenizer": spec.encoding.tokenizer.fingerprint(),
+        "drop_unknown": spec.encoding.drop_unknown,
+        "part": spec.part,
+        "dtype": spec.dtype.str,
+        "documents": built.documents,
+        "tokens": built.tokens,
+        "unigram_entropy": entropy(built.histogram),
+        "files": [
+            [file.name, dataclasses.asdict(counts)]
+            for file, counts in zip(spec.files, built.file_counts, strict=True)
+        ],
+        "sizes": {name: (folder / name).stat().st_size for name in built.sha256},
+        "sha256": built.sha256,
+    } | ({"marks": spec.encoding.marks} if spec.encoding.marks else {})
+    meta["meta_sha256"] = meta_hash(meta)
+    with cache.write_errors(folder):
+        (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+
+
+def meta_hash(meta: dict[str, Any]) -> str:
+    """Return the hash of `meta.json` but for the hash itself."""
+    rest = {name: value for name, value in meta.items() if name != "meta_sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def nothing_left(config: Config, part: Part, counts: Counts) -> str:
+    """Return why nothing that was read became a document with tokens."""
+    if counts.tokenless:
+        return f"no tokens: {all_of(counts.tokenless, 'documents consist')} of unknown characters"
+    if counts.held_out:
+        what = "holds out none" if part == "valid" else "leaves none to train on"
+        return (
+            f"valid_fraction {config.valid_fraction} of "
+            f"{number_of(counts.held_out, 'documents')} {what}"
+        )
+    return f"no documents; {counts.bad} malformed: {counts.first_bad[0]}"
+
+
+def entropy(histogram: np.ndarray) -> float:
+    seen = histogram[histogram > 0]
+    share = seen / seen.sum()
+    return float(max(0.0, -math.fsum(share * np.log(share))))

@@ -11,19 +11,18 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from nlpkit.contracts.reader import Counts, RowError, TextFile
-from nlpkit.contracts.tokenizer import Tokenizer
-from nlpkit.data._worker_pool import in_order
-from nlpkit.data.cache import write_errors
-from nlpkit.data.corpus import Config, Part, finish, read
-from nlpkit.data.encode import batches, encode
+from nlpkit.contracts.tokenizer import Aligned, Tokenizer
+from nlpkit.data.cache import Callbacks, write_errors
+from nlpkit.data.documents import Document, Rows, finish, read
 from nlpkit.data.lines import cuts
-from nlpkit.data.row_text import Rows
+from nlpkit.data.settings import Config, Part
 from nlpkit.disk import file_sha256
 from nlpkit.errors import DataError
 
@@ -32,22 +31,17 @@ RANGE_BYTES = 4 << 20
 # Below this, starting processes costs more than they save.
 _ALONE_BYTES = 16 << 20
 _BLOCK_TOKENS = 1 << 20
+_BATCH_CHARACTERS = 1 << 18  # of a call of the tokenizer
+_BATCH_DOCUMENTS = 1 << 12
 
 
 @dataclass(frozen=True)
-class Callbacks:
-    """How the caller follows a build; all are called from the caller's thread.
+class Encoding:
+    """How documents become tokens: by which tokenizer, without unknown ones, with which marks."""
 
-    `note` and `warn` take a line for the log, `progress` the bytes of input done and in all,
-    `texts` how many a tokenizer is trained on so far, and `should_stop`, called often, may
-    raise to end the build, which then leaves nothing behind.
-    """
-
-    note: Callable[[str], None] = lambda line: None
-    warn: Callable[[str], None] = lambda line: None
-    progress: Callable[[int, int], None] = lambda done, total: None
-    texts: Callable[[int], None] = lambda done: None
-    should_stop: Callable[[], None] = lambda: None
+    tokenizer: Tokenizer  # workers get a pickled copy
+    drop_unknown: bool = False
+    marks: tuple[str, ...] = ()  # in the order of their bits
 
 
 @dataclass(frozen=True)
@@ -76,28 +70,20 @@ class BuildSpec:
     rows: tuple[Rows, ...]
     config: Config
     part: Part
-    tokenizer: Tokenizer
-    drop_unknown: bool
-    marks: tuple[str, ...] = ()  # in the order of their bits
+    encoding: Encoding
 
     @property
     def dtype(self) -> np.dtype:
         """uint16 where every id fits, else uint32; little-endian."""
-        return np.dtype("<u2" if self.tokenizer.vocab_size <= 1 << 16 else "<u4")
+        return np.dtype("<u2" if self.encoding.tokenizer.vocab_size <= 1 << 16 else "<u4")
 
     def run(self, piece: Range, should_stop: Callable[[], None]) -> ChunkResult:
         """Write the tokens, their marks and the document lengths of a range to its files."""
         counts = Counts()
         error = None
-        documents = read(
-            self.files[piece.file],
-            self.config,
-            counts,
-            rows=self.rows[piece.file],
-            part=self.part,
-            start=piece.start,
-            stop=piece.stop,
-        )
+        file, rows = self.files[piece.file], self.rows[piece.file]
+        within = piece.start, piece.stop
+        documents = read(file, self.config, counts, rows=rows, part=self.part, within=within)
         with (
             write_errors(piece.out),
             open(f"{piece.out}.tokens", "wb") as tokens,
@@ -107,14 +93,7 @@ class BuildSpec:
             try:
                 for batch in batches(documents):
                     should_stop()
-                    found = encode(
-                        batch,
-                        self.tokenizer,
-                        counts,
-                        drop_unknown=self.drop_unknown,
-                        marks=self.marks,
-                        by_line=self.rows[piece.file].format == "sentences",
-                    )
+                    found = encode(batch, self.encoding, counts, rows.format == "sentences")
                     tokens.write(found.ids.astype(self.dtype).tobytes())
                     lengths.write(found.sizes.tobytes())
                     marks.write(found.marks.tobytes())
@@ -142,17 +121,19 @@ def build(spec: BuildSpec, folder: Path, workdir: Path, callbacks: Callbacks) ->
     Raise `DataError` at the first malformed row (or a file without documents), `FileError` when
     the disk is full.
     """
+    from nlpkit.data._worker_pool import in_order
+
     total = sum(os.path.getsize(file.path) for file in spec.files)
     pieces = _pieces(spec.files, workdir)
     counts = [Counts() for _ in spec.files]
-    histogram = np.zeros(spec.tokenizer.vocab_size, np.int64)
+    histogram = np.zeros(spec.encoding.tokenizer.vocab_size, np.int64)
     digest = hashlib.sha256()
     at, done = 0, 0
     with (
         write_errors(folder),
         open(folder / "tokens.bin", "wb") as tokens,
         open(workdir / "lengths", "wb") as lengths,
-        open((folder if spec.marks else workdir) / "marks.bin", "wb") as marks,
+        open((folder if spec.encoding.marks else workdir) / "marks.bin", "wb") as marks,
         closing(in_order(pieces, spec, _processes(spec, total), callbacks.should_stop)) as results,
     ):
         for piece, result in results:
@@ -164,10 +145,9 @@ def build(spec: BuildSpec, folder: Path, workdir: Path, callbacks: Callbacks) ->
                 digest.update(block)
                 ids = np.frombuffer(block, spec.dtype)
                 histogram += np.bincount(ids, minlength=len(histogram))
-            for _ in _move(Path(f"{piece.out}.lengths"), lengths, callbacks.should_stop):
-                pass
-            for _ in _move(Path(f"{piece.out}.marks"), marks, callbacks.should_stop):
-                pass
+            for kind, out in (("lengths", lengths), ("marks", marks)):
+                for _ in _move(Path(f"{piece.out}.{kind}"), out, callbacks.should_stop):
+                    pass
             size = os.path.getsize(spec.files[at].path)
             done += (size if piece.stop is None else piece.stop) - piece.start
             callbacks.progress(done, total)
@@ -176,7 +156,7 @@ def build(spec: BuildSpec, folder: Path, workdir: Path, callbacks: Callbacks) ->
     with write_errors(folder):
         documents = _write_offsets(workdir / "lengths", folder / "offsets.npy")
     hashes = {"tokens.bin": digest.hexdigest(), "offsets.npy": file_sha256(folder / "offsets.npy")}
-    if spec.marks:
+    if spec.encoding.marks:
         hashes["marks.bin"] = file_sha256(folder / "marks.bin")
     return Built(counts, histogram, documents, int(histogram.sum()), hashes)
 
@@ -193,14 +173,11 @@ def _processes(spec: BuildSpec, total: int) -> int:
     sizes = [1 if f.gzip else -(-os.path.getsize(f.path) // RANGE_BYTES) for f in spec.files]
     if spec.config.workers is None and total <= _ALONE_BYTES:
         return 1
-    wanted = spec.config.workers or _cores()
-    return max(1, min(wanted, sum(sizes)))
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        cores = os.cpu_count() or 1
+    return max(1, min(spec.config.workers or cores, sum(sizes)))
 
 
 def _take(file: TextFile, result: ChunkResult, counts: Counts) -> None:
@@ -238,3 +215,83 @@ def _write_offsets(lengths: Path, out: Path) -> int:
             stream.write(ends.astype("<i8").tobytes())
             offset = int(ends[-1])
     return count
+
+
+class Encoded(NamedTuple):
+    """The N tokens of the D documents that have any."""
+
+    ids: np.ndarray  # (N,) int64
+    marks: np.ndarray  # (N,) uint8, or nothing where none are wanted
+    sizes: np.ndarray  # (D,) int64
+
+
+def batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
+    """Yield the documents in lists, each long enough for one call of the tokenizer."""
+    batch: list[Document] = []
+    characters = 0
+    for document in documents:
+        batch.append(document)
+        characters += sum(map(len, document.texts))
+        if characters >= _BATCH_CHARACTERS or len(batch) >= _BATCH_DOCUMENTS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def encode(
+    documents: Sequence[Document], encoding: Encoding, counts: Counts, by_line: bool = False
+) -> Encoded:
+    """Return the tokens of all documents; unknown ones and documents without any are counted.
+
+    With the mark `second_side`, a pair of which one text has no tokens has none, either. With
+    `by_line` each line is a sentence.
+    """
+    tokenizer, marks = encoding.tokenizer, encoding.marks
+    texts = [text for document in documents for text in document.texts]
+    owner = np.repeat(np.arange(len(documents)), [len(d.texts) for d in documents])
+    if marks:
+        encoded, marked = _with_marks(texts, owner, tokenizer, marks, by_line)
+    else:
+        encoded, marked = tokenizer.encode_batch(texts), np.empty(0, np.uint8)
+    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+    ids = np.fromiter(chain.from_iterable(encoded), np.int64, int(lengths.sum()))
+    halves = np.unique(owner[lengths == 0])
+    owner = np.repeat(owner, lengths)  # the document of each token
+    if ids.size and not 0 <= ids.min() <= ids.max() < tokenizer.vocab_size:
+        raise ValueError(
+            f"the tokenizer gave ids {ids.min()} to {ids.max()}, "
+            f"outside its vocabulary of {tokenizer.vocab_size}"
+        )
+    if tokenizer.unk_id is not None:
+        known = ids != tokenizer.unk_id
+        counts.unknown += int((~known).sum())
+        if encoding.drop_unknown:
+            ids, owner = ids[known], owner[known]
+            marked = marked[known] if marks else marked
+    if "second_side" in marks:  # one text without tokens leaves no pair
+        whole = ~np.isin(owner, halves)
+        ids, owner, marked = ids[whole], owner[whole], marked[whole]
+    sizes = np.bincount(owner, minlength=len(documents))
+    counts.tokenless += int((sizes == 0).sum())
+    return Encoded(ids, marked, sizes[sizes > 0].astype(np.int64))
+
+
+def _with_marks(
+    texts: list[str],
+    owner: np.ndarray,
+    tokenizer: Tokenizer,
+    names: Sequence[str],
+    by_line: bool,
+) -> tuple[list[list[int]], np.ndarray]:
+    """Return the ids of each text, and the marks (N,) uint8 of all their tokens."""
+    from nlpkit.data.marks import of_text
+
+    assert isinstance(tokenizer, Aligned)  # `store.build` has checked it
+    found = tokenizer.encode_with_offsets(texts)
+    is_second = np.diff(owner, prepend=-1) == 0
+    marks = [
+        of_text(text, offsets, names, bool(second), by_line)
+        for text, (_, offsets), second in zip(texts, found, is_second, strict=True)
+    ]
+    return [ids for ids, _ in found], np.concatenate([np.empty(0, np.uint8), *marks])

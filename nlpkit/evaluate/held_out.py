@@ -77,11 +77,9 @@ class Evaluation:
             data = store.build_corpus(
                 source.inputs,
                 source.config,
-                tokenizer,
-                drop_unknown=objective.drop_unknown,
+                store.Encoding(tokenizer, objective.drop_unknown, objective.marks),
                 cache_dir=source.cache,
                 part=source.part,
-                marks=objective.marks,
                 callbacks=callbacks,
             )
         self.corpus = data

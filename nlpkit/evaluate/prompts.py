@@ -15,9 +15,12 @@ import numpy as np
 from nlpkit import recipe, registry
 from nlpkit.contracts.reader import Counts, LeftOut, RowError
 from nlpkit.contracts.task import Prompted, Task
-from nlpkit.data import corpus, template
+from nlpkit.data import template
 from nlpkit.data.cache import cache_directory
+from nlpkit.data.files import Input, find_inputs
 from nlpkit.data.items import Row, read_rows
+from nlpkit.data.settings import Config as DataConfig
+from nlpkit.data.settings import Part
 from nlpkit.errors import DataError, UsageError
 from nlpkit.plural import number_of
 from nlpkit.score.settings import Prompt
@@ -77,13 +80,13 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
     if not files and not data.valid and not data.valid_fraction:
         raise UsageError(f"{name} names no held-out data; name them: --data FILE")
     cache = cache_directory(data.cache, None, lambda _: None)
-    train, valid = corpus.resolve(data, resolved.base, cache)
-    part: corpus.Part = "train" if data.valid_fraction else "all"
+    train, valid = find_inputs(data, resolved.base, cache)
+    part: Part = "train" if data.valid_fraction else "all"
     shown = resolved.recipe.eval.prompt.template or task.wording(first.config).template
     # If all of them are numbers, the file has no header.
     columns = (*task.named_columns(first.config), *template.columns(shown))
 
-    def read(inputs: Sequence[corpus.Input], which: corpus.Part) -> list[Row]:
+    def read(inputs: Sequence[Input], which: Part) -> list[Row]:
         return list(read_rows(inputs, data, columns, Counts(), which))
 
     labelled = hasattr(first.config, "labels") and first.config.labels is None
@@ -91,10 +94,10 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
     config = task.complete(first.config, known)
     settings = _settings(resolved.recipe.eval.prompt, task, config)
     if files:
-        chosen = corpus.Config.model_validate(
+        chosen = DataConfig.model_validate(
             {**data.model_dump(exclude={"valid", "valid_fraction"}), "train": list(files)}
         )
-        rows = read(corpus.resolve(chosen, resolved.base, cache)[0], "all")
+        rows = read(find_inputs(chosen, resolved.base, cache)[0], "all")
     else:
         rows = read(valid, "all") if data.valid else read(train, "valid")
     if not rows:

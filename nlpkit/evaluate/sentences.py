@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nlpkit.contracts.reader import Counts, RowError
-from nlpkit.data import corpus
 from nlpkit.data.cache import cache_directory
+from nlpkit.data.documents import read
+from nlpkit.data.files import find_inputs
 from nlpkit.data.items import read_rows
+from nlpkit.data.settings import Config as DataConfig
 from nlpkit.disk import user_path
 from nlpkit.errors import DataError
 
@@ -42,8 +44,8 @@ def read_pairs(files: Sequence[str]) -> list[Pair]:
         DataError: `file:line: what` is wrong with a row, or there are no pairs.
         FileError: there is no such file.
     """
-    config = corpus.Config.model_validate({"train": [_expanded(name) for name in files]})
-    inputs, _ = corpus.resolve(config, None, cache_directory(None, None, lambda _: None))
+    config = DataConfig.model_validate({"train": [_expanded(name) for name in files]})
+    inputs, _ = find_inputs(config, None, cache_directory(None, None, lambda _: None))
     pairs = []
     for row in read_rows(inputs, config, (GOOD, BAD), Counts()):
         place = f"{row.file}:{row.line}"
@@ -73,13 +75,13 @@ def read_texts(files: Sequence[str], text_key: str | None) -> list[Sentence]:
         FileError: there is no such file.
     """
     settings = {} if text_key is None else {"text_key": text_key}
-    config = corpus.Config.model_validate({"train": list(files), **settings})
-    inputs, _ = corpus.resolve(config, None, cache_directory(None, None, lambda _: None))
+    config = DataConfig.model_validate({"train": list(files), **settings})
+    inputs, _ = find_inputs(config, None, cache_directory(None, None, lambda _: None))
     found = []
     for entry in inputs:
         for file in entry.files:
             try:
-                documents = list(corpus.read(file, config, Counts()))
+                documents = list(read(file, config, Counts()))
             except RowError as bad:
                 raise DataError(f"{file.name}:{bad.line}: {bad.what}") from bad
             found += [Sentence(each.text, f"{file.name}:{each.line}") for each in documents]

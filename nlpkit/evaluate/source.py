@@ -9,9 +9,12 @@ from nlpkit import recipe, registry
 from nlpkit.checkpoints.run_directory import RECIPE
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.task import Task
-from nlpkit.data import corpus, formats
+from nlpkit.data import formats
 from nlpkit.data.cache import cache_directory
+from nlpkit.data.files import Input, find_inputs
 from nlpkit.data.lines import shown
+from nlpkit.data.settings import Config as DataConfig
+from nlpkit.data.settings import Part
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import UsageError
 from nlpkit.recipe import sections, yaml
@@ -26,9 +29,9 @@ from nlpkit.train.settings import Optimizer
 class Source:
     """The held-out text, and the settings for reading it."""
 
-    inputs: list[corpus.Input]
-    config: corpus.Config
-    part: corpus.Part
+    inputs: list[Input]
+    config: DataConfig
+    part: Part
     cache: Path
     seed: int  # of the held-out examples in the run
     metrics: Sequence[str] | None = None  # `eval.metrics` of the run's recipe
@@ -63,7 +66,7 @@ def find_data(
         settings["train"] = rows
     if text_key is not None:
         settings["text_key"] = text_key
-    part: corpus.Part = "all"
+    part: Part = "all"
     if not files:
         if resolved is None:
             raise UsageError(f"{opened.path} belongs to no run; name the data: --data FILE")
@@ -74,9 +77,9 @@ def find_data(
         entries = [entry.model_dump() for entry in data.valid or data.train]
         settings["train"] = _files_of_run(recipe_path.parent, base, entries, data, log, callbacks)
         settings["valid_fraction"] = 0.0 if data.valid else data.valid_fraction
-    config = corpus.Config.model_validate(settings)
+    config = DataConfig.model_validate(settings)
     cache = cache_directory(config.cache, None, callbacks.note)
-    inputs, _ = corpus.resolve(config, base, cache, callbacks.should_stop)
+    inputs, _ = find_inputs(config, base, cache, callbacks.should_stop)
     # A copy of stdin in the cache is called by its name.
     read = [
         f"{each.name}, read as {each.format}" if Path(each.path).parent == cache else each.path
@@ -96,7 +99,7 @@ def _files_of_run(
     run: Path,
     base: Path,
     entries: list[dict[str, Any]],
-    data: corpus.Config,
+    data: DataConfig,
     log: Log,
     callbacks: Callbacks,
 ) -> list[dict[str, Any]]:

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterator
 
 from nlpkit.contracts.reader import RowError, TextFile
+from nlpkit.data.documents import Rows, text_of
 from nlpkit.data.lines import lines
-from nlpkit.data.row_text import Rows, text_of
 from nlpkit.errors import DataError
 
 _STDIN = 0

@@ -24,7 +24,7 @@ from nlpkit.contracts.batch import LENGTHS, Field, Loss, Term
 from nlpkit.contracts.objective import TrainedModel
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Item, Question, Task, Wording
-from nlpkit.data.records import kind_of
+from nlpkit.data.lines import kind_of
 from nlpkit.data.template import TextOf, as_template, columns
 from nlpkit.objectives.cpm_ant_nlg import TaskSettings, prompt_ids
 from nlpkit.objectives.examples.soft_prompt import GENERATION_SEGMENT, PROMPT_SEGMENT

@@ -23,7 +23,7 @@ from nlpkit.contracts.objective import ModelSettings, TrainedModel
 from nlpkit.contracts.reader import RowError
 from nlpkit.contracts.task import Item, Question, Task, Wording
 from nlpkit.contracts.tokenizer import Template
-from nlpkit.data.records import kind_of
+from nlpkit.data.lines import kind_of
 from nlpkit.data.template import TextOf, as_template, columns, is_template
 from nlpkit.objectives.examples.forward import labels_read
 from nlpkit.objectives.examples.text import check_length

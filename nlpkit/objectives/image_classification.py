@@ -21,7 +21,7 @@ from nlpkit.contracts.objective import TrainedModel
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Item, Task
 from nlpkit.data import images
-from nlpkit.data.records import kind_of
+from nlpkit.data.lines import kind_of
 from nlpkit.objectives.tasks.choices import Choices
 from nlpkit.objectives.tasks.states import known_class, with_classes
 from nlpkit.plural import number_of

@@ -13,7 +13,7 @@ from pydantic import Field as Setting
 
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Question, Wording
-from nlpkit.data.records import kind_of
+from nlpkit.data.lines import kind_of
 from nlpkit.data.template import TextOf, as_template, columns
 from nlpkit.objectives.tasks.choices import OptionAs, hint, named_option
 from nlpkit.objectives.tasks.framed import FramedConfig

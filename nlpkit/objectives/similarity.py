@@ -14,7 +14,7 @@ from pydantic import model_validator
 
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Question, Wording
-from nlpkit.data.records import kind_of
+from nlpkit.data.lines import kind_of
 from nlpkit.data.template import TextOf, as_template, columns
 from nlpkit.objectives.tasks.states import LabelConfig, LabelTask
 

@@ -20,7 +20,7 @@ from nlpkit.contracts.batch import IGNORE, LENGTHS, Field, Loss, Term
 from nlpkit.contracts.objective import TrainedModel
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Answer, Item
-from nlpkit.data.records import kind_of
+from nlpkit.data.lines import kind_of
 from nlpkit.errors import DataError
 from nlpkit.objectives.tasks.framed import FramedConfig, FramedTask
 from nlpkit.objectives.tasks.windows import Located, word_windows

@@ -12,7 +12,7 @@ from nlpkit import attention
 from nlpkit.attention.layout import Layout
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.contracts.batch import IGNORE, SOURCE_LENGTHS, Batch
-from nlpkit.data.corpus import Counts
+from nlpkit.contracts.reader import Counts
 from nlpkit.data.items import Items
 from nlpkit.data.loader import packing_efficiency
 from nlpkit.data.store import Callbacks, Corpus

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nlpkit import registry
-from nlpkit.data import _paths
+from nlpkit.data.files import expand
 from nlpkit.errors import RecipeError
 from nlpkit.recipe import find, load, packaged, read, yaml
 from nlpkit.recipe.overrides import key_of_short_form, replace_alternatives
@@ -91,7 +91,7 @@ def _base(chain: list[_Level]) -> _Level | None:
     if len(chain) > _DEEPEST:
         raise wrong(f"a chain of more than {_DEEPEST} recipes, each of which builds on the next")
     folder = Path.cwd() if place.on_command_line else last.file.parent
-    path = folder / _paths.expand(name)
+    path = folder / expand(name)
     if not path.is_file():
         if path.is_dir():
             raise wrong(f"{name} is a directory, not a recipe")
@@ -184,7 +184,7 @@ def _located(value: Any, folder: Path) -> Any:
         return value | {key: _located(value[key], folder) for key in paths}
     if not isinstance(value, str) or value == "-" or "\0" in value:
         return value
-    name = _paths.expand(value)
+    name = expand(value)
     if os.path.isabs(name) or _is_there(name, Path.cwd()) or not _is_there(name, folder):
         return value
     before = shown(folder)

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_serializer, field_validator
 from pydantic_core import PydanticCustomError
 
 from nlpkit.config import FrozenConfig
-from nlpkit.data import corpus
+from nlpkit.data.settings import Config as DataConfig
 from nlpkit.models import lora_config
 from nlpkit.recipe import fit
 from nlpkit.recipe.places import quote
@@ -58,7 +58,7 @@ class Recipe(FrozenConfig):
         validate_default=True,
         description="kind: NAME to train one, or path: DIR; or source and target, one for each",
     )
-    data: corpus.Config = Field(
+    data: DataConfig = Field(
         None, validate_default=True, description="files for training and evaluation"
     )
     attention: Attention = Field(

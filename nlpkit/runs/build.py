@@ -9,13 +9,16 @@ from torch import nn
 
 from nlpkit import registry
 from nlpkit.checkpoints import any_layout, hf_model, objective_heads, preprocessor
+from nlpkit.contracts.reader import Counts
 from nlpkit.contracts.task import Task
 from nlpkit.contracts.tokenizer import Tokenizer
-from nlpkit.data import corpus, store
+from nlpkit.data import store
 from nlpkit.data.cache import cache_directory
+from nlpkit.data.files import Input, find_inputs
 from nlpkit.data.items import Items, build_items, read_rows
 from nlpkit.data.lines import shown
 from nlpkit.data.loader import HELD_OUT, Examples
+from nlpkit.data.settings import Part
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import DataError, UsageError
 from nlpkit.models import lora
@@ -123,28 +126,22 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
     config = resolved.recipe.data
     cache = cache_directory(config.cache, run_path / "cache", callbacks.note)
     inputs = _resolve_files(resolved, cache, callbacks)
-    train_part: corpus.Part = "train" if config.valid_fraction else "all"
+    train_part: Part = "train" if config.valid_fraction else "all"
     if part.source is not None:  # before the tokenizer gets the objective's special tokens
         checks.check_objective(resolved, part)
     text = TrainingText(resolved, inputs[0], train_part, cache, callbacks)
     tokenizer = build_tokenizer(text, part, run_path)
     objective = bind_objective(resolved, tokenizer, part, inputs[0], train_part)
 
-    def build_part(inputs: list[corpus.Input], which: corpus.Part) -> store.Corpus | Items:
+    def build_part(inputs: list[Input], which: Part) -> store.Corpus | Items:
         if isinstance(objective, Task):
             return build_items(
                 inputs, config, objective, cache_dir=cache, part=which, callbacks=callbacks
             )
         assert tokenizer is not None  # an objective without one is a task
+        encoding = store.Encoding(tokenizer, objective.drop_unknown, objective.marks)
         return store.build_corpus(
-            inputs,
-            config,
-            tokenizer,
-            drop_unknown=objective.drop_unknown,
-            cache_dir=cache,
-            part=which,
-            marks=objective.marks,
-            callbacks=callbacks,
+            inputs, config, encoding, cache_dir=cache, part=which, callbacks=callbacks
         )
 
     train, seed = build_part(inputs[0], train_part), resolved.recipe.seed
@@ -158,10 +155,10 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
 
 def _resolve_files(
     resolved: Resolved, cache: Path, callbacks: Callbacks
-) -> tuple[list[corpus.Input], list[corpus.Input]]:
+) -> tuple[list[Input], list[Input]]:
     """Return the files of `data.train` and of `data.valid`; note those that are in both."""
     config, stop = resolved.recipe.data, callbacks.should_stop
-    inputs = corpus.resolve(config, resolved.base, cache, stop)
+    inputs = find_inputs(config, resolved.base, cache, stop)
     for note in (note for part in inputs for entry in part for note in entry.notes):
         callbacks.note(f"data: {note}")
     if both := data_files.in_both(*inputs):
@@ -186,8 +183,8 @@ def bind_objective(
     resolved: Resolved,
     tokenizer: Tokenizer | None,
     part: ModelPart,
-    inputs: Sequence[corpus.Input] = (),
-    which: corpus.Part = "all",
+    inputs: Sequence[Input] = (),
+    which: Part = "all",
 ) -> Any:
     """Return the recipe's objective, checked against the model.
 
@@ -203,7 +200,7 @@ def bind_objective(
     settings[0] = _with_preprocessor(made[0], settings[0], part.source)
     if issubclass(made[0], Task):
         columns = made[0].named_columns(settings[0])
-        rows = read_rows(inputs, recipe.data, columns, corpus.Counts(), which)
+        rows = read_rows(inputs, recipe.data, columns, Counts(), which)
         settings[0] = made[0].complete(settings[0], rows)
     try:
         bound = [

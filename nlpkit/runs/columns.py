@@ -12,8 +12,10 @@ from typing import Any
 from nlpkit import registry
 from nlpkit.contracts.reader import Counts, RowError, TextFile
 from nlpkit.contracts.task import Task
-from nlpkit.data import corpus
+from nlpkit.data.documents import Document, read, rows_in
+from nlpkit.data.files import Input, regular_files
 from nlpkit.data.items import read_rows
+from nlpkit.data.settings import Config as DataConfig
 from nlpkit.errors import DataError
 from nlpkit.recipe import Resolved
 
@@ -28,7 +30,7 @@ def check(resolved: Resolved) -> None:
     config = resolved.recipe.data
     first = resolved.recipe.objective[0]
     objective = registry.load("objectives", first.name).Objective
-    for files in corpus.regular_files(config, resolved.base):
+    for files in regular_files(config, resolved.base):
         for file in files[:_FILES]:
             if file.format in _WHOLE and os.path.getsize(file.path) > _LONG:
                 continue
@@ -38,9 +40,9 @@ def check(resolved: Resolved) -> None:
                 _check_text(file, config)
 
 
-def _check_rows(file: TextFile, config: corpus.Config, task: type[Task], settings: Any) -> None:
+def _check_rows(file: TextFile, config: DataConfig, task: type[Task], settings: Any) -> None:
     columns = task.named_columns(settings)
-    rows = read_rows([corpus.Input((file,), 1.0)], config, columns, Counts())
+    rows = read_rows([Input((file,), 1.0)], config, columns, Counts())
     mistakes: list[tuple[str, str]] = []
     for row in islice(rows, 1 if config.on_error == "stop" else _ROWS):
         try:
@@ -54,11 +56,11 @@ def _check_rows(file: TextFile, config: corpus.Config, task: type[Task], setting
         raise DataError(max(mistakes, key=lambda each: whats.count(each[0]))[1])
 
 
-def _check_text(file: TextFile, config: corpus.Config) -> None:
-    rows = corpus.rows_in(file, config)
+def _check_text(file: TextFile, config: DataConfig) -> None:
+    rows = rows_in(file, config)
     if config.on_error == "skip":
         return
-    documents: Iterator[corpus.Document] = corpus.read(file, config, Counts(), rows=rows)
+    documents: Iterator[Document] = read(file, config, Counts(), rows=rows)
     try:
         next(documents, None)
     except RowError as error:

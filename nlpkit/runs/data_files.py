@@ -11,7 +11,7 @@ from typing import Any
 
 from nlpkit.contracts.reader import TextFile
 from nlpkit.data.cache import content_hash
-from nlpkit.data.corpus import Input
+from nlpkit.data.files import Input
 from nlpkit.disk import read_json, write_json
 from nlpkit.errors import DataError, FileError
 

@@ -19,7 +19,7 @@ from nlpkit.contracts.batch import Batch
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.task import Task
 from nlpkit.contracts.tokenizer import Tokenizer
-from nlpkit.data.corpus import Input
+from nlpkit.data.files import Input
 from nlpkit.data.items import Items
 from nlpkit.data.loader import Examples
 from nlpkit.data.store import Corpus

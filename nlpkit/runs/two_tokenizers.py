@@ -5,9 +5,8 @@ from contextlib import suppress
 from functools import partial
 
 from nlpkit import registry
-from nlpkit.contracts.reader import RowError
+from nlpkit.contracts.reader import Counts, RowError
 from nlpkit.contracts.tokenizer import Tokenizer
-from nlpkit.data import corpus
 from nlpkit.errors import UsageError
 from nlpkit.recipe import Resolved, fit, sections
 from nlpkit.runs import vocabulary
@@ -30,7 +29,7 @@ def build(text: TrainingText, sides: Sequence[sections.Side]) -> Tokenizer:
     return joined(*found)
 
 
-def _texts(text: TrainingText, side: int, counts: corpus.Counts) -> Iterator[str]:
+def _texts(text: TrainingText, side: int, counts: Counts) -> Iterator[str]:
     """Yield the sources (0) or the targets (1) of the rows; malformed rows are left out."""
     first = text.objective
     objective = registry.load("objectives", first.name).Objective

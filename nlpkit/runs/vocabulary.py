@@ -9,11 +9,15 @@ from typing import Any
 
 from nlpkit import registry
 from nlpkit.checkpoints import tokenizer_files
+from nlpkit.contracts.reader import Counts
 from nlpkit.contracts.task import Task
 from nlpkit.contracts.tokenizer import Tokenizer
-from nlpkit.data import corpus, formats
+from nlpkit.data import formats
 from nlpkit.data.cache import content_hash, publish, scratch
+from nlpkit.data.documents import read_documents
+from nlpkit.data.files import Input
 from nlpkit.data.items import read_rows
+from nlpkit.data.settings import Part
 from nlpkit.data.store import Callbacks
 from nlpkit.disk import file_sha256, read_json, write_json
 from nlpkit.errors import FileError, UsageError
@@ -33,8 +37,8 @@ class TrainingText:
     """The text that trains a tokenizer: that of `data.train`."""
 
     resolved: Resolved
-    inputs: list[corpus.Input]
-    part: corpus.Part
+    inputs: list[Input]
+    part: Part
     cache: Path
     callbacks: Callbacks
 
@@ -63,19 +67,20 @@ class TrainingText:
             | ({"rows": [data.rows, data.history]} if data.rows is not None else {})
         )
 
-    def rows(self, columns: tuple[str, ...], counts: corpus.Counts) -> Iterator[Any]:
+    def rows(self, columns: tuple[str, ...], counts: Counts) -> Iterator[Any]:
         """Yield the rows of a task."""
         data = self.resolved.recipe.data
         for row in read_rows(self.inputs, data, columns, counts, self.part, self.callbacks):
             counts.documents += 1
             yield row
 
-    def texts(self, counts: corpus.Counts) -> Iterator[str]:
+    def texts(self, counts: Counts) -> Iterator[str]:
         """Yield the documents; or the texts of a task's rows, where these are no documents."""
         config, first = self.resolved.recipe.data, self.objective
         objective = registry.load("objectives", first.name).Objective
         found = {file.format for entry in self.inputs for file in entry.files}
-        are_rows = config.rows is not None or not found & {*formats.DOCUMENT_FORMATS}
+        of_lines = any(formats.documents(form) == "lines" for form in found)
+        are_rows = config.rows is not None or not of_lines
         columns = objective.named_columns(first.config) if issubclass(objective, Task) else ()
         if columns and "parallel" not in found:  # rows that have their texts in other columns
             are_rows |= config.text_key == "text" and "text" not in columns
@@ -84,7 +89,7 @@ class TrainingText:
                 yield from objective.vocabulary_texts(first.config, row)
             return
         stop = self.callbacks.should_stop
-        for document in corpus.documents(
+        for document in read_documents(
             self.inputs, config, counts, part=self.part, should_stop=stop
         ):
             yield from document.texts
@@ -136,7 +141,7 @@ def load_or_train(text: TrainingText, section: sections.Tokenizer | sections.Sid
 def train(
     text: TrainingText,
     section: sections.Tokenizer | sections.Side,
-    texts: Callable[[corpus.Counts], Iterator[str]],
+    texts: Callable[[Counts], Iterator[str]],
     more_key: Mapping[str, Any] | None = None,
     old: tuple[str, Tokenizer] | None = None,
     what: str = "tokenizer",
@@ -157,7 +162,7 @@ def train(
             return _kept(path)
         except FileError as error:
             callbacks.note(f"tokenizer: {error}; training it again")
-    counts = corpus.Counts()
+    counts = Counts()
     if old is None:
         made_by = registry.load("tokenizers", section.kind).Tokenizer
         tokenizer = made_by.train(_counted(texts(counts), callbacks), section.config)

@@ -7,8 +7,7 @@ from json import decoder, scanner
 from typing import Any
 
 from nlpkit.contracts.reader import Counts, RowError, TextFile
-from nlpkit.data.lines import lines
-from nlpkit.data.records import decode
+from nlpkit.data.lines import decode, lines
 from nlpkit.errors import DataError
 
 PLACE = "\0place"  # key of the character at which an object begins

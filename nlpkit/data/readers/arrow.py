@@ -10,7 +10,6 @@ from nlpkit.data.readers import _arrow
 
 ENDINGS = (".arrow", ".feather")
 FILES = ("rows",)
-INSIDE = ""
 _FILE_MAGIC = b"ARROW1"  # what a file begins with that is no stream
 
 

@@ -8,13 +8,12 @@ lines are left out. The row's line is that of its first word.
 from collections.abc import Iterator, Sequence
 
 from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
-from nlpkit.data.lines import lines
-from nlpkit.data.records import decode
+from nlpkit.data.lines import decode, lines
 from nlpkit.plural import number_of
 
 ENDINGS = (".conll", ".bio", ".iob", ".bmes", ".bioes")
 FILES = ("rows",)
-INSIDE = ""
+DOCUMENTS = ""
 _DOCUMENT = b"-DOCSTART-"
 
 

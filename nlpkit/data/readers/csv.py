@@ -5,14 +5,12 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
-from nlpkit.data.lines import lines
+from nlpkit.data.lines import decode, lines
 from nlpkit.data.readers._columns import by_column
-from nlpkit.data.records import decode
 from nlpkit.errors import DataError
 
 ENDINGS = (".csv",)
 FILES = ("rows",)
-INSIDE = ""
 
 
 def rows(

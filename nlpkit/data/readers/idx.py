@@ -20,7 +20,7 @@ from nlpkit.plural import number_of
 
 ENDINGS = ("-idx3-ubyte", "-idx1-ubyte", ".idx3-ubyte", ".idx1-ubyte")
 FILES = ("images", "labels")
-INSIDE = ""
+DOCUMENTS = ""
 _IMAGES, _LABELS = 2051, 2049
 _MAX_PIXELS = 1 << 26  # per image; a header with more is broken
 _KINDS = {_IMAGES: "images", _LABELS: "labels"}

@@ -15,6 +15,7 @@ from nlpkit.errors import UsageError, not_installed
 ENDINGS = (".png",)
 FILES = ("image",)
 INSIDE = "*/*.png"
+DOCUMENTS = ""
 _GREY, _COLOUR = ("1", "L", "LA"), ("RGB", "RGBA", "P")
 
 

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
+from nlpkit.data.lines import kind_of
 from nlpkit.data.nested import Located
 from nlpkit.data.readers import _located
-from nlpkit.data.records import kind_of
 
 ENDINGS = ()  # .json is jsonl, as most corpora and benchmarks have it
 FILES = ("rows",)
-INSIDE = ""
 
 
 def rows(

@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Sequence
 
 from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
-from nlpkit.data.lines import lines
-from nlpkit.data.records import decode, json_object
+from nlpkit.data.lines import decode, json_object, lines
 
 ENDINGS = (".jsonl", ".json", ".ndjson")
 FILES = ("rows",)
-INSIDE = ""
+DOCUMENTS = "lines"
 
 
 def rows(

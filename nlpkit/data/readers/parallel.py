@@ -4,14 +4,13 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
-from nlpkit.data.lines import lines
-from nlpkit.data.records import decode
+from nlpkit.data.lines import decode, lines
 from nlpkit.errors import DataError
 from nlpkit.plural import number_of
 
 ENDINGS = ()
 FILES = ("source", "target")
-INSIDE = ""
+DOCUMENTS = "lines"
 
 
 def rows(

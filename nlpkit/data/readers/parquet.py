@@ -10,7 +10,6 @@ from nlpkit.data.readers import _arrow
 
 ENDINGS = (".parquet",)
 FILES = ("rows",)
-INSIDE = ""
 
 
 def rows(

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
+from nlpkit.data.lines import kind_of, wrong_character
 from nlpkit.data.readers import _located
-from nlpkit.data.records import kind_of, wrong_character
 from nlpkit.errors import DataError
 
 ENDINGS = (".squad.json", ".squad")
 FILES = ("rows",)
-INSIDE = ""
+DOCUMENTS = ""
 _PLACE = _located.PLACE
 
 

@@ -3,13 +3,12 @@
 from collections.abc import Iterator, Sequence
 
 from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
-from nlpkit.data.lines import lines
+from nlpkit.data.lines import decode, lines
 from nlpkit.data.readers._columns import by_column
-from nlpkit.data.records import decode
 
 ENDINGS = (".tsv",)
 FILES = ("rows",)
-INSIDE = ""
+DOCUMENTS = "lines"
 
 
 def rows(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from nlpkit.contracts.reader import Row, RowError
-from nlpkit.data.records import kind_of
+from nlpkit.data.lines import kind_of
 
 _SHOWN = 30  # characters of an answer in a message
 

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from pydantic import PlainValidator
 
 from nlpkit.contracts.reader import LeftOut, Row, RowError
-from nlpkit.data.records import kind_of
+from nlpkit.data.lines import kind_of
 from nlpkit.data.template import written
 from nlpkit.registry import suggest
 

@@ -23,7 +23,7 @@ from nlpkit.contracts.batch import LENGTHS, Field, Loss, Term
 from nlpkit.contracts.objective import TrainedModel
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Item, Question
-from nlpkit.data.records import kind_of
+from nlpkit.data.lines import kind_of
 from nlpkit.errors import DataError
 from nlpkit.objectives.tasks.choices import Choices, choice_names, chosen
 from nlpkit.objectives.tasks.framed import FramedConfig, FramedTask

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from nlpkit.data import _paths, formats
+from nlpkit.data import files, formats
 from nlpkit.data.lines import file_errors, shown
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
@@ -94,8 +94,8 @@ def of_data_set(pattern: str, split: str, base: Path | None) -> tuple[list[Named
 
 def _folder(pattern: str, base: Path | None) -> Named:
     """Return a directory, and its name without a slash at the end; raise `FileError`."""
-    name = _paths.expand(pattern).rstrip("/") or "/"
-    roots = [Path("/")] if Path(name).is_absolute() else _paths.roots(name, base)
+    name = files.expand(pattern).rstrip("/") or "/"
+    roots = [Path("/")] if Path(name).is_absolute() else files.roots(name, base)
     for root in roots:
         with file_errors(pattern):
             if (root / name).is_dir():

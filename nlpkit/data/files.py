@@ -2,27 +2,123 @@
 
 import dataclasses
 import glob
-import hashlib
 import os
 import stat
-import sys
-import tempfile
-import time
-from collections.abc import Callable
-from concurrent.futures import Future
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
-from typing import BinaryIO
 
 from nlpkit.contracts.reader import TextFile
 from nlpkit.data import formats
 from nlpkit.data.lines import file_errors
+from nlpkit.data.settings import Config, Source
 from nlpkit.errors import FileError, UsageError
 from nlpkit.plural import number_of
 
-_BLOCK = 1 << 20
-_WAIT_SECONDS = 60.0
+
+@dataclass(frozen=True)
+class Input:
+    """A source whose files have been found; `notes` say what of its directories is taken."""
+
+    files: tuple[TextFile, ...]
+    weight: float
+    notes: tuple[str, ...] = ()
+
+
+def find_inputs(
+    config: Config,
+    base: Path | None,
+    spool: Path,
+    should_stop: Callable[[], None] = lambda: None,
+) -> tuple[list[Input], list[Input]]:
+    """Return the training and the held-out inputs, every file found.
+
+    Relative names are looked for in the working directory, in `base` (the recipe's folder), in the
+    data that come with nlpkit. What can be read only once (stdin, a pipe) is copied into `spool`.
+    Raise `FileError` for a name that matches nothing, `UsageError` for a file that `train` or
+    `valid` names twice, or for stdin in both.
+    """
+    seen: dict[str, str] = {}
+    found = []
+    for sources in (config.train, config.valid):
+        # Both may have the same file: a test of whether a model can learn it by heart.
+        seen = {"-": "-"} if "-" in seen else {}
+        inputs = []
+        for source in sources:
+            form = source.format or config.format
+            files: list[TextFile] = []
+            notes: list[str] = []
+            for pattern, paths, note in find_files(source, form, base):
+                notes += [note] if note else []
+                if pattern == "-":
+                    from nlpkit.data import streams
+
+                    _once("-", pattern, seen)
+                    files.append(streams.spool_stdin(spool, form, should_stop))
+                for path, name in paths:
+                    _once(str(path.resolve()), pattern, seen)
+                    if is_stream(path, name):
+                        from nlpkit.data import streams
+
+                        files.append(streams.spool(path, name, spool, form, should_stop))
+                    else:
+                        files.append(text_file(path, name, form))
+            if source.text_key is not None:
+                files = [dataclasses.replace(file, text_key=source.text_key) for file in files]
+            inputs.append(Input(tuple(joined(files)), source.weight, tuple(notes)))
+        found.append(inputs)
+    used = {file.format for inputs in found for part in inputs for file in part.files}
+    if config.line_break is not None and not used & {"text", "tsv", "parallel"}:
+        raise UsageError("data.line_break: only text and tsv lines have it, and no file is either")
+    return found[0], found[1]
+
+
+def find_files(
+    source: Source, form: str, base: Path | None
+) -> Iterator[tuple[str, list[tuple[Path, str]], str]]:
+    """Yield each name, its files, and what is to be said of them; raise `FileError`."""
+    if source.hf is not None:
+        from nlpkit.data import directories
+
+        files, note = directories.of_data_set(source.hf, source.split or "train", base)
+        yield source.hf, files, note
+    for pattern in source.files:
+        if pattern == "-":
+            yield pattern, [], ""
+        elif pattern.endswith("/") and not formats.inside(form):
+            from nlpkit.data import directories
+
+            files, note = directories.all_of(pattern, base, form)
+            yield pattern, files, note
+        else:
+            yield pattern, find(pattern, base, formats.inside(form)), ""
+
+
+def regular_files(config: Config, base: Path | None) -> Iterator[list[TextFile]]:
+    """Yield the files of each source that can be read twice, as `find_inputs` finds them.
+
+    Raises:
+        FileError: a name matches no file.
+        UsageError: a file's format is unknown.
+    """
+    for source in (*config.train, *config.valid):
+        form = source.format or config.format
+        found = [each for _, paths, _ in find_files(source, form, base) for each in paths]
+        files = [
+            dataclasses.replace(text_file(path, name, form), text_key=source.text_key)
+            for path, name in found
+            if not is_stream(path, name)
+        ]
+        yield joined(files) if files and len(files) == len(found) else files
+
+
+def _once(path: str, pattern: str, seen: dict[str, str]) -> None:
+    if path in seen and path == "-":
+        raise UsageError("data: -: stdin is named twice, and can be read only once")
+    if path in seen:
+        by = f" (by {seen[path]!r} and {pattern!r})" if seen[path] != pattern else ""
+        raise UsageError(f"data: {path} is named twice{by}; to use it more often, give it a weight")
+    seen[path] = pattern
 
 
 def expand(name: str) -> str:
@@ -129,72 +225,3 @@ def is_stream(path: Path, name: str) -> bool:
     if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
         raise FileError(f"{name}: is a device, not a file; - is stdin")
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
-
-
-def spool_stdin(folder: Path, form: str, should_stop: Callable[[], None]) -> TextFile:
-    """Return a copy of stdin that can be read twice; `auto` is text."""
-    if sys.stdin is None or sys.stdin.closed:
-        raise UsageError("data: '-' is stdin, but stdin is closed")
-    if sys.stdin.isatty():
-        raise UsageError("data: '-' is stdin, but stdin is a terminal; pipe a file into it")
-    return _spool(sys.stdin.buffer, "stdin", folder, form, should_stop)
-
-
-def spool(
-    path: Path, name: str, folder: Path, form: str, should_stop: Callable[[], None]
-) -> TextFile:
-    """Return a copy of a pipe such as `/dev/fd/63` that can be read twice; `auto` is text."""
-    with file_errors(name), _opened(path, name, should_stop) as stream:
-        return _spool(stream, name, folder, form, should_stop)
-
-
-def _opened(path: Path, name: str, should_stop: Callable[[], None]) -> BinaryIO:
-    """Open a pipe, which waits for a program that writes into it; raise `FileError` if none comes.
-
-    A thread waits, so that this one can be stopped.
-    """
-    opened: Future[BinaryIO] = Future()
-
-    def wait() -> None:
-        try:
-            opened.set_result(open(path, "rb"))  # noqa: SIM115
-        except OSError as error:
-            opened.set_exception(error)
-
-    Thread(target=wait, daemon=True).start()
-    end = time.monotonic() + _WAIT_SECONDS
-    while True:
-        with suppress(TimeoutError):
-            return opened.result(timeout=0.1)
-        should_stop()
-        if time.monotonic() > end:
-            raise FileError(f"{name}: no program writes into this pipe for {_WAIT_SECONDS:g} s")
-
-
-def _spool(
-    stream: BinaryIO, name: str, folder: Path, form: str, should_stop: Callable[[], None]
-) -> TextFile:
-    """Copy `stream` into `folder`, named by its content, so that the same text is kept once."""
-    digest = hashlib.sha256()
-    head = b""
-    handle, copy = -1, ""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, copy = tempfile.mkstemp(dir=folder, prefix=".spool-")
-        with os.fdopen(handle, "wb") as out:
-            while block := stream.read(_BLOCK):
-                should_stop()
-                head = head or block[:2]
-                digest.update(block)
-                out.write(block)
-        final = folder / digest.hexdigest()
-        os.replace(copy, final)
-    except BaseException as error:
-        if copy:
-            Path(copy).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            message = f"{folder}: cannot keep {name}: {(error.strerror or str(error)).lower()}"
-            raise FileError(message) from error
-        raise
-    form = "text" if form == "auto" else form
-    return TextFile(str(final), name, form, head == b"\x1f\x8b")

@@ -1,0 +1,152 @@
+"""The recipe's `data` section: files, directories, data sets, and where their text is."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, model_validator
+from pydantic_core import PydanticCustomError, PydanticKnownError
+
+from nlpkit.config import FrozenConfig, Workers
+from nlpkit.data import formats
+
+Part = Literal["all", "train", "valid"]
+
+
+def _check(name: str) -> str:
+    names = formats.known()
+    if name not in names and not ("." in name and formats.reader(name)):
+        raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, names))})
+    return name
+
+
+def _list_names(schema: dict[str, Any]) -> None:
+    """Add the names to the schema for editors; a dotted name is a module of the user's."""
+    schema["anyOf"] = [{"enum": formats.known()}, {"type": "string", "pattern": r"\w\.\w"}]
+
+
+Format = Annotated[str, AfterValidator(_check), Field(json_schema_extra=_list_names)]
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, (str, dict, Source)) else value
+
+
+def _as_source(value: object) -> object:
+    """Read a plain string as a source of weight 1; done here, since a union gives two errors."""
+    if isinstance(value, str) and value:
+        return {"files": [value]}
+    if isinstance(value, (dict, Source)):
+        return value
+    raise PydanticCustomError("source", "needs a path, a glob or {files: [...], weight: ...}")
+
+
+def _as_keys(value: object) -> str | list[str]:
+    """Return keys as text; one error for a value of another kind, where a union gives two."""
+    keys = value if isinstance(value, list) else [value]
+    found = [str(k) if isinstance(k, int) and not isinstance(k, bool) else k for k in keys]
+    if not found or not all(isinstance(key, str) for key in found):
+        what = "Input should be a valid string, or a list of strings"
+        raise PydanticCustomError("string_type", what)
+    if "" in found:
+        what = "String should have at least 1 character"
+        raise PydanticCustomError("string_too_short", what, {"min_length": 1})
+    if any(brace in str(key) for key in found for brace in "{}"):
+        from nlpkit.data import template
+
+        problems = [template.problem(str(key)) for key in found]
+        if wrong := next(filter(None, problems), None):
+            raise ValueError(wrong)
+    return [str(key) for key in found] if isinstance(value, list) else str(found[0])
+
+
+Name = Annotated[str, Field(min_length=1)]
+
+
+TextKey = Annotated[
+    str | list[str], PlainValidator(_as_keys, json_schema_input_type=Name | int | list[Name | int])
+]
+
+
+class Source(FrozenConfig):
+    """One part of a mixture: its files are read in order, as one."""
+
+    files: Annotated[
+        list[Name],
+        Field(description="paths, globs or directories (texts/); - is stdin"),
+        BeforeValidator(_as_list, json_schema_input_type=str | list[Name]),
+    ] = Field(default_factory=list)
+    hf: Name | None = Field(
+        None, description="directory of a data set of the datasets library, instead of files"
+    )
+    split: Name | None = Field(None, description="split of hf; default: train")
+    text_key: TextKey | None = Field(None, description="as data.text_key, for these files")
+    weight: float = Field(1.0, gt=0, description="how often an epoch has each of its documents")
+    format: Format | None = Field(None, description="as data.format, for these files")
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> "Source":
+        if self.hf is not None and self.files:
+            raise ValueError("files and hf exclude each other: remove one of them")
+        if self.hf is None and not self.files:
+            raise ValueError("needs files: [...], or hf: DIRECTORY")
+        if self.split is not None and self.hf is None:
+            raise ValueError("split: only of hf, the directory of a data set")
+        return self
+
+
+Sources = Annotated[
+    list[Annotated[Source, BeforeValidator(_as_source, json_schema_input_type=Name | Source)]],
+    BeforeValidator(_as_list, json_schema_input_type=Name | Source | list[Name | Source]),
+]
+
+
+def _as_text(value: object) -> object:
+    """Return a path that is a number alone, such as 1, as text."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+class Config(FrozenConfig):
+    """The recipe's `data` section. After validation every entry of `train` is a `Source`."""
+
+    ALTERNATIVES: ClassVar = (("valid", "valid_fraction"),)
+
+    train: Annotated[Sources, Field(min_length=1, description="training files: paths or globs")]
+    valid: Sources = Field(default_factory=list, description="held-out files")
+    valid_fraction: float = Field(
+        0.0, ge=0, lt=1, description="share of documents held out, chosen by a hash of their text"
+    )
+    format: Format = Field("auto", description="auto goes by the ending, before .gz")
+    text_key: Annotated[
+        TextKey,
+        Field(
+            description="where the text is: a key or column (a name in the header, or 1, 2…), a "
+            "path (meta.text), several, each on a line ([title, body]), or a template "
+            "('{title}: {body}')"
+        ),
+    ] = "text"
+    rows: Annotated[
+        Name | None, BeforeValidator(_as_text, json_schema_input_type=Name | int | None)
+    ] = Field(
+        None,
+        description="path to the lists whose entries are the rows of a task, in nested values: "
+        "data.paragraphs.qas; lists that belong together: questions+options+answers",
+    )
+    history: int | None = Field(
+        None,
+        ge=1,
+        description="entries of such a list before a row's, at most so many, as its column before: "
+        "the turns of a dialogue",
+    )
+    line_break: Name | None = Field(
+        None, description="mark that stands for a newline in text and tsv lines, such as <n>"
+    )
+    on_error: Literal["stop", "skip"] = Field("stop", description="what a malformed row does")
+    workers: Workers | None = Field(None, ge=1, description="processes that tokenise; default: all")
+    cache: Name | None = Field(None, description="directory of the tokenised data")
+
+    @model_validator(mode="after")
+    def _check(self) -> "Config":
+        if self.valid and self.valid_fraction:
+            raise PydanticCustomError("exclude", "valid and valid_fraction exclude each other")
+        if self.history is not None and self.rows is None:
+            raise ValueError("history: needs rows, the path to the list of turns")
+        return self

@@ -1,0 +1,89 @@
+"""What can be read only once, stdin or a pipe: it is copied to where it can be read twice."""
+
+import hashlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import BinaryIO
+
+from nlpkit.contracts.reader import TextFile
+from nlpkit.data.lines import file_errors
+from nlpkit.errors import FileError, UsageError
+
+_BLOCK = 1 << 20
+_WAIT_SECONDS = 60.0
+
+
+def spool_stdin(folder: Path, form: str, should_stop: Callable[[], None]) -> TextFile:
+    """Return a copy of stdin that can be read twice; `auto` is text."""
+    if sys.stdin is None or sys.stdin.closed:
+        raise UsageError("data: '-' is stdin, but stdin is closed")
+    if sys.stdin.isatty():
+        raise UsageError("data: '-' is stdin, but stdin is a terminal; pipe a file into it")
+    return _spool(sys.stdin.buffer, "stdin", folder, form, should_stop)
+
+
+def spool(
+    path: Path, name: str, folder: Path, form: str, should_stop: Callable[[], None]
+) -> TextFile:
+    """Return a copy of a pipe such as `/dev/fd/63` that can be read twice; `auto` is text."""
+    with file_errors(name), _opened(path, name, should_stop) as stream:
+        return _spool(stream, name, folder, form, should_stop)
+
+
+def _opened(path: Path, name: str, should_stop: Callable[[], None]) -> BinaryIO:
+    """Open a pipe, which waits for a program that writes into it; raise `FileError` if none comes.
+
+    A thread waits, so that this one can be stopped.
+    """
+    opened: Future[BinaryIO] = Future()
+
+    def wait() -> None:
+        try:
+            opened.set_result(open(path, "rb"))  # noqa: SIM115
+        except OSError as error:
+            opened.set_exception(error)
+
+    Thread(target=wait, daemon=True).start()
+    end = time.monotonic() + _WAIT_SECONDS
+    while True:
+        with suppress(TimeoutError):
+            return opened.result(timeout=0.1)
+        should_stop()
+        if time.monotonic() > end:
+            raise FileError(f"{name}: no program writes into this pipe for {_WAIT_SECONDS:g} s")
+
+
+def _spool(
+    stream: BinaryIO, name: str, folder: Path, form: str, should_stop: Callable[[], None]
+) -> TextFile:
+    """Copy `stream` into `folder`, named by its content, so that the same text is kept once."""
+    digest = hashlib.sha256()
+    head = b""
+    handle, copy = -1, ""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, copy = tempfile.mkstemp(dir=folder, prefix=".spool-")
+        with os.fdopen(handle, "wb") as out:
+            while block := stream.read(_BLOCK):
+                should_stop()
+                head = head or block[:2]
+                digest.update(block)
+                out.write(block)
+        final = folder / digest.hexdigest()
+        os.replace(copy, final)
+    except BaseException as error:
+        if copy:
+            Path(copy).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            message = f"{folder}: cannot keep {name}: {(error.strerror or str(error)).lower()}"
+            raise FileError(message) from error
+        raise
+    form = "text" if form == "auto" else form
+    return TextFile(str(final), name, form, head == b"\x1f\x8b")
