@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from nlpkit.errors import DataError, UsageError
-from nlpkit.score.metrics import _answers, distinct, exact_match, squad_f1
+from nlpkit.score.counts import answers
+from nlpkit.score.metrics import distinct, exact_match, squad_f1
 
 
 def _f1(hypothesis: str, *references: str, **options: Any) -> float:
@@ -33,7 +34,7 @@ def test_exact_match_compares_lines_as_they_are() -> None:
 )
 def test_squad_normalisation_follows_its_script(text: str, plain: str) -> None:
     # Lower case, then string.punctuation, then \b(a|an|the)\b, then white space: in this order.
-    assert _answers.NORMALIZERS["squad"](text) == plain
+    assert answers.NORMALIZERS["squad"](text) == plain
 
 
 def test_exact_match_normalisations_differ_where_named() -> None:
@@ -85,7 +86,7 @@ def test_squad_f1_cmrc_is_of_the_longest_run() -> None:
     ],
 )
 def test_cmrc_units_are_characters_and_latin_words(text: str, units: list[str]) -> None:
-    assert _answers.cmrc_units(text) == units
+    assert answers.cmrc_units(text) == units
 
 
 def test_squad_f1_of_unspaced_chinese_warns() -> None:

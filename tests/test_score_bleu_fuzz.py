@@ -14,8 +14,9 @@ from sacrebleu import BLEU
 from sacrebleu.tokenizers.tokenizer_zh import _UCODE_RANGES
 
 from nlpkit.score.contract import Score
-from nlpkit.score.metrics import _bleu_tokens, bleu
-from nlpkit.score.metrics._bleu_tokens import tokenizer
+from nlpkit.score.counts import bleu_tokens
+from nlpkit.score.counts.bleu_tokens import tokenizer
+from nlpkit.score.metrics import bleu
 
 PLAIN = ["a", "b", "Ab", "the", "é", "ß", "İ", "Σ", "don", "t", "x" * 30, "中", "文", "か", "한"]
 DIGITS = ["0", "5", "12", "3.5", "1,000", "5-6", "1.", ".5", "٣", "①", "½", "²", "𝟘", "9."]
@@ -121,7 +122,7 @@ def test_bleu_tokens_of_tricky_lines_are_those_of_sacrebleu(
 def test_bleu_tokens_with_a_full_memory_of_words_stay_the_same(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_bleu_tokens, "_MAX_CACHED_WORDS", 7)
+    monkeypatch.setattr(bleu_tokens, "_MAX_CACHED_WORDS", 7)
     check_tokens(name, 4, 3_000)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from nlpkit.errors import DataError
+from nlpkit.score.counts.edits import Edits, edits, longest_run
 from nlpkit.score.metrics import cer, wer
-from nlpkit.score.metrics._edits import Edits, edits, longest_run
 
 KINDS = ("hits", "substitutions", "deletions", "insertions")
 

@@ -11,7 +11,8 @@ import pytest
 
 from nlpkit.errors import DataError, UsageError
 from nlpkit.score.contract import BadLine
-from nlpkit.score.metrics import _labels, _numbers, accuracy, f1, mcc, pearson, spearman
+from nlpkit.score.counts import labels, numbers
+from nlpkit.score.metrics import accuracy, f1, mcc, pearson, spearman
 
 # Right: 3 a, 2 b, 1 c. Predicted: a a b | b a | b.
 RIGHT = ["a", "a", "a", "b", "b", "c"]
@@ -73,8 +74,8 @@ def test_labels_no_line_is_an_error(metric: ModuleType) -> None:
 
 
 def test_labels_are_sorted_by_number_then_name() -> None:
-    labels = _labels.read(["10", "x"], [["9", "-1"]])
-    assert labels.known == ["-1", "9", "10", "x"]
+    read = labels.read(["10", "x"], [["9", "-1"]])
+    assert read.known == ["-1", "9", "10", "x"]
 
 
 def test_f1_of_each_class_and_their_averages_by_hand() -> None:
@@ -187,7 +188,7 @@ def test_pearson_by_hand() -> None:
 
 
 def test_spearman_shares_ranks_of_equal_numbers() -> None:
-    assert _numbers.double_ranks([10, 30, 20, 30, 5]) == [4, 9, 6, 9, 2]
+    assert numbers.double_ranks([10, 30, 20, 30, 5]) == [4, 9, 6, 9, 2]
     # Ranks 1, 2.5, 2.5 and 1, 2, 3: covariance 1.5, variances 1.5 and 2.
     found = spearman.score(["1", "7", "7"], [["0", "5", "1e9"]])
     assert found.score == pytest.approx(1.5 / (1.5 * 2) ** 0.5)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from nlpkit.errors import DataError
+from nlpkit.score.counts.edits import lcs_length
+from nlpkit.score.counts.words import TOKENIZERS, dropped_letters, is_unspaced, ngrams
 from nlpkit.score.metrics import rouge
-from nlpkit.score.metrics._edits import lcs_length
-from nlpkit.score.metrics._text_units import TOKENIZERS, dropped_letters, is_unspaced, ngrams
 
 POLICE = "police killed the gunman"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nlpkit.score.metrics._entities import is_allowed
+from nlpkit.score.counts.tags import is_allowed
 
 ROOT = Path(__file__).resolve().parents[1]
 SPANS = ROOT / "data/spans"

@@ -25,7 +25,7 @@ from nlpkit.errors import DataError
 from nlpkit.objectives.tasks.framed import FramedConfig, FramedTask
 from nlpkit.objectives.tasks.windows import Located, word_windows
 from nlpkit.plural import number_of
-from nlpkit.score.metrics._entities import WrongTag, is_allowed, parsed
+from nlpkit.score.counts.tags import WrongTag, is_allowed, parsed
 
 if TYPE_CHECKING:
     import torch

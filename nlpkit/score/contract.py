@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     import argparse
 
 
+Lines = Sequence[str]
+References = Sequence[Lines]  # [k][i]: the k-th reference of line i, empty if it has fewer
+Sums = Sequence[float]
+
+
 class Option(NamedTuple):
     """One option of a metric: a keyword argument, on the command line `--name-with-dashes`."""
 

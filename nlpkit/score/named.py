@@ -83,7 +83,7 @@ def _value(name: str, option: Option, text: str) -> object:
     try:
         return option.type(text)
     except ValueError as error:
-        kind = getattr(option.type, "__name__", "value")
+        kind = "int" if option.type is int else "float" if option.type is float else "value"
         raise WrongScore(name, f"{option.name} is {text!r}, no {kind}") from error
 
 

@@ -10,15 +10,11 @@ from typing import Any, NamedTuple
 
 from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
-from nlpkit.score.contract import Option, Score
-from nlpkit.score.metrics._bleu_counts import ORDER, row_of, sum_rows
-from nlpkit.score.metrics._bleu_tokens import BORROWED, OWN, Tokenizer, tokenizer
-from nlpkit.score.metrics._references import (
-    References,
-    check_lines,
-    references_a_line,
-    with_references,
-)
+from nlpkit.score.contract import Lines, Option, Score
+from nlpkit.score.counts.bleu_counts import ORDER, row_of, sum_rows
+from nlpkit.score.counts.bleu_tokens import BORROWED, OWN, Tokenizer, tokenizer
+from nlpkit.score.counts.references import OptionalReferences as References
+from nlpkit.score.counts.references import lines_with_references, references_a_line
 
 SMOOTHING: dict[str, float | None] = {"exp": None, "floor": 0.1, "add-k": 1, "none": None}
 VARIANTS = ("standard", "document")
@@ -76,7 +72,7 @@ class Sums(NamedTuple):
     precisions: list[float]
 
 
-def score(hypotheses: Sequence[str], references: References, **options: Any) -> Score:
+def score(hypotheses: Lines, references: References, **options: Any) -> Score:
     """Return BLEU of the corpus.
 
     `references[k][i]` is the k-th reference of line i, None if there is none. `details` has
@@ -92,19 +88,18 @@ def score(hypotheses: Sequence[str], references: References, **options: Any) -> 
     return _score(result, sums, signature, settings, _warnings(hypotheses, references, settings))
 
 
-def sentences(hypotheses: Sequence[str], references: References, **options: Any) -> Iterator[Score]:
+def sentences(hypotheses: Lines, references: References, **options: Any) -> Iterator[Score]:
     """Yield BLEU of each line, over the n-gram orders of the line (effective order)."""
     settings = _settings(options)
     split = tokenizer(settings.tokenize)
-    check_lines(hypotheses, references)
-    for line, answers in with_references(hypotheses, references):
+    for line, answers in lines_with_references(hypotheses, references):
         row = list(_row(line, answers, settings, split))
         signature = _signature(settings, split, len(answers), effective_order=True)
         yield _score(_compute(row, settings, effective_order=True), row, signature, settings, [])
 
 
 def statistics(
-    hypotheses: Sequence[str], references: References, **options: Any
+    hypotheses: Lines, references: References, **options: Any
 ) -> Iterator[tuple[int, ...]]:
     """Yield each line's length, closest reference length, matches and totals of 1- … 4-grams."""
     settings = _settings(options)
@@ -124,10 +119,9 @@ def _settings(options: dict[str, Any]) -> Settings:
 
 
 def _rows(
-    hypotheses: Sequence[str], references: References, settings: Settings, split: Tokenizer
+    hypotheses: Lines, references: References, settings: Settings, split: Tokenizer
 ) -> Iterator[tuple[int, ...]]:
-    check_lines(hypotheses, references)
-    for line, answers in with_references(hypotheses, references):
+    for line, answers in lines_with_references(hypotheses, references):
         yield _row(line, answers, settings, split)
 
 
@@ -213,7 +207,7 @@ def _score(
     return Score(name, result.score, signature, verbose, details)
 
 
-def _warnings(hypotheses: Sequence[str], references: References, settings: Settings) -> list[str]:
+def _warnings(hypotheses: Lines, references: References, settings: Settings) -> list[str]:
     warnings = []
     ends = 0 if settings.force else sum(line.rstrip().endswith(" .") for line in hypotheses)
     if ends >= _TOKENIZED:

@@ -6,7 +6,7 @@ line is removed, and spaces inside a line count as characters, except with `igno
 """
 
 from nlpkit.score.contract import Option
-from nlpkit.score.metrics._error_rate import ErrorRate
+from nlpkit.score.counts.error_rate import ErrorRate
 
 REFERENCES = (1, 1)
 LOWER_IS_BETTER = True

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 
 from nlpkit.errors import DataError, UsageError
 from nlpkit.plural import number_of
-from nlpkit.score.contract import Option, Score
-from nlpkit.score.metrics import _means
-from nlpkit.score.metrics._text_units import TOKENIZERS, is_unspaced, ngrams
+from nlpkit.score.contract import Lines, Option, References, Score
+from nlpkit.score.counts.means import mean
+from nlpkit.score.counts.words import TOKENIZERS, is_unspaced, ngrams
 
 LEVELS = ("corpus", "sentence")
 TOKENIZE = ("whitespace", "word", "unicode", "zh", "char")
@@ -38,8 +38,8 @@ OPTIONS = (
 
 
 def score(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]] = (),
+    hypotheses: Lines,
+    references: References = (),
     *,
     n: int = 2,
     level: str = "corpus",
@@ -56,7 +56,7 @@ def score(
     if not total:
         few = f"none of {number_of(len(shares), 'lines')} has {number_of(n, 'tokens')} ({tokenize})"
         raise DataError(f"distinct-{n} is undefined: {few}")
-    distinct, by_line = len(seen), _means.mean(shares)
+    distinct, by_line = len(seen), mean(shares)
     value = distinct / total if level == "corpus" else by_line
     details = {
         "corpus": distinct / total,
@@ -75,8 +75,8 @@ def score(
 
 
 def sentences(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]] = (),
+    hypotheses: Lines,
+    references: References = (),
     *,
     n: int = 2,
     level: str = "corpus",
@@ -89,7 +89,7 @@ def sentences(
         yield Score(f"distinct-{n}", _share(line), signature, verbose, percent=False)
 
 
-def _lines(hypotheses: Sequence[str], n: int, tokenize: str) -> Iterator[list[tuple[str, ...]]]:
+def _lines(hypotheses: Lines, n: int, tokenize: str) -> Iterator[list[tuple[str, ...]]]:
     if n < 1:
         raise UsageError(f"n is {n}; it must be 1 or more")
     split = TOKENIZERS[tokenize]
@@ -100,7 +100,7 @@ def _share(line: Sequence[tuple[str, ...]]) -> float:
     return len(set(line)) / len(line) if line else 0.0
 
 
-def _warnings(hypotheses: Sequence[str], tokenize: str) -> Iterator[str]:
+def _warnings(hypotheses: Lines, tokenize: str) -> Iterator[str]:
     if tokenize == "whitespace" and is_unspaced(hypotheses):
         yield "the lines are written without spaces, so each line is one token: use --tokenize zh"
 

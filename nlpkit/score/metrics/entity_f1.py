@@ -7,13 +7,12 @@ equals seqeval's default; the other schemes are strict, as seqeval with `mode="s
 without types (B, M, E, S) are word segmentation.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from nlpkit.plural import number_of
-from nlpkit.score.contract import BadLine, Option, Score
-from nlpkit.score.metrics import _averages as averages
-from nlpkit.score.metrics import _labels, _tags
-from nlpkit.score.metrics._entities import SCHEMES, Entity, WrongTag, entities
+from nlpkit.score.contract import BadLine, Lines, Option, References, Score, Sums
+from nlpkit.score.counts import labels
+from nlpkit.score.counts.tags import SCHEMES, Entity, WrongTag, entities, read
 
 AVERAGES = ("micro", "macro", "weighted")
 REFERENCES = (1, 1)
@@ -37,8 +36,8 @@ OPTIONS = (
 
 
 def score(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
+    hypotheses: Lines,
+    references: References,
     *,
     scheme: str = "conll",
     average: str = "micro",
@@ -47,62 +46,50 @@ def score(
     """Return F1; `details` has precision, recall, and the same with support for each type."""
     lines = _read(hypotheses, references, scheme)
     types = _types(lines)
-    counts = [_labels.Counts(*map(sum, zip(*column, strict=True))) for column in _columns(lines)]
+    counts = labels.from_row([sum(column) for column in zip(*_rows(lines, types), strict=True)])
     table = dict(zip(types, counts, strict=True))
-    total = averages.average(counts, average)
-    found = [sum(len(side[k]) for side in lines) for k in range(2)]
-    warnings = averages.undefined(table) if types else ["neither file has an entity"]
+    total = labels.average(counts, average)
+    predicted, right = (sum(len(line[side]) for line in lines) for side in (0, 1))
     details = {
-        "precision": total.precision,
-        "recall": total.recall,
-        "f1": total.f1,
+        **total._asdict(),
         "lines": len(lines),
-        "entities": found[1],
-        "predicted": found[0],
-        "by_type": {
-            name: {**averages.part(c)._asdict(), "support": c.right, "predicted": c.predicted}
-            for name, c in table.items()
-        },
-        "warnings": warnings,
+        "entities": right,
+        "predicted": predicted,
+        "by_type": labels.details(table),
+        "warnings": labels.never_predicted(table) if types else ["neither file has an entity"],
     }
-    verbose = f"P {total.precision:.4f} R {total.recall:.4f} {number_of(found[1], 'entities')}"
+    verbose = f"P {total.precision:.4f} R {total.recall:.4f} {number_of(right, 'entities')}"
     if per_type and types:
-        verbose += "\n" + averages.rows(table)
+        verbose += "\n" + labels.text_table(table)
     signature = f"scheme:{scheme}|avg:{average}|types:{len(types)}|zero:0"
     return Score("entity-F1", total.f1, signature, verbose, details, percent=False)
 
 
 def statistics(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
+    hypotheses: Lines,
+    references: References,
     *,
     scheme: str = "conll",
     average: str = "micro",
     per_type: bool = False,
 ) -> Iterator[tuple[int, ...]]:
     """Yield for each line three numbers for every type: right and predicted, predicted, right."""
-    columns = _columns(_read(hypotheses, references, scheme))
-    if not columns:
-        yield from (() for _ in hypotheses)
-        return
-    for row in zip(*columns, strict=True):
-        yield tuple(number for counts in row for number in counts)
+    lines = _read(hypotheses, references, scheme)
+    return _rows(lines, _types(lines))
 
 
-def from_sums(sums: Sequence[int], *, average: str = "micro", **_options: object) -> float:
+def from_sums(sums: Sums, *, average: str = "micro", **_options: object) -> float:
     """Return F1; averages leave out types that do not occur in the resample."""
-    return averages.average(_labels.from_row(sums), average).f1
+    return labels.average(labels.from_row(sums), average).f1
 
 
 _Line = tuple[set[Entity], set[Entity]]  # predicted, right
 
 
-def _read(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], scheme: str
-) -> list[_Line]:
+def _read(hypotheses: Lines, references: References, scheme: str) -> list[_Line]:
     """Return the entities of each line; raise `BadLine`."""
     lines = []
-    for index, pair in enumerate(_tags.read(hypotheses, references)):
+    for index, pair in enumerate(read(hypotheses, references)):
         found = []
         for file, tags in enumerate(pair):
             try:
@@ -113,16 +100,11 @@ def _read(
     return lines
 
 
-def _types(lines: Sequence[_Line]) -> list[str]:
+def _types(lines: list[_Line]) -> list[str]:
     return sorted({entity.type for line in lines for side in line for entity in side})
 
 
-def _columns(lines: Sequence[_Line]) -> list[list[tuple[int, ...]]]:
-    """Return for each type the counts of each line: right and predicted, predicted, right."""
-    return [
-        [
-            tuple(sum(e.type == kind for e in side) for side in (ours & theirs, ours, theirs))
-            for ours, theirs in lines
-        ]
-        for kind in _types(lines)
-    ]
+def _rows(lines: list[_Line], types: list[str]) -> Iterator[tuple[int, ...]]:
+    for ours, theirs in lines:
+        sides = (ours & theirs, ours, theirs)
+        yield tuple(sum(e.type == kind for e in side) for kind in types for side in sides)

@@ -5,14 +5,13 @@ with `zero_division=0`: precision is 0 for a class that is never predicted, and 
 class that is never right. The classes of both files count. Macro averages the F1 of the classes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
-from nlpkit.score.contract import Option, Score
-from nlpkit.score.metrics import _averages as averages
-from nlpkit.score.metrics import _labels
-from nlpkit.score.metrics._labels import Labels
+from nlpkit.score.contract import Lines, Option, References, Score, Sums
+from nlpkit.score.counts import labels
+from nlpkit.score.counts.labels import Labels
 
 AVERAGES = ("macro", "micro", "weighted", "binary")
 REFERENCES = (1, 1)
@@ -30,8 +29,8 @@ OPTIONS = (
 
 
 def score(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
+    hypotheses: Lines,
+    references: References,
     *,
     average: str = "macro",
     positive: str = "1",
@@ -42,58 +41,51 @@ def score(
     Raise `UsageError` if `average` is `binary` and there are more than two classes, or `positive`
     is in neither file.
     """
-    labels = _labels.read(hypotheses, references)
-    classes = _classes(labels, average, positive)
-    total = averages.average(_labels.count(labels, classes), average)
-    table = dict(zip(labels.known, _labels.count(labels, labels.known), strict=True))
+    read = labels.read(hypotheses, references)
+    total = labels.average(labels.count(read, _classes(read, average, positive)), average)
+    table = dict(zip(read.known, labels.count(read, read.known), strict=True))
     details = {
-        "precision": total.precision,
-        "recall": total.recall,
-        "f1": total.f1,
-        "lines": len(labels.right),
-        "classes": len(labels.known),
-        "by_class": {
-            name: {**averages.part(c)._asdict(), "support": c.right, "predicted": c.predicted}
-            for name, c in table.items()
-        },
-        "warnings": [*_labels.warnings(labels), *averages.undefined(table)],
+        **total._asdict(),
+        "lines": len(read.right),
+        "classes": len(read.known),
+        "by_class": labels.details(table),
+        "warnings": [*labels.warnings(read), *labels.never_predicted(table)],
     }
-    verbose = (
-        f"P {total.precision:.4f} R {total.recall:.4f} {number_of(len(labels.right), 'lines')}"
-    )
+    lines = number_of(len(read.right), "lines")
+    verbose = f"P {total.precision:.4f} R {total.recall:.4f} {lines}"
     if per_class:
-        verbose += "\n" + averages.rows(table)
-    signature = f"avg:{average}|classes:{len(labels.known)}|zero:0"
+        verbose += "\n" + labels.text_table(table)
+    signature = f"avg:{average}|classes:{len(read.known)}|zero:0"
     if average == "binary":
         signature += f"|positive:{positive}"
     return Score("F1", total.f1, signature, verbose, details, percent=False)
 
 
 def statistics(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
+    hypotheses: Lines,
+    references: References,
     *,
     average: str = "macro",
     positive: str = "1",
     per_class: bool = False,
 ) -> Iterator[tuple[int, ...]]:
-    """Yield for each line three numbers for every averaged class (see `_labels.rows`)."""
-    labels = _labels.read(hypotheses, references)
-    return _labels.rows(labels, _classes(labels, average, positive))
+    """Yield for each line three numbers for every averaged class (see `labels.rows`)."""
+    read = labels.read(hypotheses, references)
+    return labels.rows(read, _classes(read, average, positive))
 
 
-def from_sums(sums: Sequence[int], *, average: str = "macro", **_options: object) -> float:
+def from_sums(sums: Sums, *, average: str = "macro", **_options: object) -> float:
     """Return F1; the average leaves out classes that do not occur in the resample."""
-    return averages.average(_labels.from_row(sums), average).f1
+    return labels.average(labels.from_row(sums), average).f1
 
 
-def _classes(labels: Labels, average: str, positive: str) -> list[str]:
+def _classes(read: Labels, average: str, positive: str) -> list[str]:
     if average != "binary":
-        return labels.known
-    if len(labels.known) > 2:
-        count = f"average binary needs two classes, there are {len(labels.known)}"
+        return read.known
+    if len(read.known) > 2:
+        count = f"average binary needs two classes, there are {len(read.known)}"
         raise UsageError(f"{count}: choose macro, micro or weighted")
-    if positive not in labels.known:
-        known = ", ".join(labels.known)
+    if positive not in read.known:
+        known = ", ".join(read.known)
         raise UsageError(f"the positive label {positive!r} is in neither file; labels: {known}")
     return [positive]

@@ -9,42 +9,39 @@ import math
 from collections.abc import Iterator, Sequence
 
 from nlpkit.plural import number_of
-from nlpkit.score.contract import Option, Score
-from nlpkit.score.metrics import _labels
-from nlpkit.score.metrics._labels import Counts
+from nlpkit.score.contract import Lines, Option, References, Score, Sums
+from nlpkit.score.counts import labels
 
 REFERENCES = (1, 1)
 OPTIONS: tuple[Option, ...] = ()
 
 
-def score(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
+def score(hypotheses: Lines, references: References) -> Score:
     """Return the correlation of the predicted with the right labels."""
-    labels = _labels.read(hypotheses, references)
-    warnings = _labels.warnings(labels)
-    for side, name in ((labels.predicted, "predicted"), (labels.right, "right")):
+    read = labels.read(hypotheses, references)
+    warnings = labels.warnings(read)
+    for side, name in ((read.predicted, "predicted"), (read.right, "right")):
         if len(set(side)) == 1:
             warnings.append(f"undefined, taken as 0: the only {name} label is {side[0]}")
-    details = {"lines": len(labels.right), "classes": len(labels.known), "warnings": warnings}
-    value = _correlation(_labels.count(labels, labels.known))
-    verbose = number_of(len(labels.right), "lines")
-    signature = f"classes:{len(labels.known)}"
+    details = {"lines": len(read.right), "classes": len(read.known), "warnings": warnings}
+    value = _correlation(labels.count(read, read.known))
+    verbose = number_of(len(read.right), "lines")
+    signature = f"classes:{len(read.known)}"
     return Score("MCC", value, signature, verbose, details, percent=False)
 
 
-def statistics(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]]
-) -> Iterator[tuple[int, ...]]:
-    """Yield for each line three numbers for every class (see `_labels.rows`)."""
-    labels = _labels.read(hypotheses, references)
-    return _labels.rows(labels, labels.known)
+def statistics(hypotheses: Lines, references: References) -> Iterator[tuple[int, ...]]:
+    """Yield for each line three numbers for every class (see `labels.rows`)."""
+    read = labels.read(hypotheses, references)
+    return labels.rows(read, read.known)
 
 
-def from_sums(sums: Sequence[int], **_options: object) -> float:
+def from_sums(sums: Sums) -> float:
     """Return the coefficient."""
-    return _correlation(_labels.from_row(sums))
+    return _correlation(labels.from_row(sums))
 
 
-def _correlation(classes: Sequence[Counts]) -> float:
+def _correlation(classes: Sequence[labels.Counts]) -> float:
     """Return cov(x, y) / sqrt(cov(x, x) cov(y, y)), computed in integers before the division."""
     lines = sum(c.right for c in classes)
     correct = sum(c.both for c in classes)

@@ -4,18 +4,16 @@ Each line has one number. The score is -1...1, as `scipy.stats.pearsonr`. Differ
 constant column is an error, not nan.
 """
 
-from collections.abc import Sequence
-
-from nlpkit.score.contract import Option, Score
-from nlpkit.score.metrics import _numbers
+from nlpkit.score.contract import Lines, Option, References, Score
+from nlpkit.score.counts import numbers
 
 REFERENCES = (1, 1)
 OPTIONS: tuple[Option, ...] = ()
 
 
-def score(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
+def score(hypotheses: Lines, references: References) -> Score:
     """Return r; raise `DataError` if it is undefined, `BadLine` for a line without a number."""
-    x, y = _numbers.read_pairs(hypotheses, references)
+    x, y = numbers.read_pairs(hypotheses, references)
     lines = len(x)
-    value = _numbers.pearson(x, y)
+    value = numbers.pearson(x, y)
     return Score("Pearson", value, f"n:{lines}", "", {"lines": lines}, percent=False)

@@ -11,13 +11,13 @@ infinite.
 import math
 import re
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from nlpkit.errors import DataError, UsageError
 from nlpkit.plural import number_of
-from nlpkit.score.contract import BadLine, Option, Score
-from nlpkit.score.metrics._numbers import NUMBER
+from nlpkit.score.contract import BadLine, Lines, Option, References, Score
+from nlpkit.score.counts.numbers import NUMBER
 
 BASES = {"e": 1.0, "2": math.log(2), "10": math.log(10)}  # nats in one unit
 NORMS = ("token", "word", "character")
@@ -45,8 +45,8 @@ _INFINITY = re.compile(r"-inf(inity)?", re.IGNORECASE)
 
 
 def score(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]] = (),
+    hypotheses: Lines,
+    references: References = (),
     *,
     base: str = "e",
     per: str = "token",
@@ -91,8 +91,8 @@ def score(
 
 
 def sentences(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]] = (),
+    hypotheses: Lines,
+    references: References = (),
     *,
     base: str = "e",
     per: str = "token",
@@ -112,7 +112,7 @@ def sentences(
         yield Score("perplexity", value, signature, f"{counts[per]} {per}s", percent=False)
 
 
-def _check(per: str, references: Sequence[Sequence[str]]) -> None:
+def _check(per: str, references: References) -> None:
     if per != "token" and not references:
         raise UsageError(f"perplexity per {per} needs the text, as a second file")
 
@@ -138,7 +138,7 @@ def _read(line: str, index: int, base: str) -> list[float]:
     return values
 
 
-def _count(references: Sequence[Sequence[str]], count_ends: bool) -> dict[str, int]:
+def _count(references: References, count_ends: bool) -> dict[str, int]:
     """Return the numbers of words, characters and bytes of the text; empty without a text."""
     if not references:
         return {}

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from nlpkit.score.contract import Option, Score
-from nlpkit.score.metrics import _means
-from nlpkit.score.metrics._edits import lcs_length
-from nlpkit.score.metrics._text_units import TOKENIZERS, dropped_letters, ngrams
+from nlpkit.score.contract import Lines, Option, References, Score
+from nlpkit.score.counts import means
+from nlpkit.score.counts.edits import lcs_length
+from nlpkit.score.counts.words import TOKENIZERS, dropped_letters, ngrams
 
 VARIANTS = ("rouge1", "rouge2", "rougeL")
 TOKENIZE = ("word", "unicode", "zh", "char", "whitespace")
@@ -45,8 +45,8 @@ class _Part(NamedTuple):
 
 
 def score(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
+    hypotheses: Lines,
+    references: References,
     *,
     variant: str = "rougeL",
     tokenize: str = "word",
@@ -61,7 +61,7 @@ def score(
             for column, value in zip(parts, _best(hypothesis, answers, name), strict=True):
                 column.append(value)
     details: dict[str, Any] = {
-        name: _Part(*map(_means.mean, parts))._asdict() for name, parts in columns.items()
+        name: _Part(*map(means.mean, parts))._asdict() for name, parts in columns.items()
     }
     details["lines"] = lines
     details["warnings"] = list(_warnings(references, tokenize, lines, empty))
@@ -73,8 +73,8 @@ def score(
 
 
 def sentences(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
+    hypotheses: Lines,
+    references: References,
     *,
     variant: str = "rougeL",
     tokenize: str = "word",
@@ -88,25 +88,19 @@ def sentences(
         yield Score(_TITLES[variant], part.f, signature, verbose, details, percent=False)
 
 
-def statistics(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    *,
-    variant: str = "rougeL",
-    tokenize: str = "word",
-) -> list[tuple[int, int]]:
-    """Return for each line its F-measure as an integer (see `_means`), and 1."""
-    lines = sentences(hypotheses, references, variant=variant, tokenize=tokenize)
-    return _means.statistics_of([line.score for line in lines])
+def _values(
+    hypotheses: Lines, references: References, *, variant: str = "rougeL", tokenize: str = "word"
+) -> Iterator[float]:
+    for line in sentences(hypotheses, references, variant=variant, tokenize=tokenize):
+        yield line.score
 
 
-def from_sums(sums: Sequence[int], **_options: object) -> float:
-    """Return the mean F-measure."""
-    return _means.mean_of_sums(sums)
+_MEAN = means.LineMean("ROUGE", _values)
+statistics, from_sums = _MEAN.statistics, _MEAN.from_sums
 
 
 def _tokens(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str
+    hypotheses: Lines, references: References, tokenize: str
 ) -> Iterator[tuple[Tokens, list[Tokens]]]:
     split = TOKENIZERS[tokenize]
     for hypothesis, *answers in zip(hypotheses, *references, strict=True):
@@ -148,9 +142,7 @@ def _signature(references: int, tokenize: str) -> str:
     return f"nrefs:{references}|case:{case}|tok:{tokenize}|stem:no|multi:max|mean:lines"
 
 
-def _warnings(
-    references: Sequence[Sequence[str]], tokenize: str, lines: int, empty: int
-) -> Iterator[str]:
+def _warnings(references: References, tokenize: str, lines: int, empty: int) -> Iterator[str]:
     dropped = total = 0
     for reference in references if tokenize == "word" else ():
         dropped_here, total_here = dropped_letters(reference)

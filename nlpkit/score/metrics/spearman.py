@@ -5,22 +5,21 @@ mean of their ranks. Differs from SciPy: a constant column is an error, not nan.
 """
 
 import math
-from collections.abc import Sequence
 
-from nlpkit.score.contract import Option, Score
-from nlpkit.score.metrics import _numbers
+from nlpkit.score.contract import Lines, Option, References, Score
+from nlpkit.score.counts import numbers
 
 REFERENCES = (1, 1)
 OPTIONS: tuple[Option, ...] = ()
 
 
-def score(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
+def score(hypotheses: Lines, references: References) -> Score:
     """Return rho; raise `DataError` if it is undefined, `BadLine` for a line without a number."""
-    x, y = _numbers.read_pairs(hypotheses, references)
+    x, y = numbers.read_pairs(hypotheses, references)
     lines = len(x)
     # Doubled ranks are integers, and their mean is lines + 1: no rounding before the division.
-    a = [rank - lines - 1 for rank in _numbers.double_ranks(x)]
-    b = [rank - lines - 1 for rank in _numbers.double_ranks(y)]
+    a = [rank - lines - 1 for rank in numbers.double_ranks(x)]
+    b = [rank - lines - 1 for rank in numbers.double_ranks(y)]
     covariance = sum(map(int.__mul__, a, b))
     value = covariance / math.sqrt(sum(v * v for v in a) * sum(v * v for v in b))
     ties = lines - len(set(x)), lines - len(set(y))

@@ -7,15 +7,15 @@ at signs, not by nltk. Both scripts print 100 times this score.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from nlpkit.plural import number_of
-from nlpkit.score.contract import Option, Score
-from nlpkit.score.metrics import _means
-from nlpkit.score.metrics._answers import NORMALIZERS, cmrc_units, with_answers
-from nlpkit.score.metrics._edits import longest_run
-from nlpkit.score.metrics._text_units import is_unspaced
+from nlpkit.score.contract import Lines, Option, References, Score
+from nlpkit.score.counts import means
+from nlpkit.score.counts.answers import NORMALIZERS, cmrc_units, with_answers
+from nlpkit.score.counts.edits import longest_run
+from nlpkit.score.counts.words import is_unspaced
 
 NORMALIZE = ("squad", "cmrc")
 REFERENCES = (1, None)
@@ -37,59 +37,28 @@ OPTIONS = (
 
 
 def score(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
+    hypotheses: Lines,
+    references: References,
     *,
     normalize: str = "squad",
     no_answer: bool = False,
 ) -> Score:
     """Return the mean F1 of the lines."""
-    values = list(_values(hypotheses, references, normalize, no_answer))
+    options: dict[str, Any] = {"normalize": normalize, "no_answer": no_answer}
+    values = list(_values(hypotheses, references, **options))
     details: dict[str, Any] = {"lines": len(values), "lines_with_0": values.count(0.0)}
     details["warnings"] = []
     if normalize == "squad" and is_unspaced(references[0]):
         details["warnings"].append(
             "the references are written without spaces, so a line is one word: use --normalize cmrc"
         )
-    signature = _signature(references, normalize, no_answer)
+    signature = _signature(len(references), **options)
     verbose = f"{number_of(len(values), 'lines')}, {details['lines_with_0']} with 0"
-    return Score("answer-F1", _means.mean(values), signature, verbose, details, percent=False)
-
-
-def sentences(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    *,
-    normalize: str = "squad",
-    no_answer: bool = False,
-) -> Iterator[Score]:
-    """Yield the F1 of each line."""
-    signature = _signature(references, normalize, no_answer)
-    for value in _values(hypotheses, references, normalize, no_answer):
-        yield Score("answer-F1", value, signature, percent=False)
-
-
-def statistics(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    *,
-    normalize: str = "squad",
-    no_answer: bool = False,
-) -> list[tuple[int, int]]:
-    """Return for each line its F1 as an integer (see `_means`), and 1."""
-    return _means.statistics_of(list(_values(hypotheses, references, normalize, no_answer)))
-
-
-def from_sums(sums: Sequence[int], **_options: object) -> float:
-    """Return the mean F1."""
-    return _means.mean_of_sums(sums)
+    return Score("answer-F1", means.mean(values), signature, verbose, details, percent=False)
 
 
 def _values(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    normalize: str,
-    no_answer: bool,
+    hypotheses: Lines, references: References, *, normalize: str = "squad", no_answer: bool = False
 ) -> Iterator[float]:
     normalized = NORMALIZERS[normalize]
     for hypothesis, answers in with_answers(hypotheses, references):
@@ -116,6 +85,10 @@ def _f1(shared: int, ours: int, theirs: int) -> float:
     return 2 * shared / (ours + theirs) if shared else 0.0
 
 
-def _signature(references: Sequence[Sequence[str]], normalize: str, no_answer: bool) -> str:
+def _signature(references: int, *, normalize: str = "squad", no_answer: bool = False) -> str:
     empty = "|empty:right" if no_answer else ""
-    return f"nrefs:{len(references)}|norm:{normalize}{empty}|multi:max|mean:lines"
+    return f"nrefs:{references}|norm:{normalize}{empty}|multi:max|mean:lines"
+
+
+_MEAN = means.LineMean("answer-F1", _values, _signature)
+sentences, statistics, from_sums = _MEAN.sentences, _MEAN.statistics, _MEAN.from_sums

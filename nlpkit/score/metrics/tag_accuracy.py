@@ -4,17 +4,17 @@
 as in the accuracy of conlleval.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from nlpkit.plural import number_of
-from nlpkit.score.contract import Option, Score
-from nlpkit.score.metrics import _tags
+from nlpkit.score.contract import Lines, Option, References, Score, Sums
+from nlpkit.score.counts import tags
 
 REFERENCES = (1, 1)
 OPTIONS: tuple[Option, ...] = ()
 
 
-def score(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
+def score(hypotheses: Lines, references: References) -> Score:
     """Return the share of right tags."""
     rows = list(statistics(hypotheses, references))
     right, total = (sum(column) for column in zip(*rows, strict=True))
@@ -23,14 +23,12 @@ def score(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Sco
     return Score("tag-accuracy", right / total, "mean:tags", verbose, details, percent=False)
 
 
-def statistics(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]]
-) -> Iterator[tuple[int, int]]:
+def statistics(hypotheses: Lines, references: References) -> Iterator[tuple[int, int]]:
     """Yield for each line the numbers of right tags and of tags."""
-    for ours, theirs in _tags.read(hypotheses, references):
+    for ours, theirs in tags.read(hypotheses, references):
         yield sum(a == b for a, b in zip(ours, theirs, strict=True)), len(theirs)
 
 
-def from_sums(sums: Sequence[int]) -> float:
+def from_sums(sums: Sums) -> float:
     """Return the share of right tags; 0 if a resample has no tag."""
     return int(sums[0]) / int(sums[1]) if sums[1] else 0.0

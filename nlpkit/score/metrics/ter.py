@@ -1,14 +1,15 @@
 """TER: edits and shifts of word runs per reference word, in per cent, by sacrebleu.
 
-Translation edit rate (Snover et al. 2006). 0 is best; the score can be above 100.
+Translation edit rate (Snover et al. 2006): the fewest edits of each line to one of its references,
+divided by the mean length of the references. 0 is best; the score can be above 100.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from nlpkit.score.contract import Option, Score
-from nlpkit.score.metrics import _sacrebleu
-from nlpkit.score.metrics._references import References
+from nlpkit.score.contract import Option, Sums
+from nlpkit.score.counts.best_reference import Row, SummedScore
+from nlpkit.score.counts.sacrebleu import imported
 
 OPTIONS = (
     Option("case_sensitive", False, "compare with case", ("--ter-case-sensitive",), bool),
@@ -26,27 +27,53 @@ REFERENCES = (1, None)
 LOWER_IS_BETTER = True
 
 
-def score(hypotheses: Sequence[str], references: References, **options: Any) -> Score:
-    """Return TER of the corpus: fewest edits divided by the mean length of the references."""
-    return _sacrebleu.corpus_score(_metric(options), hypotheses, references)
+class Settings(NamedTuple):
+    """sacrebleu's functions, and the signature without the number of references."""
+
+    tokenize: Callable[[str], str]
+    edits: Callable[[list[str], list[str]], tuple[int, int]]  # edits, length of the reference
+    signature: str
 
 
-def sentences(hypotheses: Sequence[str], references: References, **options: Any) -> Iterator[Score]:
-    """Yield TER of each line."""
-    return _sacrebleu.sentence_scores(_metric(options), hypotheses, references)
+def _settings(
+    *,
+    case_sensitive: bool = False,
+    asian_support: bool = False,
+    no_punct: bool = False,
+    normalized: bool = False,
+) -> Settings:
+    version = imported("TER").__version__
+    from sacrebleu.metrics.lib_ter import translation_edit_rate
+    from sacrebleu.tokenizers.tokenizer_ter import TercomTokenizer
+
+    tokenizer = TercomTokenizer(normalized, no_punct, asian_support, case_sensitive)
+    values = (("norm", normalized), ("punct", not no_punct), ("asian", asian_support))
+    switches = "|".join(f"{name}:{'yes' if value else 'no'}" for name, value in values)
+    case = "mixed" if case_sensitive else "lc"
+    signature = f"case:{case}|tok:{tokenizer.signature()}|{switches}|version:{version}"
+    return Settings(tokenizer, translation_edit_rate, signature)
 
 
-def statistics(
-    hypotheses: Sequence[str], references: References, **options: Any
-) -> Iterator[_sacrebleu.Row]:
-    """Yield the fewest edits of each line and the mean length of its references."""
-    return _sacrebleu.rows(_metric(options), hypotheses, references)
+def _row(line: str, references: Sequence[str], settings: Settings) -> Row:
+    """Return the fewest edits of a line, and the mean length of its references."""
+    words = settings.tokenize(line).split()
+    both = [settings.edits(words, settings.tokenize(each).split()) for each in references]
+    return min(edits for edits, _ in both), sum(length for _, length in both) / len(both)
 
 
-def from_sums(sums: Sequence[float], **options: Any) -> float:
-    """Return TER computed from the sums of the rows of `statistics`."""
-    return _sacrebleu.score_of_sums(_metric(options), sums)
+def _rate(sums: Sums, _settings: Settings) -> float:
+    edits, length = sums
+    return 100 * (edits / length if length > 0 else float(edits > 0))
 
 
-def _metric(options: dict[str, Any]) -> Any:
-    return _sacrebleu.imported("TER").TER(**options)
+def _name(_settings: Settings) -> str:
+    return "TER"
+
+
+def _signature(references: int | str, settings: Settings) -> str:
+    return f"nrefs:{references}|{settings.signature}"
+
+
+_TER = SummedScore(_settings, _row, _rate, _name, _signature)
+score, sentences = _TER.score, _TER.sentences
+statistics, from_sums = _TER.statistics, _TER.from_sums

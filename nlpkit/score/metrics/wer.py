@@ -5,11 +5,9 @@ the sum of reference words. It is above 1 if there are many insertions. Score an
 those of `jiwer.process_words`. Differs from jiwer: a tab or U+3000 also separates words.
 """
 
-from collections.abc import Sequence
-
-from nlpkit.score.contract import Option, Score
-from nlpkit.score.metrics._error_rate import ErrorRate
-from nlpkit.score.metrics._text_units import is_unspaced
+from nlpkit.score.contract import Lines, Option, References, Score
+from nlpkit.score.counts.error_rate import ErrorRate
+from nlpkit.score.counts.words import is_unspaced
 
 REFERENCES = (1, 1)
 LOWER_IS_BETTER = True
@@ -28,9 +26,7 @@ _RATE = ErrorRate("WER", "words", _tokens, _signature)
 sentences, statistics, from_sums = _RATE.sentences, _RATE.statistics, _RATE.from_sums
 
 
-def score(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool = False
-) -> Score:
+def score(hypotheses: Lines, references: References, *, lowercase: bool = False) -> Score:
     """Return edits divided by reference words; raise `DataError` if there is no reference word."""
     result = _RATE.score(hypotheses, references, lowercase=lowercase)
     if is_unspaced(references[0]):

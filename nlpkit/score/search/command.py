@@ -151,7 +151,7 @@ def _check_alone(options: argparse.Namespace) -> None:
     if options.format == "trec":
         raise UsageError("--format trec is for rankings, so it needs QUERIES; use tsv or json")
     for option in ("qrels", "explain", "query_format"):
-        if getattr(options, option):
+        if vars(options)[option]:
             raise UsageError(f"--{option.replace('_', '-')} needs QUERIES")
 
 

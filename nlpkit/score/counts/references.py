@@ -4,13 +4,23 @@ from collections.abc import Iterator, Sequence
 
 from nlpkit.errors import DataError
 from nlpkit.plural import number_of
-from nlpkit.score.contract import BadLine
+from nlpkit.score.contract import BadLine, Lines
 
-References = Sequence[Sequence[str | None]]  # references[k][i]; None: line i has no k-th reference
+# references[k][i]; None: line i has no k-th reference
+OptionalReferences = Sequence[Sequence[str | None]]
 
 
-def check_lines(hypotheses: Sequence[str], references: References) -> None:
-    """Raise `DataError` if there is no line, or if the numbers of lines differ."""
+def lines_with_references(
+    hypotheses: Lines, references: OptionalReferences
+) -> Iterator[tuple[str, list[str]]]:
+    """Return each hypothesis with its references.
+
+    As in sacrebleu, an empty string is a reference without words, and None is no reference.
+
+    Raises:
+        DataError: there is no line, or the numbers of lines differ.
+        BadLine: when it is reached, a line without a reference.
+    """
     if not hypotheses:
         raise DataError("there are no hypotheses")
     if not references:
@@ -21,15 +31,10 @@ def check_lines(hypotheses: Sequence[str], references: References) -> None:
                 f"{number_of(len(hypotheses), 'hypotheses')}, but "
                 f"{number_of(len(reference), 'lines')} in reference {number}"
             )
+    return _pairs(hypotheses, references)
 
 
-def with_references(
-    hypotheses: Sequence[str], references: References
-) -> Iterator[tuple[str, list[str]]]:
-    """Yield each hypothesis with its references; raise `BadLine` for a line without a reference.
-
-    As in sacrebleu, an empty string is a reference without words, and None is no reference.
-    """
+def _pairs(hypotheses: Lines, references: OptionalReferences) -> Iterator[tuple[str, list[str]]]:
     for index, (hypothesis, *lines) in enumerate(zip(hypotheses, *references, strict=True)):
         kept = [line for line in lines if line is not None]
         if not kept:
@@ -37,7 +42,7 @@ def with_references(
         yield hypothesis, kept
 
 
-def references_a_line(references: References) -> int | str:
+def references_a_line(references: OptionalReferences) -> int | str:
     """Return the number of references for each line, or `var` if it differs between lines."""
     if not any(None in lines for lines in references):
         return len(references)

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from nlpkit.errors import DataError
 from nlpkit.plural import number_of
-from nlpkit.score.contract import Score
-from nlpkit.score.metrics._edits import Edits, edits
+from nlpkit.score.contract import Lines, References, Score, Sums
+from nlpkit.score.counts.edits import Edits, edits
 
 
 class ErrorRate(NamedTuple):
@@ -17,9 +17,7 @@ class ErrorRate(NamedTuple):
     tokens: Callable[..., Sequence[str]]  # splits a line
     signature: Callable[..., str]
 
-    def score(
-        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], **options: bool
-    ) -> Score:
+    def score(self, hypotheses: Lines, references: References, **options: bool) -> Score:
         """Return edits divided by the length of the references; `details` has each kind of edit.
 
         Raise `DataError` if the references are empty.
@@ -53,7 +51,7 @@ class ErrorRate(NamedTuple):
         return Score(self.name, value, signature, _kinds(total, length), details, percent=False)
 
     def sentences(
-        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], **options: bool
+        self, hypotheses: Lines, references: References, **options: bool
     ) -> Iterator[Score]:
         """Yield the rate of each line; an empty reference has length 1, as in jiwer."""
         signature = self.signature(**options)
@@ -64,21 +62,18 @@ class ErrorRate(NamedTuple):
             yield Score(self.name, value, signature, kinds, details, percent=False)
 
     def statistics(
-        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], **options: bool
+        self, hypotheses: Lines, references: References, **options: bool
     ) -> list[tuple[int, int]]:
         """Return for each line its number of edits and the length of its reference."""
         pairs = self._edits(hypotheses, references, options)
         return [(line_edits.distance, size) for line_edits, size in pairs]
 
-    def from_sums(self, sums: Sequence[int], **_options: bool) -> float:
+    def from_sums(self, sums: Sums, **_options: bool) -> float:
         """Return edits divided by length; a length of 0 counts as 1."""
         return int(sums[0]) / max(1, int(sums[1]))
 
     def _edits(
-        self,
-        hypotheses: Sequence[str],
-        references: Sequence[Sequence[str]],
-        options: dict[str, bool],
+        self, hypotheses: Lines, references: References, options: dict[str, bool]
     ) -> Iterator[tuple[Edits, int]]:
         """Yield the edits of each line, and the length of its reference."""
         for pair in zip(hypotheses, references[0], strict=True):

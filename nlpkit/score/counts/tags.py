@@ -1,4 +1,4 @@
-"""The entities in the tags of a sentence, in the usual schemes.
+"""Lines of tags, a sentence each, and the entities in them, in the usual schemes.
 
 `conll` is the rule of conlleval (CoNLL-2000), which reads all schemes and never refuses a sequence:
 `I-X` after `O` begins an entity, as `B-X` does. The others are strict, as seqeval 1.2 with
@@ -8,6 +8,10 @@ with a type (`B-PER`), or a prefix alone, as in word segmentation.
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
+
+from nlpkit.errors import DataError
+from nlpkit.plural import number_of
+from nlpkit.score.contract import BadLine, Lines, References
 
 # Prefixes of each scheme. M (BMES) is I, L and U (BILOU) are E and S.
 PREFIXES = {
@@ -46,6 +50,26 @@ class WrongTag(ValueError):
         known = ", ".join(f"{prefix}-TYPE" for prefix in prefixes)
         super().__init__(f"tag {index + 1} is {tag!r}; in scheme {scheme} it is O, {known}")
         self.index = index
+
+
+def read(hypotheses: Lines, references: References) -> list[tuple[list[str], list[str]]]:
+    """Return the predicted and the right tags of each line.
+
+    Raises:
+        BadLine: a line has another number of tags than its reference.
+        DataError: there is no tag.
+    """
+    found = []
+    for index, (ours, theirs) in enumerate(zip(hypotheses, references[0], strict=True)):
+        predicted, right = ours.split(), theirs.split()
+        if len(predicted) != len(right):
+            raise BadLine(
+                0, index, f"{number_of(len(predicted), 'tags')}; the reference has {len(right)}"
+            )
+        found.append((predicted, right))
+    if not any(right for _, right in found):
+        raise DataError("there is no tag to score")
+    return found
 
 
 def parsed(tags: Sequence[str], scheme: str) -> list[Tag]:

@@ -47,7 +47,7 @@ class Tokenizer(NamedTuple):
 def tokenizer(name: str) -> Tokenizer:
     """Return the tokenizer; raise `UsageError` if sacrebleu cannot provide it."""
     if name in BORROWED:
-        from nlpkit.score.metrics._sacrebleu import borrowed_tokenizer
+        from nlpkit.score.counts.sacrebleu import borrowed_tokenizer
 
         return Tokenizer(*borrowed_tokenizer(name))
     tokens = {"13a": _tokens_13a, "zh": _tokens_zh, "char": _tokens_char, "none": _tokens_none}[

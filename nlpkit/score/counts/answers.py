@@ -2,7 +2,9 @@
 
 import re
 import string
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+
+from nlpkit.score.contract import Lines, References
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -32,9 +34,7 @@ def cmrc_units(text: str) -> list[str]:
     return _CMRC_UNITS.findall(_cmrc(text))
 
 
-def with_answers(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]]
-) -> Iterator[tuple[str, list[str]]]:
+def with_answers(hypotheses: Lines, references: References) -> Iterator[tuple[str, list[str]]]:
     """Yield each hypothesis with its answers; empty answers are left out if there are others."""
     for hypothesis, *answers in zip(hypotheses, *references, strict=True):
         yield hypothesis, [a for a in answers if a.strip()] or answers[:1]

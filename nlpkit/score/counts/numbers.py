@@ -5,13 +5,13 @@ import re
 from collections.abc import Sequence
 
 from nlpkit.errors import DataError
-from nlpkit.score.contract import BadLine
+from nlpkit.score.contract import BadLine, Lines, References
 
 # float() also accepts nan, inf, 1_000 and the digits of other scripts.
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
-def read(lines: Sequence[str], file: int) -> list[float]:
+def read(lines: Lines, file: int) -> list[float]:
     """Return the numbers; raise `BadLine` where there is not exactly one finite number."""
     numbers = []
     for i, line in enumerate(lines):
@@ -24,9 +24,7 @@ def read(lines: Sequence[str], file: int) -> list[float]:
     return numbers
 
 
-def read_pairs(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]]
-) -> tuple[list[float], list[float]]:
+def read_pairs(hypotheses: Lines, references: References) -> tuple[list[float], list[float]]:
     """Return the numbers of both files; raise `DataError` if the correlation is undefined."""
     x, y = read(hypotheses, 0), read(references[0], 1)
     if len(x) < 2:

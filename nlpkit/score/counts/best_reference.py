@@ -1,0 +1,61 @@
+"""Scores of sums over lines, of each line by the best of its references: chrF and TER."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from nlpkit.score.contract import Lines, Score, Sums
+from nlpkit.score.counts.references import (
+    OptionalReferences,
+    lines_with_references,
+    references_a_line,
+)
+
+Row = tuple[float, ...]
+
+
+class SummedScore(NamedTuple):
+    """The functions of a metric; `settings` are made of its options once for all lines."""
+
+    settings: Callable[..., Any]
+    row: Callable[[str, Sequence[str], Any], Row]  # of a line and its references
+    value: Callable[[Sums, Any], float]
+    name: Callable[[Any], str]
+    signature: Callable[[int | str, Any], str]  # of the number of references
+
+    def score(self, hypotheses: Lines, references: OptionalReferences, **options: Any) -> Score:
+        """Return the score of all lines."""
+        settings = self.settings(**options)
+        sums: list[float] = []
+        for row in self._rows(hypotheses, references, settings):
+            sums = [a + b for a, b in zip(sums, row, strict=True)] if sums else list(row)
+        return self._score(sums, references_a_line(references), settings)
+
+    def sentences(
+        self, hypotheses: Lines, references: OptionalReferences, **options: Any
+    ) -> Iterator[Score]:
+        """Yield the score of each line."""
+        settings = self.settings(**options)
+        for hypothesis, lines in lines_with_references(hypotheses, references):
+            row = self.row(hypothesis.rstrip(), [line.rstrip() for line in lines], settings)
+            yield self._score(row, len(lines), settings)
+
+    def statistics(
+        self, hypotheses: Lines, references: OptionalReferences, **options: Any
+    ) -> Iterator[Row]:
+        """Return the row of each line."""
+        return self._rows(hypotheses, references, self.settings(**options))
+
+    def from_sums(self, sums: Sums, **options: Any) -> float:
+        """Return the score that the sums of the rows give."""
+        return self.value(sums, self.settings(**options))
+
+    def _rows(
+        self, hypotheses: Lines, references: OptionalReferences, settings: Any
+    ) -> Iterator[Row]:
+        # As sacrebleu's command line, without white space at line ends, which chrF can count.
+        for hypothesis, lines in lines_with_references(hypotheses, references):
+            yield self.row(hypothesis.rstrip(), [line.rstrip() for line in lines], settings)
+
+    def _score(self, sums: Sums, references: int | str, settings: Any) -> Score:
+        name, signature = self.name(settings), self.signature(references, settings)
+        return Score(name, self.value(sums, settings), signature, details={"sums": list(sums)})
