@@ -12,7 +12,7 @@ METRIC = '''\
 """Lines that are equal, in per cent.
 
 Of the tests."""
-from nlpkit.score.contract import BadLine, Option, Score
+from nlpkit.contracts.metric import BadLine, Option, Score
 OPTIONS = (
     Option("fold", False, "100 % without case", ("-lc",), type=bool),
     Option("level", 1.0, "what a line counts", type=float),
@@ -37,7 +37,7 @@ def score(hypotheses, references, *, fold, level):
 # Takes no references, and is alone in its `lines`.
 COUNT = '''\
 """Number of lines."""
-from nlpkit.score.contract import Score
+from nlpkit.contracts.metric import Score
 OPTIONS = ()
 REFERENCES = (0, 0)
 LOWER_IS_BETTER = True

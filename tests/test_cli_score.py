@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from nlpkit import registry
+from nlpkit.contracts.metric import Score
 from nlpkit.score import output, parsing
-from nlpkit.score.contract import Score
 from tests._scores import make_folder, process, score
 
 

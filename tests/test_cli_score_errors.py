@@ -214,7 +214,7 @@ def test_score_of_an_error_rate_has_its_limit_above(folder, capsys):
         ("hyp ref", "hyp is a file; METRIC comes first"),
         ("hypo ref", "no 'hypo'"),
         ("mylab.nothing hyp ref", "cannot import 'mylab.nothing'"),
-        ("nlpkit.errors hyp ref", "nlpkit.errors is no score"),
+        ("nlpkit.errors hyp ref", "errors.py: has no 'score'"),
         ("bleu,bleu hyp ref", "bleu: given twice"),
         ("bleu,mylab.total hyp ref", "mylab.total reads files of its own kind"),
         ("-b bleu hyp ref", "METRIC comes first"),

@@ -26,7 +26,6 @@ from nlpkit.models import families, hf_format
 from nlpkit.models.config import CAPABILITIES, ModelConfig
 from nlpkit.models.meta import meta_model
 from nlpkit.recipe.schema import schema
-from nlpkit.score import contract as score_contract
 from nlpkit.train import settings as train_settings
 from nlpkit.train.optimizers.contract import OptimizerPart
 
@@ -384,29 +383,28 @@ def test_attention_backend_offers_its_contract(folder: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(("folder", "name"), _parts("score/metrics"))
-def test_score_offers_its_contract(folder: str, name: str) -> None:
+def test_score_takes_its_options(folder: str, name: str) -> None:
     score = registry.load(folder, name)
+    contract = registry.contract_of(folder)
+    assert contract is not None
+    for place, each, cls in check.contracts_of(score, contract):
+        assert check.misspelt(each, cls) is None, place
     assert score.__doc__
-    if score_contract.is_tool(score):
-        _assert_keeps(score, score_contract.Tool)
+    if score.IS_TOOL:
         return
-    protocols = [score_contract.Metric]
-    protocols += [score_contract.LineMetric] if hasattr(score, "sentences") else []
-    protocols += [score_contract.SummedMetric] if hasattr(score, "statistics") else []
-    protocols += [score_contract.ErrorRate] if hasattr(score, "LOWER_IS_BETTER") else []
     options = {option.name for option in score.OPTIONS}
-    for protocol in protocols:
-        _assert_has(score, _public(protocol))
-        for method, theirs in vars(protocol).items():
-            if not inspect.isfunction(theirs) or method[0] == "_":
-                continue
-            ours = inspect.signature(getattr(score, method)).parameters
-            wanted = [
-                n for n in inspect.signature(theirs).parameters if n not in ("self", "options")
-            ]
-            assert list(ours)[: len(wanted)] == wanted
-            takes_any = any(p.kind is p.VAR_KEYWORD for p in ours.values())
-            assert takes_any or {*list(ours)[len(wanted) :]} == options, method
+    assert (score.statistics is None) == (score.from_sums is None)
+    for function, given in (
+        (score.score, ["hypotheses", "references"]),
+        (score.sentences, ["hypotheses", "references"]),
+        (score.statistics, ["hypotheses", "references"]),
+        (score.from_sums, ["sums"]),
+    ):
+        if function is not None:
+            ours = inspect.signature(function).parameters
+            assert list(ours)[: len(given)] == given
+            takes_any = any(each.kind is each.VAR_KEYWORD for each in ours.values())
+            assert takes_any or {*list(ours)[len(given) :]} == options, function
 
 
 def test_capabilities_of_the_design_are_those_of_the_code() -> None:

@@ -8,8 +8,8 @@ import sys
 import pytest
 from sacrebleu import BLEU, CHRF, TER
 
+from nlpkit.contracts.metric import BadLine
 from nlpkit.errors import DataError, UsageError
-from nlpkit.score.contract import BadLine
 from nlpkit.score.metrics import bleu, chrf, ter
 from tests.conftest import REAL_DATA
 

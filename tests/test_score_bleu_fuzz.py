@@ -13,7 +13,7 @@ import pytest
 from sacrebleu import BLEU
 from sacrebleu.tokenizers.tokenizer_zh import _UCODE_RANGES
 
-from nlpkit.score.contract import Score
+from nlpkit.contracts.metric import Score
 from nlpkit.score.counts import bleu_tokens
 from nlpkit.score.counts.bleu_tokens import tokenizer
 from nlpkit.score.metrics import bleu

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from nlpkit.contracts.metric import BadLine
 from nlpkit.errors import DataError, UsageError
-from nlpkit.score.contract import BadLine
 from nlpkit.score.counts import labels, numbers
 from nlpkit.score.metrics import accuracy, f1, mcc, pearson, spearman
 

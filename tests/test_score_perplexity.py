@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from nlpkit.contracts.metric import BadLine
 from nlpkit.errors import DataError, UsageError
-from nlpkit.score.contract import BadLine
 from nlpkit.score.metrics import perplexity
 
 

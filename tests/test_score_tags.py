@@ -2,9 +2,9 @@
 
 import pytest
 
+from nlpkit.contracts.metric import BadLine
 from nlpkit.errors import DataError
 from nlpkit.score import named
-from nlpkit.score.contract import BadLine
 from nlpkit.score.counts.tags import entities
 from nlpkit.score.metrics import entity_f1, squad_f1, tag_accuracy
 

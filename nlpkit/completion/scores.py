@@ -4,8 +4,8 @@ import argparse
 from collections.abc import Iterator
 
 from nlpkit import registry
+from nlpkit.contracts.metric import is_metric, is_tool
 from nlpkit.score import parsing
-from nlpkit.score.contract import is_metric, is_tool
 
 _FIRST = [("--help", "show the help"), ("-m", "several metrics"), ("--metrics", "several metrics")]
 

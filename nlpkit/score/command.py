@@ -11,19 +11,15 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from nlpkit import registry
+from nlpkit.contracts.metric import (
+    Metric,
+    Tool,
+    is_metric,
+    is_tool,
+)
 from nlpkit.errors import ScoreTooLow, UsageError
 from nlpkit.plural import number_of
 from nlpkit.score import output, parsing
-from nlpkit.score.contract import (
-    LineMetric,
-    Metric,
-    Tool,
-    has_sums,
-    is_error_rate,
-    is_metric,
-    is_tool,
-    scores_lines,
-)
 from nlpkit.score.inputs import Inputs, read
 from nlpkit.score.output import Result
 from nlpkit.score.parsing import FOLDER
@@ -57,8 +53,7 @@ def run(arguments: list[str]) -> None:
                     f"{name} reads files of its own kind; it cannot be joined by others"
                 )
             return _run_tool(name, module, rest)
-        if not is_metric(module):
-            raise UsageError(f"{name} is no score: neither score() nor run() is in it")
+        assert is_metric(module)
         metrics[name] = module
     return _run_metrics(metrics, rest)
 
@@ -101,7 +96,6 @@ def _run_metrics(modules: Mapping[str, Metric], arguments: list[str]) -> None:
     _check_systems(inputs, found)
     if found.sentence_level:
         ((name, module),) = modules.items()
-        assert scores_lines(module)  # `_check_options` has checked it
         return _run_sentences(name, module, inputs, found)
     rows = results(modules, inputs, found)
     _say_files(inputs, rows, found.quiet)
@@ -123,15 +117,15 @@ def _check_options(modules: Mapping[str, Metric], found: argparse.Namespace) -> 
         raise UsageError("-ci is for one system, -pbs and -par for several")
     if found.json and found.score_only:
         raise UsageError("--json and --score-only exclude each other")
-    falls = [is_error_rate(module) for module in modules.values()]
+    falls = [module.LOWER_IS_BETTER for module in modules.values()]
     if found.fail_under is not None and all(falls):
         raise UsageError(f"{','.join(modules)}: less is better; the limit is --fail-over")
     if found.fail_over is not None and not any(falls):
         raise UsageError(f"{','.join(modules)}: more is better; the limit is --fail-under")
     for name, module in modules.items():
-        if found.sentence_level and not scores_lines(module):
+        if found.sentence_level and module.sentences is None:
             raise UsageError(f"{name} has no score of a single line")
-        if tested and not has_sums(module):
+        if tested and module.from_sums is None:
             raise UsageError(f"{name}: no sums over lines decide it, so it cannot be resampled")
 
 
@@ -145,10 +139,9 @@ def _check_systems(inputs: Inputs, found: argparse.Namespace) -> None:
         raise UsageError("a paired test needs several systems: REF... -i BASELINE SYSTEM ...")
 
 
-def _run_sentences(
-    name: str, module: LineMetric, inputs: Inputs, found: argparse.Namespace
-) -> None:
+def _run_sentences(name: str, module: Metric, inputs: Inputs, found: argparse.Namespace) -> None:
     """Print a score for each line."""
+    assert module.sentences is not None  # `_check_options` has checked it
     options = parsing.options_of(name, module, found)
     references = references_for(module, inputs)
     _say_files(inputs, [], found.quiet)
@@ -206,7 +199,7 @@ def _check_limits(
     for row in rows:
         for each in row:
             name = f"{each.score.name} of {each.system}" if len(rows) > 1 else each.score.name
-            falls = is_error_rate(modules[each.metric])
+            falls = modules[each.metric].LOWER_IS_BETTER
             (high if falls else low).append((name, each.score.score))
     _check_limit(low, found.fail_under)
     _check_limit(high, found.fail_over, over=True)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from nlpkit import registry
+from nlpkit.contracts.metric import BadLine, Metric, Option, Score, Tool, is_metric
 from nlpkit.errors import UsageError
-from nlpkit.score.contract import BadLine, Metric, Option, Score, Tool, is_error_rate, is_metric
 
 _SWITCH = {"true": True, "false": False}
 
@@ -89,7 +89,7 @@ def _value(name: str, option: Option, text: str) -> object:
 
 def lower_is_better(name: str) -> bool:
     """Return whether a score is an error rate; raise `WrongScore`."""
-    return is_error_rate(resolve(name)[0])
+    return resolve(name)[0].LOWER_IS_BETTER
 
 
 def score(

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from nlpkit.score.contract import Score
+from nlpkit.contracts.metric import Score
 
 # sacrebleu's short signatures (Signature._abbr); what is not here stays as it is.
 _SHORT = {"version": "v", "nrefs": "#", "seed": "rs", "case": "c", "eff": "e", "smooth": "s"}

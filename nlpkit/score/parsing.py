@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, cast
 
 from nlpkit import registry
+from nlpkit.contracts.metric import Metric, Option, Tool, is_tool
 from nlpkit.errors import UsageError
-from nlpkit.score.contract import Metric, Option, Tool, is_tool
 
 FOLDER = "score/metrics"
 _FORMATS = ("text", "json")

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from nlpkit.contracts.metric import BadLine, Metric
 from nlpkit.errors import DataError
 from nlpkit.score import parsing
-from nlpkit.score.contract import BadLine, Metric, SummedMetric, has_sums
 from nlpkit.score.inputs import Inputs
 from nlpkit.score.output import Result
 
@@ -25,7 +25,7 @@ def results(
             with named_lines(inputs, index):
                 score = module.score(lines, references, **options)
             column.append(Result(name, system, score, score.signature))
-        if has_sums(module) and (found.confidence or found.paired_bs or found.paired_ar):
+        if found.confidence or found.paired_bs or found.paired_ar:
             column = _tested(column, module, options, inputs, found)
         columns.append(column)
     return [list(row) for row in zip(*columns, strict=True)]
@@ -38,7 +38,7 @@ def references_for(module: Metric, inputs: Inputs) -> list[list[str]]:
 
 def _tested(
     column: list[Result],
-    module: SummedMetric,
+    module: Metric,
     options: dict[str, Any],
     inputs: Inputs,
     found: argparse.Namespace,
@@ -49,6 +49,8 @@ def _tested(
 
     from nlpkit.score import significance
 
+    assert module.statistics is not None  # `command` has checked it
+    assert module.from_sums is not None
     seed = significance.seed_from_environment()
     from_sums = partial(module.from_sums, **options)
     references = references_for(module, inputs)

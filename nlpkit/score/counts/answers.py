@@ -4,7 +4,7 @@ import re
 import string
 from collections.abc import Callable, Iterator
 
-from nlpkit.score.contract import Lines, References
+from nlpkit.contracts.metric import Lines, References
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from nlpkit.score.contract import Lines, Score, Sums
+from nlpkit.contracts.metric import Lines, Score, Sums
 from nlpkit.score.counts.references import (
     OptionalReferences,
     lines_with_references,

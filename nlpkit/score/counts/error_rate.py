@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from nlpkit.contracts.metric import Lines, References, Score, Sums
 from nlpkit.errors import DataError
 from nlpkit.plural import number_of
-from nlpkit.score.contract import Lines, References, Score, Sums
 from nlpkit.score.counts.edits import Edits, edits
 
 

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from nlpkit.contracts.metric import BadLine, Lines, References
 from nlpkit.errors import DataError
-from nlpkit.score.contract import BadLine, Lines, References
 
 _MAX_SHOWN = 5  # labels in a message
 

@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from nlpkit.contracts.metric import Lines, References, Score, Sums
 from nlpkit.errors import DataError
-from nlpkit.score.contract import Lines, References, Score, Sums
 
 _UNIT = 1 << 40
 

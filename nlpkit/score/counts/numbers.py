@@ -4,8 +4,8 @@ import math
 import re
 from collections.abc import Sequence
 
+from nlpkit.contracts.metric import BadLine, Lines, References
 from nlpkit.errors import DataError
-from nlpkit.score.contract import BadLine, Lines, References
 
 # float() also accepts nan, inf, 1_000 and the digits of other scripts.
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
+from nlpkit.contracts.metric import BadLine, Lines
 from nlpkit.errors import DataError
 from nlpkit.plural import number_of
-from nlpkit.score.contract import BadLine, Lines
 
 # references[k][i]; None: line i has no k-th reference
 OptionalReferences = Sequence[Sequence[str | None]]

@@ -9,9 +9,9 @@ with a type (`B-PER`), or a prefix alone, as in word segmentation.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from nlpkit.contracts.metric import BadLine, Lines, References
 from nlpkit.errors import DataError
 from nlpkit.plural import number_of
-from nlpkit.score.contract import BadLine, Lines, References
 
 # Prefixes of each scheme. M (BMES) is I, L and U (BILOU) are E and S.
 PREFIXES = {

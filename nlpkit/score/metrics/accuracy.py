@@ -5,11 +5,8 @@ Each line has one label. The score is 0...1, as `accuracy_score` of scikit-learn
 
 from collections.abc import Iterator
 
-from nlpkit.score.contract import Lines, Option, References, Score, Sums
+from nlpkit.contracts.metric import Lines, References, Score, Sums
 from nlpkit.score.counts import labels
-
-REFERENCES = (1, 1)
-OPTIONS: tuple[Option, ...] = ()
 
 
 def score(hypotheses: Lines, references: References) -> Score:

@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from nlpkit.contracts.metric import Lines, Option, Score
 from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
-from nlpkit.score.contract import Lines, Option, Score
 from nlpkit.score.counts.bleu_counts import ORDER, row_of, sum_rows
 from nlpkit.score.counts.bleu_tokens import BORROWED, OWN, Tokenizer, tokenizer
 from nlpkit.score.counts.references import OptionalReferences as References

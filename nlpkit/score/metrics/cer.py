@@ -5,10 +5,9 @@ divided by the sum of reference characters. As in `jiwer.process_characters`, wh
 line is removed, and spaces inside a line count as characters, except with `ignore_spaces`.
 """
 
-from nlpkit.score.contract import Option
+from nlpkit.contracts.metric import Option
 from nlpkit.score.counts.error_rate import ErrorRate
 
-REFERENCES = (1, 1)
 LOWER_IS_BETTER = True
 OPTIONS = (
     Option("lowercase", False, "compare in lower case", ("-lc",), type=bool),

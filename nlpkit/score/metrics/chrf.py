@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from nlpkit.contracts.metric import Option, Sums
 from nlpkit.errors import UsageError
-from nlpkit.score.contract import Option, Sums
 from nlpkit.score.counts.best_reference import Row, SummedScore
 from nlpkit.score.counts.bleu_tokens import VERSION
 

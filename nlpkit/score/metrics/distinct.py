@@ -9,9 +9,9 @@ without an n-gram has score 0.
 from array import array
 from collections.abc import Iterator, Sequence
 
+from nlpkit.contracts.metric import Lines, Option, References, Score
 from nlpkit.errors import DataError, UsageError
 from nlpkit.plural import number_of
-from nlpkit.score.contract import Lines, Option, References, Score
 from nlpkit.score.counts.means import mean
 from nlpkit.score.counts.words import TOKENIZERS, is_unspaced, ngrams
 

@@ -9,13 +9,12 @@ without types (B, M, E, S) are word segmentation.
 
 from collections.abc import Iterator
 
+from nlpkit.contracts.metric import BadLine, Lines, Option, References, Score, Sums
 from nlpkit.plural import number_of
-from nlpkit.score.contract import BadLine, Lines, Option, References, Score, Sums
 from nlpkit.score.counts import labels
 from nlpkit.score.counts.tags import SCHEMES, Entity, WrongTag, entities, read
 
 AVERAGES = ("micro", "macro", "weighted")
-REFERENCES = (1, 1)
 OPTIONS = (
     Option(
         "scheme",

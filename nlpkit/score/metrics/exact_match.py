@@ -5,7 +5,7 @@ v1.1 script (Rajpurkar et al. 2016); `cmrc` is the rule of CMRC 2018. Both scrip
 this score.
 """
 
-from nlpkit.score.contract import Lines, Option, References, Score
+from nlpkit.contracts.metric import Lines, Option, References, Score
 from nlpkit.score.counts import means
 from nlpkit.score.counts.answers import NORMALIZERS, with_answers
 

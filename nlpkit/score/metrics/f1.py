@@ -7,14 +7,13 @@ class that is never right. The classes of both files count. Macro averages the F
 
 from collections.abc import Iterator
 
+from nlpkit.contracts.metric import Lines, Option, References, Score, Sums
 from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
-from nlpkit.score.contract import Lines, Option, References, Score, Sums
 from nlpkit.score.counts import labels
 from nlpkit.score.counts.labels import Labels
 
 AVERAGES = ("macro", "micro", "weighted", "binary")
-REFERENCES = (1, 1)
 OPTIONS = (
     Option(
         "average",

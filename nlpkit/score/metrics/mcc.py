@@ -8,12 +8,9 @@ scikit-learn, it is 0, with a warning, if one file has a single class.
 import math
 from collections.abc import Iterator, Sequence
 
+from nlpkit.contracts.metric import Lines, References, Score, Sums
 from nlpkit.plural import number_of
-from nlpkit.score.contract import Lines, Option, References, Score, Sums
 from nlpkit.score.counts import labels
-
-REFERENCES = (1, 1)
-OPTIONS: tuple[Option, ...] = ()
 
 
 def score(hypotheses: Lines, references: References) -> Score:

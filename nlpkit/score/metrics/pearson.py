@@ -4,11 +4,8 @@ Each line has one number. The score is -1...1, as `scipy.stats.pearsonr`. Differ
 constant column is an error, not nan.
 """
 
-from nlpkit.score.contract import Lines, Option, References, Score
+from nlpkit.contracts.metric import Lines, References, Score
 from nlpkit.score.counts import numbers
-
-REFERENCES = (1, 1)
-OPTIONS: tuple[Option, ...] = ()
 
 
 def score(hypotheses: Lines, references: References) -> Score:

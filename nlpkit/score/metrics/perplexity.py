@@ -14,9 +14,9 @@ from array import array
 from collections.abc import Iterator
 from typing import Any
 
+from nlpkit.contracts.metric import BadLine, Lines, Option, References, Score
 from nlpkit.errors import DataError, UsageError
 from nlpkit.plural import number_of
-from nlpkit.score.contract import BadLine, Lines, Option, References, Score
 from nlpkit.score.counts.numbers import NUMBER
 
 BASES = {"e": 1.0, "2": math.log(2), "10": math.log(10)}  # nats in one unit

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from nlpkit.score.contract import Lines, Option, References, Score
+from nlpkit.contracts.metric import Lines, Option, References, Score
 from nlpkit.score.counts import means
 from nlpkit.score.counts.edits import lcs_length
 from nlpkit.score.counts.words import TOKENIZERS, dropped_letters, ngrams

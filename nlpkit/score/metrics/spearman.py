@@ -6,11 +6,8 @@ mean of their ranks. Differs from SciPy: a constant column is an error, not nan.
 
 import math
 
-from nlpkit.score.contract import Lines, Option, References, Score
+from nlpkit.contracts.metric import Lines, References, Score
 from nlpkit.score.counts import numbers
-
-REFERENCES = (1, 1)
-OPTIONS: tuple[Option, ...] = ()
 
 
 def score(hypotheses: Lines, references: References) -> Score:

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from nlpkit.contracts.metric import Lines, Option, References, Score
 from nlpkit.plural import number_of
-from nlpkit.score.contract import Lines, Option, References, Score
 from nlpkit.score.counts import means
 from nlpkit.score.counts.answers import NORMALIZERS, cmrc_units, with_answers
 from nlpkit.score.counts.edits import longest_run

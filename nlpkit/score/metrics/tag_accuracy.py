@@ -6,12 +6,9 @@ as in the accuracy of conlleval.
 
 from collections.abc import Iterator
 
+from nlpkit.contracts.metric import Lines, References, Score, Sums
 from nlpkit.plural import number_of
-from nlpkit.score.contract import Lines, Option, References, Score, Sums
 from nlpkit.score.counts import tags
-
-REFERENCES = (1, 1)
-OPTIONS: tuple[Option, ...] = ()
 
 
 def score(hypotheses: Lines, references: References) -> Score:

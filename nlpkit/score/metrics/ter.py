@@ -7,7 +7,7 @@ divided by the mean length of the references. 0 is best; the score can be above 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from nlpkit.score.contract import Option, Sums
+from nlpkit.contracts.metric import Option, Sums
 from nlpkit.score.counts.best_reference import Row, SummedScore
 from nlpkit.score.counts.sacrebleu import imported
 

@@ -5,11 +5,10 @@ the sum of reference words. It is above 1 if there are many insertions. Score an
 those of `jiwer.process_words`. Differs from jiwer: a tab or U+3000 also separates words.
 """
 
-from nlpkit.score.contract import Lines, Option, References, Score
+from nlpkit.contracts.metric import Lines, Option, References, Score
 from nlpkit.score.counts.error_rate import ErrorRate
 from nlpkit.score.counts.words import is_unspaced
 
-REFERENCES = (1, 1)
 LOWER_IS_BETTER = True
 OPTIONS = (Option("lowercase", False, "compare in lower case", ("-lc",), type=bool),)
 

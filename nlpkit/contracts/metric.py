@@ -1,13 +1,12 @@
-"""The interface of a score file, and the types that it exchanges with the command line.
+"""The contract of `score/metrics/NAME.py`, and what it exchanges with the command line.
 
-A file of `metrics/` is a `Metric`, which compares lines, or a `Tool`, which reads files of its own
-kind. The first line of its docstring is its help. A metric may be a `LineMetric`, a `SummedMetric`
-and an `ErrorRate`, too. It never changes what it is given, and raises `BadLine` for a line that it
-cannot read.
+A file is a `Metric`, which compares lines, or a `Tool`, which reads files of its own kind. The
+first line of its docstring is its help.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
@@ -49,79 +48,48 @@ class Score(NamedTuple):
 class Metric(Protocol):
     """A score of lines; `options` are those of `OPTIONS`, as keyword arguments.
 
-    `references[k][i]` is the k-th reference of line i (an empty string where line i has fewer).
+    It never changes what it is given, and raises `BadLine` for a line that it cannot read.
     """
 
-    OPTIONS: tuple[Option, ...]
-    REFERENCES: tuple[int, int | None]  # the fewest and most reference files, None: any number
+    OPTIONS: tuple[Option, ...] = ()
+    REFERENCES: tuple[int, int | None] = (1, 1)  # the fewest and most files; None: any number
+    LOWER_IS_BETTER: bool = False  # then its limit is `--fail-over`, not `--fail-under`
+    IS_TOOL: bool = False
+    # `(hypotheses, references, **options)`: yields the score of each line.
+    sentences: Callable[..., Iterator[Score]] | None = None
+    # Of a metric that sums over lines decide, for confidence intervals and paired tests:
+    # `(hypotheses, references, **options)`: the numbers of each line;
+    statistics: Callable[..., Iterable[Sums]] | None = None
+    # `(sums, **options)`: the score that the sums of these rows give.
+    from_sums: Callable[..., float] | None = None
 
-    def score(
-        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], **options: Any
-    ) -> Score:
+    @abstractmethod
+    def score(self, hypotheses: Lines, references: References, **options: Any) -> Score:
         """Return the score of all lines."""
-
-
-class LineMetric(Metric, Protocol):
-    """A metric that can score a line by itself."""
-
-    def sentences(
-        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], **options: Any
-    ) -> Iterator[Score]:
-        """Yield the score of each line."""
-
-
-class SummedMetric(Metric, Protocol):
-    """A metric computed from sums over lines, for confidence intervals and paired tests."""
-
-    def statistics(
-        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], **options: Any
-    ) -> Iterable[Sequence[float]]:
-        """Return a row of numbers for each line."""
-
-    def from_sums(self, sums: Sequence[float], **options: Any) -> float:
-        """Return the score that the sums of the rows give."""
-
-
-class ErrorRate(Metric, Protocol):
-    """A metric for which lower is better: its limit is `--fail-over`, not `--fail-under`."""
-
-    LOWER_IS_BETTER: bool
 
 
 class Tool(Protocol):
     """A score that reads files of its own kind."""
 
+    IS_TOOL: bool = True
+
+    @abstractmethod
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add its arguments and options."""
 
+    @abstractmethod
     def run(self, arguments: argparse.Namespace) -> float | None:
         """Write the result to stdout; return the score for `--fail-under`, if there is one."""
 
 
-# These look for names in the file: `isinstance` imports `inspect`, which takes milliseconds.
 def is_tool(score: Metric | Tool) -> TypeGuard[Tool]:
     """Return whether it reads files of its own kind."""
-    return "run" in vars(score)
+    return score.IS_TOOL
 
 
 def is_metric(score: Metric | Tool) -> TypeGuard[Metric]:
     """Return whether it compares lines."""
-    return "score" in vars(score)
-
-
-def scores_lines(metric: Metric) -> TypeGuard[LineMetric]:
-    """Return whether it can score a line by itself."""
-    return "sentences" in vars(metric)
-
-
-def has_sums(metric: Metric) -> TypeGuard[SummedMetric]:
-    """Return whether sums over lines decide it."""
-    return {"statistics", "from_sums"} <= vars(metric).keys()
-
-
-def is_error_rate(metric: Metric) -> bool:
-    """Return whether less is better."""
-    return bool(vars(metric).get("LOWER_IS_BETTER", False))
+    return not score.IS_TOOL
 
 
 class BadLine(Exception):
@@ -131,3 +99,7 @@ class BadLine(Exception):
         super().__init__(message)
         self.file = file
         self.index = index
+
+
+CONTRACTS = (Metric, Tool)
+CLASSES: dict[str, type] = {}
