@@ -12,99 +12,76 @@ from nlpkit import registry
 from nlpkit.config import FrozenConfig
 from nlpkit.objectives.several.members import Member
 from nlpkit.part import Part
-from nlpkit.recipe import Recipe, extends, sections
+from nlpkit.recipe import Recipe, sections
 from nlpkit.recipe.sections import Attention, AttentionLayer, Model, Objective, Side, Tokenizer
 from nlpkit.train.settings import Optimizer
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_PARTS = (Model, Tokenizer, Side, Objective, Member, Attention, AttentionLayer, Optimizer)
+_SIDES = ("source", "target")
 Schema = dict[str, Any]
-_NOT_NULL: Schema = {"not": {"type": "null"}}
+_NULL: Schema = {"type": "null"}
+_OBJECTIVE: Schema = {"$ref": "#/$defs/Objective"}
+# Not `anyOf`: a mistake in a list is then said of its entry.
+_LIST: Schema = {"type": "array", "minItems": 1, "items": _OBJECTIVE}
 
 
 def schema() -> Schema:
     """Return the schema; a section that names a part allows the settings of that part alone."""
-    sections_of_parts = (
-        *(Model, Tokenizer, Side, Objective, Member, Attention, AttentionLayer, Optimizer),
-    )
-    parts = {part: _configs(part) for part in sections_of_parts}
-    fixed = _fixed()
-    configs: list[type[FrozenConfig]] = [*fixed.values()]
-    configs += [config for chosen in parts.values() for config in chosen.values()]
-    configs += [Member, Optimizer]
-    references, holder = models_json_schema([(each, "validation") for each in configs])
+    configs = {part: _configs(part) for part in _PARTS}
+    fixed = _fixed_sections()
+    models: list[type[FrozenConfig]] = [Recipe, *_PARTS, *fixed.values()]
+    models += [config for chosen in configs.values() for config in chosen.values()]
+    references, holder = models_json_schema([(each, "validation") for each in models])
     defs: dict[str, Schema] = holder["$defs"]
 
     def name_of(config: type[FrozenConfig]) -> str:
         return references[config, "validation"]["$ref"].rpartition("/")[2]
 
-    def written(config: type[FrozenConfig]) -> Schema:
-        return defs[name_of(config)]
-
-    lengths = written(fixed["train"]).pop("anyOf")
     by_part = {
-        part: _part(part, {name: written(config) for name, config in chosen.items()})
-        for part, chosen in parts.items()
-    }
-    defs[name_of(Member)] = by_part[Member]  # what mixtures refer to
-    defs[name_of(Optimizer)] = by_part[Optimizer]  # what the section train refers to
-    once = {part: {"$ref": f"#/$defs/{part.__name__}"} for part in (Objective, Side)}
-    defs |= {part.__name__: by_part[part] for part in once}  # they are used more than once
-    objectives = {"type": "array", "minItems": 1, "items": once[Objective]}
-    special = {
-        "model": by_part[Model],
-        "tokenizer": by_part[Tokenizer],
-        # Not `anyOf`: a mistake in a list is then said of its entry.
-        "objective": {"if": {"type": "array"}, "then": objectives, "else": once[Objective]},
-        "attention": by_part[Attention],
-        **{section: written(config) for section, config in fixed.items()},
-    }
-    for name in ("model", "tokenizer", "lora"):  # a written-out recipe says null of these
-        special[name] = {"anyOf": [special[name], {"type": "null"}], "default": None}
-    own = by_part[Tokenizer]["properties"]
-    for side in ("source", "target"):
-        own[side] |= once[Side]
-    own = by_part[Attention]["properties"]
-    own["backend"]["enum"] = ["auto", *registry.names(sections.BACKENDS)]
-    own["layers"]["items"] = by_part[AttentionLayer]
-    special |= {name: plain for name, plain in _plain().items() if name not in special}
-    described = {name: {"description": f.description} for name, f in Recipe.model_fields.items()}
+        part: _part(part, defs[name_of(part)]["properties"],
+                    {name: defs[name_of(config)] for name, config in chosen.items()})
+        for part, chosen in configs.items()
+    }  # fmt: skip
+    defs |= {name_of(part): section for part, section in by_part.items()}
+    lengths = defs[name_of(fixed["train"])].pop("anyOf")
+    properties = defs.pop(name_of(Recipe))["properties"]
+    properties["objective"] |= {"if": {"type": "array"}, "then": _LIST, "else": _OBJECTIVE}
+    del properties["objective"]["type"], properties["objective"]["items"]
+    described = {name: {"description": each["description"]} for name, each in properties.items()}
+    loose = _loose_sections(by_part, {name: defs[name_of(each)] for name, each in fixed.items()})
     whole = {
-        "properties": {name: special[name] | about for name, about in described.items()},
+        "properties": properties,
         "required": ["name", "data", "objective"],
         # Whether a tokenizer is needed is the objective's affair.
         "anyOf": [{"required": ["model"]}, {"required": ["init_from"]}],
         # The length of training may be decided by the size of the model.
-        "if": _with("model", {"anyOf": [_with(name, _NOT_NULL) for name in sections.TARGETS]}),
+        "if": _with("model", {"anyOf": [_with(n, {"not": _NULL}) for n in sections.TARGETS]}),
         "else": _with("train", {"anyOf": lengths}),
     }
-    special |= _parts_of_sections(special, by_part, objectives)
     return {
         "$schema": _DIALECT,
         "title": "nlpkit recipe",
         "type": "object",
         "properties": described,
         "additionalProperties": False,
-        "if": {
-            "required": [extends.KEY],
-            "not": {"properties": {extends.KEY: {"const": None}}},
-        },
-        "then": {"properties": {name: special[name] | about for name, about in described.items()}},
+        "if": {"required": ["extends"], "not": {"properties": {"extends": {"const": None}}}},
+        "then": {"properties": {n: loose.get(n, properties[n]) | described[n] for n in properties}},
         "else": whole,
         "$defs": defs,
     }
 
 
-def _fixed() -> dict[str, type[FrozenConfig]]:
+def _configs(part: type[Part]) -> dict[str, type[FrozenConfig]]:
+    return {name: registry.load(part.FOLDER, name).Config for name in registry.names(part.FOLDER)}
+
+
+def _fixed_sections() -> dict[str, type[FrozenConfig]]:
     """Return the sections whose settings are always those of one class."""
-    classes = {
-        name: sections.config_classes(field.annotation)
-        for name, field in Recipe.model_fields.items()
-    }
-    return {
-        name: found[0]
-        for name, found in classes.items()
-        if found and not issubclass(found[0], Part)
-    }
+    fields = Recipe.model_fields.items()
+    found = {name: sections.config_classes(field.annotation) for name, field in fields}
+    return {name: cls for name, classes in found.items() for cls in classes
+            if not issubclass(cls, Part)}  # fmt: skip
 
 
 def _with(name: str, described: Schema) -> Schema:
@@ -112,35 +89,24 @@ def _with(name: str, described: Schema) -> Schema:
     return {"properties": {name: {"description": name, **described}}, "required": [name]}
 
 
-def _plain() -> dict[str, Schema]:
-    """Return the schemas of the settings that are in no section."""
-    return dict(Recipe.model_json_schema()["properties"])
-
-
-def _parts_of_sections(
-    whole: dict[str, Schema], by_part: Mapping[Any, Schema], objectives: Schema
-) -> dict[str, Schema]:
+def _loose_sections(by_part: Mapping[Any, Schema], fixed: Mapping[str, Schema]) -> Schema:
     """Return the sections of a recipe that builds on another one, which may say the rest."""
+    keys = ("type", "properties", "additionalProperties")
+    loose = {name: {key: section[key] for key in keys} for name, section in fixed.items()}
+    for name, part in (("model", Model), ("attention", Attention), ("tokenizer", Tokenizer)):
+        loose[name] = _loose(by_part[part], part.KEY)
     objective = _loose(by_part[Objective], Objective.KEY)
-    loose = {
-        "model": _loose(by_part[Model], Model.KEY),
-        "attention": _loose(by_part[Attention], Attention.KEY),
-        "objective": {"if": {"type": "array"}, "then": objectives, "else": objective},
-    }
-    tokenizer = _loose(by_part[Tokenizer], Tokenizer.KEY)
+    loose["objective"] = {"if": {"type": "array"}, "then": _LIST, "else": objective}
+    own = loose["tokenizer"]["properties"]
     side = _loose(by_part[Side], Side.KEY)
-    sides = {name: side | {"description": tokenizer["properties"][name]["description"]}
-             for name in ("source", "target")}  # fmt: skip
-    loose["tokenizer"] = tokenizer | {"properties": tokenizer["properties"] | sides}
-    for name in _fixed():
-        section = whole[name]["anyOf"][0] if name == "lora" else whole[name]  # or null
-        loose[name] = {key: section[key] for key in ("type", "properties", "additionalProperties")}
+    sides = {name: side | {"description": own[name]["description"]} for name in _SIDES}
+    loose["tokenizer"]["properties"] = own | sides
+    own = loose["train"]["properties"]
     optimizer = by_part[Optimizer]
-    about = {"description": loose["train"]["properties"]["optimizer"]["description"]}
-    either = optimizer | {"else": _loose(optimizer["else"], Optimizer.KEY)} | about
-    train = loose["train"]
-    loose["train"] = train | {"properties": train["properties"] | {"optimizer": either}}
-    return {name: {"if": {"type": "null"}, "else": part} for name, part in loose.items()}
+    either = optimizer | {"else": _loose(optimizer["else"], Optimizer.KEY)}
+    about = {"description": own["optimizer"]["description"]}
+    loose["train"]["properties"] = own | {"optimizer": either | about}
+    return {name: {"if": _NULL, "else": section} for name, section in loose.items()}
 
 
 def _loose(section: Schema, key: str) -> Schema:
@@ -159,59 +125,51 @@ def _loose(section: Schema, key: str) -> Schema:
     }
 
 
-def _configs(part: type[Part]) -> dict[str, type[FrozenConfig]]:
-    return {name: registry.load(part.FOLDER, name).Config for name in registry.names(part.FOLDER)}
-
-
-def _part(part: type[Part], configs: dict[str, Schema]) -> Schema:
+def _part(part: type[Part], own: Schema, configs: Mapping[str, Schema]) -> Schema:
     """Return the schema of a section whose `part.KEY` decides which settings it may hold."""
-    own: Schema = part.model_json_schema()["properties"]
-    del own["config"]
-    if part is Tokenizer:  # `schema` says more of them
-        sides = ("source", "target")
-        own |= {side: {"description": part.model_fields[side].description} for side in sides}
+    key = part.KEY
+    own = {name: each for name, each in own.items() if name != "config"}
     # A dotted name is a module of the user's, whose settings are not known here.
-    module = {"type": "string", "pattern": r"\w\.\w"}
-    own[part.KEY] = {
-        "description": part.model_fields[part.KEY].description,
-        "anyOf": [{"enum": list(configs)}, module],
-    }
-    rules: list[Schema] = []
-    for name, config in configs.items():
-        then = {
-            "properties": own | config.get("properties", {}),
-            "required": config.get("required", []),
-            "additionalProperties": False,
+    names = [{"enum": list(configs)}, {"type": "string", "pattern": r"\w\.\w"}]
+    own[key] = {"description": part.model_fields[key].description, "anyOf": names}
+    rules: list[Schema] = [
+        {
+            "if": {"properties": {key: {"const": name}}, "required": [key]},
+            "then": {
+                "properties": own | config.get("properties", {}),
+                "required": config.get("required", []),
+                "additionalProperties": False,
+                **({"description": config["description"]} if "description" in config else {}),
+            },
         }
-        if "description" in config:
-            then["description"] = config["description"]
-        chosen = {"properties": {part.KEY: {"const": name}}, "required": [part.KEY]}
-        rules.append({"if": chosen, "then": then})
+        for name, config in configs.items()
+    ]
     section: Schema = {"type": "object", "properties": own, "allOf": rules}
     if part.SHORT:
-        section["required"] = [part.KEY]
-        return {"if": {"type": "string"}, "then": own[part.KEY], "else": section}
+        section["required"] = [key]
+        return {"if": {"type": "string"}, "then": own[key], "else": section}
     if part is Attention:
-        own["layers"] = {
-            "description": part.model_fields["layers"].description,
-            "type": "array",
-            "minItems": 1,
-        }
-        plain = {"properties": own, "additionalProperties": False}
-        return section | {"allOf": [*rules, {"if": {"required": [part.KEY]}, "else": plain}]}
-    if part in (Tokenizer, Side):
-        others = [name for name in ("path", "source", "target") if name in own]
-        trained = {
-            "required": [part.KEY],
-            "not": {"anyOf": [{"required": [name]} for name in others]},
-        }
-        finished: Schema = {"required": ["path"], "maxProperties": 1}
-        ways = [trained, finished]
-        if part is Tokenizer:
-            ways.append({"required": ["source", "target"], "maxProperties": 2})
-        return section | {"oneOf": ways}
+        own["backend"]["enum"] = ["auto", *registry.names(sections.BACKENDS)]
+        own["layers"] |= own["layers"].pop("anyOf")[0]  # or null, which nobody writes
+        return _unless_named(section, key, {"properties": own})
     if part is Model:  # beside init_from, a rate of dropout alone
-        rates = {"patternProperties": {"dropout$": {"type": "number"}}}
-        alone = rates | {"properties": {part.KEY: own[part.KEY]}, "additionalProperties": False}
-        return section | {"allOf": [*rules, {"if": {"required": [part.KEY]}, "else": alone}]}
-    return section | {"required": [part.KEY]}
+        rates = {"patternProperties": {"dropout$": {"type": "number", "minimum": 0, "maximum": 1}}}
+        return _unless_named(section, key, rates | {"properties": {key: own[key]}})
+    if part not in (Tokenizer, Side):
+        return section | {"required": [key]}
+    others = [name for name in ("path", *_SIDES) if name in own]
+    for name in others[1:]:
+        own[name] = own[name]["anyOf"][0] | {"description": own[name]["description"]}
+    ways: list[Schema] = [
+        {"required": [key], "not": {"anyOf": [{"required": [name]} for name in others]}},
+        {"required": ["path"], "maxProperties": 1},
+    ]
+    if part is Tokenizer:
+        ways.append({"required": list(_SIDES), "maxProperties": 2})
+    return section | {"oneOf": ways}
+
+
+def _unless_named(section: Schema, key: str, other: Schema) -> Schema:
+    """Return the section of a part that need not be named; what it may hold then is `other`."""
+    rule = {"if": {"required": [key]}, "else": other | {"additionalProperties": False}}
+    return section | {"allOf": [*section["allOf"], rule]}
