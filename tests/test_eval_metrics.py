@@ -16,6 +16,8 @@ from tests._faults import Ended, Server, done
 from tests._schema import validator
 from tests.test_recipe import GOOD, resolve
 
+TASK = GOOD.replace("name: cpm_ant}", "name: cpm_ant_nlu}")
+
 _MCC = ("--set", "eval.metrics=[mcc, accuracy]", "--set", "train.best_by=mcc",
         "--set", "train.eval_every=2", "--set", "train.save_every=2")  # fmt: skip
 
@@ -43,8 +45,8 @@ def _evaluations(run: Path) -> list[dict]:
 
 
 def test_eval_metrics_are_written_out_as_names_whatever_the_list_looks_like() -> None:
-    flow = resolve(GOOD + "eval: {metrics: [rouge:tokenize=zh,variant=rouge1, mcc]}\n")
-    block = resolve(GOOD + "eval:\n  metrics:\n    - rouge:tokenize=zh,variant=rouge1,mcc\n")
+    flow = resolve(TASK + "eval: {metrics: [rouge:tokenize=zh,variant=rouge1, mcc]}\n")
+    block = resolve(TASK + "eval:\n  metrics:\n    - rouge:tokenize=zh,variant=rouge1,mcc\n")
     names = ["rouge:tokenize=zh,variant=rouge1", "mcc"]
     assert flow.recipe.eval.metrics == block.recipe.eval.metrics == names
     assert flow.origin["eval.metrics.0"] == "r.yaml:8"
@@ -56,7 +58,7 @@ def test_eval_metrics_are_written_out_as_names_whatever_the_list_looks_like() ->
 
 @pytest.mark.parametrize("section", ["", "eval:\n", "eval: {}\n", "eval: {metrics: null}\n"])
 def test_eval_metrics_are_the_tasks_own_by_default(section: str) -> None:
-    found = resolve(GOOD + section)
+    found = resolve(TASK + section)
     assert found.recipe.eval.metrics is None
     assert found.dump()["eval"]["metrics"] is None
     if "null" not in section:
@@ -65,13 +67,13 @@ def test_eval_metrics_are_the_tasks_own_by_default(section: str) -> None:
 
 
 def test_eval_metrics_changed_are_named() -> None:
-    one, two = (resolve(GOOD, f"eval.metrics=[{names}]").dump() for names in ("mcc", "mcc,f1"))
+    one, two = (resolve(TASK, f"eval.metrics=[{names}]").dump() for names in ("mcc", "mcc,f1"))
     assert changed(one, two) == ["eval.metrics.1"]
 
 
 def test_eval_metrics_are_checked_without_torch() -> None:
     code = "import sys; from pathlib import Path; from nlpkit.recipe import parse; "
-    code += f"parse({(GOOD + 'eval: {metrics: [mcc, bleu]}').encode()!r}, 'r.yaml', Path('.')); "
+    code += f"parse({(TASK + 'eval: {metrics: [mcc, bleu]}').encode()!r}, 'r.yaml', Path('.')); "
     code += "assert not {'torch', 'transformers', 'accelerate'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -13,7 +13,7 @@ from nlpkit.contracts.batch import IGNORE
 from nlpkit.data.loader import Examples, Stream, framed
 from nlpkit.errors import RecipeError, UsageError
 from nlpkit.objectives.clm import Config, Objective
-from nlpkit.recipe.fit import missing
+from nlpkit.recipe.fit import missing_needs
 from nlpkit.runs.build import bind_objective, model_part
 from tests import _tiny
 from tests._losses import loss_of, only_term
@@ -230,5 +230,5 @@ def test_family_that_sees_to_the_right_is_refused_and_those_that_fit_are_named(t
 
 
 def test_needs_that_a_config_has_as_false_are_missing() -> None:
-    assert missing(Objective, SimpleNamespace(causal=False)) == ["causal"]
-    assert missing(Objective, registry.load("models", "gpt").Config()) == []
+    assert missing_needs(Objective, SimpleNamespace(causal=False)) == ["causal"]
+    assert missing_needs(Objective, registry.load("models", "gpt").Config()) == []

@@ -14,7 +14,7 @@ from nlpkit.models import bert
 from nlpkit.models.bert import model as bert_model
 from nlpkit.objectives import unilm
 from nlpkit.objectives.examples.forward import forward
-from nlpkit.recipe.fit import missing
+from nlpkit.recipe.fit import missing_needs
 from tests._masked import bound_of, document, marked, tokenizer
 
 SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 24}
@@ -103,8 +103,8 @@ def test_loss_has_a_part_for_each_mask() -> None:
 
 
 def test_family_without_ranges_lacks_what_it_needs() -> None:
-    assert missing(unilm.Objective, CONFIG) == []
-    assert missing(unilm.Objective, bert.Config(**SIZES)) == ["ranges"]
+    assert missing_needs(unilm.Objective, CONFIG) == []
+    assert missing_needs(unilm.Objective, bert.Config(**SIZES)) == ["ranges"]
 
 
 def test_model_with_two_types_is_refused_with_both_ways_out() -> None:

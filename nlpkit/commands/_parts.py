@@ -25,7 +25,7 @@ def trained() -> dict[str, list[str]]:
 
     A mixture is not in the table, because its families depend on its members.
     """
-    from nlpkit.recipe.fit import families_for
+    from nlpkit.recipe.alternatives import families_for
 
     return {
         name: families_for(registry.load("objectives", name).Objective)
@@ -39,7 +39,7 @@ def with_setting() -> dict[str, dict[str, list[str]]]:
 
     The values are these settings, by family; objectives without such a family are left out.
     """
-    from nlpkit.recipe.fit import families_with_setting
+    from nlpkit.recipe.alternatives import families_with_setting
 
     found = {
         name: families_with_setting(registry.load("objectives", name).Objective)

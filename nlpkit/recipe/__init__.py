@@ -98,7 +98,7 @@ def parse(raw: bytes, source: str, base: Path, overrides: Sequence[str] = ()) ->
         known = sections.known(Recipe, document.data)
         found = problems.explain(error.errors(include_url=False), document, known)
         raise _refusal(mistakes + found) from error
-    if mistakes := mistakes + fit.problems(recipe, document):
+    if mistakes := mistakes + fit.check(recipe, document):
         raise _refusal(mistakes)
     warnings = tuple(unused.warnings(recipe, document))
     return Resolved(recipe, base, _origins(recipe, document), warnings)

@@ -1,60 +1,62 @@
 """Checks that family, attention and objectives of a recipe fit together, without torch.
 
-The capabilities of families, which objectives require, are in `models/config.py`.
+The capabilities of families, which objectives require, are in `models/config.py`. What would fit
+instead is looked for, in `recipe/alternatives`, only for a message.
 """
 
-import json
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
 from nlpkit import registry
 from nlpkit.attention.contract import Choice, ComputedKind
+from nlpkit.contracts.objective import Objective as ObjectiveClass
 from nlpkit.contracts.task import Task
 from nlpkit.models.config import CAPABILITIES, ModelConfig
-from nlpkit.objectives import mixture
-from nlpkit.objectives.several import members
+from nlpkit.part import Part
 from nlpkit.recipe.places import Document, Path, Problem
 from nlpkit.recipe.sections import Attention, Model, Objective
 
-KINDS = "attention/kinds"
+if TYPE_CHECKING:
+    from nlpkit.recipe.settings import Recipe
+
 Misfit = tuple[Path, str]  # the setting, and why it does not fit
 
 
-def problems(recipe: Any, document: Document) -> list[Problem]:
-    """Return what does not fit, each with its place."""
-    made = registry.load("objectives", recipe.objective[0].name).Objective
-    found = _problems_of_model(recipe, document)
-    if not found and recipe.eval.metrics and not issubclass(made, Task):
-        path: Path = ("eval", "metrics")
-        what = (
-            f"objective {recipe.objective[0].name} is trained on running text, which has no "
-            "answers to score; remove the setting"
-        )
-        found = [Problem.at(document.place(path), path, what)]
-    return found
+def check(recipe: "Recipe", document: Document) -> list[Problem]:
+    """Return what does not fit, each with its place; sizes from `init_from` are checked later."""
+    found = [*_check_model(recipe)] or [*_check_metrics(recipe)]
+    return [Problem.at(document.place(path), path, what) for path, what in found]
 
 
-def _problems_of_model(recipe: Any, document: Document) -> list[Problem]:
-    """Return what does not fit the model; [] if its sizes come from `init_from`."""
+def _check_model(recipe: "Recipe") -> Iterator[Misfit]:
+    path = ("model", "family")
     if recipe.model is None:
-        return []
+        return
     if recipe.model.family is None:
-        path: Path = ("model", "family")
-        what = f"missing (model family: {', '.join(registry.names('models'))})"
-        return [] if recipe.init_from else [Problem.at(document.place(path), path, what)]
-    config = recipe.model.config
+        if recipe.init_from is None:
+            yield path, f"missing (model family: {', '.join(registry.names('models'))})"
+        return
+    family, config = recipe.model.family, recipe.model.config
     if not isinstance(config, ModelConfig):
-        what = (
-            f"Config of {recipe.model.family} must be derived from nlpkit.models.config.ModelConfig"
-        )
-        return [Problem.at(document.place(("model", "family")), ("model", "family"), what)]
-    found = list(of_attention(recipe.attention, config, recipe.objective))
+        yield path, f"Config of {family} must be derived from nlpkit.models.config.ModelConfig"
+        return
+    found = [*check_attention(recipe.attention, config, recipe.objective)]
     if not found:
         config = with_attention(config, recipe.attention.choices)
-        found = list(of_objectives(recipe.objective, recipe.model.family, config))
+        found = [*check_objectives(recipe.objective, family, config)]
+    yield from found
     if recipe.tokenizer is not None and recipe.tokenizer.sides is not None:
-        found += of_tokenizers(recipe.objective, recipe.model.family, config)
-    return [Problem.at(document.place(path), path, what) for path, what in found]
+        yield from check_tokenizers(recipe.objective, family, config)
+
+
+def _check_metrics(recipe: "Recipe") -> Iterator[Misfit]:
+    name = recipe.objective[0].name
+    if recipe.eval.metrics and not issubclass(load_class(name), Task):
+        yield (
+            ("eval", "metrics"),
+            f"objective {name} is trained on running text, which has no answers to score; remove "
+            "the setting",
+        )
 
 
 def with_attention(config: ModelConfig, choices: tuple[Choice, ...]) -> Any:
@@ -62,16 +64,18 @@ def with_attention(config: ModelConfig, choices: tuple[Choice, ...]) -> Any:
     return config.model_copy(update={"attention": choices}) if choices else config
 
 
-def of_attention(
+def check_attention(
     section: Attention, config: ModelConfig, objectives: Sequence[Objective]
 ) -> Iterator[Misfit]:
     """Yield the kinds that a family cannot have, and a backend that nothing takes."""
     for number, choice in enumerate(section.choices):
         if reason := config.refuses_attention(choice):
             path: Path = ("attention", "layers", number) if section.layers else ("attention",)
-            fitting = _fitting(config, classes(objectives))
+            from nlpkit.recipe.alternatives import fitting_kinds, list_kinds
+
+            fitting = fitting_kinds(config, classes(objectives))
             # If the kind is among them, its settings do not fit, and the reason says which.
-            others = "" if choice.kind in fitting else _named(fitting)
+            others = "" if choice.kind in fitting else list_kinds(fitting)
             yield (*path, "kind"), f"{choice.kind} does not fit the model: {reason}{others}"
     if section.backend != "auto" and not config.kinds:
         yield ("attention", "backend"), "the model has no attention to compute; set it to auto"
@@ -83,7 +87,7 @@ def of_attention(
         )
 
 
-def of_tokenizers(
+def check_tokenizers(
     objectives: Sequence[Objective], family: str, config: ModelConfig
 ) -> Iterator[Misfit]:
     """Yield why sources and targets cannot have a tokenizer each."""
@@ -95,9 +99,9 @@ def of_tokenizers(
             f"family {family} has one vocabulary for sources and targets; a vocabulary for each "
             f"have: {', '.join(known)}",
         )
-    single = [o.name for o in objectives if not _takes_two_tokenizers(o.name)]
+    single = [o.name for o in objectives if not load_class(o.name).two_tokenizers]
     if single:
-        known = [n for n in registry.names("objectives") if _takes_two_tokenizers(n)]
+        known = [n for n in registry.names("objectives") if load_class(n).two_tokenizers]
         yield path, f"objective {single[0]} takes one tokenizer; two take: {', '.join(known)}"
 
 
@@ -105,122 +109,135 @@ def _has_two_vocabularies(family: str) -> bool:
     return "source_vocab_size" in registry.load("models", family).Config.model_fields
 
 
-def _takes_two_tokenizers(objective: str) -> bool:
-    made = registry.load("objectives", objective).Objective
-    return made.two_tokenizers
-
-
-def of_objectives(
+def check_objectives(
     objectives: Sequence[Objective], family: str, config: ModelConfig
 ) -> Iterator[Misfit]:
     """Yield the objectives that cannot train the model or cannot be combined."""
-    given = {name for made in classes(objectives) for name in made.inputs}
     owners: dict[str, str] = {}  # name of a loss -> the earlier objective that has it
     for number, section in enumerate(objectives):
-        path: Path = ("objective", number, "name") if len(objectives) > 1 else ("objective", "name")
-        made = registry.load("objectives", section.name).Objective
+        at: Path = ("objective", number) if len(objectives) > 1 else ("objective",)
+        made = load_class(section.name)
         if number and not made.joins:
-            yield (
-                path,
+            what = (
                 f"{section.name} makes whole examples and cannot follow {objectives[0].name}; "
-                "name it first, or alone",
+                "name it first, or alone"
             )
         elif twice := [part for part in made.parts if part in owners]:
-            yield (
-                path,
+            what = (
                 f"{section.name} has a loss called {twice[0]}, as {owners[twice[0]]} before it; "
-                "remove one of them",
+                "remove one of them"
             )
-        elif kinds := _of_kinds(section.name, made, config):
+        elif kinds := _check_kinds(section.name, made, config):
             yield from kinds
-        elif lacking := missing(made, config):
-            yield path, f"{section.name} needs {_needed(lacking, made, family, config)}"
-        elif made.reads_text and not config.has_vocabulary:
-            yield path, f"{section.name} reads text, and family {family} has no vocabulary"
-        elif not number and config.has_vocabulary and not reads_text(objectives):
-            yield (
-                path,
-                f"{section.name} reads no text, and family {family} has a vocabulary"
-                f"{_suited(made, config)}",
-            )
-        elif not number and (unread := [name for name in config.inputs if name not in given]):
-            yield (
-                path,
-                f"{section.name} does not give {', '.join(unread)}, which family {family} reads"
-                f"{_suited(made, config)}",
-            )
-        elif made.reads_summary and config.summary_first and config.causal:
-            (usual,) = {choice.kind for choice in config.default_attention}
-            yield (
-                path,
-                f"{section.name} reads the state of the first token, which sees no other token "
-                f"with attention {_kinds(config)}; set attention: {{kind: {usual}}}",
-            )
-        elif isinstance(section.config, mixture.Config):
-            for of, what in _of_mixture(section.config, family, config):
-                yield (*path[:-1], "of", of, "name"), what
+            what = ""
+        else:
+            what = _check_needs(section.name, made, family, config)
+            what = what or ("" if number else _check_inputs(objectives, family, config))
+            what = what or _check_summary(section.name, made, config)
+        if what:
+            yield (*at, "name"), what
+        elif members := members_of(section):
+            for of, problem in _check_members(members, family, config):
+                yield (*at, "of", of, "name"), problem
         owners |= dict.fromkeys(made.parts, section.name)
 
 
-def _of_kinds(name: str, objective: Any, config: ModelConfig) -> list[Misfit]:
+def _check_needs(
+    name: str, objective: type[ObjectiveClass], family: str, config: ModelConfig
+) -> str:
+    if lacking := missing_needs(objective, config):
+        from nlpkit.recipe.alternatives import describe_needs
+
+        return f"{name} needs {describe_needs(lacking, objective, family, config)}"
+    if objective.reads_text and not config.has_vocabulary:
+        return f"{name} reads text, and family {family} has no vocabulary"
+    return ""
+
+
+def _check_inputs(objectives: Sequence[Objective], family: str, config: ModelConfig) -> str:
+    """Return which inputs of the model nothing gives."""
+    name = objectives[0].name
+    given = {field for made in classes(objectives) for field in made.inputs}
+    if config.has_vocabulary and not reads_text(objectives):
+        what = f"{name} reads no text, and family {family} has a vocabulary"
+    elif unread := [field for field in config.inputs if field not in given]:
+        what = f"{name} does not give {', '.join(unread)}, which family {family} reads"
+    else:
+        return ""
+    from nlpkit.recipe.alternatives import suggest
+
+    return what + suggest(load_class(name), config)
+
+
+def _check_summary(name: str, objective: type[ObjectiveClass], config: ModelConfig) -> str:
+    if not (objective.reads_summary and config.summary_first and config.causal):
+        return ""
+    (default,) = {choice.kind for choice in config.default_attention}
+    return (
+        f"{name} reads the state of the first token, which sees no other token with attention "
+        f"{name_kinds(config)}; set attention: {{kind: {default}}}"
+    )
+
+
+def _check_kinds(name: str, objective: type[ObjectiveClass], config: ModelConfig) -> list[Misfit]:
     """Return the recipe's kinds of attention with which the objective does not train the family.
 
     Empty if other kinds would not be enough.
     """
-    if missing(objective, config.model_copy(update={"attention": ()})):
+    if missing_needs(objective, config.model_copy(update={"attention": ()})):
         return []
     found: list[Misfit] = []
     for number, choice in enumerate(config.attention):
-        if lacking := missing(objective, with_attention(config, (choice,))):
+        if lacking := missing_needs(objective, with_attention(config, (choice,))):
+            from nlpkit.recipe.alternatives import fitting_kinds, list_kinds
+
             layer: Path = ("layers", number) if len(config.attention) > 1 else ()
             needed = ", ".join(f"{n} ({CAPABILITIES[n]})" for n in lacking if n in CAPABILITIES)
             what = f"{choice.kind} is {config.kinds[number].visibility}, and {name} needs {needed}"
-            what += _named(_fitting(config, [objective]))
+            what += list_kinds(fitting_kinds(config, [objective]))
             found.append((("attention", *layer, "kind"), what))
     return found
 
 
-def _fitting(config: ModelConfig, objectives: Sequence[Any]) -> list[str]:
-    """Return the kinds of attention with which these objectives train the model."""
-    own = {choice.kind: choice for choice in config.default_attention}
-    return [
-        choice.kind
-        for choice in (own.get(name) or Choice.of(name) for name in registry.names(KINDS))
-        if not config.refuses_attention(choice)
-        and not any(missing(each, with_attention(config, (choice,))) for each in objectives)
-    ]
-
-
-def _named(fitting: Sequence[str]) -> str:
-    return f"; kinds that fit: {', '.join(fitting)}" if fitting else ""
-
-
-def _of_mixture(
-    mixed: mixture.Config, family: str, config: ModelConfig
+def _check_members(
+    members: Sequence[Any], family: str, config: ModelConfig
 ) -> Iterator[tuple[int, str]]:
     """Yield the members that cannot be mixed or cannot train the model."""
-    first = mixed.of[0]
-    for number, member in enumerate(mixed.of):
+    from nlpkit.objectives.several.members import difference
+
+    first = members[0]
+    for number, member in enumerate(members):
         made = member.objective
-        if isinstance(member.config, mixture.Config):
+        if members_of(member):
             yield number, f"{member.name} is a mixture itself; name its members here"
         elif issubclass(made, Task) or not made.reads_text:
             yield (
                 number,
                 f"{member.name} does not learn from running text, as the members of a mixture do",
             )
-        elif lacking := missing(made, config):
-            yield number, f"{member.name} needs {_needed(lacking, made, family, config)}"
-        elif what := members.difference(first.objective, made):
+        elif what := _check_needs(member.name, made, family, config):
+            yield number, what
+        elif what := difference(first.objective, made):
             yield number, f"{first.label} and {member.label} {what}"
 
 
-def classes(objectives: Sequence[Objective]) -> list[Any]:
+def load_class(name: str) -> type[ObjectiveClass]:
+    """Return the class of an objective."""
+    made: type[ObjectiveClass] = registry.load(Objective.FOLDER, name).Objective
+    return made
+
+
+def members_of(section: Part) -> list[Any]:
+    """Return the objectives that an objective mixes: the parts of its kind in its settings."""
+    values = [each for each in vars(section.config).values() if isinstance(each, list | tuple)]
+    return [one for each in values for one in each
+            if isinstance(one, Part) and one.FOLDER == Objective.FOLDER]  # fmt: skip
+
+
+def classes(objectives: Sequence[Objective]) -> list[type[ObjectiveClass]]:
     """Return the classes of the objectives; for a mixture, those of its members."""
     return [
-        registry.load(part.FOLDER, part.name).Objective
-        for section in objectives
-        for part in (section.config.of if isinstance(section.config, mixture.Config) else [section])
+        load_class(part.name) for section in objectives for part in members_of(section) or [section]
     ]
 
 
@@ -234,7 +251,7 @@ def has_vocabulary(model: Model | None) -> bool | None:
     return None if model is None else getattr(model.config, "has_vocabulary", None)
 
 
-def missing(objective: Any, config: Any) -> list[str]:
+def missing_needs(objective: Any, config: Any) -> list[str]:
     """Return the needs of the objective that the model's `Config` lacks or has as False.
 
     Who predicts text needs states that predict tokens, or a generator.
@@ -247,66 +264,10 @@ def missing(objective: Any, config: Any) -> list[str]:
 
 def trains(objective: Any, config: ModelConfig) -> bool:
     """Return whether an objective alone trains a model with these settings."""
-    if missing(objective, config) or objective.reads_text != config.has_vocabulary:
+    if missing_needs(objective, config) or objective.reads_text != config.has_vocabulary:
         return False
     return {*config.inputs} <= {*objective.inputs}
 
 
-def _needed(lacking: Sequence[str], objective: Any, family: str, config: ModelConfig) -> str:
-    wanted = [f"{n} ({CAPABILITIES[n]})" if n in CAPABILITIES else f"model.{n}" for n in lacking]
-    how = f" with attention {_kinds(config)}" if config.attention else ""
-    remark = _suited(objective, config)
-    for name, value in _other_settings(objective, config):
-        how += f" with {name} {json.dumps(getattr(config, name))}"
-        remark = f"; with {name} {json.dumps(value)} it does"
-    return f"{', '.join(wanted)}, which family {family}{how} does not have{remark}"
-
-
-def _kinds(config: ModelConfig) -> str:
+def name_kinds(config: ModelConfig) -> str:
     return ", ".join(dict.fromkeys(choice.kind for choice in config.attention))
-
-
-def families_for(objective: Any) -> list[str]:
-    """Return the families that the objective alone trains, with their default settings."""
-    return [
-        name
-        for name in registry.names("models")
-        if trains(objective, registry.load("models", name).Config())
-    ]
-
-
-def families_with_setting(objective: Any) -> dict[str, list[str]]:
-    """Return the families that the objective trains with one other setting, as `--set` takes it.
-
-    That is a kind of attention or a setting of the model. These are not in `families_for`.
-    """
-    found = {}
-    for name in registry.names("models"):
-        config = registry.load("models", name).Config()
-        settings = [
-            f"attention.kind={kind}"
-            for kind in _fitting(config, [objective])
-            if trains(objective, with_attention(config, (Choice.of(kind),)))
-        ] or [f"model.{name}={value}" for name, value in _other_settings(objective, config)]
-        if settings and not trains(objective, config):
-            found[name] = settings
-    return found
-
-
-def _other_settings(objective: Any, config: ModelConfig) -> Iterator[tuple[str, Any]]:
-    """Yield settings of the model with which the objective trains it, with their values."""
-    for name in config.capability_settings:
-        field = type(config).model_fields[name]
-        others = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-        for value in (field.default, *others):
-            if trains(objective, config.model_copy(update={name: value})):
-                yield name, value
-                break
-
-
-def _suited(objective: Any, config: ModelConfig) -> str:
-    """Return a remark that names the families that the objective trains, or a kind of attention."""
-    if families := families_for(objective):
-        return f"; it trains: {', '.join(families)}"
-    fitting = _fitting(config, [objective])
-    return f"; set attention: {{kind: {fitting[0]}}}" if fitting else ""

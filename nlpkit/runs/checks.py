@@ -18,7 +18,7 @@ from nlpkit.score import named
 
 def check_objective(resolved: Resolved, part: ModelPart) -> None:
     """Raise `UsageError` if the model of `init_from` does not fit an objective."""
-    for path, problem in fit.of_objectives(resolved.recipe.objective, part.family, part.config):
+    for path, problem in fit.check_objectives(resolved.recipe.objective, part.family, part.config):
         raise UsageError(f"{dotted(path)}: {problem}{_remedy(resolved, part)}")
 
 

@@ -69,7 +69,7 @@ def model_part(
         section = for_objective(recipe, recipe.model.config)
         part.config = _as_named(for_objective(recipe, part.config), section, directory)
     part.config = for_objective(recipe, part.config)
-    for path, problem in fit.of_attention(recipe.attention, part.config, recipe.objective):
+    for path, problem in fit.check_attention(recipe.attention, part.config, recipe.objective):
         raise UsageError(f"{dotted(path)}: {problem}")
     part.config = fit.with_attention(part.config, recipe.attention.choices)
     if recipe.lora is not None and part.config.kinds != loaded.config.kinds:

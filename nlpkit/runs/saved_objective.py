@@ -19,7 +19,7 @@ from nlpkit.models.head import SEQUENCE, kind_of
 from nlpkit.models.rows import vocabulary_size, without_padding
 from nlpkit.objectives.several import members
 from nlpkit.objectives.several.combined import combined
-from nlpkit.recipe.fit import missing
+from nlpkit.recipe.fit import missing_needs
 from nlpkit.recipe.problems import in_words
 from nlpkit.tokenizers._source_and_target import check_sources
 
@@ -113,7 +113,7 @@ def _bound(
         settings = _with_earlier(module.Config, settings)
     config = module.Config.model_validate_json(json.dumps(settings))
     config = module.Objective.with_preprocessor(config, preprocessor.read(directory))
-    if lacking := missing(module.Objective, model_config):
+    if lacking := missing_needs(module.Objective, model_config):
         raise ValueError(f"{name} needs {', '.join(lacking)}, which the model does not have")
     if isinstance(tokenizer, Extendable):
         named = module.Objective.special_tokens(model_config)

@@ -55,7 +55,7 @@ def set_source_vocabulary(resolved: Resolved, part: ModelPart, tokenizer: Tokeni
         )
     if size is None and old is None:
         return
-    for _, what in fit.of_tokenizers(resolved.recipe.objective, part.family, part.config):
+    for _, what in fit.check_tokenizers(resolved.recipe.objective, part.family, part.config):
         raise UsageError(f"tokenizer: {what}")
     part.config = part.config.model_copy(update={"source_vocab_size": size})
 
