@@ -59,7 +59,7 @@ def original(path: Path, settings: Path | None = None) -> Original | None:
         if path.is_dir():
             if any(
                 (path / name).exists()
-                for name in (hf_layout.WEIGHTS, hf_layout.INDEX, peft_layout.SETTINGS)
+                for name in (hf_layout.WEIGHTS, hf_layout.INDEX, hf_layout.ADAPTERS)
             ):
                 return None
             weights = sorted(path.glob(module.WEIGHTS))
@@ -104,7 +104,7 @@ def read(path: Path, family: str | None = None) -> hf_layout.Content:
     release = original(path)
     if release is not None:
         return release.read()
-    adapter = peft_layout.read_settings(path)
+    adapter = hf_layout.read_adapters(path)
     if adapter is None:
         return _read(path, family)[1]
     base_path = peft_layout.base_of(path, adapter)
@@ -124,7 +124,7 @@ def _read(path: Path, family: str | None) -> tuple[str, hf_layout.Content]:
 
 def is_checkpoint(path: Path) -> bool:
     """Return whether `path` has the files of a checkpoint, valid or not."""
-    marks = ("config.json", peft_layout.SETTINGS)
+    marks = ("config.json", hf_layout.ADAPTERS)
     return any((path / name).is_file() for name in marks) or original(path) is not None
 
 
@@ -132,7 +132,7 @@ def homes(path: Path) -> list[Path]:
     """Return the directories to search, in order, for a checkpoint's tokenizer and notes."""
     if not path.is_dir():
         return [path.parent]
-    adapter = peft_layout.read_settings(path)
+    adapter = hf_layout.read_adapters(path)
     if adapter is None or (path / "config.json").is_file():
         return [path]
     return [path, peft_layout.base_of(path, adapter)]
@@ -154,7 +154,7 @@ def base(path: Path) -> Path | None:
 
     A resumed run must use this path, because the target of the link `latest` may have changed.
     """
-    adapter = peft_layout.read_settings(path)
+    adapter = hf_layout.read_adapters(path)
     return None if adapter is None else peft_layout.base_of(path, adapter).resolve()
 
 
@@ -164,7 +164,7 @@ def base_hash(path: Path) -> str:
     Raises:
         UsageError: peft cannot use this checkpoint as a base.
     """
-    if path.is_dir() and peft_layout.read_settings(path) is not None:
+    if path.is_dir() and hf_layout.read_adapters(path) is not None:
         problem = "has adapters itself; merge them first"
     elif original(path) is not None:
         problem = "is not in transformers' layout; convert it first"

@@ -6,10 +6,9 @@ from typing import Any
 
 from nlpkit.checkpoints import tokenizer_files
 from nlpkit.checkpoints.hf_model import TokenIds
-from nlpkit.contracts.abilities import Generative
+from nlpkit.contracts.abilities import Generative, default_new_tokens
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.disk import read_json
-from nlpkit.generate.settings import default_new_tokens
 from nlpkit.models.config import ModelConfig
 from nlpkit.tokenizers._source_and_target import SourceAndTarget
 

@@ -18,6 +18,7 @@ from nlpkit.models.pickled import read_state_dict
 WEIGHTS = "model.safetensors"
 PICKLE = "pytorch_model.bin"  # read where there is no other file: tensors alone
 INDEX = f"{WEIGHTS}.index.json"
+ADAPTERS = "adapter_config.json"  # of peft; beside it, there are no weights of a model
 NOTES = "nlpkit.json"  # the objective with its settings, which transformers does not need
 
 # `config.json` and tensors of a directory, and those of all its subfolders ("": the directory).
@@ -168,6 +169,12 @@ def read_notes(directory: Path) -> dict[str, Any]:
     """Return `nlpkit.json`, which holds the objective, or an empty dict if there is none."""
     path = directory / NOTES
     return read_json(path) if path.is_file() else {}
+
+
+def read_adapters(directory: Path) -> dict[str, Any] | None:
+    """Return `adapter_config.json` of a directory, or None if there is none."""
+    path = directory / ADAPTERS
+    return read_json(path) if path.is_file() else None
 
 
 def read_settings(directory: Path) -> dict[str, Any]:

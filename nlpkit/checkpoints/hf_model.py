@@ -27,6 +27,7 @@ from nlpkit.plural import number_of
 from nlpkit.recipe.problems import in_words
 
 OWN_TYPE = "nlpkit-"  # prefix of model_type for models that transformers does not support
+OBJECTIVE_HEADS = "objective_heads."  # of these parameters in a model's state dict
 NAMED = 3  # maximal number of tensor names in a message
 
 

@@ -11,22 +11,18 @@ from typing import Any
 from torch import Tensor, nn
 
 from nlpkit.checkpoints.hf_layout import check_dtypes, load_tensors, save_tensors
+from nlpkit.checkpoints.hf_model import OBJECTIVE_HEADS
 from nlpkit.errors import FileError
 
 FILE = "objective.safetensors"
-PREFIX = "objective_heads."  # of these parameters in a model's state dict
 
 
-def split(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the weights of a model without the layers of objectives, and these layers."""
-    own = {name: tensor for name, tensor in weights.items() if name.startswith(PREFIX)}
-    return {name: tensor for name, tensor in weights.items() if name not in own}, own
-
-
-def write(directory: Path, own: Mapping[str, Tensor]) -> None:
-    """Write the layers of objectives, if there are any."""
+def write(directory: Path, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Write the layers of objectives, if there are any; return the other weights of a model."""
+    own = {name: tensor for name, tensor in weights.items() if name.startswith(OBJECTIVE_HEADS)}
     if own:
         save_tensors(directory / FILE, own)
+    return {name: tensor for name, tensor in weights.items() if name not in own}
 
 
 def read(directory: Path) -> dict[str, Tensor]:
@@ -36,17 +32,16 @@ def read(directory: Path) -> dict[str, Tensor]:
         return {}
     tensors = load_tensors(path)
     check_dtypes(path, tensors)
-    if wrong := [name for name in tensors if not name.startswith(PREFIX)]:
+    if wrong := [name for name in tensors if not name.startswith(OBJECTIVE_HEADS)]:
         raise FileError(f"{path}: {wrong[0]} is not a layer of an objective")
     return tensors
 
 
 def add(model: Any, heads: Mapping[str, nn.Module], old: Mapping[str, Tensor]) -> None:
     """Give a model the layers of its objective, with the weights in `old` of those that it had."""
-    if heads:
-        model.objective_heads = nn.ModuleDict(heads)
+    model.objective_heads = nn.ModuleDict(heads)
     for name, layer in heads.items():
-        prefix = f"{PREFIX}{name}."
+        prefix = f"{OBJECTIVE_HEADS}{name}."
         state = {n.removeprefix(prefix): t for n, t in old.items() if n.startswith(prefix)}
         new = {n: t.shape for n, t in layer.state_dict().items()}
         if new == {n: t.shape for n, t in state.items()}:

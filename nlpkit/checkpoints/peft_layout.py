@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from nlpkit.checkpoints import hf_layout
 from nlpkit.checkpoints.files import OPTIMIZER_STATE
-from nlpkit.disk import file_sha256, read_json
+from nlpkit.disk import file_sha256
 from nlpkit.errors import FileError
 from nlpkit.models import families, hf_format, lora
 from nlpkit.models.head import CHOICE, HEAD, SEQUENCE, head_names, task_head
@@ -29,7 +29,7 @@ _TASK_TYPES = {
     "token_classification": "TOKEN_CLS",
     "question_answering": "QUESTION_ANS",
 }
-SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+SETTINGS, WEIGHTS = hf_layout.ADAPTERS, "adapter_model.safetensors"
 _PREFIX = "base_model.model."  # of the names of all tensors in peft's file
 
 
@@ -212,7 +212,7 @@ def base_of(directory: Path, adapter: Mapping[str, Any]) -> Path:
             f"{directory}: its base {named} does not exist; restore it, or change "
             f"base_model_name_or_path in {SETTINGS}"
         )
-    if read_settings(base) is not None:
+    if hf_layout.read_adapters(base) is not None:
         raise FileError(
             f"{directory}: its base {base} has adapters itself; merge them first: "
             f"nlpkit convert {base} DIR"
@@ -242,9 +242,3 @@ def content_hash(directory: Path) -> str:
     """Return a SHA-256 over the weights of a checkpoint directory."""
     names = (path for path in directory.glob("*.safetensors") if path.name != OPTIMIZER_STATE)
     return file_sha256(*sorted(names))
-
-
-def read_settings(directory: Path) -> dict[str, Any] | None:
-    """Return `adapter_config.json` of a directory, or None if there is none."""
-    path = directory / SETTINGS
-    return read_json(path) if path.is_file() else None

@@ -5,9 +5,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from nlpkit.config import FrozenConfig, LengthPenalty
-from nlpkit.contracts.abilities import Generative, ReadsSource
 
-_DEFAULT_NEW_TOKENS = 128
 # Logits that are divided or multiplied by it stay finite.
 Factor = Annotated[float, Field(ge=1e-10, le=1e10)]
 
@@ -79,10 +77,3 @@ class Settings(FrozenConfig):
         if "" in self.stop:
             raise ValueError("stop: an empty text is in every answer")
         return self
-
-
-def default_new_tokens(objective: Generative) -> int:
-    """Return the most tokens to add if no setting says it."""
-    if isinstance(objective, ReadsSource):
-        return min(_DEFAULT_NEW_TOKENS, objective.max_new_tokens)
-    return min(_DEFAULT_NEW_TOKENS, objective.max_length // 2)

@@ -6,14 +6,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nlpkit.contracts.abilities import DecodesOutput, Filling, Generative, Prompt, ReadsSource
+from nlpkit.contracts.abilities import (
+    DecodesOutput,
+    Filling,
+    Generative,
+    Prompt,
+    ReadsSource,
+    default_new_tokens,
+)
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import UsageError
 from nlpkit.generate.beams import Answer
 from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
-from nlpkit.generate.settings import Settings, default_new_tokens
+from nlpkit.generate.settings import Settings
 
 # Tokens of the input that are decoded with the output, because a token may contain the space
 # before its word.

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from nlpkit import registry
-from nlpkit.checkpoints import any_layout, hf_model, objective_heads, preprocessor
+from nlpkit.checkpoints import any_layout, hf_model, preprocessor
 from nlpkit.contracts.reader import Counts
 from nlpkit.contracts.task import Task
 from nlpkit.contracts.tokenizer import Tokenizer
@@ -84,8 +84,10 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
             model.head.load_state_dict(head)
     if part.lora is not None:
         lora.adapt(model, part.lora, part.targets)
-    if part.objective_heads is not None:  # after `adapt`, which freezes what is there
-        objective_heads.add(model, part.objective_heads(), old)
+    if part.objective_heads is not None and (heads := part.objective_heads()):
+        from nlpkit.checkpoints import objective_heads
+
+        objective_heads.add(model, heads, old)  # after `adapt`, which freezes what is there
     if part.prompt_rows is not None:
         _train_prompt_only(model, *part.prompt_rows)
     return model
@@ -95,7 +97,7 @@ def _load(
     part: ModelPart, model: nn.Module, start: Mapping[str, torch.Tensor], vocab_size: int
 ) -> None:
     """Load the weights of `init_from`; new tokens get random embeddings: see `models/rows.py`."""
-    state, _ = objective_heads.split(start)
+    state = {n: each for n, each in start.items() if not n.startswith(hf_model.OBJECTIVE_HEADS)}
     taken_head(state)
     resized = resize_embeddings(state, part.vocabulary, vocab_size)
     # Missing tensors are random. With LoRA they are 0: they are not saved, and are 0 when the

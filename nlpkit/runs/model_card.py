@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nlpkit import __version__
-from nlpkit.checkpoints import files, hf_layout, peft_layout
+from nlpkit.checkpoints import files, hf_layout
 from nlpkit.checkpoints.run_directory import METRICS, RECIPE
 from nlpkit.contracts.abilities import DecodesOutput, Generative
 from nlpkit.disk import name_path_in_errors, read_json
@@ -48,7 +48,7 @@ def text(
     """
     settings, notes = hf_layout.read_settings(directory), hf_layout.read_notes(directory)
     family = settings.get("nlpkit", {}).get("family", settings["model_type"])
-    base = (peft_layout.read_settings(directory) or {}).get("base_model_name_or_path")
+    base = (hf_layout.read_adapters(directory) or {}).get("base_model_name_or_path")
     named = notes.get("objective") or []
     names = [f"`{each['name']}`" for each in (named if isinstance(named, list) else [named])]
     trained = f"trained for {', '.join(names)} " if names else ""

@@ -162,7 +162,7 @@ def _add_objective_heads(model: Any, objective: Any, directory: Path) -> None:
         return
     model.objective_heads = nn.ModuleDict(heads).requires_grad_(False)
     state = objective_heads.read(directory)
-    own = {name.removeprefix(objective_heads.PREFIX): tensor for name, tensor in state.items()}
+    own = {name.removeprefix(hf_model.OBJECTIVE_HEADS): tensor for name, tensor in state.items()}
     try:
         model.objective_heads.load_state_dict(own)
     except RuntimeError as error:

@@ -18,9 +18,6 @@ from nlpkit.checkpoints import (
     generation_settings,
     hf_layout,
     hf_model,
-    objective_heads,
-    peft_layout,
-    preprocessor,
     tokenizer_files,
 )
 from nlpkit.disk import name_path_in_errors
@@ -122,15 +119,17 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
     `progress` is the completed share of the run, for losses that depend on it.
     """
     part, objective, tokenizer = run.part, run.data.objective, run.data.tokenizer
-    weights, own = objective_heads.split(weights)
-    objective_heads.write(directory, own)
+    if any(name.startswith(hf_model.OBJECTIVE_HEADS) for name in weights):
+        from nlpkit.checkpoints import objective_heads
+
+        weights = objective_heads.write(directory, weights)
     ids = generation_settings.token_ids(objective, tokenizer, part.config)
     notes: dict[str, Any] = {
         "nlpkit": __version__,
         "objective": build.objective_notes(run.resolved, objective),
         "progress": progress,
     }
-    plain = lora.base_state(weights)
+    plain = weights if part.lora is None else lora.base_state(weights)
     labels = getattr(objective.config, "labels", None)
     folders = hf_model.to_hf(part.family, part.config, plain, ids, part.head, labels)
     settings, tensors = folders[""]
@@ -142,6 +141,8 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
     if part.lora is None:
         hf_layout.write_folders(directory, folders)
     else:
+        from nlpkit.checkpoints import peft_layout
+
         assert part.source is not None  # checked by the recipe
         grown = bool(part.new_tokens(run.data.vocab_size))
         hf_layout.write_settings(directory, settings)
@@ -150,6 +151,8 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
         notes["base"] = part.base_hash
     hf_layout.write_notes(directory, notes)
     if settings := objective.preprocessor():
+        from nlpkit.checkpoints import preprocessor
+
         preprocessor.write(directory, settings)
     if tokenizer is not None:
         use = tokenizer_files.use_of(objective, part.config, tokenizer)
