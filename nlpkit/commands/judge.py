@@ -105,6 +105,6 @@ def command(
             write_rows(Path(judged.predictions), rows)
     if judged.surprisal is not None:
         means = surprisal.write(Path(judged.surprisal), texts, scores)
-        table = table or pairs.aligned(surprisal.table(means))
+        table = table or surprisal.table(means)
         result["surprisal"] = means
     common.result(table, **result)

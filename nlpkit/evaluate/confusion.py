@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nlpkit.contracts.task import Answer
+from nlpkit.text_table import aligned
 
 _WIDEST = 20  # classes; of more, only the most frequent errors are printed
 _MOST = 10  # of these errors
@@ -47,8 +48,4 @@ def table(found: dict[str, Any]) -> str:
     else:
         rows = [[_CORNER, *labels]]
         rows += [[label, *map(str, row)] for label, row in zip(labels, counts, strict=True)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    first, others = widths[0], widths[1:]
-    return "\n".join(
-        "  ".join([f"{row[0]:<{first}}", *map(str.rjust, row[1:], others)]) for row in rows
-    )
+    return "\n".join(aligned(rows))

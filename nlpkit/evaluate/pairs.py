@@ -15,6 +15,7 @@ from nlpkit.errors import DataError
 from nlpkit.evaluate.sentences import Pair, Sentence
 from nlpkit.plural import number_of
 from nlpkit.score.significance import confidence_interval
+from nlpkit.text_table import aligned
 
 if TYPE_CHECKING:
     from nlpkit.evaluate.likelihood import Encoded, Likelihood
@@ -147,14 +148,4 @@ def table(result: dict[str, Any]) -> str:
     for name, row in [*result["paradigms"].items(), (ALL, result)]:
         rounded = [f"{row[key]:.4f}" for key in ("accuracy", "half_width")]
         lines.append([name, str(row["pairs"]), *rounded, str(row["ties"])])
-    return aligned(lines)
-
-
-def aligned(lines: Sequence[Sequence[str]]) -> str:
-    """Return the lines with their cells in columns: names on the left, numbers on the right."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    texts = []
-    for name, *numbers in lines:
-        cells = [cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True)]
-        texts.append("  ".join([name.ljust(widths[0]), *cells]))
-    return "\n".join(texts)
+    return "\n".join(aligned(lines))

@@ -19,6 +19,7 @@ from nlpkit.data.words import is_chinese, word_starts
 from nlpkit.disk import whole_file
 from nlpkit.evaluate.pairs import Scores
 from nlpkit.evaluate.sentences import Sentence
+from nlpkit.text_table import aligned
 
 if TYPE_CHECKING:
     from nlpkit.evaluate.likelihood import Encoded
@@ -104,9 +105,10 @@ def _owner(text: str, starts: Sequence[int], characters: tuple[int, int]) -> int
     return max(int(np.searchsorted(starts, start, side="right")) - 1, 0)
 
 
-def table(means: dict[str, Any]) -> list[list[str]]:
-    """Return a line of cells for each unit: name, number, mean."""
-    return [["unit", "count", "mean surprisal"]] + [
+def table(means: dict[str, Any]) -> str:
+    """Return a line for each unit: name, number, mean."""
+    rows = [["unit", "count", "mean surprisal"]] + [
         [unit, str(row["count"]), "undefined" if row["mean"] is None else f"{row['mean']:.4f}"]
         for unit, row in means.items()
     ]
+    return "\n".join(aligned(rows))

@@ -15,6 +15,7 @@ from nlpkit.errors import UsageError
 from nlpkit.report import difference
 from nlpkit.report.history import FIGURES, History
 from nlpkit.score import named
+from nlpkit.text_table import aligned
 from nlpkit.train.state import LOSS
 
 SEED = "seed"
@@ -200,7 +201,7 @@ def differences(
 def text(of: Table) -> str:
     """Return the table as aligned text, and that of its groups."""
     cells = [[shown(row.get(name), name) for name in of.columns] for row in of.cells()]
-    parts = [_aligned([of.columns, *cells])]
+    tables = [[of.columns, *cells]]
     if found := groups(of):
         keys = [key for key in of.settings if key != SEED]
         rows = [
@@ -208,16 +209,8 @@ def text(of: Table) -> str:
              shown(group.mean, of.sort), shown(group.std, of.sort)]
             for group in found
         ]  # fmt: skip
-        parts.append(_aligned([[*keys, "seeds", f"mean {of.sort}", "std"], *rows]))
-    return "\n\n".join(parts)
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+        tables.append([[*keys, "seeds", f"mean {of.sort}", "std"], *rows])
+    return "\n\n".join("\n".join(aligned(rows, numbers=False)) for rows in tables)
 
 
 def shown(value: Value, column: str) -> str:

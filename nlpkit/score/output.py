@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from nlpkit import text_table
 from nlpkit.contracts.metric import Score
 
 # sacrebleu's short signatures (Signature._abbr); what is not here stays as it is.
@@ -131,11 +132,7 @@ def table(rows: Sequence[Sequence[Result]], width: int | None, short: bool, pair
         cells[0][1:] = [f"{name} (μ ± 95% CI)" for name in cells[0][1:]]
     for index, row in enumerate(rows):
         cells.append([_system(row[0], index, paired), *(_cell(each, width) for each in row)])
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = []
-    for line in cells:
-        padded = [text.ljust(wide) for text, wide in zip(line, widths, strict=True)]
-        lines.append("  ".join(padded).rstrip())
+    lines = text_table.aligned(cells, numbers=False)
     lines.append("")
     if paired:
         lines.append(f"p: of the difference to the baseline; *: at most {_SIGNIFICANT}")

@@ -1,12 +1,10 @@
 """The counts of BLEU for a line: clipped n-gram matches, numbers of n-grams, and lengths."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import pairwise
-from operator import add
 
 ORDER = 4  # the length of the longest n-grams (Papineni et al. 2002, section 2.1.2)
-COLUMNS = 2 + 2 * ORDER
 
 _GRAMS: tuple[Callable[[list[str]], Iterable[object]], ...] = (
     lambda t: t,
@@ -56,11 +54,3 @@ def _clipped_repeats(
         min(count, max(reference[gram] for reference in counts)) - 1
         for gram, count in repeated.items()
     )
-
-
-def sum_rows(rows: Iterator[tuple[int, ...]]) -> list[int]:
-    """Return the sums of the columns."""
-    sums = [0] * COLUMNS
-    for row in rows:
-        sums = list(map(add, sums, row))
-    return sums

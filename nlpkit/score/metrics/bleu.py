@@ -5,16 +5,16 @@ Papineni et al. 2002. Counts, score and signature are equal to those of sacreble
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from nlpkit.contracts.metric import Lines, Option, Score
+from nlpkit.contracts.metric import Lines, Option, Score, Sums
 from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
-from nlpkit.score.counts.bleu_counts import ORDER, row_of, sum_rows
+from nlpkit.score.counts.bleu_counts import ORDER, row_of
 from nlpkit.score.counts.bleu_tokens import BORROWED, OWN, Tokenizer, tokenizer
-from nlpkit.score.counts.references import OptionalReferences as References
-from nlpkit.score.counts.references import lines_with_references, references_a_line
+from nlpkit.score.counts.references import OptionalReferences
+from nlpkit.score.counts.summed import SummedScore
 
 SMOOTHING: dict[str, float | None] = {"exp": None, "floor": 0.1, "add-k": 1, "none": None}
 VARIANTS = ("standard", "document")
@@ -48,23 +48,16 @@ _HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")
 
 
 class Settings(NamedTuple):
-    """The options of `score`, with their defaults."""
+    """The options, and what follows from them."""
 
-    tokenize: str = "13a"
-    smooth_method: str = "exp"
-    smooth_value: float | None = None
-    lowercase: bool = False
-    force: bool = False
-    variant: str = "standard"
-
-    @property
-    def k(self) -> float:
-        """The number that the smoothing adds."""
-        default = SMOOTHING[self.smooth_method]
-        return (default or 0) if self.smooth_value is None else self.smooth_value
+    split: Tokenizer
+    smooth_method: str
+    k: float  # the number that the smoothing adds
+    lowercase: bool
+    is_document: bool
 
 
-class Sums(NamedTuple):
+class Bleu(NamedTuple):
     """BLEU computed from summed counts: score, brevity penalty, precisions in per cent."""
 
     score: float
@@ -72,7 +65,7 @@ class Sums(NamedTuple):
     precisions: list[float]
 
 
-def score(hypotheses: Lines, references: References, **options: Any) -> Score:
+def score(hypotheses: Lines, references: OptionalReferences, **options: Any) -> Score:
     """Return BLEU of the corpus.
 
     `references[k][i]` is the k-th reference of line i, None if there is none. `details` has
@@ -80,71 +73,49 @@ def score(hypotheses: Lines, references: References, **options: Any) -> Score:
     `sys_len`, `ref_len`, `ratio`, and `warnings`. Raise `DataError` if numbers of lines differ,
     `BadLine` for a line without a reference, `UsageError` for a wrong option.
     """
-    settings = _settings(options)
-    split = tokenizer(settings.tokenize)
-    sums = sum_rows(_rows(hypotheses, references, settings, split))
-    result = _compute(sums, settings, effective_order=False)
-    signature = _signature(settings, split, references_a_line(references), effective_order=False)
-    return _score(result, sums, signature, settings, _warnings(hypotheses, references, settings))
+    found = _BLEU.score(hypotheses, references, **options)
+    return found._replace(
+        details={**found.details, "warnings": _warnings(hypotheses, references, **options)}
+    )
 
 
-def sentences(hypotheses: Lines, references: References, **options: Any) -> Iterator[Score]:
-    """Yield BLEU of each line, over the n-gram orders of the line (effective order)."""
-    settings = _settings(options)
-    split = tokenizer(settings.tokenize)
-    for line, answers in lines_with_references(hypotheses, references):
-        row = list(_row(line, answers, settings, split))
-        signature = _signature(settings, split, len(answers), effective_order=True)
-        yield _score(_compute(row, settings, effective_order=True), row, signature, settings, [])
+def _settings(
+    *,
+    tokenize: str = "13a",
+    smooth_method: str = "exp",
+    smooth_value: float | None = None,
+    lowercase: bool = False,
+    force: bool = False,
+    variant: str = "standard",
+) -> Settings:
+    k = (SMOOTHING[smooth_method] or 0) if smooth_value is None else smooth_value
+    if k < 0 or not math.isfinite(k):
+        raise UsageError(f"smooth_value is {k}, must be a number of 0 or more")
+    return Settings(tokenizer(tokenize), smooth_method, k, lowercase, variant == "document")
 
 
-def statistics(
-    hypotheses: Lines, references: References, **options: Any
-) -> Iterator[tuple[int, ...]]:
-    """Yield each line's length, closest reference length, matches and totals of 1- … 4-grams."""
-    settings = _settings(options)
-    return _rows(hypotheses, references, settings, tokenizer(settings.tokenize))
-
-
-def from_sums(sums: Sequence[int], **options: Any) -> float:
-    """Return BLEU computed from the sums of the rows of `statistics`."""
-    return _compute(sums, _settings(options), effective_order=False).score
-
-
-def _settings(options: dict[str, Any]) -> Settings:
-    settings = Settings(**options)
-    if settings.k < 0 or not math.isfinite(settings.k):
-        raise UsageError(f"smooth_value is {settings.k}, must be a number of 0 or more")
-    return settings
-
-
-def _rows(
-    hypotheses: Lines, references: References, settings: Settings, split: Tokenizer
-) -> Iterator[tuple[int, ...]]:
-    for line, answers in lines_with_references(hypotheses, references):
-        yield _row(line, answers, settings, split)
-
-
-def _row(line: str, references: list[str], settings: Settings, split: Tokenizer) -> tuple[int, ...]:
+def _row(line: str, references: Sequence[str], settings: Settings) -> tuple[int, ...]:
+    """Return lengths of the line and the closest reference, matches and totals of 1- … 4-grams."""
     if settings.lowercase:
         line, references = line.lower(), [reference.lower() for reference in references]
-    return row_of(split.tokens(line), [split.tokens(reference) for reference in references])
+    tokens = settings.split.tokens
+    return row_of(tokens(line), [tokens(reference) for reference in references])
 
 
-def _compute(sums: Sequence[int], settings: Settings, effective_order: bool) -> Sums:
+def _compute(sums: Sums, settings: Settings, effective_order: bool) -> Bleu:
     """Return the score of summed counts, with the same order of operations as sacrebleu."""
     length, closest = sums[:2]
     counts, totals = sums[2 : 2 + ORDER], sums[2 + ORDER :]
-    if settings.variant == "document":
+    if settings.is_document:
         pairs = zip(counts, totals, strict=True)
         shares = [count / total if total else 0.0 for count, total in pairs]
-        return Sums(math.exp(math.fsum(shares)), 1.0, [100.0 * share for share in shares])
+        return Bleu(math.exp(math.fsum(shares)), 1.0, [100.0 * share for share in shares])
     bp = 1.0
     if length < closest:
         bp = math.exp(1 - closest / length) if length > 0 else 0.0
     precisions = [0.0] * ORDER
     if not any(counts):
-        return Sums(0.0, bp, precisions)
+        return Bleu(0.0, bp, precisions)
     method, k = settings.smooth_method, settings.k
     halving = 1.0
     orders = ORDER
@@ -162,34 +133,18 @@ def _compute(sums: Sequence[int], settings: Settings, effective_order: bool) -> 
         elif method == "floor":
             precisions[index] = 100.0 * k / total
     logarithms = [math.log(p) if p else _LOG_OF_ZERO for p in precisions[:orders]]
-    return Sums(bp * math.exp(sum(logarithms) / orders), bp, precisions)
+    return Bleu(bp * math.exp(sum(logarithms) / orders), bp, precisions)
 
 
-def _signature(
-    settings: Settings, split: Tokenizer, references: int | str, effective_order: bool
-) -> str:
-    smoothing = "none" if settings.variant == "document" else settings.smooth_method
-    if SMOOTHING[smoothing] is not None:
-        smoothing += f"[{settings.k:.2f}]"
-    return "|".join(
-        (
-            f"nrefs:{references}",
-            f"case:{'lc' if settings.lowercase else 'mixed'}",
-            f"eff:{'yes' if effective_order else 'no'}",
-            f"tok:{split.name}",
-            f"smooth:{smoothing}",
-            *(["variant:document"] if settings.variant == "document" else []),
-            f"version:{split.version}",
-        )
-    )
+def _value(sums: Sums, settings: Settings) -> float:
+    return _compute(sums, settings, effective_order=False).score
 
 
-def _score(
-    result: Sums, sums: list[int], signature: str, settings: Settings, warnings: list[str]
-) -> Score:
+def _result(sums: Sums, references: int | str, settings: Settings, is_line: bool) -> Score:
+    """Return the score; that of a line is over its n-gram orders (effective order)."""
+    result = _compute(sums, settings, effective_order=is_line)
     length, closest = sums[:2]
     ratio = length / closest if closest else 0.0
-    name = "BLEU" if settings.variant == "standard" else "BLEU-document"
     shown = "/".join(f"{precision:.1f}" for precision in result.precisions)
     verbose = (
         f"{shown} (BP = {result.bp:.3f} ratio = {ratio:.3f} hyp_len = {length} ref_len = {closest})"
@@ -202,28 +157,56 @@ def _score(
         "sys_len": length,
         "ref_len": closest,
         "ratio": ratio,
-        "warnings": warnings,
+        "warnings": [],
     }
+    name = "BLEU-document" if settings.is_document else "BLEU"
+    signature = _signature(references, settings, is_line)
     return Score(name, result.score, signature, verbose, details)
 
 
-def _warnings(hypotheses: Lines, references: References, settings: Settings) -> list[str]:
+def _signature(references: int | str, settings: Settings, effective_order: bool) -> str:
+    smoothing = "none" if settings.is_document else settings.smooth_method
+    if SMOOTHING[smoothing] is not None:
+        smoothing += f"[{settings.k:.2f}]"
+    document = "|variant:document" if settings.is_document else ""
+    return (
+        f"nrefs:{references}|case:{'lc' if settings.lowercase else 'mixed'}"
+        f"|eff:{'yes' if effective_order else 'no'}|tok:{settings.split.name}|smooth:{smoothing}"
+        f"{document}|version:{settings.split.version}"
+    )
+
+
+_BLEU = SummedScore(_settings, _row, _value, _result)
+sentences, statistics, from_sums = _BLEU.sentences, _BLEU.statistics, _BLEU.from_sums
+
+
+def _warnings(
+    hypotheses: Lines,
+    references: OptionalReferences,
+    *,
+    tokenize: str = "13a",
+    smooth_method: str = "exp",
+    smooth_value: float | None = None,
+    force: bool = False,
+    variant: str = "standard",
+    **_options: object,
+) -> list[str]:
     warnings = []
-    ends = 0 if settings.force else sum(line.rstrip().endswith(" .") for line in hypotheses)
+    ends = 0 if force else sum(line.rstrip().endswith(" .") for line in hypotheses)
     if ends >= _TOKENIZED:
         warnings.append(
             f"{number_of(ends, 'lines end')} in a full stop with a space before it: BLEU is "
             "for detokenized text,"
             " tokenized text may score lower (--force: it is meant so)"
         )
-    if settings.tokenize == "13a" and _mostly_chinese(hypotheses, *references):
+    if tokenize == "13a" and _mostly_chinese(hypotheses, *references):
         warnings.append(
             "the text is mostly Chinese, which 13a does not split into words or characters:"
             " --tokenize zh"
         )
-    if settings.smooth_value is not None and SMOOTHING[settings.smooth_method] is None:
-        warnings.append(f"the smooth value has no effect with {settings.smooth_method}")
-    if settings.variant == "document":
+    if smooth_value is not None and SMOOTHING[smooth_method] is None:
+        warnings.append(f"the smooth value has no effect with {smooth_method}")
+    if variant == "document":
         warnings.append(
             "the document's formula exp(p1 + p2 + p3 + p4) is not BLEU: from 1 to 54.6, without"
             " brevity penalty; its numbers compare with no published ones"

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from nlpkit.contracts.metric import Option, Sums
+from nlpkit.contracts.metric import Option, Score, Sums
 from nlpkit.errors import UsageError
-from nlpkit.score.counts.best_reference import Row, SummedScore
 from nlpkit.score.counts.bleu_tokens import VERSION
+from nlpkit.score.counts.summed import Row, SummedScore
 
 OPTIONS = (
     Option(
@@ -128,20 +128,18 @@ def _f_score(sums: Sums, settings: Settings) -> float:
     return 100 * score
 
 
-def _name(settings: Settings) -> str:
-    return f"chrF{settings.beta}{'+' * settings.word_order}"
-
-
-def _signature(references: int | str, settings: Settings) -> str:
+def _result(sums: Sums, references: int | str, settings: Settings, is_line: bool) -> Score:
     case = "lc" if settings.lowercase else "mixed"
     effective = "no" if settings.eps_smoothing else "yes"
     space = "yes" if settings.whitespace else "no"
-    return (
+    signature = (
         f"nrefs:{references}|case:{case}|eff:{effective}|nc:{settings.char_order}|"
         f"nw:{settings.word_order}|space:{space}|version:{VERSION}"
     )
+    name = f"chrF{settings.beta}{'+' * settings.word_order}"
+    return Score(name, _f_score(sums, settings), signature, details={"sums": sums})
 
 
-_CHRF = SummedScore(_settings, _row, _f_score, _name, _signature)
+_CHRF = SummedScore(_settings, _row, _f_score, _result)
 score, sentences = _CHRF.score, _CHRF.sentences
 statistics, from_sums = _CHRF.statistics, _CHRF.from_sums

@@ -7,9 +7,9 @@ divided by the mean length of the references. 0 is best; the score can be above 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from nlpkit.contracts.metric import Option, Sums
-from nlpkit.score.counts.best_reference import Row, SummedScore
+from nlpkit.contracts.metric import Option, Score, Sums
 from nlpkit.score.counts.sacrebleu import imported
+from nlpkit.score.counts.summed import Row, SummedScore
 
 OPTIONS = (
     Option("case_sensitive", False, "compare with case", ("--ter-case-sensitive",), bool),
@@ -66,14 +66,11 @@ def _rate(sums: Sums, _settings: Settings) -> float:
     return 100 * (edits / length if length > 0 else float(edits > 0))
 
 
-def _name(_settings: Settings) -> str:
-    return "TER"
+def _result(sums: Sums, references: int | str, settings: Settings, is_line: bool) -> Score:
+    signature = f"nrefs:{references}|{settings.signature}"
+    return Score("TER", _rate(sums, settings), signature, details={"sums": sums})
 
 
-def _signature(references: int | str, settings: Settings) -> str:
-    return f"nrefs:{references}|{settings.signature}"
-
-
-_TER = SummedScore(_settings, _row, _rate, _name, _signature)
+_TER = SummedScore(_settings, _row, _rate, _result)
 score, sentences = _TER.score, _TER.sentences
 statistics, from_sums = _TER.statistics, _TER.from_sums

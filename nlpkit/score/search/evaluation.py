@@ -9,6 +9,7 @@ from nlpkit.errors import DataError
 from nlpkit.plural import all_of
 from nlpkit.score.search.judgements import Qrels, Rankings
 from nlpkit.score.search.measures import Measure
+from nlpkit.text_table import aligned
 
 DEFAULT = ("nDCG@10", "AP", "RR", "P@10", "R@100")
 
@@ -85,13 +86,7 @@ def table(evaluations: Sequence[Evaluation], width: int, per_query: bool) -> str
                 rows.append([each.run, query, *(f"{values[n]:.{width}f}" for n in names)])
         count = f"all {len(each.values)}" if per_query else str(len(each.values))
         rows.append([each.run, count, *(f"{each.means[n]:.{width}f}" for n in names)])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]
-        lines.append("  ".join(cells) + "\n")
-    return "".join(lines)
+    return "".join(f"{line}\n" for line in aligned(rows))
 
 
 def as_json(evaluations: Sequence[Evaluation], per_query: bool, **more: object) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from nlpkit.errors import DataError
 from nlpkit.score.search.ranking import Part
+from nlpkit.text_table import aligned
 
 FORMATS = ("trec", "tsv", "json")
 
@@ -89,15 +90,10 @@ def explanation(
         values = [f"{value:.6g}" for value in part.parts]
         rows.append([*counts, *values, repr(part.contribution)])
     rows.append(["sum", *[""] * (len(rows[0]) - 2), repr(_total(parts))])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    text = [f"query {query}, document {document}\n"]
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        text.append("  ".join(cells) + "\n")
+    lines = [f"query {query}, document {document}", *aligned(rows)]
     if unknown:
-        text.append(f"in no document: {' '.join(unknown)}\n")
-    return "".join(text)
+        lines.append(f"in no document: {' '.join(unknown)}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def explanation_object(

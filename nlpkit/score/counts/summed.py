@@ -1,6 +1,7 @@
-"""Scores of sums over lines, of each line by the best of its references: chrF and TER."""
+"""Scores of sums over lines, each with one or several references: BLEU, chrF and TER."""
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import add
 from typing import Any, NamedTuple
 
 from nlpkit.contracts.metric import Lines, Score, Sums
@@ -19,25 +20,27 @@ class SummedScore(NamedTuple):
     settings: Callable[..., Any]
     row: Callable[[str, Sequence[str], Any], Row]  # of a line and its references
     value: Callable[[Sums, Any], float]
-    name: Callable[[Any], str]
-    signature: Callable[[int | str, Any], str]  # of the number of references
+    # `(sums, number of references, settings, whether they are the row of a line)`
+    result: Callable[[Sums, int | str, Any, bool], Score]
 
     def score(self, hypotheses: Lines, references: OptionalReferences, **options: Any) -> Score:
         """Return the score of all lines."""
         settings = self.settings(**options)
         sums: list[float] = []
         for row in self._rows(hypotheses, references, settings):
-            sums = [a + b for a, b in zip(sums, row, strict=True)] if sums else list(row)
-        return self._score(sums, references_a_line(references), settings)
+            sums = list(map(add, sums, row)) if sums else list(row)
+        return self.result(sums, references_a_line(references), settings, False)
 
     def sentences(
         self, hypotheses: Lines, references: OptionalReferences, **options: Any
     ) -> Iterator[Score]:
         """Yield the score of each line."""
         settings = self.settings(**options)
-        for hypothesis, lines in lines_with_references(hypotheses, references):
-            row = self.row(hypothesis.rstrip(), [line.rstrip() for line in lines], settings)
-            yield self._score(row, len(lines), settings)
+        pairs = lines_with_references(hypotheses, references)
+        for (_, lines), row in zip(
+            pairs, self._rows(hypotheses, references, settings), strict=True
+        ):
+            yield self.result(list(row), len(lines), settings, True)
 
     def statistics(
         self, hypotheses: Lines, references: OptionalReferences, **options: Any
@@ -55,7 +58,3 @@ class SummedScore(NamedTuple):
         # As sacrebleu's command line, without white space at line ends, which chrF can count.
         for hypothesis, lines in lines_with_references(hypotheses, references):
             yield self.row(hypothesis.rstrip(), [line.rstrip() for line in lines], settings)
-
-    def _score(self, sums: Sums, references: int | str, settings: Any) -> Score:
-        name, signature = self.name(settings), self.signature(references, settings)
-        return Score(name, self.value(sums, settings), signature, details={"sums": list(sums)})

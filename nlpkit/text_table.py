@@ -1,0 +1,15 @@
+"""Tables of text: columns of equal width."""
+
+from collections.abc import Sequence
+
+
+def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = True) -> list[str]:
+    """Return rows as lines: the first column to the left, the others to the right if numbers."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        if numbers:
+            cells[1:] = [cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return lines
