@@ -20,7 +20,7 @@ from nlpkit.models.gpt import Config
 from nlpkit.models.gpt.model import Model
 from nlpkit.models.head import Head
 from nlpkit.objectives.examples.forward import forward
-from nlpkit.train.held_out import scores
+from nlpkit.train.scores import scores
 from tests._formats import to_hf
 from tests._letters import Letters
 from tests._losses import loss_of, only_term

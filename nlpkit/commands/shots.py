@@ -102,8 +102,8 @@ def _score(
     from nlpkit.cli import exit_now
     from nlpkit.evaluate.shots import Shots
     from nlpkit.runs.opened import open_checkpoint
-    from nlpkit.train.held_out import scores
     from nlpkit.train.log import Log
+    from nlpkit.train.scores import scores
     from nlpkit.train.signals import catch_signals
 
     log = Log(common.verbosity)

@@ -26,8 +26,9 @@ from nlpkit.plural import number_of
 from nlpkit.runs.opened import Opened
 from nlpkit.runs.run import Training, token_characters
 from nlpkit.score.named import WrongScore
-from nlpkit.train.held_out import HeldOut, signed_scores
+from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log
+from nlpkit.train.scores import signed_scores
 from nlpkit.train.signals import StopFlag
 
 LOSS_FIGURES = ("loss", "perplexity", "bits_per_character")

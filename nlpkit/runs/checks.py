@@ -13,7 +13,6 @@ from nlpkit.errors import DataError, RecipeError, Unsupported, UsageError
 from nlpkit.recipe import COMMAND_LINE, Resolved, fit
 from nlpkit.recipe.places import dotted
 from nlpkit.runs.run import ModelPart
-from nlpkit.score import named
 
 
 def check_objective(resolved: Resolved, part: ModelPart) -> None:
@@ -91,13 +90,16 @@ def check_training(resolved: Resolved, objective: Any) -> None:
             f"train.best_by: objective {name} has no {settings.best_by} during training; it has "
             f"{', '.join(figures)}"
         )
+    if not predicts:
+        return
+    from nlpkit.score import named
+
     if settings.best_by != "loss" and named.lower_is_better(settings.best_by):
         raise UsageError(
             f"train.best_by: {settings.best_by} is an error rate, but the best score is the "
             "highest; use loss or another score"
         )
-    if predicts:
-        _check_readable(objective)
+    _check_readable(objective)
 
 
 def prompt_rows(resolved: Resolved, objective: Any) -> tuple[int, int]:
@@ -116,6 +118,8 @@ def prompt_rows(resolved: Resolved, objective: Any) -> tuple[int, int]:
 
 def _check_readable(objective: Task) -> None:
     """Raise `UsageError` if a score cannot read the labels of a task."""
+    from nlpkit.score import named
+
     answers = getattr(objective.config, "labels", None) or ["0", "1"]
     for name in objective.metrics:
         try:

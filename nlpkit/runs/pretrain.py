@@ -5,7 +5,6 @@ trains, `save` saves. What a recipe may ask beside them is imported where it is 
 """
 
 import json
-import os
 import secrets
 import sys
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from nlpkit.checkpoints import files
 from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
 from nlpkit.data.loader import Step, Stream, steps
 from nlpkit.data.store import Callbacks
-from nlpkit.errors import DivergedError, FileError, UsageError
+from nlpkit.errors import DivergedError, FileError
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved, flatten
 from nlpkit.recipe.places import dotted, value_at
@@ -28,12 +27,11 @@ from nlpkit.runs import build, checks, data_files, fastest_precision, save
 from nlpkit.runs import resume as resuming
 from nlpkit.runs.announce import announce, conclude
 from nlpkit.runs.run import Run, Training, from_first, token_characters
-from nlpkit.train import machine
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, train
 from nlpkit.train.optim import optimizers
-from nlpkit.train.processes import is_sharded, layers, unknown_to_accelerate, wrap
+from nlpkit.train.processes import is_sharded, layers, make_accelerator, wrap
 from nlpkit.train.schedule import resolve_steps
 from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import Pace, State
@@ -60,18 +58,17 @@ def pretrain(
         Stopped: a signal was received; the run is saved, and the same command resumes it.
         DivergedError: the loss is not finite.
     """
-    accelerator = make_accelerator(resolved, device, log)
-    is_main = accelerator.is_main_process
+    accelerator = make_accelerator(resolved.recipe.train, device, log)
     with stop.abortable():
         named = resuming.named_checkpoint(resume)
         run = prepare(resolved, directory, accelerator, log, stop, named)
     state, checkpoint = resuming.restore(run, resume)
     announce(run, state)
     pace = _pace(run, state)
-    if is_main and state.step == 0:
+    if accelerator.is_main_process and state.step == 0:
         save.rehearse(run)
-    resuming.begin(run, checkpoint, state)
-    if is_main:
+    resuming.begin(run, checkpoint, state)  # before, nothing is written but the cache
+    if accelerator.is_main_process:
         data_files.write(directory.path, *run.data.inputs, run.data.cache, stop.check)
     held_out = _held_out(run)
 
@@ -80,7 +77,7 @@ def pretrain(
         with run.averaged():
             return held_out.evaluate(run.training, accelerator, stop, log.evaluating, progress)
 
-    trackers = _trackers(run, state) if is_main and run.settings.trackers else None
+    metrics = _metrics(run, state) if accelerator.is_main_process else None
     job = Job(
         accelerator=accelerator,
         training=run.training,
@@ -91,7 +88,7 @@ def pretrain(
         evaluate=evaluate if held_out else None,
         save=lambda state, best: save.save(run, state, best),
         log=log,
-        metrics=_metrics(run, state, trackers) if is_main else None,
+        metrics=metrics,
         stop=stop,
         pace=pace,
         after_update=[run.average.update] if run.average else [],
@@ -103,17 +100,14 @@ def pretrain(
         where = f"the last checkpoint is {last}" if last else "no checkpoint was saved yet"
         raise DivergedError(f"{error}; {where}; try a lower train.lr or train.clip") from error
     finally:
-        if job.metrics:
-            job.metrics.close()
-        if trackers:
-            trackers.finish()
+        if metrics:
+            metrics.close()
+    conclude(run, state, held_out, pace)
+    if accelerator.is_main_process:
+        directory.set_status(finished=True, step=state.step)
+        _write_card(run)
     final = files.read_pointer(directory.path, "latest")
     assert final is not None
-    if is_main:
-        directory.set_status(finished=True, step=state.step)
-    conclude(run, state, held_out, pace)
-    if is_main:
-        _write_card(run)
     return final
 
 
@@ -173,47 +167,12 @@ def prepare(
         log.info(f"FSDP: shards of the parameters, {number_of(len(layers(model)), 'layers')}")
     batch = data.examples.batch(np.arange(1), 0)
     training, made = wrap(accelerator, module, batch, lambda: optimizers(model, settings))
-    average = None
+    run = Run(resolved, settings, directory, part, data, accelerator, training, made, log)
     if settings.average is not None:
         from nlpkit.train.average import Average
 
-        average = Average(training, settings.average, settings.steps)
-    return Run(
-        *(resolved, settings, directory, part, data, accelerator),
-        *(training, made, average, log),
-    )
-
-
-def make_accelerator(resolved: Resolved, device: str, log: Log) -> Accelerator:
-    """Return the accelerator; autocast is of `Training`, since the precision is chosen later.
-
-    Raises:
-        UsageError: the device is not available.
-    """
-    target = machine.find_device(device)
-    if device not in ("auto", "cpu"):
-        os.environ["ACCELERATE_TORCH_DEVICE"] = device
-    machine.configure_allocator()
-    if target.type == "cpu" and torch.get_num_threads() > 1:
-        from nlpkit.train import spinning
-
-        spinning.start(log.info)
-    # On a CPU, several processes form a group only with `cpu=True`.
-    on_cpu = target.type == "cpu"
-    processes = PartialState(cpu=on_cpu)
-    launched = int(os.environ.get("WORLD_SIZE", "1"))
-    if launched != processes.num_processes:
-        raise UsageError(
-            f"{launched} processes were launched, but {processes.num_processes} form a group; "
-            "check the launcher's options and --device"
-        )
-    if not processes.is_main_process:
-        log.verbosity = -1  # only rank 0 logs
-    with unknown_to_accelerate():
-        accelerator = Accelerator(cpu=on_cpu, mixed_precision="no")
-    if resolved.recipe.train.deterministic:
-        machine.use_deterministic_algorithms(accelerator.device)
-    return accelerator
+        run.average = Average(training, settings.average, settings.steps)
+    return run
 
 
 def _steps(run: Run, state: State) -> Iterator[Step]:
@@ -246,9 +205,11 @@ def _held_out(run: Run) -> HeldOut | None:
     return HeldOut(run.data.held_out, run.settings.batch_budget, characters)
 
 
-def _metrics(run: Run, state: State, trackers: "Trackers | None") -> Metrics:
-    path, also = run.directory.path / METRICS, trackers.log if trackers else None
-    return Metrics(path, state.step, state.evaluated_step, also, run.log.warn)
+def _metrics(run: Run, state: State) -> Metrics:
+    path, trackers = run.directory.path / METRICS, None
+    if run.settings.trackers:
+        trackers = _trackers(run, state)
+    return Metrics(path, state.step, state.evaluated_step, trackers, run.log.warn)
 
 
 def _pace(run: Run, state: State) -> Pace:

@@ -169,8 +169,8 @@ class Run:
     accelerator: Accelerator
     training: nn.Module
     optimizers: list[Optimizer]
-    average: "Average | None"
     log: Log
+    average: "Average | None" = None
 
     @property
     def unwrapped(self) -> Training:

@@ -37,6 +37,7 @@ from nlpkit.selftest.subject import Subject
 from nlpkit.selftest.watching import Seen, look
 from nlpkit.train import machine
 from nlpkit.train.log import QUIET, Log
+from nlpkit.train.processes import make_accelerator
 from nlpkit.train.signals import StopFlag
 
 # Upper limits of settings of the model.
@@ -73,7 +74,7 @@ def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Itera
         quiet = Once(log, said, QUIET if log.verbosity < 2 else log.verbosity)
         of_runs = Once(log, said, QUIET)
         log = Once(log, said, log.verbosity)
-        accelerator = pretrain.make_accelerator(small, device, quiet)
+        accelerator = make_accelerator(small.recipe.train, device, quiet)
         # As in the run itself, which is larger: a pass of the small model would tell nothing.
         requested = resolved.recipe.train.precision
         precision, _ = machine.choose_precision(requested, accelerator.device)

@@ -1,7 +1,7 @@
 """Held-out loss, perplexity, bits per character, the loss of each part, and the task's scores."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, cast
@@ -15,8 +15,6 @@ from torch import nn
 from nlpkit.contracts.batch import Loss
 from nlpkit.contracts.task import Answer, Item, Task
 from nlpkit.data.loader import Examples, held_out_batches
-from nlpkit.errors import DataError, UsageError
-from nlpkit.score import named
 from nlpkit.train.losses import LossSums, reduced
 from nlpkit.train.processes import to_device
 from nlpkit.train.signals import StopFlag
@@ -82,10 +80,9 @@ class HeldOut:
             pairs = gather_object(pairs)
         self.predictions = pairs
         if pairs:
-            try:
-                figures["metrics"] = scores(cast(Task, objective).metrics, pairs)
-            except named.WrongScore as error:
-                raise UsageError(f"eval.metrics: {error.message}") from error
+            from nlpkit.train.scores import metrics_of_run
+
+            figures["metrics"] = metrics_of_run(cast(Task, objective).metrics, pairs)
         return figures
 
     def _characters_of(self, loss: Loss, labels: np.ndarray) -> float:
@@ -94,40 +91,6 @@ class HeldOut:
         if len(targets) != sum(term.num_targets for term in loss.terms.values() if term.of_text):
             return math.nan
         return float(self.characters[targets].sum())
-
-
-def scores(
-    metrics: Sequence[str],
-    pairs: Sequence[Answer],
-    warn: Callable[[str], None] = lambda _: None,
-) -> dict[str, float | None]:
-    """Return the scores of (prediction, label) pairs, computed as `nlpkit score` does.
-
-    A score is None if it is undefined, such as the correlation with a constant.
-
-    Args:
-        metrics: names, with options after a colon: see `score/named.py`.
-        warn: is called with each warning of a score.
-    """
-    return {name: value for name, (value, _) in signed_scores(metrics, pairs, warn).items()}
-
-
-def signed_scores(
-    metrics: Sequence[str],
-    pairs: Sequence[Answer],
-    warn: Callable[[str], None] = lambda _: None,
-) -> dict[str, tuple[float | None, str]]:
-    """Return the scores as `scores` does, each with its signature: the settings that decide it."""
-    predictions, labels = [a for a, _ in pairs], [b for _, b in pairs]
-    results: dict[str, tuple[float | None, str]] = {}
-    for name in metrics:
-        try:
-            found = named.score(name, predictions, labels, warn)
-        except DataError:
-            results[name] = None, ""
-            continue
-        results[name] = (found.score if math.isfinite(found.score) else None), found.signature
-    return results
 
 
 def _figures(sums: LossSums, characters: float | None) -> dict[str, Any]:

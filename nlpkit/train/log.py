@@ -15,12 +15,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from nlpkit.disk import name_path_in_errors, sync
+
+if TYPE_CHECKING:
+    from nlpkit.train.trackers import Trackers
 
 QUIET, NORMAL, VERBOSE = 0, 1, 2
 LINE_SECONDS = 10.0  # between progress lines
@@ -190,14 +193,14 @@ class Metrics:
         path: Path,
         last_step: int,
         evaluated_step: int,
-        also: Callable[[Mapping[str, object]], None] | None = None,
+        trackers: "Trackers | None" = None,
         warn: Callable[[str], None] = lambda message: None,
     ):
         """Open the file to append lines after `last_step`; later lines of a killed run are removed.
 
-        `also` is called with each record after it is written.
+        `trackers` get each record after it is written.
         """
-        self.path, self._also = path, also
+        self.path, self._trackers = path, trackers
         with name_path_in_errors(path):
             kept = []
             for number, line in enumerate(_lines(path), 1):
@@ -220,12 +223,14 @@ class Metrics:
             line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
             while line:
                 line = line[self._file.write(line) :]
-        if self._also:
-            self._also(record)
+        if self._trackers:
+            self._trackers.log(record)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file and the trackers."""
         self._file.close()
+        if self._trackers:
+            self._trackers.finish()
 
 
 def _lines(path: Path) -> list[str]:

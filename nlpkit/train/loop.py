@@ -156,32 +156,20 @@ def _take_step(job: Job, state: State, step: Step) -> tuple[dict[str, Any], Tick
 
     Returns None if a signal came before the update.
     """
-    accelerator, settings, number = job.accelerator, job.settings, state.step + 1
-    terms = list(step.batches[0].num_targets)
-    # The clock of rank 0 decides.
-    own = job.pace.tick(state) if accelerator.is_main_process else Tick()
-    *counted, tokens, stopping, elapsed, done, near_end = reduced(
-        accelerator,
-        [
-            *(sum(batch.num_targets[name] for batch in step.own) for name in terms),
-            sum(batch.tokens for batch in step.own),
-            job.stop.raised,
-            *own,
-        ],
-    )
+    settings, number = job.settings, state.step + 1
+    num_targets, tokens, stopping, tick = _agree(job, state, step)
     if stopping:
         return None
-    tick = Tick(elapsed, done, near_end)
     place = job.pace.schedule_step(state, tick)
     if job.pace.decay_begins(state, place):
         _save(job, state, False)
-    if not any(counted):
+    if not any(num_targets.values()):
         raise DataError(f"step {number}: no token in the whole step is a target; check the data")
-    sums = _add_gradients(job, state, step, dict(zip(terms, counted, strict=True)))
+    sums = _add_gradients(job, state, step, num_targets)
     if sums is None:
         return None
     norm = float(clip_grad_norm_(job.training.parameters(), settings.clip or math.inf))
-    sums.reduce(accelerator)
+    sums.reduce(job.accelerator)
     loss = sums.mean
     if not (math.isfinite(loss) and math.isfinite(norm)):
         wrong = f"loss {loss}" if not math.isfinite(loss) else f"gradient norm {norm}"
@@ -195,14 +183,35 @@ def _take_step(job: Job, state: State, step: Step) -> tuple[dict[str, Any], Tick
         update(number)
     record = {
         "step": number,
-        "tokens": state.tokens + int(tokens),
-        "targets": int(counted[0]),
+        "tokens": state.tokens + tokens,
+        "targets": int(next(iter(num_targets.values()))),
         "loss": loss,
         "losses": sums.means,
         "lr": settings.lr * factor,
         "grad_norm": norm,
     }
     return record | job.pace.logged(tick), tick
+
+
+def _agree(job: Job, state: State, step: Step) -> tuple[dict[str, float], int, bool, Tick]:
+    """Return what holds for all processes of a step.
+
+    This is the number of targets by term, the number of tokens, whether one of them is told to
+    stop, and the tick of the first one's clock.
+    """
+    terms = list(step.batches[0].num_targets)
+    own = job.pace.tick(state) if job.accelerator.is_main_process else Tick()
+    *counted, tokens, stopping, elapsed, done, near_end = reduced(
+        job.accelerator,
+        [
+            *(sum(batch.num_targets[name] for batch in step.own) for name in terms),
+            sum(batch.tokens for batch in step.own),
+            job.stop.raised,
+            *own,
+        ],
+    )
+    tick = Tick(elapsed, done, near_end)
+    return dict(zip(terms, counted, strict=True)), int(tokens), bool(stopping), tick
 
 
 def _add_gradients(

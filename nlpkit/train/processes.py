@@ -15,11 +15,15 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import accelerate.accelerator
 import numpy as np
 import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate import Accelerator, DistributedDataParallelKwargs, PartialState
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from nlpkit.contracts.batch import Batch
+from nlpkit.errors import UsageError
+from nlpkit.train import machine
+from nlpkit.train.log import Log
+from nlpkit.train.settings import Config
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -36,7 +40,7 @@ def _is_asked(what: str, default: str = "false") -> bool:
 
 
 @contextmanager
-def unknown_to_accelerate() -> Iterator[None]:
+def _unknown_to_accelerate() -> Iterator[None]:
     """Let accelerate see no FSDP while the context lasts.
 
     It shards on GPUs only: on CPUs it takes DistributedDataParallel without a word.
@@ -60,6 +64,38 @@ def _nothing_sharded() -> Iterator[None]:
     finally:
         if look is not None:
             setattr(accelerate.accelerator, _LOOK, look)
+
+
+def make_accelerator(settings: Config, device: str, log: Log) -> Accelerator:
+    """Return the accelerator; autocast is of `Training`, since the precision is chosen later.
+
+    Raises:
+        UsageError: the device is not available.
+    """
+    target = machine.find_device(device)
+    if device not in ("auto", "cpu"):
+        os.environ["ACCELERATE_TORCH_DEVICE"] = device
+    machine.configure_allocator()
+    if target.type == "cpu" and torch.get_num_threads() > 1:
+        from nlpkit.train import spinning
+
+        spinning.start(log.info)
+    # On a CPU, several processes form a group only with `cpu=True`.
+    on_cpu = target.type == "cpu"
+    processes = PartialState(cpu=on_cpu)
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if launched != processes.num_processes:
+        raise UsageError(
+            f"{launched} processes were launched, but {processes.num_processes} form a group; "
+            "check the launcher's options and --device"
+        )
+    if not processes.is_main_process:
+        log.verbosity = -1  # only rank 0 logs
+    with _unknown_to_accelerate():
+        accelerator = Accelerator(cpu=on_cpu, mixed_precision="no")
+    if settings.deterministic:
+        machine.use_deterministic_algorithms(accelerator.device)
+    return accelerator
 
 
 def is_sharded(number: int) -> bool:
