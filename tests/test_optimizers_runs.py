@@ -17,7 +17,7 @@ from nlpkit import recipe, registry
 from nlpkit.checkpoints import files
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import FileError, NlpkitError, UsageError
-from nlpkit.evaluate import held_out
+from nlpkit.evaluate import source
 from nlpkit.plan import probe
 from nlpkit.runs import checks, fastest_precision
 from nlpkit.train import machine
@@ -124,11 +124,11 @@ def test_recipe_of_a_stranger_brings_no_optimizer(tiny: Path, tmp_path: Path) ->
         path = tmp_path / "recipe.yaml"
         path.write_text(tiny.read_text("utf-8").replace("lr:", f"optimizer: {written}, lr:"))
         with pytest.raises(FileError, match=r"recipe\.yaml: names 'evil\.steps'"):
-            held_out._recipe_of_run(path)
+            source.recipe_of_run(path)
     for written in ("{kind: evil.mask}", "{layers: [{kind: causal}, {kind: evil.mask}]}"):
         path.write_text(tiny.read_text("utf-8") + f"attention: {written}\n", "utf-8")
         with pytest.raises(FileError, match=r"recipe\.yaml: names 'evil\.mask'"):
-            held_out._recipe_of_run(path)
+            source.recipe_of_run(path)
 
 
 @pytest.mark.slow
