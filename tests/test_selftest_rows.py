@@ -15,7 +15,7 @@ from nlpkit.objectives import scheduled_sampling, seq2seq
 from nlpkit.selftest import of_objective
 from nlpkit.selftest.bench import Bench
 from nlpkit.selftest.subject import _is_text
-from nlpkit.tokenizers._source_and_target import of_sources
+from nlpkit.tokenizers.library.source_and_target import of_sources
 from tests import _provable, _tiny_tasks
 from tests.parts import one_text
 from tests.test_two_tokenizers import RECURRENT, TRANSFORMER, _recipe

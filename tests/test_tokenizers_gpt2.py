@@ -17,8 +17,8 @@ from nlpkit.checkpoints import tokenizer_files
 from nlpkit.errors import FileError
 from nlpkit.evaluate import alignments
 from nlpkit.tokenizers import bpe, gpt1_bpe
-from nlpkit.tokenizers._shown import shown
-from nlpkit.tokenizers._source_and_target import joined
+from nlpkit.tokenizers.library.shown import shown
+from nlpkit.tokenizers.library.source_and_target import joined
 from tests.conftest import REAL_DATA
 
 ROOT = Path(__file__).parents[1]

@@ -10,8 +10,8 @@ from nlpkit import registry
 from nlpkit.checkpoints import tokenizer_files
 from nlpkit.checkpoints.tokenizer_files import Use
 from nlpkit.contracts.tokenizer import Template
-from nlpkit.tokenizers._hf import LibraryTokenizer
-from nlpkit.tokenizers._template import with_template, with_words
+from nlpkit.tokenizers.library.hf import LibraryTokenizer
+from nlpkit.tokenizers.library.template import with_template, with_words
 
 TEXTS = ["Mara took two apples to Windle.", "The bridge is closed, and the market, too."] * 9
 FRAME = Template("<a>:0 $A:0 <b>:0", "<a>:0 $A:0 <b>:0 $B:1 <b>:1", ("<m>",))

@@ -10,7 +10,7 @@ from nlpkit.contracts.abilities import Generative, default_new_tokens
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.disk import read_json
 from nlpkit.models.config import ModelConfig
-from nlpkit.tokenizers._source_and_target import SourceAndTarget
+from nlpkit.tokenizers.library.source_and_target import SourceAndTarget
 
 _GENERATING = ("LMHeadModel", "ForCausalLM", "ForConditionalGeneration", "MTModel")
 FILE = "generation_config.json"

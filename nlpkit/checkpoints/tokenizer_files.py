@@ -12,10 +12,10 @@ from nlpkit.contracts.tokenizer import Extendable, Template, Tokenizer
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
 from nlpkit.models.config import ModelConfig
-from nlpkit.tokenizers import _source_and_target
-from nlpkit.tokenizers._hf import LibraryTokenizer
-from nlpkit.tokenizers._source_and_target import SourceAndTarget
-from nlpkit.tokenizers._template import with_template, with_words
+from nlpkit.tokenizers.library import source_and_target
+from nlpkit.tokenizers.library.hf import LibraryTokenizer
+from nlpkit.tokenizers.library.source_and_target import SourceAndTarget
+from nlpkit.tokenizers.library.template import with_template, with_words
 
 SETTINGS = "tokenizer_config.json"
 _PAD = "<pad>"  # pads where a tokenizer has no token of its own for it, but an objective added this
@@ -35,7 +35,7 @@ def _files() -> list[str]:
 
 def is_there(directory: Path) -> bool:
     """Return whether a directory has a file of a tokenizer, valid or not."""
-    two = any((directory / name).is_dir() for name in _source_and_target.FOLDERS)
+    two = any((directory / name).is_dir() for name in source_and_target.FOLDERS)
     return two or any((directory / name).is_file() for name in _files())
 
 
@@ -75,7 +75,7 @@ def save(tokenizer: Tokenizer, directory: Path, use: Use | None = None) -> None:
     With `use` they also say how a model uses it.
     """
     if isinstance(tokenizer, SourceAndTarget):
-        sides = zip(_source_and_target.FOLDERS, (tokenizer.source, tokenizer.target), strict=True)
+        sides = zip(source_and_target.FOLDERS, (tokenizer.source, tokenizer.target), strict=True)
         for folder, side in sides:
             save(side, directory / folder, use)
         return
@@ -145,9 +145,9 @@ def load(directory: str | Path) -> tuple[str, Tokenizer]:
         raise FileError(f"{path}: no such directory; expected a tokenizer")
     if path.is_dir() and not is_there(path):
         raise FileError(f"{path}: no tokenizer here, neither {' nor '.join(_files())}")
-    if any((path / folder).is_dir() for folder in _source_and_target.FOLDERS):
-        sides = [load(path / folder)[1] for folder in _source_and_target.FOLDERS]
-        return _source_and_target.KIND, _source_and_target.joined(*sides)
+    if any((path / folder).is_dir() for folder in source_and_target.FOLDERS):
+        sides = [load(path / folder)[1] for folder in source_and_target.FOLDERS]
+        return source_and_target.KIND, source_and_target.joined(*sides)
     if (path / KIND).is_file():
         kind = _named_kind(path / KIND)
         return kind, registry.load("tokenizers", kind).Tokenizer.load(path)

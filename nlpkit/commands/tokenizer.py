@@ -133,15 +133,15 @@ def show(directory: Directory, common: Common, text: Text = None) -> None:
     Without TEXT, print kind, size, special tokens and the first tokens of the vocabulary.
     """
     from nlpkit.checkpoints import tokenizer_files
-    from nlpkit.tokenizers import _source_and_target
-    from nlpkit.tokenizers._shown import shown
+    from nlpkit.tokenizers.library import source_and_target
+    from nlpkit.tokenizers.library.shown import shown
 
     home = Path(directory)
     if (home / "tokenizer").is_dir() and not tokenizer_files.is_there(home):  # a run
         home = home / "tokenizer"
     kind, tokenizer = tokenizer_files.load(home)
-    if kind == _source_and_target.KIND:
-        names = " or ".join(str(home / folder) for folder in _source_and_target.FOLDERS)
+    if kind == source_and_target.KIND:
+        names = " or ".join(str(home / folder) for folder in source_and_target.FOLDERS)
         raise UsageError(f"{home}: has a tokenizer for sources and one for targets; name {names}")
     if text == "-":
         text = _stdin()
@@ -166,7 +166,7 @@ def _stdin() -> str:
 
 
 def _show_tokenizer(kind: str, tokenizer: Any, common: Common) -> None:
-    from nlpkit.tokenizers._shown import shown
+    from nlpkit.tokenizers.library.shown import shown
 
     ids = {name: getattr(tokenizer, name) for name in _IDS}
     first = [tokenizer.token(token_id) for token_id in range(min(_FIRST, tokenizer.vocab_size))]

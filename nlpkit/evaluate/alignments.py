@@ -22,8 +22,8 @@ from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
 from nlpkit.models.contract import Aligned
 from nlpkit.report.figures import READABLE, Alignment, alignment_figure
-from nlpkit.tokenizers._shown import shown
-from nlpkit.tokenizers._source_and_target import of_sources
+from nlpkit.tokenizers.library.shown import shown
+from nlpkit.tokenizers.library.source_and_target import of_sources
 
 PANELS = 4  # rows that are drawn
 

@@ -23,8 +23,8 @@ from nlpkit.recipe import Resolved
 from nlpkit.runs import build, checks, fit_memory, planned
 from nlpkit.runs.build import model_part
 from nlpkit.runs.run import Data, ModelPart
-from nlpkit.tokenizers._shown import shown
-from nlpkit.tokenizers._source_and_target import of_sources
+from nlpkit.tokenizers.library.shown import shown
+from nlpkit.tokenizers.library.source_and_target import of_sources
 from nlpkit.train import machine, recompute
 from nlpkit.train.log import Log
 from nlpkit.train.processes import to_device

@@ -5,7 +5,7 @@ from typing import Any
 
 from nlpkit.contracts.tokenizer import Growing, Tokenizer
 from nlpkit.errors import UsageError
-from nlpkit.tokenizers._shown import shown
+from nlpkit.tokenizers.library.shown import shown
 
 
 def grown(

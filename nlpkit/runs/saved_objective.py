@@ -21,7 +21,7 @@ from nlpkit.objectives.several import members
 from nlpkit.objectives.several.combined import combined
 from nlpkit.recipe.fit import missing_needs
 from nlpkit.recipe.problems import in_words
-from nlpkit.tokenizers._source_and_target import check_sources
+from nlpkit.tokenizers.library.source_and_target import check_sources
 
 # The task of a published model, by the kind of its output layer.
 _TASKS = {

@@ -12,7 +12,7 @@ from nlpkit.recipe import Resolved, fit, sections
 from nlpkit.runs import vocabulary
 from nlpkit.runs.run import ModelPart
 from nlpkit.runs.vocabulary import TrainingText
-from nlpkit.tokenizers._source_and_target import SourceAndTarget, joined, of_sources
+from nlpkit.tokenizers.library.source_and_target import SourceAndTarget, joined, of_sources
 
 
 def build(text: TrainingText, sides: Sequence[sections.Side]) -> Tokenizer:

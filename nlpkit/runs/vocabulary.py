@@ -26,7 +26,7 @@ from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved, sections
 from nlpkit.recipe.fit import classes, reads_text
 from nlpkit.runs.run import ModelPart
-from nlpkit.tokenizers._source_and_target import SourceAndTarget
+from nlpkit.tokenizers.library.source_and_target import SourceAndTarget
 
 TOKENIZER = "tokenizer"  # a directory in the run directory
 HASHES = "sha256.json"  # of the files of a tokenizer in the cache

@@ -23,8 +23,8 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
-from nlpkit.tokenizers import _pairs, _text
-from nlpkit.tokenizers._hf import BYTES, LibraryTokenizer, count_in_piece
+from nlpkit.tokenizers.library import merge_files, text_files
+from nlpkit.tokenizers.library.hf import BYTES, LibraryTokenizer, count_in_piece
 
 _END = "<|endoftext|>"
 _PAD = "<pad>"
@@ -57,10 +57,10 @@ class Tokenizer(LibraryTokenizer):
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a directory in any of the three layouts; raise `FileError` if unfit."""
-        if found := _pairs.find(Path(path), _FILES):
+        if found := merge_files.find(Path(path), _FILES):
             text, file = _from_files(*found), found[0]
         else:
-            text, file = _text.read(path, "tokenizer.json")
+            text, file = text_files.read(path, "tokenizer.json")
         made = cls(text, str(file))
         settings = _settings(file.parent)
         if made.special_id(_END) is None:
@@ -98,7 +98,7 @@ class Tokenizer(LibraryTokenizer):
             initial_alphabet=sorted(_BYTE_OF),
             show_progress=False,
         )
-        library.train_from_iterator(_text.sound(texts), trainer)
+        library.train_from_iterator(text_files.sound(texts), trainer)
         return cls(library.to_str())
 
     @cached_property
@@ -128,7 +128,7 @@ def _settings(folder: Path) -> dict[str, Any]:
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         found |= read_json(folder / name) if (folder / name).is_file() else {}
     if (folder / "chat_template.jinja").is_file():
-        found["chat_template"] = _text.read(folder, "chat_template.jinja")[0]
+        found["chat_template"] = text_files.read(folder, "chat_template.jinja")[0]
     return found
 
 
@@ -143,13 +143,13 @@ def _byte_level(model: models.BPE) -> Library:
 
 def _from_files(vocab: Path, merges: Path) -> str:
     """Return the `tokenizer.json` of GPT-2's vocabulary and its merges; raise `FileError`."""
-    ids = _pairs.read_vocabulary(vocab)
+    ids = merge_files.read_vocabulary(vocab)
     if missing := sorted(byte for symbol, byte in _BYTE_OF.items() if symbol not in ids):
         raise FileError(f"{vocab}: no token for the byte 0x{missing[0]:02X}: not byte-level")
     roberta = {*_SPECIAL} <= ids.keys()
     if not roberta and _END not in ids:
         raise FileError(f"{vocab}: no {_END}: not GPT-2's; nor RoBERTa's {', '.join(_SPECIAL)}")
-    library = _byte_level(models.BPE(vocab=ids, merges=_pairs.read_merges(merges, ids)))
+    library = _byte_level(models.BPE(vocab=ids, merges=merge_files.read_merges(merges, ids)))
     special = _SPECIAL if roberta else (_END, _PAD)
     library.add_special_tokens([token for token in special if token in ids])
     return library.to_str()

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.errors import DataError, FileError, UsageError
-from nlpkit.tokenizers import _text
+from nlpkit.tokenizers.library import text_files
 
 SPECIAL_TOKENS = (
     *("<pad>", "<unk>", "<mask>", "<sep>", "</n>", "</_>", "<s>", "</s>", "<d>", "</d>"),
@@ -138,7 +138,7 @@ class Tokenizer:
     def load(cls, path: str | Path) -> "Tokenizer":
         """Read a directory's `vocab.txt`, or that file itself; raise `FileError` if unfit."""
         # As in transformers, CRLF is a newline, and the last newline may be missing.
-        text, file = _text.read(path, "vocab.txt")
+        text, file = text_files.read(path, "vocab.txt")
         return cls(text.removesuffix("\n").split("\n"), str(file))
 
     def save(self, directory: str | Path) -> None:
@@ -153,7 +153,7 @@ class Tokenizer:
             "vocab.txt": "".join(f"{token}\n" for token in self._tokens),
             "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
         }
-        _text.write(directory, files)
+        text_files.write(directory, files)
 
     @property
     def vocab_size(self) -> int:
@@ -231,7 +231,7 @@ def _words(text: str) -> list[str]:
     try:
         return rjieba.cut(text, False)
     except UnicodeEncodeError as error:
-        raise _text.surrogate_error(text, error) from error
+        raise text_files.surrogate_error(text, error) from error
 
 
 def _check(tokens: Sequence[str], source: str) -> None:

@@ -22,8 +22,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.errors import FileError
-from nlpkit.tokenizers import _pairs
-from nlpkit.tokenizers._hf import LibraryTokenizer, count_characters, count_words, repeat
+from nlpkit.tokenizers.library import merge_files
+from nlpkit.tokenizers.library.hf import LibraryTokenizer, count_characters, count_words, repeat
 
 _UNK, _END = "<unk>", "</w>"
 # The files of vocabulary and merges, of transformers and of OpenAI.
@@ -53,7 +53,7 @@ class Tokenizer(LibraryTokenizer):
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a directory in any of the three layouts; raise `FileError` if unfit."""
-        found = _pairs.find(Path(path), _PAIRS)
+        found = merge_files.find(Path(path), _PAIRS)
         return super().load(path) if found is None else cls(_from_files(*found), str(found[0]))
 
     @classmethod
@@ -97,10 +97,10 @@ def _built(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> str:
 
 def _from_files(vocab: Path, merges: Path) -> str:
     """Return the `tokenizer.json` of a vocabulary and its merges; raise `FileError`."""
-    ids = _pairs.read_vocabulary(vocab)
+    ids = merge_files.read_vocabulary(vocab)
     if _UNK not in ids or not any(token.endswith(_END) for token in ids):
         raise FileError(f"{vocab}: no {_UNK} or no token that ends in {_END}: not GPT-1's")
-    return _built(ids, _pairs.read_merges(merges, ids))
+    return _built(ids, merge_files.read_merges(merges, ids))
 
 
 def _learn(words: Counter[str], config: Config) -> tuple[dict[str, int], list[tuple[str, str]]]:

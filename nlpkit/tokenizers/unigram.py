@@ -20,7 +20,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 from tokenizers import Tokenizer as Library
 
 from nlpkit.config import FrozenConfig, VocabSize
-from nlpkit.tokenizers._hf import (
+from nlpkit.tokenizers.library.hf import (
     BYTES,
     LibraryTokenizer,
     count_characters,

@@ -21,8 +21,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.errors import FileError
-from nlpkit.tokenizers import _text
-from nlpkit.tokenizers._hf import LibraryTokenizer, count_characters, count_words, repeat
+from nlpkit.tokenizers.library import text_files
+from nlpkit.tokenizers.library.hf import LibraryTokenizer, count_characters, count_words, repeat
 
 _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # Longer words are one [UNK], as in BERT.
@@ -88,7 +88,7 @@ class Tokenizer(LibraryTokenizer):
             file /= _VOCABULARY
         if file.suffix != ".txt":
             return super().load(path)
-        text, file = _text.read(file, _VOCABULARY)
+        text, file = text_files.read(file, _VOCABULARY)
         vocabulary = _vocabulary(text, str(file))
         library = _library(vocabulary, _normalizer(*_normalization(file.parent / _SETTINGS)))
         return cls(library.to_str(), str(file))
@@ -142,7 +142,7 @@ def _normalization(file: Path) -> tuple[bool, bool | None, bool]:
     settings: dict[str, Any] = {}
     if file.is_file():
         try:
-            settings = json.loads(_text.read(file, _SETTINGS)[0])
+            settings = json.loads(text_files.read(file, _SETTINGS)[0])
         except ValueError as error:
             raise FileError(f"{file}: not a JSON file: {error}") from error
         if not isinstance(settings, dict):

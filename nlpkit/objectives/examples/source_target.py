@@ -19,7 +19,7 @@ from nlpkit.contracts.abilities import Prompt
 from nlpkit.contracts.batch import IGNORE, SOURCE_LENGTHS, Field, Loss, Term
 from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.tokenizer import Template
-from nlpkit.tokenizers._source_and_target import of_sources
+from nlpkit.tokenizers.library.source_and_target import of_sources
 
 if TYPE_CHECKING:
     import torch

@@ -6,7 +6,7 @@ the vocabularies of SentencePiece, and a space is ␣. Files, ids and `token` ar
 """
 
 from nlpkit.contracts.tokenizer import ByteLevel, Tokenizer
-from nlpkit.tokenizers._source_and_target import SourceAndTarget
+from nlpkit.tokenizers.library.source_and_target import SourceAndTarget
 
 _SPACE = "␣"
 

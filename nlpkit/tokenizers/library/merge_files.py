@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nlpkit.errors import FileError
-from nlpkit.tokenizers import _text
+from nlpkit.tokenizers.library import text_files
 
 
 def find(folder: Path, pairs: Mapping[str, str]) -> tuple[Path, Path] | None:
@@ -24,7 +24,7 @@ def find(folder: Path, pairs: Mapping[str, str]) -> tuple[Path, Path] | None:
 
 def read_vocabulary(file: Path) -> dict[str, int]:
     """Return token → id; raise `FileError`."""
-    text, _ = _text.read(file, file.name)
+    text, _ = text_files.read(file, file.name)
     try:
         ids = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -39,7 +39,7 @@ def read_vocabulary(file: Path) -> dict[str, int]:
 def read_merges(file: Path, ids: Mapping[str, int]) -> list[tuple[str, str]]:
     """Return the merges in their order; raise `FileError` if a token is not among `ids`."""
     pairs = []
-    for line, row in enumerate(_text.read(file, file.name)[0].split("\n"), 1):
+    for line, row in enumerate(text_files.read(file, file.name)[0].split("\n"), 1):
         if not row or (line == 1 and row.startswith("#version")):
             continue
         left, space, right = row.partition(" ")

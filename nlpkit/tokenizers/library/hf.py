@@ -20,7 +20,7 @@ from tokenizers import AddedToken, Encoding, processors
 from tokenizers import Tokenizer as Library
 
 from nlpkit.errors import DataError, FileError
-from nlpkit.tokenizers import _text
+from nlpkit.tokenizers.library import text_files
 
 # The tokens of SentencePiece that are bytes.
 BYTES = {f"<0x{byte:02X}>": byte for byte in range(0x100)}
@@ -122,7 +122,7 @@ class LibraryTokenizer(ABC):
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a directory's `tokenizer.json`, or that file itself; raise `FileError` if unfit."""
-        text, file = _text.read(path, "tokenizer.json")
+        text, file = text_files.read(path, "tokenizer.json")
         return cls(text, str(file))
 
     def save(self, directory: str | Path) -> None:
@@ -144,7 +144,7 @@ class LibraryTokenizer(ABC):
             "tokenizer.json": self._library.to_str(pretty=True) + "\n",
             "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
         }
-        _text.write(directory, files)
+        text_files.write(directory, files)
 
     @property
     def vocab_size(self) -> int:
@@ -169,7 +169,7 @@ class LibraryTokenizer(ABC):
     def _encoded(
         self, encode: Callable[..., list[Encoding]], texts: Iterable[str]
     ) -> list[Encoding]:
-        batch = list(_text.sound(texts))
+        batch = list(text_files.sound(texts))
         if not self._has_patterns:
             return encode(batch, add_special_tokens=False)
         try:
@@ -281,7 +281,7 @@ def count_words(
 ) -> Counter[str]:
     """Return the frequency of each word that `split` finds; reads `texts` once."""
     words: Counter[str] = Counter()
-    for text in _text.sound(texts):
+    for text in text_files.sound(texts):
         words.update(word for word, _ in split(text))
     return words
 
