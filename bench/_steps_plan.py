@@ -21,7 +21,7 @@ from nlpkit.contracts.batch import IGNORE, Batch
 from nlpkit.contracts.reader import Counts
 from nlpkit.data.documents import read_documents
 from nlpkit.data.files import find_inputs as resolve
-from nlpkit.data.loader import Examples, Stream
+from nlpkit.data.loader import Examples, Progress, Stream
 from nlpkit.data.settings import Config as DataConfig
 from nlpkit.data.store import Callbacks
 from nlpkit.models.config import ModelConfig
@@ -96,7 +96,7 @@ def make(
     for seed in _SEEDS:
         stream = Stream(
             Examples(data.train, data.objective, seed), budget=settings.batch_budget,
-            batches_per_step=settings.batches_per_step, total_steps=steps,
+            batches_per_step=settings.batches_per_step, progress=Progress(0, steps),
         )  # fmt: skip
         pool = [
             [text for batch in stream[number].batches for text in _texts(workload, batch)]

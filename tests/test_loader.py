@@ -22,9 +22,9 @@ from nlpkit.data.loader import (
     Step,
     Stream,
     held_out_batches,
-    packing_efficiency,
     steps,
 )
+from nlpkit.data.pack import packing_efficiency
 from nlpkit.errors import UsageError
 from nlpkit.objectives.cpm_ant import Config, Objective
 from tests._processes import wait_until

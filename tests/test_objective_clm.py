@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from nlpkit import recipe, registry
 from nlpkit.contracts.batch import IGNORE
-from nlpkit.data.loader import Examples, Stream, framed
+from nlpkit.data.loader import Examples, Stream
+from nlpkit.data.pack import frame_documents
 from nlpkit.errors import RecipeError, UsageError
 from nlpkit.objectives.clm import Config, Objective
 from nlpkit.recipe.fit import missing_needs
@@ -160,7 +161,7 @@ def test_framed_span_reads_frame_text_and_next_documents() -> None:
     whole = [7, 8, 10, 11, 9, 7, 8, 110, 9, 7, 8, 210, 211, 212, 9]
     for start in range(5):
         for stop in range(start + 1, 16):
-            span = framed(corpus.document, 0, start, stop, (7, 8), (9,))
+            span = frame_documents(corpus.document, 0, start, stop, (7, 8), (9,))
             assert span.tolist() == whole[start:stop]
             assert span.dtype == np.uint32
 

@@ -1,14 +1,13 @@
 """The stream of optimizer steps: bins of an endless sequence of epochs, shared out to processes.
 
 Every example depends on (seed, epoch, piece) alone and every epoch's plan on (seed, epoch), so the
-stream is the same with any number of workers, and a position is two integers. Where an epoch is
-only a few bins long, what its last bin would hold goes first into the next epoch's bins, up to the
-end of a round of epochs; so an epoch's plan needs no more than those before it in its round.
+stream is the same with any number of workers, and a position is two integers. If an epoch has few
+bins, the content of its last one goes first into the next epoch, up to the end of a round.
 """
 
 import math
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -21,7 +20,7 @@ from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.task import Item, Task
 from nlpkit.data.items import Items
 from nlpkit.data.mates import Mates
-from nlpkit.data.pack import Bins, collate, plan_bins
+from nlpkit.data.pack import Bins, collate, frame_documents, plan_bins
 from nlpkit.data.store import Corpus
 
 TRAIN, HELD_OUT = 0, 1  # second word of the seed, so that the two never share random numbers
@@ -33,6 +32,25 @@ class Position(NamedTuple):
 
     epoch: int = 0
     bin: int = 0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is when a step begins, from 0 to 1; 0 where nothing is known.
+
+    `first_step` steps of the run were done before the stream's start. Where the share is only known
+    when a step begins, `clock` returns it.
+    """
+
+    first_step: int = 0
+    total_steps: int | None = None
+    clock: Callable[[], float] | None = None
+
+    def at(self, step: int) -> float:
+        """Return the share that is done when the `step`-th step after the start begins."""
+        if self.clock is not None:
+            return self.clock()
+        return (self.first_step + step) / self.total_steps if self.total_steps else 0.0
 
 
 @dataclass(frozen=True)
@@ -54,7 +72,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Made:
+class RawStep:
     """The examples of the batches of a `Step`, not yet packed."""
 
     batches: list[list[dict[str, np.ndarray]]]
@@ -76,9 +94,8 @@ class Examples:
         source = np.searchsorted(corpus.starts, self.spans.document, side="right") - 1
         self.weights = corpus.weights[source]  # (I,) how often an epoch has each piece
         self.occurrences = int(corpus.weights.max()) + 1  # most that an epoch has of a piece
-        self.augmented = None
-        if split == TRAIN and isinstance(objective, Task):
-            self.augmented = objective.augmented
+        is_training_task = split == TRAIN and isinstance(objective, Task)
+        self.augment = cast(Task, objective).augmented if is_training_task else None
         self.mates: Mates | None = None
         if objective.mates and len(self.spans):
             what = "the held-out data" if split == HELD_OUT else "the training data"
@@ -95,7 +112,6 @@ class Examples:
         """Return the epoch's items in random order; item = occurrence * len(self) + piece.
 
         A piece of weight w occurs floor(w) times and once more with probability w - floor(w).
-        See `postponed` for items of other epochs.
         """
         rng = self.generator(epoch)
         times = np.floor(self.weights + rng.random(len(self))).astype(np.int64)
@@ -114,8 +130,8 @@ class Examples:
         rng = self.generator(epoch - carried, piece, occurrence)
         if self.mates is None:
             source: Any = self.source(piece)
-            if self.augmented is not None:
-                source = self.augmented(source, rng)
+            if self.augment is not None:
+                source = self.augment(source, rng)
             return self.objective.example(source, rng)
         mates = [self.source(mate) for mate in self.mates.draw(piece, self.objective.mates, rng)]
         return self.objective.example(self.source(piece), rng, mates)
@@ -126,7 +142,7 @@ class Examples:
             return self.ids(piece)
         pieces = self.spans
         frame = [0] * len(pieces.before), [0] * len(pieces.after)
-        marks = framed(cast(Corpus, self.corpus).marks, *self._span(piece), *frame)
+        marks = frame_documents(cast(Corpus, self.corpus).marks, *self._span(piece), *frame)
         return Marked(cast(np.ndarray, self.ids(piece)), marks)
 
     def ids(self, piece: int) -> np.ndarray | Item:
@@ -138,7 +154,7 @@ class Examples:
         document, start, stop = self._span(piece)
         if pieces.before or pieces.after or stop > self.corpus.lengths[document]:
             documents = cast(Corpus, self.corpus).document
-            return framed(documents, document, start, stop, pieces.before, pieces.after)
+            return frame_documents(documents, document, start, stop, pieces.before, pieces.after)
         return self.corpus.content(document, start, stop)
 
     def _span(self, piece: int) -> tuple[int, int, int]:
@@ -147,9 +163,9 @@ class Examples:
 
     def batch(self, items: np.ndarray, epoch: int, progress: float = 0.0) -> Batch:
         """Return the pack of these items as they are when this share of the run is done."""
-        return self.packed([self.make(item, epoch) for item in items], progress)
+        return self.pack([self.make(item, epoch) for item in items], progress)
 
-    def packed(self, made: list[dict[str, np.ndarray]], progress: float) -> Batch:
+    def pack(self, made: list[dict[str, np.ndarray]], progress: float) -> Batch:
         """Return the pack of these examples as they are when this share of the run is done."""
         if defines(self.objective, Objective, "at_progress"):
             made = [self.objective.at_progress(example, progress) for example in made]
@@ -158,39 +174,8 @@ class Examples:
         return batch
 
 
-def framed(
-    documents: Callable[[int], np.ndarray],
-    document: int,
-    start: int,
-    stop: int,
-    before: Sequence[int],
-    after: Sequence[int],
-) -> np.ndarray:
-    """Return a span of documents that stand one after another, each framed by tokens, (T,).
-
-    `documents` gives what is kept of one: its ids or its marks. `start` and `stop` count from the
-    first token of the frame of `document`.
-    """
-    found: list[np.ndarray] = []
-    wanted = stop - start
-    while wanted > 0:
-        text = documents(document)
-        for part in (before, text, after):
-            here = part[start : start + wanted]
-            start = max(0, start - len(part))
-            wanted -= len(here)
-            found.append(np.asarray(here, text.dtype))
-        document += 1
-    return np.concatenate(found)
-
-
 class Stream:
-    """Map-style data set of optimizer steps counted from `start`.
-
-    `first_step` steps of the run were done before `start`, and it has `total_steps` in all (None:
-    unknown, so that examples are those of its begin). If the share of the run that is done is only
-    known when a step begins, `progress` returns it.
-    """
+    """Map-style data set of optimizer steps counted from `start`."""
 
     def __init__(
         self,
@@ -199,13 +184,11 @@ class Stream:
         budget: int,
         batches_per_step: int,
         start: Position | None = None,
-        first_step: int = 0,
-        total_steps: int | None = None,
-        progress: Callable[[], float] | None = None,
+        progress: Progress | None = None,
         rank: int = 0,
         world_size: int = 1,
     ):
-        self.first_step, self.total_steps, self.progress = first_step, total_steps, progress
+        self.progress = progress or Progress()
         self.examples, self.budget, self.batches_per_step = examples, budget, batches_per_step
         self.rank, self.world_size = rank, world_size
         self.start = start = start or Position()
@@ -248,13 +231,9 @@ class Stream:
 
     def __getitem__(self, step: int) -> Step:
         """Return this process's share of the `step`-th step after the start."""
-        made = self.made(step)
-        if self.progress:
-            return self.finished(made, self.progress())
-        done = (self.first_step + step) / self.total_steps if self.total_steps else 0.0
-        return self.finished(made, done)
+        return self.pack(self.make(step), self.progress.at(step))
 
-    def made(self, step: int) -> "Made":
+    def make(self, step: int) -> RawStep:
         """Return the examples of `step`, not yet as they are when some share of the run is done."""
         first = step * self.batches_per_step
         numbers = [*range(first + self.rank, first + self.batches_per_step, self.world_size)]
@@ -264,12 +243,12 @@ class Stream:
             epoch, index = self.locate(number)
             items = self.plan(epoch)[index]
             batches.append([self.examples.make(item, epoch) for item in items])
-        return Made(batches, self.locate(first + self.batches_per_step), stand_in)
+        return RawStep(batches, self.locate(first + self.batches_per_step), stand_in)
 
-    def finished(self, made: "Made", progress: float) -> Step:
+    def pack(self, raw: RawStep, progress: float) -> Step:
         """Return the step of these examples when this share of the run is done."""
-        batches = [self.examples.packed(each, progress) for each in made.batches]
-        return Step(batches, made.after, made.stand_in)
+        batches = [self.examples.pack(examples, progress) for examples in raw.batches]
+        return Step(batches, raw.after, raw.stand_in)
 
 
 @dataclass(frozen=True)
@@ -278,11 +257,11 @@ class _Preparation:
 
     stream: Stream
 
-    def run(self, piece: int, should_stop: Callable[[], None]) -> Step | Made:
-        # Where examples follow a clock, they are finished when their step begins.
+    def run(self, piece: int, should_stop: Callable[[], None]) -> Step | RawStep:
+        # Where examples follow a clock, they are packed when their step begins.
         objective = self.stream.examples.objective
-        waits = self.stream.progress and defines(objective, Objective, "at_progress")
-        return self.stream.made(piece) if waits else self.stream[piece]
+        waits = self.stream.progress.clock and defines(objective, Objective, "at_progress")
+        return self.stream.make(piece) if waits else self.stream[piece]
 
 
 def steps(stream: Stream, count: int, workers: int) -> Iterator[Step]:
@@ -292,8 +271,7 @@ def steps(stream: Stream, count: int, workers: int) -> Iterator[Step]:
         OutOfMemory: a worker was killed.
     """
     if workers == 0:
-        for number in range(count):
-            yield stream[number]
+        yield from map(stream.__getitem__, range(count))
         return
     from nlpkit.data._worker_pool import by_workers
 
@@ -306,12 +284,10 @@ def steps(stream: Stream, count: int, workers: int) -> Iterator[Step]:
         ahead=workers,
     )
     with closing(prepared):
-        for _, step in prepared:
-            if isinstance(step, Made):
-                assert stream.progress is not None
-                yield stream.finished(step, stream.progress())
-            else:
-                yield step
+        for number, made in prepared:
+            if isinstance(made, RawStep):
+                made = stream.pack(made, stream.progress.at(number))
+            yield made
 
 
 def held_out_batches(examples: Examples, budget: int) -> tuple[Bins, Callable[[int], Batch]]:
@@ -322,11 +298,3 @@ def held_out_batches(examples: Examples, budget: int) -> tuple[Bins, Callable[[i
     """
     bins = plan_bins(np.arange(len(examples)), examples.sizes, budget, None)
     return bins, lambda index: examples.batch(bins[index], 0, 1.0)
-
-
-def packing_efficiency(bins: Bins, sizes: np.ndarray, budget: int) -> float:
-    """Return the share of the token budget that an epoch's batches use."""
-    if not len(bins):
-        return 0.0
-    used = int(sizes[bins.items % len(sizes)].sum())
-    return used / (len(bins) * budget)

@@ -11,7 +11,7 @@ like lengths, whose gradients differ from each other by the kind of their docume
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -158,3 +158,37 @@ def collate(examples: Sequence[Mapping[str, np.ndarray]], fields: Mapping[str, F
         if kind.per == "source" and SOURCE_LENGTHS not in merged:
             merged[SOURCE_LENGTHS] = tuple(len(example[name]) for example in examples)
     return Batch(merged, lengths)
+
+
+def packing_efficiency(bins: Bins, sizes: np.ndarray, budget: int) -> float:
+    """Return the share of the token budget that an epoch's batches use."""
+    if not len(bins):
+        return 0.0
+    used = int(sizes[bins.items % len(sizes)].sum())
+    return used / (len(bins) * budget)
+
+
+def frame_documents(
+    documents: Callable[[int], np.ndarray],
+    document: int,
+    start: int,
+    stop: int,
+    before: Sequence[int],
+    after: Sequence[int],
+) -> np.ndarray:
+    """Return a span of documents that stand one after another, each framed by tokens, (T,).
+
+    `documents` gives what is kept of one: its ids or its marks. `start` and `stop` count from the
+    first token of the frame of `document`.
+    """
+    found: list[np.ndarray] = []
+    wanted = stop - start
+    while wanted > 0:
+        text = documents(document)
+        for part in (before, text, after):
+            here = part[start : start + wanted]
+            start = max(0, start - len(part))
+            wanted -= len(here)
+            found.append(np.asarray(here, text.dtype))
+        document += 1
+    return np.concatenate(found)

@@ -17,10 +17,8 @@ from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import Prompt, ScoringInput
-from nlpkit.contracts.batch import IGNORE, Field, Loss, Spans, Term
-from nlpkit.contracts.objective import TrainedModel
+from nlpkit.contracts.batch import IGNORE, Field, Spans
 from nlpkit.objectives.examples import soft_prompt
-from nlpkit.objectives.examples.forward import labels_read
 from nlpkit.objectives.examples.soft_prompt import (
     GENERATION_SEGMENT,
     INFILLING_SEGMENT,
@@ -28,7 +26,7 @@ from nlpkit.objectives.examples.soft_prompt import (
     PromptSettings,
     text_frame,
 )
-from nlpkit.objectives.examples.text import TextObjective, cut_documents
+from nlpkit.objectives.examples.text import LabelTargets, TextObjective, cut_documents
 
 if TYPE_CHECKING:
     import torch
@@ -56,9 +54,10 @@ class Config(FrozenConfig):
     )
 
 
-class Objective(TextObjective):
+class Objective(LabelTargets, TextObjective):
     """Examples and loss of CPM-Ant's pretraining."""
 
+    term = "cpm_ant"
     parts = ("infilling", "generation")
     inputs = ("input_ids", "segment", "position", "context")
     fields: Mapping[str, Field] = {
@@ -69,7 +68,6 @@ class Objective(TextObjective):
         "labels": Field(np.int64),
         "task": Field(np.int64, per="sequence"),  # 0 infilling, 1 generation: index into `parts`
     }
-    predicts_text = True
     drop_unknown = True
     needs = ("prompt_length", "prompts")
     scoring_methods = ("infilling", "infilling-word", "generation")
@@ -140,26 +138,16 @@ class Objective(TextObjective):
             "task": np.array(task, np.int64),
         }
 
-    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of predicted positions."""
-        return {"cpm_ant": int((batch["labels"] != IGNORE).sum())}
-
-    def tokens_read(self, batch: Batch) -> torch.Tensor | None:
-        """Return (N,) bool: the tokens that predict a target."""
-        return labels_read(batch)
-
-    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
-        """Return cross entropy over the targets; `parts` separates infilling and generation."""
-        labels = batch.fields["labels"]
-        index = (labels != IGNORE).nonzero().squeeze(1)
-        loss_sum, token_losses = model.token_loss(hidden, index, labels[index])
-        sizes = labels.new_tensor(batch.lengths)
-        task = batch.fields["task"].repeat_interleave(sizes, output_size=len(labels))[index]
-        parts = {}
-        for number, name in enumerate(self.parts):
-            chosen = task == number
-            parts[name] = (token_losses[chosen].sum(), int(chosen.sum()))
-        return Loss({"cpm_ant": Term(loss_sum, len(index), parts=parts, of_text=True)})
+    def loss_parts(
+        self, batch: Batch, index: torch.Tensor, each: torch.Tensor
+    ) -> dict[str, tuple[torch.Tensor, int]]:
+        """Return the losses of infilling and of generation."""
+        task = batch.fields["task"]
+        sizes = task.new_tensor(batch.lengths)
+        task = task.repeat_interleave(sizes, output_size=sum(batch.lengths))[index]
+        chosen = [task == number for number in range(len(self.parts))]
+        pairs = zip(self.parts, chosen, strict=True)
+        return {name: (each[here].sum(), int(here.sum())) for name, here in pairs}
 
     @property
     def suppress_tokens(self) -> tuple[int, ...]:

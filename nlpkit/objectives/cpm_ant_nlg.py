@@ -16,13 +16,13 @@ from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import Prompt
-from nlpkit.contracts.batch import IGNORE, Field, Loss, Term
-from nlpkit.contracts.objective import ModelSettings, TrainedModel
+from nlpkit.contracts.batch import IGNORE, Field
+from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.reader import Row
 from nlpkit.contracts.task import Item, Question, Task, Wording
 from nlpkit.data.template import TextOf, as_template, columns
 from nlpkit.objectives.examples import soft_prompt
-from nlpkit.objectives.examples.forward import labels_read
+from nlpkit.objectives.examples.text import LabelTargets
 from nlpkit.objectives.tasks.choices import Choices, target_of
 from nlpkit.objectives.tasks.rows import counted, shorten
 
@@ -62,9 +62,10 @@ class Config(FrozenConfig):
     EARLIER: ClassVar[Mapping[str, Any]] = {"learn_unknown": True}
 
 
-class Objective(Task):
+class Objective(LabelTargets, Task):
     """Examples and loss of CPM-Ant's generation tasks."""
 
+    term = "nlg"
     parts = ("nlg",)
     inputs = ("input_ids", "segment", "position", "context")
     fields: Mapping[str, Field] = {
@@ -75,7 +76,6 @@ class Objective(Task):
         "labels": Field(np.int64),
     }
     needs = ("prompt_length", "prompts", "prompt_types")
-    predicts_text = True
     # Scores of the generated text; each Chinese character is a token.
     metrics = ("exact_match", "rouge:tokenize=zh", "bleu:tokenize=zh")
 
@@ -166,21 +166,11 @@ class Objective(Task):
             "labels": labels,
         }
 
-    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of predicted tokens."""
-        return {"nlg": int((batch["labels"] != IGNORE).sum())}
-
-    def tokens_read(self, batch: Batch) -> torch.Tensor | None:
-        """Return (N,) bool: the tokens that predict a target."""
-        return labels_read(batch)
-
-    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
-        """Return cross entropy over the target's known tokens and `</s>`."""
-        labels = batch.fields["labels"]
-        index = (labels != IGNORE).nonzero().squeeze(1)
-        loss_sum, token_losses = model.token_loss(hidden, index, labels[index])
-        parts = {"nlg": (token_losses.sum(), len(index))}
-        return Loss({"nlg": Term(loss_sum, len(index), parts=parts, of_text=True)})
+    def loss_parts(
+        self, batch: Batch, index: torch.Tensor, each: torch.Tensor
+    ) -> dict[str, tuple[torch.Tensor, int]]:
+        """Return the loss, as the sum of those of the tokens."""
+        return {"nlg": (each.sum(), len(index))}
 
 
 def prompt_ids(

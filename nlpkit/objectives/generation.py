@@ -11,29 +11,25 @@ T tokens of a sequence without `</s>`, the inputs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import Prompt
-from nlpkit.contracts.batch import IGNORE, Field, Loss, Term
-from nlpkit.contracts.objective import ModelSettings, TrainedModel
+from nlpkit.contracts.batch import IGNORE, Field
+from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.reader import RowError
 from nlpkit.contracts.task import Item, Question, Task, Wording
 from nlpkit.contracts.tokenizer import Template
 from nlpkit.data.lines import kind_of
 from nlpkit.data.template import TextOf, as_template, columns, is_template
-from nlpkit.objectives.examples.forward import labels_read
-from nlpkit.objectives.examples.text import check_length
+from nlpkit.objectives.examples.text import LabelTargets, check_length
 from nlpkit.objectives.tasks.choices import Choices, target_of
 from nlpkit.objectives.tasks.rows import counted, shorten
 
 if TYPE_CHECKING:
-    import torch
-
-    from nlpkit.contracts.batch import Batch
     from nlpkit.contracts.reader import Row
     from nlpkit.contracts.tokenizer import Extendable
 
@@ -60,14 +56,14 @@ class Config(FrozenConfig):
     )
 
 
-class Objective(Task):
+class Objective(LabelTargets, Task):
     """Examples and loss of the text after a prompt."""
 
+    term = "generation"
     parts = ("generation",)
     inputs = ("input_ids",)
     fields: Mapping[str, Field] = {"input_ids": Field(np.int64), "labels": Field(np.int64)}
     needs = ("causal", "has_vocabulary")
-    predicts_text = True
     metrics: tuple[str, ...] = ("rouge",)
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
@@ -167,18 +163,3 @@ class Objective(Task):
         if not self.config.learn_unknown and self.unk_id is not None:
             labels[labels == self.unk_id] = IGNORE
         return {"input_ids": ids[:-1].astype(np.int64), "labels": labels}
-
-    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of predicted tokens."""
-        return {"generation": int((batch["labels"] != IGNORE).sum())}
-
-    def tokens_read(self, batch: Batch) -> torch.Tensor | None:
-        """Return (N,) bool: the tokens that predict a target."""
-        return labels_read(batch)
-
-    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
-        """Return cross entropy over the targets and their ends."""
-        labels: Any = batch.fields["labels"]
-        index = (labels != IGNORE).nonzero().squeeze(1)
-        loss_sum, _ = model.token_loss(hidden, index, labels[index])
-        return Loss({"generation": Term(loss_sum, len(index), of_text=True)})

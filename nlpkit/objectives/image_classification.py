@@ -21,7 +21,6 @@ from nlpkit.contracts.objective import TrainedModel
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Item, Task
 from nlpkit.data import images
-from nlpkit.data.lines import kind_of
 from nlpkit.objectives.tasks.choices import Choices
 from nlpkit.objectives.tasks.states import known_class, with_classes
 from nlpkit.plural import number_of
@@ -239,8 +238,8 @@ class Objective(Task):
         """Return (H, W, D); raise `RowError` if the model cannot read the image."""
         height, width, channels = self.image_shape
         if self.config.image not in row.values:
-            return _pixels(row, self.config.label, (height, width, channels))
-        image = _array(row, self.config.image)
+            return images.image_of_columns(row, self.config.label, (height, width, channels))
+        image = images.image_in(row, self.config.image)
         if image.shape[2] == 1 and channels == 3:  # as pillow makes a grey image RGB
             image = image.repeat(3, axis=2)
         if image.shape[2] != channels:
@@ -254,7 +253,7 @@ class Objective(Task):
                     f"an image of {image.shape[0]} x {image.shape[1]}, and the model reads "
                     f"{height} x {width}; set objective.resize: true"
                 )
-            image = images.resized(_as_bytes(image), height, width, self.config.resample)
+            image = images.resized(images.as_bytes(image), height, width, self.config.resample)
         return image
 
 
@@ -262,59 +261,3 @@ def _single(values: Any) -> Any:
     """Return the value that all channels have, or their values."""
     same = isinstance(values, list) and len({*values}) == 1
     return values[0] if same else values
-
-
-def _array(row: Row, column: str) -> np.ndarray:
-    """Return the image in a column, (H, W, D); raise `RowError` if there is none."""
-    value = row.value(column)
-    if not isinstance(value, (np.ndarray, list)):
-        raise RowError(f'"{column}" is {kind_of(value)}, not an image')
-    try:
-        image = np.asarray(value) if isinstance(value, np.ndarray) else np.asarray(value, float)
-    except (ValueError, TypeError) as error:
-        raise RowError(f'"{column}" has rows of different lengths, or no numbers') from error
-    if image.ndim not in (2, 3) or not image.size:
-        raise RowError(f'"{column}" has {image.ndim} dimensions; an image has 2 or 3')
-    if not np.isfinite(image).all():  # null in JSON becomes NaN
-        raise RowError(f'"{column}" has a pixel that is no number')
-    return image[:, :, None] if image.ndim == 2 else image
-
-
-def _pixels(row: Row, label: str, shape: tuple[int, int, int]) -> np.ndarray:
-    """Return the image whose pixels are all columns but the class; raise `RowError`."""
-    cells = {name: cell for name, cell in row.values.items() if name != label}
-    height, width, channels = shape
-    if len(cells) != height * width * channels:
-        raise RowError(
-            f'{len(cells)} columns beside the class "{label}"; an image of {height} x {width} '
-            f"with {channels} channel{'s' * (channels > 1)} has {height * width * channels}"
-        )
-    try:
-        pixels = np.array([*cells.values()], np.float32)
-    except ValueError:
-        pixels = np.array([_number(cell) for cell in cells.values()], np.float32)
-    wrong = np.flatnonzero(~np.isfinite(pixels))
-    if len(wrong):
-        name = [*cells][wrong[0]]
-        raise RowError(f'"{name}" is {cells[name]!r}; a pixel is a number')
-    image = pixels.reshape(shape)
-    return image.astype(np.uint8) if _are_bytes(image) else image
-
-
-def _number(cell: object) -> float:
-    try:
-        return float(cell)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return np.nan
-
-
-def _as_bytes(image: np.ndarray) -> np.ndarray:
-    """Return an image as uint8; raise `RowError` if its pixels are others."""
-    if not _are_bytes(image):
-        raise RowError("only images with integers from 0 to 255 can be resized")
-    return image.astype(np.uint8)
-
-
-def _are_bytes(pixels: np.ndarray) -> bool:
-    """Return whether all pixels are integers from 0 to 255."""
-    return bool(((pixels >= 0) & (pixels <= 255) & (pixels % 1 == 0)).all())

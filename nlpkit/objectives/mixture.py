@@ -29,7 +29,6 @@ from nlpkit.contracts.abilities import Filling, Generative
 from nlpkit.contracts.batch import (
     IGNORE,
     LENGTHS,
-    SOURCE_LENGTHS,
     Batch,
     Field,
     Loss,
@@ -38,11 +37,18 @@ from nlpkit.contracts.batch import (
     Term,
 )
 from nlpkit.contracts.objective import ModelSettings, TrainedModel
-from nlpkit.contracts.objective import Objective as Contract
 from nlpkit.errors import UsageError
 from nlpkit.objectives.examples.text import TextObjective
 from nlpkit.objectives.several.combined import joined
-from nlpkit.objectives.several.members import Member, bound, difference, same_spans, summed
+from nlpkit.objectives.several.members import (
+    Member,
+    bound,
+    check_spans,
+    difference,
+    rows_of,
+    sequences_of,
+    summed,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -150,7 +156,7 @@ class Objective(TextObjective):
         """
         first, *others = (member.spans(lengths) for member in self.members)
         for number, other in enumerate(others, 1):
-            self._check_spans((0, first), (number, other))
+            check_spans(self.labels, (0, first), (number, other))
         self._set_slack(first)
         return first
 
@@ -167,7 +173,7 @@ class Objective(TextObjective):
         ]
         (cutter, first), *others = found
         for other in others:
-            self._check_spans((cutter, first), other)
+            check_spans(self.labels, (cutter, first), other)
         sizes = first.stop - first.start
         for label, member in zip(self.labels, self.members, strict=True):
             limit = getattr(member.config, "max_length", None)
@@ -185,14 +191,6 @@ class Objective(TextObjective):
         lengths = [member.length(spans.stop - spans.start) for member in self.members]
         shorter = (np.max(lengths, axis=0) - np.min(lengths, axis=0)).max(initial=0)
         self.slack = int(shorter) + max(member.slack for member in self.members)
-
-    def _check_spans(self, one: tuple[int, Spans], other: tuple[int, Spans]) -> None:
-        """Raise `UsageError` if two members, by their numbers, have other spans."""
-        if not same_spans(one[1], other[1]):
-            raise UsageError(
-                f"objective.of: {self.labels[one[0]]} and {self.labels[other[0]]} cut documents "
-                "differently; give both the same max_length and the same other settings of pieces"
-            )
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
         """Return the tokens that examples made from pieces of these lengths (I,) have at most.
@@ -236,7 +234,7 @@ class Objective(TextObjective):
         counts: dict[str, int] = {}
         for number, member in enumerate(self.members):
             chosen = batch[MEMBER] == number
-            own = self._taken(batch, batch[TOKENS], chosen, member)
+            own = sequences_of(member, batch, batch[TOKENS], chosen)
             for name, count in member.num_targets(own).items():
                 counts[name] = counts.get(name, 0) + count
         return counts
@@ -276,12 +274,12 @@ class Objective(TextObjective):
             chosen = np.arange(len(chosen)) == 0
         sizes = np.array(batch.lengths)
         own = Batch(
-            self._taken(batch.fields, sizes, chosen, member),
+            sequences_of(member, batch.fields, sizes, chosen),
             tuple(sizes[chosen].tolist()),
             progress=batch.progress,
         )
         rows = np.repeat(chosen, sizes)
-        loss = member.loss(model, _rows(hidden, rows), own)
+        loss = member.loss(model, rows_of(hidden, rows), own)
         terms = {n: self._named(number, n, term, present) for n, term in loss.terms.items()}
         if not present or not member.predicts_text:
             return Loss(terms)
@@ -299,26 +297,3 @@ class Objective(TextObjective):
                 for part, (total, count) in parts.items()
             },
         )
-
-    def _taken(
-        self, fields: Mapping[str, Any], sizes: np.ndarray, chosen: np.ndarray, member: Contract
-    ) -> dict[str, Any]:
-        """Return the member's fields for the sequences `chosen` (S,) bool."""
-        picked = {"token": np.repeat(chosen, sizes), "sequence": chosen}
-        taken: dict[str, Any] = {}
-        if SOURCE_LENGTHS in fields:
-            lengths = np.array(fields[SOURCE_LENGTHS])
-            picked["source"] = np.repeat(chosen, lengths)
-            taken[SOURCE_LENGTHS] = tuple(lengths[chosen].tolist())
-        return taken | {
-            name: _rows(fields[name], picked[kind.per]) for name, kind in member.fields.items()
-        }
-
-
-def _rows(values: Any, chosen: np.ndarray) -> Any:
-    """Return the rows `chosen` (N,) bool of an array or a tensor."""
-    if isinstance(values, np.ndarray):
-        return values[chosen]
-    import torch
-
-    return values[torch.from_numpy(np.flatnonzero(chosen)).to(values.device)]

@@ -25,16 +25,14 @@ from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import Prompt, ScoringInput
-from nlpkit.contracts.batch import IGNORE, Field, Loss, Term
-from nlpkit.contracts.objective import ModelSettings, TrainedModel
+from nlpkit.contracts.batch import IGNORE, Field
+from nlpkit.contracts.objective import ModelSettings
 from nlpkit.objectives.examples.blanks import laid_out
 from nlpkit.objectives.examples.frame import Frame, tokens
-from nlpkit.objectives.examples.text import TextObjective
+from nlpkit.objectives.examples.text import LabelTargets, TextObjective
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
-    import torch
-
     from nlpkit.contracts.batch import Batch
     from nlpkit.contracts.tokenizer import Extendable
 
@@ -53,9 +51,10 @@ class Config(FrozenConfig):
     )
 
 
-class Objective(TextObjective):
+class Objective(LabelTargets, TextObjective):
     """Examples and loss of permutation language modelling."""
 
+    term = "plm"
     parts = ("plm",)
     inputs: tuple[str, ...] = ("input_ids", "token_type_ids", "rank", "part_start")
     fields: Mapping[str, Field] = {
@@ -66,7 +65,6 @@ class Objective(TextObjective):
         "labels": Field(np.int64),
     }
     needs = ("two_streams",)
-    predicts_text = True
     scoring_methods = ("plm",)
     eos_token_ids: tuple[int, ...] = ()  # no token that ends a text is ever predicted
     answer_method = "plm"
@@ -143,16 +141,8 @@ class Objective(TextObjective):
         """Return the text of an example."""
         return self.frame.texts(example["input_ids"], 1)
 
-    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of predicted tokens."""
-        return {"plm": int((batch["labels"] != IGNORE).sum())}
-
-    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
-        """Return cross entropy over the predicted tokens."""
-        labels = batch.fields["labels"]
-        index = (labels != IGNORE).nonzero().squeeze(1)
-        loss_sum, _ = model.token_loss(hidden, index, labels[index])
-        return Loss({"plm": Term(loss_sum, len(index), of_text=True)})
+    def tokens_read(self, batch: Batch) -> None:
+        """Return None: all states of the stream without content are computed."""
 
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
         """Return the text and `new_tokens` slots; nothing stands behind them.

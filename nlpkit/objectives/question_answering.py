@@ -25,7 +25,7 @@ from nlpkit.contracts.task import Answer, Item
 from nlpkit.contracts.tokenizer import Aligned
 from nlpkit.data.template import TextOf, columns
 from nlpkit.objectives.tasks.answers import Answer as AnswerSpan
-from nlpkit.objectives.tasks.answers import answers_of
+from nlpkit.objectives.tasks.answers import Found, answers_of, best_span, tokens_of, trimmed
 from nlpkit.objectives.tasks.framed import FramedConfig, FramedTask
 from nlpkit.objectives.tasks.rows import counted, group_softmax_loss, last_tokens, shorten
 from nlpkit.objectives.tasks.windows import Located, token_windows
@@ -97,14 +97,6 @@ class _Target(NamedTuple):
     offset: int  # of the context in each window
 
 
-class _Found(NamedTuple):
-    """The best span of a row: tokens [start, stop] of the context, and its score over none."""
-
-    start: int
-    stop: int
-    margin: float
-
-
 class Objective(FramedTask):
     """Examples and loss of extractive question answering."""
 
@@ -170,7 +162,7 @@ class Objective(FramedTask):
         # A context has several questions.
         different = list(dict.fromkeys(texts))
         found = {
-            text: Located(ids, _trimmed(text, spans))
+            text: Located(ids, trimmed(text, spans))
             for text, (ids, spans) in zip(
                 different, self.aligned.encode_with_offsets(different), strict=True
             )
@@ -186,7 +178,7 @@ class Objective(FramedTask):
         text = row.text(config.context)
         answers = self._answers(row, text)
         spans = np.array(context.spans, np.int32).reshape(-1, 2)
-        inside = _tokens(spans, answers[0]) if answers else None
+        inside = tokens_of(spans, answers[0]) if answers else None
         cut = counted(lost, "question")
         if answers and inside is None:
             cut["answers without a token"] = 1
@@ -268,7 +260,7 @@ class Objective(FramedTask):
                 rows[-1].append((score, places[here[0]] + first, places[here[0]] + last))
         best = [max(row, key=lambda each: each[0], default=None) for row in rows]
         return loss, [
-            None if each is None else _Found(each[1], each[2], each[0] - null)
+            None if each is None else Found(each[1], each[2], each[0] - null)
             for each, null in zip(best, nulls, strict=True)
         ]
 
@@ -285,7 +277,7 @@ class Objective(FramedTask):
             found.append((text, right[0] if len(right) == 1 else right))
         return found
 
-    def _is_null(self, found: _Found) -> bool:
+    def _is_null(self, found: Found) -> bool:
         return bool(self.config.no_answer) and found.margin <= self.config.null_threshold
 
     def _computed(
@@ -306,34 +298,3 @@ class Objective(FramedTask):
             total = total + group_softmax_loss(outputs[:, column], window, right).sum() / 2
         terms = {"task": Term(total, len(lengths))}
         return Loss(terms | self.auxiliary_term(model, hidden, batch)), outputs
-
-
-def best_span(scores: np.ndarray, longest: int) -> tuple[float, int, int]:
-    """Return the highest sum of a first and a last token's score (L, 2), and both tokens.
-
-    The last token is at most `longest` - 1 after the first; the first of equal sums counts.
-    """
-    best = (-np.inf, 0, 0)
-    for distance in range(min(longest, len(scores))):
-        sums = scores[: len(scores) - distance, 0] + scores[distance:, 1]
-        first = int(sums.argmax())
-        if sums[first] > best[0]:
-            best = float(sums[first]), first, first + distance
-    return best
-
-
-def _trimmed(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the characters of each token without white space at either end."""
-    found = []
-    for start, stop in spans:
-        piece = text[start:stop]
-        before = len(piece) - len(piece.lstrip())
-        after = len(piece) - len(piece.rstrip())
-        found.append((start + before, stop - after) if piece.strip() else (start, stop))
-    return found
-
-
-def _tokens(spans: np.ndarray, answer: AnswerSpan) -> tuple[int, int] | None:
-    """Return the first and the last token with a character of the answer, or None."""
-    inside = np.flatnonzero((spans[:, 1] > answer.start) & (spans[:, 0] < answer.stop))
-    return (int(inside[0]), int(inside[-1])) if len(inside) else None

@@ -9,7 +9,6 @@ N tokens, S sequences, O tags, M words.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -23,7 +22,7 @@ from nlpkit.contracts.task import Answer, Item
 from nlpkit.data.lines import kind_of
 from nlpkit.errors import DataError
 from nlpkit.objectives.tasks.framed import FramedConfig, FramedTask
-from nlpkit.objectives.tasks.windows import Located, word_windows
+from nlpkit.objectives.tasks.windows import BETWEEN, Located, spaced, word_windows, words_in
 from nlpkit.plural import number_of
 from nlpkit.score.counts.tags import WrongTag, is_allowed, parsed
 
@@ -33,10 +32,6 @@ if TYPE_CHECKING:
     from nlpkit.contracts.batch import Batch
     from nlpkit.contracts.objective import ModelSettings
     from nlpkit.contracts.tokenizer import Extendable
-
-_BETWEEN = "\n"  # between the words of a text that is to be tokenised
-# Scripts without spaces between words: Chinese characters, kana, and their punctuation.
-_UNSPACED = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef]")
 
 
 class Config(FramedConfig):
@@ -136,7 +131,7 @@ class Objective(FramedTask):
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return the words with line breaks between them; raise `RowError`."""
-        words, tags = _words(row, self.config.words), _tags(row, self.config)
+        words, tags = words_in(row, self.config.words), _tags(row, self.config)
         if len(words) != len(tags):
             raise RowError(
                 f'"{self.config.words}" has {number_of(len(words), "words")} and '
@@ -149,11 +144,11 @@ class Objective(FramedTask):
                     f"word {number}, {word!r}, has the tag {tag!r}, none of the tags {known}; "
                     "objective.labels may list more"
                 )
-        return (_BETWEEN.join(_spaced(words)),)
+        return (BETWEEN.join(spaced(words)),)
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the ids of each text, with the tokens of each word; no word is without a token."""
-        words = [text.split(_BETWEEN) for text in texts]
+        words = [text.split(BETWEEN) for text in texts]
         encoded = iter(super().encode([word for sentence in words for word in sentence]))
         unknown = self.frame.delimiter if self.unk_id is None else self.unk_id
         found: list[list[int]] = []
@@ -244,26 +239,6 @@ class Objective(FramedTask):
         total = F.cross_entropy(outputs, tags[index], reduction="sum")
         terms = {"task": Term(total, len(index))}
         return Loss(terms | self.auxiliary_term(model, hidden, batch)), outputs, index
-
-
-def _spaced(words: Sequence[str]) -> list[str]:
-    """Return the words with the space before them that a text would have."""
-    spaced = []
-    for before, word in zip(["", *words], words, strict=False):
-        text = word.replace(_BETWEEN, " ")
-        is_close = not before or _UNSPACED.match(text) or _UNSPACED.match(before[-1])
-        spaced.append(text if is_close else f" {text}")
-    return spaced
-
-
-def _words(row: Row, column: str) -> list[str]:
-    value = row.value(column)
-    words = list(value) if isinstance(value, str) else value
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise RowError(f'"{column}" is {kind_of(value)}, not a list of strings')
-    if not words:
-        raise RowError(f'"{column}" is empty')
-    return words
 
 
 def _named(tag: object, number: int, config: Config) -> object:

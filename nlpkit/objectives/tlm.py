@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import Field as Setting
 
-from nlpkit.contracts.batch import IGNORE, LENGTHS, Field, Loss, Marked, Spans, Term
-from nlpkit.contracts.objective import ModelSettings, TrainedModel
+from nlpkit.contracts.batch import LENGTHS, Field, Marked, Spans
+from nlpkit.contracts.objective import ModelSettings
 from nlpkit.errors import DataError
-from nlpkit.objectives.examples.masking import Masking, Rates, loss_parts
+from nlpkit.objectives.examples.masking import Masking, Rates
 from nlpkit.objectives.examples.pairs import Pairing, part
+from nlpkit.objectives.examples.text import loss_parts
 
 if TYPE_CHECKING:
     import torch
@@ -150,12 +151,9 @@ class Objective(Masking, Pairing):
             return self.frame.texts(ids, 2)
         return [self.frame.texts(each, 1)[0] for each in np.split(ids, sizes[:1])]
 
-    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
-        """Return cross entropy over the targets; `parts` has that of each kind of sequence."""
-        if not self.config.monolingual:
-            return super().loss(model, hidden, batch)
-        labels = batch.fields["labels"]
-        index = (labels != IGNORE).nonzero().squeeze(1)
-        loss_sum, each = model.token_loss(hidden, index, labels[index])
-        parts = loss_parts(KINDS, batch.fields["monolingual"], batch, index, each)
-        return Loss({"mlm": Term(loss_sum, len(index), parts=parts, of_text=True)})
+    def loss_parts(
+        self, batch: Batch, index: torch.Tensor, each: torch.Tensor
+    ) -> dict[str, tuple[torch.Tensor, int]] | None:
+        """Return the loss of each kind of sequence."""
+        kinds = batch.fields.get("monolingual")
+        return None if kinds is None else loss_parts(KINDS, kinds, batch, index, each)

@@ -21,10 +21,11 @@ import numpy as np
 from pydantic import Field as Setting
 from pydantic import model_validator
 
-from nlpkit.contracts.batch import IGNORE, Field, Loss, Marked, Term
-from nlpkit.contracts.objective import ModelSettings, TrainedModel
-from nlpkit.objectives.examples.masking import Masking, Rates, loss_parts
+from nlpkit.contracts.batch import Field, Marked
+from nlpkit.contracts.objective import ModelSettings
+from nlpkit.objectives.examples.masking import Masking, Rates
 from nlpkit.objectives.examples.pairs import Pairing, part, sentence_starts
+from nlpkit.objectives.examples.text import loss_parts
 
 if TYPE_CHECKING:
     import torch
@@ -61,6 +62,7 @@ class Config(Rates):
 class Objective(Masking, Pairing):
     """Examples and loss of UniLM."""
 
+    term = "unilm"
     parts = ("unilm.both", "unilm.left", "unilm.right", "unilm.source")
     inputs = ("input_ids", "token_type_ids", "first", "last")
     fields: Mapping[str, Field] = {
@@ -111,14 +113,8 @@ class Objective(Masking, Pairing):
         example |= {"first": first, "last": last, "mask": np.array([kind])}
         return self.masked(example, rng)
 
-    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of predicted tokens."""
-        return {"unilm": super().num_targets(batch)["mlm"]}
-
-    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
-        """Return cross entropy over the targets; `parts` has that under each mask."""
-        labels = batch.fields["labels"]
-        index = (labels != IGNORE).nonzero().squeeze(1)
-        loss_sum, token_losses = model.token_loss(hidden, index, labels[index])
-        parts = loss_parts(self.parts, batch.fields["mask"], batch, index, token_losses)
-        return Loss({"unilm": Term(loss_sum, len(index), parts=parts, of_text=True)})
+    def loss_parts(
+        self, batch: Batch, index: torch.Tensor, each: torch.Tensor
+    ) -> dict[str, tuple[torch.Tensor, int]]:
+        """Return the loss under each mask."""
+        return loss_parts(self.parts, batch.fields["mask"], batch, index, each)

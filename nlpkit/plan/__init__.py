@@ -14,7 +14,7 @@ from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.contracts.batch import IGNORE, SOURCE_LENGTHS, Batch
 from nlpkit.contracts.reader import Counts
 from nlpkit.data.items import Items
-from nlpkit.data.loader import packing_efficiency
+from nlpkit.data.pack import packing_efficiency
 from nlpkit.data.store import Callbacks, Corpus
 from nlpkit.errors import UsageError
 from nlpkit.models.flops import step_flops

@@ -17,7 +17,7 @@ from accelerate import Accelerator, PartialState
 
 from nlpkit.checkpoints import files
 from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
-from nlpkit.data.loader import Step, Stream, steps
+from nlpkit.data.loader import Progress, Step, Stream, steps
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import DivergedError, FileError
 from nlpkit.plural import number_of
@@ -184,9 +184,7 @@ def _steps(run: Run, state: State) -> Iterator[Step]:
         budget=settings.batch_budget,
         batches_per_step=settings.batches_per_step,
         start=state.position,
-        first_step=state.step,
-        total_steps=known,
-        progress=None if known else lambda: state.progress(settings),
+        progress=Progress(state.step, known, None if known else lambda: state.progress(settings)),
         rank=run.accelerator.process_index,
         world_size=run.accelerator.num_processes,
     )

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlpkit.data.loader import Position, Step, Stream, packing_efficiency, steps
-from nlpkit.data.pack import collate
+from nlpkit.data.loader import Position, Step, Stream, steps
+from nlpkit.data.pack import collate, packing_efficiency
 from nlpkit.runs.run import Training
 from nlpkit.selftest.bench import Bench
 from nlpkit.selftest.of_objective import ROUNDING, Verdict

@@ -23,7 +23,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.errors import FileError
 from nlpkit.tokenizers.library import merge_files
-from nlpkit.tokenizers.library.hf import LibraryTokenizer, count_characters, count_words, repeat
+from nlpkit.tokenizers.library.hf import LibraryTokenizer
+from nlpkit.tokenizers.library.text_files import count_characters, count_words, repeat
 
 _UNK, _END = "<unk>", "</w>"
 # The files of vocabulary and merges, of transformers and of OpenAI.

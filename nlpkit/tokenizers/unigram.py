@@ -20,14 +20,8 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 from tokenizers import Tokenizer as Library
 
 from nlpkit.config import FrozenConfig, VocabSize
-from nlpkit.tokenizers.library.hf import (
-    BYTES,
-    LibraryTokenizer,
-    count_characters,
-    count_in_piece,
-    count_words,
-    repeat,
-)
+from nlpkit.tokenizers.library.hf import BYTES, LibraryTokenizer, count_in_piece
+from nlpkit.tokenizers.library.text_files import count_characters, count_words, repeat
 
 _SPECIAL = ["<pad>", "</s>", "<unk>"]
 # The space, and the characters of special tokens: with pieces for these, a special token written in

@@ -22,7 +22,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.errors import FileError
 from nlpkit.tokenizers.library import text_files
-from nlpkit.tokenizers.library.hf import LibraryTokenizer, count_characters, count_words, repeat
+from nlpkit.tokenizers.library.hf import LibraryTokenizer
+from nlpkit.tokenizers.library.text_files import count_characters, count_words, repeat
 
 _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # Longer words are one [UNK], as in BERT.

@@ -8,11 +8,12 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nlpkit.contracts.batch import IGNORE, Batch
+from nlpkit.contracts.batch import Batch
 from nlpkit.contracts.objective import Objective
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def forward(
     given = {**batch.fields, "progress": batch.progress}
     inputs = {name: given[name] for name in objective.inputs}
     method = getattr(model, "forward", None)
-    if method is None or "rows" not in inspect.signature(method).parameters:
+    # Not the bound method, which would keep the model.
+    if not _takes_rows(getattr(method, "__func__", method)):
         return model(batch.lengths, **inputs)
     rows = _rows_read(objective, batch) if rows is None else rows
     if rows is None:
@@ -42,6 +44,12 @@ def forward(
     states = model(batch.lengths, rows=rows, **inputs)
     left_out = states.new_full((sum(batch.lengths), states.shape[1]), math.nan)
     return left_out.index_copy(0, rows, states)
+
+
+@cache
+def _takes_rows(function: Callable[..., torch.Tensor] | None) -> bool:
+    """Return whether the `forward` of a model has the argument `rows`."""
+    return function is not None and "rows" in inspect.signature(function).parameters
 
 
 def _rows_read(objective: Objective, batch: Batch) -> torch.Tensor | None:
@@ -53,9 +61,3 @@ def _rows_read(objective: Objective, batch: Batch) -> torch.Tensor | None:
     read[np.cumsum((0, *batch.lengths[:-1]))] = True
     rows = read.nonzero().squeeze(1)
     return rows if len(rows) < len(read) else None
-
-
-def labels_read(batch: Batch) -> torch.Tensor | None:
-    """Return (N,) bool: the tokens with a label; None in a batch without labels."""
-    labels = batch.fields.get("labels")
-    return None if labels is None else labels != IGNORE

@@ -9,7 +9,7 @@ T tokens of an example, M tokens of text in it, K targets, U units drawn togethe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,18 +19,14 @@ from pydantic import model_validator
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import ScoringInput
-from nlpkit.contracts.batch import IGNORE, MARKS, Field, Loss, Marked, Spans, Term, bit
-from nlpkit.contracts.objective import ModelSettings, TrainedModel
+from nlpkit.contracts.batch import IGNORE, MARKS, Field, Marked, Spans, bit
+from nlpkit.contracts.objective import ModelSettings
 from nlpkit.errors import UsageError
 from nlpkit.objectives.examples.cutting import cut_stream
-from nlpkit.objectives.examples.forward import labels_read
 from nlpkit.objectives.examples.frame import Frame, tokens
-from nlpkit.objectives.examples.text import TextObjective
+from nlpkit.objectives.examples.text import LabelTargets, TextObjective
 
 if TYPE_CHECKING:
-    import torch
-
-    from nlpkit.contracts.batch import Batch
     from nlpkit.contracts.tokenizer import Extendable
 
 NEVER = 2.0  # the threshold of a token that is a target at no rate
@@ -86,7 +82,7 @@ class Drawn:
     units: np.ndarray | None = None  # (M,) int64; None: each token has its own fate
 
 
-class Masking(TextObjective):
+class Masking(LabelTargets, TextObjective):
     """The masking of examples, and the loss of masked tokens."""
 
     parts: tuple[str, ...] = ("mlm",)
@@ -98,7 +94,7 @@ class Masking(TextObjective):
         "threshold": Field(np.float32),
     }
     needs: tuple[str, ...] = ("bidirectional",)
-    predicts_text = True
+    term = "mlm"
 
     def __init__(self, config: Any, tokenizer: Extendable, model_config: ModelSettings):
         """Bind the settings.
@@ -194,21 +190,6 @@ class Masking(TextObjective):
         labels = example["labels"]
         return example | {"input_ids": np.where(labels == IGNORE, example["input_ids"], labels)}
 
-    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of predicted tokens."""
-        return {"mlm": int((batch["labels"] != IGNORE).sum())}
-
-    def tokens_read(self, batch: Batch) -> torch.Tensor | None:
-        """Return (N,) bool: the targets; None in a batch of texts to be scored, without labels."""
-        return labels_read(batch)
-
-    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
-        """Return cross entropy over the targets; logits are computed for no other token."""
-        labels = batch.fields["labels"]
-        index = (labels != IGNORE).nonzero().squeeze(1)
-        loss_sum, _ = model.token_loss(hidden, index, labels[index])
-        return Loss({"mlm": Term(loss_sum, len(index), of_text=True)})
-
 
 class TextMasking(Masking):
     """Examples `[CLS] piece [SEP]`, or those of the objective before in a list, masked."""
@@ -285,25 +266,6 @@ class TextMasking(Masking):
             ScoringInput({**example, "input_ids": copy}, target + text.start, target)
             for copy, target in zip(copies, targets[:, None], strict=True)
         ]
-
-
-def loss_parts(
-    names: Sequence[str], kinds: torch.Tensor, batch: Batch, index: torch.Tensor, each: torch.Tensor
-) -> dict[str, tuple[torch.Tensor, int]]:
-    """Return sum and number of the targets in sequences of each kind, by name.
-
-    Args:
-        kinds: (S,) index in `names` of each sequence.
-        index: (K,) rows of the targets in the pack.
-        each: (K,) their losses, without gradient.
-    """
-    import torch
-
-    sizes = torch.tensor(batch.lengths, device=kinds.device)
-    of_targets = kinds.repeat_interleave(sizes, output_size=batch.tokens)[index]
-    sums = each.new_zeros(len(names)).index_add(0, of_targets, each)
-    counts = torch.bincount(of_targets, minlength=len(names)).tolist()
-    return {name: (total, count) for name, total, count in zip(names, sums, counts, strict=True)}
 
 
 def words_of(example: Mapping[str, np.ndarray], where: np.ndarray) -> np.ndarray:

@@ -1,19 +1,22 @@
-"""The base of objectives on running text: documents are cut into pieces, all of one length.
+"""Bases of objectives on running text: its pieces, all of one length; a loss over labels.
 
-I pieces, D documents.
+I pieces, D documents, N tokens of a batch, M targets.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from nlpkit.contracts.batch import Spans
-from nlpkit.contracts.objective import ModelSettings, Objective
+from nlpkit.contracts.batch import IGNORE, Batch, Loss, Spans, Term
+from nlpkit.contracts.objective import ModelSettings, Objective, TrainedModel
 
 if TYPE_CHECKING:
+    import torch
+
     from nlpkit.contracts.tokenizer import Tokenizer
 
 
@@ -43,6 +46,55 @@ class TextObjective(Objective):
     def length(self, pieces: np.ndarray) -> np.ndarray:
         """Return the tokens of the examples made from pieces of these lengths (I,)."""
         return pieces + self.extra
+
+
+class LabelTargets(Objective):
+    """A base of objectives whose targets are the tokens with a label, in one term on text."""
+
+    term: ClassVar[str]  # the name of the term
+    predicts_text = True
+
+    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """Return the number of tokens with a label."""
+        return {self.term: int((batch["labels"] != IGNORE).sum())}
+
+    def tokens_read(self, batch: Batch) -> torch.Tensor | None:
+        """Return (N,) bool: the tokens with a label; None in a batch of texts to be scored."""
+        labels = batch.fields.get("labels")
+        return None if labels is None else labels != IGNORE
+
+    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
+        """Return cross entropy over the targets; logits are computed for no other token."""
+        labels = batch.fields["labels"]
+        index = (labels != IGNORE).nonzero().squeeze(1)
+        loss_sum, each = model.token_loss(hidden, index, labels[index])
+        parts = self.loss_parts(batch, index, each)
+        return Loss({self.term: Term(loss_sum, len(index), parts=parts, of_text=True)})
+
+    def loss_parts(
+        self, batch: Batch, index: torch.Tensor, each: torch.Tensor
+    ) -> Mapping[str, tuple[torch.Tensor, int]] | None:
+        """Return `Term.parts` from the losses `each` (M,) of the targets at rows `index` (M,)."""
+        return None
+
+
+def loss_parts(
+    names: Sequence[str], kinds: torch.Tensor, batch: Batch, index: torch.Tensor, each: torch.Tensor
+) -> dict[str, tuple[torch.Tensor, int]]:
+    """Return sum and number of the targets in sequences of each kind, by name.
+
+    Args:
+        kinds: (S,) index in `names` of each sequence.
+        index: (K,) rows of the targets in the pack.
+        each: (K,) their losses, without gradient.
+    """
+    import torch
+
+    sizes = torch.tensor(batch.lengths, device=kinds.device)
+    of_targets = kinds.repeat_interleave(sizes, output_size=batch.tokens)[index]
+    sums = each.new_zeros(len(names)).index_add(0, of_targets, each)
+    counts = torch.bincount(of_targets, minlength=len(names)).tolist()
+    return {name: (total, count) for name, total, count in zip(names, sums, counts, strict=True)}
 
 
 def cut_documents(lengths: np.ndarray, size: int, min_size: int) -> Spans:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit import registry
-from nlpkit.contracts.batch import Spans, Term
+from nlpkit.contracts.batch import SOURCE_LENGTHS, Spans, Term
 from nlpkit.contracts.objective import ModelSettings, Objective
+from nlpkit.errors import UsageError
 from nlpkit.part import Part, name_in
 
 if TYPE_CHECKING:
@@ -90,12 +91,18 @@ def difference(one: Objective | type[Objective], other: Objective | type[Objecti
     return ""
 
 
-def same_spans(one: Spans, other: Spans) -> bool:
-    """Return whether two objectives cut documents in the same way."""
-    return (one.before, one.after) == (other.before, other.after) and all(
-        np.array_equal(getattr(one, name), getattr(other, name))
-        for name in ("document", "start", "stop")
-    )
+def check_spans(labels: Sequence[str], one: tuple[int, Spans], other: tuple[int, Spans]) -> None:
+    """Raise `UsageError` if two members, by their numbers, cut documents in different ways."""
+    if not all(
+        np.array_equal(ours, theirs)
+        for name, ours in vars(one[1]).items()
+        if name != "dropped"
+        for theirs in (vars(other[1])[name],)
+    ):
+        raise UsageError(
+            f"objective.of: {labels[one[0]]} and {labels[other[0]]} cut documents "
+            "differently; give both the same max_length and the same other settings of pieces"
+        )
 
 
 def summed(name: str, one: Term, other: Term) -> Term:
@@ -112,3 +119,27 @@ def summed(name: str, one: Term, other: Term) -> Term:
         {**(one.parts or {}), **(other.parts or {})},
         one.of_text and other.of_text,
     )
+
+
+def sequences_of(
+    member: Objective, fields: Mapping[str, Any], sizes: np.ndarray, chosen: np.ndarray
+) -> dict[str, Any]:
+    """Return a member's fields for the sequences `chosen` (S,) bool, of `sizes` (S,) tokens."""
+    picked = {"token": np.repeat(chosen, sizes), "sequence": chosen}
+    found: dict[str, Any] = {}
+    if SOURCE_LENGTHS in fields:
+        lengths = np.array(fields[SOURCE_LENGTHS])
+        picked["source"] = np.repeat(chosen, lengths)
+        found[SOURCE_LENGTHS] = tuple(lengths[chosen].tolist())
+    return found | {
+        name: rows_of(fields[name], picked[kind.per]) for name, kind in member.fields.items()
+    }
+
+
+def rows_of(values: Any, chosen: np.ndarray) -> Any:
+    """Return the rows `chosen` (N,) bool of an array or a tensor."""
+    if isinstance(values, np.ndarray):
+        return values[chosen]
+    import torch
+
+    return values[torch.from_numpy(np.flatnonzero(chosen)).to(values.device)]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.data.lines import kind_of
@@ -16,6 +19,14 @@ class Answer(NamedTuple):
     text: str
     start: int
     stop: int
+
+
+class Found(NamedTuple):
+    """The best span of a row: tokens [start, stop] of the context, and its score over none."""
+
+    start: int
+    stop: int
+    margin: float
 
 
 def answers_of(row: Row, column: str, context: str, *, nearest: bool) -> list[Answer]:
@@ -66,3 +77,34 @@ def _checked(answer: dict[str, Any], column: str, context: str, nearest: bool) -
             f"{place}; correct it, or set objective.nearest_answer: true"
         )
     return Answer(text, place, place + len(text))
+
+
+def best_span(scores: np.ndarray, longest: int) -> tuple[float, int, int]:
+    """Return the highest sum of a first and a last token's score (L, 2), and both tokens.
+
+    The last token is at most `longest` - 1 after the first; the first of equal sums counts.
+    """
+    best = (-np.inf, 0, 0)
+    for distance in range(min(longest, len(scores))):
+        sums = scores[: len(scores) - distance, 0] + scores[distance:, 1]
+        first = int(sums.argmax())
+        if sums[first] > best[0]:
+            best = float(sums[first]), first, first + distance
+    return best
+
+
+def trimmed(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the characters of each token without white space at either end."""
+    found = []
+    for start, stop in spans:
+        piece = text[start:stop]
+        before = len(piece) - len(piece.lstrip())
+        after = len(piece) - len(piece.rstrip())
+        found.append((start + before, stop - after) if piece.strip() else (start, stop))
+    return found
+
+
+def tokens_of(spans: np.ndarray, answer: Answer) -> tuple[int, int] | None:
+    """Return the first and the last token with a character of the answer, or None."""
+    inside = np.flatnonzero((spans[:, 1] > answer.start) & (spans[:, 0] < answer.stop))
+    return (int(inside[0]), int(inside[-1])) if len(inside) else None

@@ -3,10 +3,18 @@
 T tokens of a text, W words.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+
+from nlpkit.contracts.reader import Row, RowError
+from nlpkit.data.lines import kind_of
+
+BETWEEN = "\n"  # between the words of a text that is to be tokenised
+# Scripts without spaces between words: Chinese characters, kana, and their punctuation.
+_UNSPACED = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef]")
 
 
 class Located(list[int]):
@@ -63,3 +71,24 @@ def token_windows(count: int, room: int, stride: int) -> list[tuple[int, int]]:
         start = windows[-1][0] + stride
         windows.append((start, min(start + room, count)))
     return windows
+
+
+def spaced(words: Sequence[str]) -> list[str]:
+    """Return the words with the space before them that a text would have."""
+    spaced = []
+    for before, word in zip(["", *words], words, strict=False):
+        text = word.replace(BETWEEN, " ")
+        is_close = not before or _UNSPACED.match(text) or _UNSPACED.match(before[-1])
+        spaced.append(text if is_close else f" {text}")
+    return spaced
+
+
+def words_in(row: Row, column: str) -> list[str]:
+    """Return the words in a column: of a list, or the characters of a text; raise `RowError`."""
+    value = row.value(column)
+    words = list(value) if isinstance(value, str) else value
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise RowError(f'"{column}" is {kind_of(value)}, not a list of strings')
+    if not words:
+        raise RowError(f'"{column}" is empty')
+    return words

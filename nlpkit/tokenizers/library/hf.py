@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -274,30 +273,3 @@ def count_in_piece(token: str) -> int:
     byte = BYTES.get(token)
     # A character is counted at its first byte; in UTF-8 these are all bytes but 10xxxxxx.
     return len(token) if byte is None else int(byte & 0xC0 != 0x80)
-
-
-def count_words(
-    texts: Iterable[str], split: Callable[[str], list[tuple[str, tuple[int, int]]]]
-) -> Counter[str]:
-    """Return the frequency of each word that `split` finds; reads `texts` once."""
-    words: Counter[str] = Counter()
-    for text in text_files.sound(texts):
-        words.update(word for word, _ in split(text))
-    return words
-
-
-def count_characters(words: Counter[str]) -> Counter[str]:
-    """Return the frequency of each character, highest first; ties are sorted by character."""
-    characters: Counter[str] = Counter()
-    for word, count in words.items():
-        for character in word:
-            characters[character] += count
-    return Counter(dict(sorted(characters.items(), key=lambda pair: (-pair[1], pair[0]))))
-
-
-def repeat(words: Counter[str]) -> Iterator[str]:
-    """Yield each word as often as it was counted, with spaces between, as a trainer needs it."""
-    chunk = 10_000
-    for word, count in words.items():
-        for start in range(0, count, chunk):
-            yield " ".join([word] * min(chunk, count - start))
