@@ -16,10 +16,9 @@ from nlpkit.data import formats
 from nlpkit.data.readers import squad
 from nlpkit.errors import DataError
 from nlpkit.models.bert.model import Model as Bert
-from nlpkit.objectives import question_answering
 from nlpkit.objectives.examples.forward import forward
 from nlpkit.objectives.question_answering import best_span
-from nlpkit.objectives.tasks.answers import answers_of
+from nlpkit.objectives.tasks.answers import Found, answers_of
 from nlpkit.objectives.tasks.windows import token_windows
 from tests._spans import BERT, batch_of, bound, items, row, take_body, their_config
 
@@ -223,7 +222,7 @@ def test_answers_may_be_several_and_written_as_datasets_does() -> None:
     objective = bound("question_answering", max_length=100, **SETTINGS)
     answers = {"text": ["fox", "brown fox"], "answer_start": [16, 10]}
     (item,) = items(objective, row(context=CONTEXT, question="what?", answers=answers))
-    found = objective.answers([question_answering._Found(3, 3, 1.0)], [item])
+    found = objective.answers([Found(3, 3, 1.0)], [item])
     assert found[0][1] == ("fox", "brown fox")
 
 

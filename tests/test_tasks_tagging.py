@@ -17,6 +17,7 @@ from nlpkit.models.bert.model import Model as Bert
 from nlpkit.models.gpt.model import Model as Gpt
 from nlpkit.objectives import tagging
 from nlpkit.objectives.examples.forward import forward
+from nlpkit.objectives.tasks import windows
 from nlpkit.objectives.tasks.windows import word_windows
 from tests import _spans
 from tests._spans import BERT, GPT, batch_of, bound, items, row, take_body, their_config
@@ -156,8 +157,8 @@ def test_word_without_a_token_is_an_unknown_token_and_predicted() -> None:
 
 
 def test_words_have_the_spaces_of_a_text() -> None:
-    assert tagging._spaced(["EU", "rejects", ","]) == ["EU", " rejects", " ,"]
-    assert tagging._spaced(["我", "爱", "GPT", "吗"]) == ["我", "爱", "GPT", "吗"]
+    assert windows.spaced(["EU", "rejects", ","]) == ["EU", " rejects", " ,"]
+    assert windows.spaced(["我", "爱", "GPT", "吗"]) == ["我", "爱", "GPT", "吗"]
 
 
 def test_text_is_read_as_characters_and_a_line_of_tags_is_split() -> None:

@@ -18,7 +18,7 @@ from nlpkit.checkpoints import tokenizer_files
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import FileError
 from nlpkit.runs.build import model_part
-from nlpkit.runs.vocabulary import build_tokenizer
+from nlpkit.runs.vocabulary import TrainingText, build_tokenizer
 from nlpkit.tokenizers import bpe, gpt1_bpe
 from nlpkit.tokenizers.gpt1_bpe import Config, Tokenizer
 from tests import _tiny
@@ -171,7 +171,8 @@ def test_recipe_with_the_path_of_the_files_takes_them(tmp_path) -> None:
     text = RECIPE.replace("{kind: bpe, vocab_size: 400, min_frequency: 1}", f"{{path: {place}}}")
     resolved = recipe.load(str(_tiny.write(tmp_path, text=text)))
     part = model_part(resolved)
-    made = build_tokenizer(resolved, part, [], "all", tmp_path / "run", tmp_path, Callbacks())
+    text = TrainingText(resolved, [], "all", tmp_path, Callbacks())
+    made = build_tokenizer(text, part, tmp_path / "run")
     assert made.vocab_size == len(VOCABULARY)
 
 
