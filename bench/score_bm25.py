@@ -25,7 +25,7 @@ from nlpkit.score.metrics import bm25
 from nlpkit.score.search.documents import Records
 from nlpkit.score.search.inverted_index import build
 from nlpkit.score.search.ranking import Ranker
-from nlpkit.score.search.words import tokenizer
+from nlpkit.score.search.words import get_tokenizer
 
 _LETTERS = np.array(list("etaoinshrdlucmfwypvbgkjqxz"))
 _VOCABULARY = 200_000
@@ -62,7 +62,7 @@ def write(folder: Path, documents: int, queries: int) -> tuple[Path, list[str]]:
 
 
 def _ours() -> Way:
-    words = tokenizer("word", True)
+    words = get_tokenizer("word", True)
 
     def index(path: Path) -> Ranker:
         found = build(Records(str(path)), words)

@@ -220,7 +220,7 @@ def test_smoke_test_of_a_run_with_a_budget(path: Path) -> None:
 
 
 def test_report_says_how_much_of_the_budget_is_used(whole: Path) -> None:
-    facts = page._facts_of(history.read(whole, "whole"))
+    facts = page._collect_facts(history.read(whole, "whole"))
     assert (facts["steps"], facts["budget"]) == ("12", "57s of 1m")
 
 

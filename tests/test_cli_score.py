@@ -293,22 +293,22 @@ def test_score_every_pair_of_metrics_has_one_parser():
     metrics = {name: module for name, module in found.items() if "score" in vars(module)}
     assert len(metrics) > 5
     for pair in itertools.combinations(metrics, 2):
-        parser = parsing.for_metrics({name: metrics[name] for name in pair})
+        parser = parsing.make_metric_parser({name: metrics[name] for name in pair})
         parser.format_help()
         read = parser.parse_args(["a", "b"])
         for name in pair:
-            options = parsing.options_of(name, metrics[name], read)
+            options = parsing.get_options(name, metrics[name], read)
             assert options == {each.name: each.default for each in metrics[name].OPTIONS}
 
 
 def test_score_shared_option_is_the_first_ones_and_prefixed_everyones():
     modules = {name: registry.load("score/metrics", name) for name in ("chrf", "bleu")}
-    read = parsing.for_metrics(modules).parse_args(["h", "r", "-lc"])
-    assert parsing.options_of("bleu", modules["bleu"], read)["lowercase"] is True
-    assert parsing.options_of("chrf", modules["chrf"], read)["lowercase"] is False
-    read = parsing.for_metrics(modules).parse_args(["h", "r", "--chrf-lowercase"])
-    assert parsing.options_of("bleu", modules["bleu"], read)["lowercase"] is False
-    assert parsing.options_of("chrf", modules["chrf"], read)["lowercase"] is True
+    read = parsing.make_metric_parser(modules).parse_args(["h", "r", "-lc"])
+    assert parsing.get_options("bleu", modules["bleu"], read)["lowercase"] is True
+    assert parsing.get_options("chrf", modules["chrf"], read)["lowercase"] is False
+    read = parsing.make_metric_parser(modules).parse_args(["h", "r", "--chrf-lowercase"])
+    assert parsing.get_options("bleu", modules["bleu"], read)["lowercase"] is False
+    assert parsing.get_options("chrf", modules["chrf"], read)["lowercase"] is True
 
 
 # Output, by itself
@@ -328,12 +328,12 @@ def test_score_shared_option_is_the_first_ones_and_prefixed_everyones():
 )  # fmt: skip
 def test_output_short_signature_is_sacrebleus(name, signature, short):
     # The short names: `_abbr` in sacrebleu 2.6.0, metrics/*.py.
-    assert output.shortened(name, signature) == short
+    assert output.shorten(name, signature) == short
 
 
 def test_output_rounds_per_cent_to_one_decimal_and_others_to_four():
     percent, share = Score("a", 12.3456, ""), Score("b", 0.123456, "", percent=False)
-    assert output.rounded(percent, percent.score, None) == "12.3"
-    assert output.rounded(share, share.score, None) == "0.1235"
-    assert output.rounded(share, share.score, 2) == "0.12"
-    assert output.rounded(share, math.nan, 2) == "nan"
+    assert output.round_score(percent, percent.score, None) == "12.3"
+    assert output.round_score(share, share.score, None) == "0.1235"
+    assert output.round_score(share, share.score, 2) == "0.12"
+    assert output.round_score(share, math.nan, 2) == "nan"

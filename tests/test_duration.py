@@ -206,12 +206,12 @@ def test_stopped_run_of_epochs_goes_on_bit_for_bit(
 def test_changed_epochs_are_named_and_go_on_if_allowed(task: Path, tmp_path: Path) -> None:
     _tiny.pretrain(task, tmp_path, *EPOCHS, "train.epochs=1")
     fewer = history.read(tmp_path, "run")
-    assert page._facts_of(fewer)["steps"] == "3 of 3 planned"
+    assert page._collect_facts(fewer)["steps"] == "3 of 3 planned"
     with pytest.raises(UsageError, match=r"train\.epochs: 1\.0 then, 2\.0 now"):
         _tiny.pretrain(task, tmp_path, *EPOCHS, "train.epochs=2")
     with pytest.raises(UsageError, match=r"train\.steps: not set then, 5 now"):
         _tiny.pretrain(task, tmp_path, *EPOCHS, "train.epochs=null", "train.steps=5")
     _tiny.pretrain(task, tmp_path, *EPOCHS, "train.epochs=2", allow_change=True)
-    longer = page._facts_of(history.read(tmp_path, "run"))
+    longer = page._collect_facts(history.read(tmp_path, "run"))
     assert longer["steps"] == "5 of 5 planned"
     assert longer["state"] == "finished"

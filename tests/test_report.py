@@ -405,7 +405,7 @@ def test_png_has_the_texts_of_the_svg(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_steps_on_the_axis_are_integers(tmp_path: Path) -> None:
     run = write_run(tmp_path / "short", 2, every=2)
     (chart,) = [c for c in curves.make_charts(report.read([run])) if c.key == "loss"]
-    shapes = [shape for shape in svg.shapes_of(chart) if shape.anchor == "middle"]
+    shapes = [shape for shape in svg.make_shapes(chart) if shape.anchor == "middle"]
     assert [shape.text for shape in shapes] == ["1", "2"]
 
 
@@ -446,12 +446,12 @@ def test_long_run_loses_no_spike(tmp_path: Path) -> None:
 def test_thin_takes_means_of_what_is_there() -> None:
     x = np.arange(1.0, 2001.0)
     y = np.where(x <= 5, np.nan, x)
-    line = curves.thin("n", 0, x, y)
+    line = curves.thin_out("n", 0, x, y)
     assert line.low is not None
     assert line.high is not None
     assert np.isnan([line.y[0], line.low[0], line.high[0]]).all()  # 1 to 4 are missing
     assert (line.y[1], line.low[1], line.high[1]) == (7.0, 6.0, 8.0)  # (5), 6, 7, 8
-    assert len(curves.thin("n", 0, x[:1500], y[:1500]).x) == 1500
+    assert len(curves.thin_out("n", 0, x[:1500], y[:1500]).x) == 1500
 
 
 @pytest.mark.parametrize(
@@ -466,15 +466,15 @@ def test_thin_takes_means_of_what_is_there() -> None:
 def test_ticks_are_round_numbers(
     low: float, high: float, values: list[float], texts: list[str]
 ) -> None:
-    found = svg.ticks(low, high, 5)
+    found = svg.choose_ticks(low, high, 5)
     assert found == values
-    assert svg.short(found) == texts
+    assert svg.shorten(found) == texts
 
 
 def test_powers_are_round_and_few() -> None:
-    assert svg.powers(0.3, 40) == [0.5, 1, 2, 5, 10, 20]
-    assert svg.powers(0.05, 90) == [0.1, 0.3, 1, 3, 10, 30]
-    assert svg.powers(0.9e-9, 1.1e9) == [1e-9, 1e-6, 1e-3, 1, 1e3, 1e6, 1e9]
+    assert svg.choose_powers(0.3, 40) == [0.5, 1, 2, 5, 10, 20]
+    assert svg.choose_powers(0.05, 90) == [0.1, 0.3, 1, 3, 10, 30]
+    assert svg.choose_powers(0.9e-9, 1.1e9) == [1e-9, 1e-6, 1e-3, 1, 1e3, 1e6, 1e9]
 
 
 def test_gradient_norm_that_explodes_is_drawn_on_a_logarithmic_axis(run: Path) -> None:

@@ -99,7 +99,7 @@ def test_table_as_json_and_as_cells_for_csv(folder, capsys):
                     "held_out.perplexity": None, "held_out.bits_per_character": None},
     }  # fmt: skip
     assert found["groups"] == []  # no figure is the one of the table
-    table = sweep.table(report.read([folder], may_be_empty=True))
+    table = sweep.make_table(report.read([folder], may_be_empty=True))
     assert table.columns == ["run", "seed", "train.lr", "state", "steps", "loss", "best_step",
                              "held_out.loss"]  # fmt: skip
     cells = table.cells()
@@ -129,7 +129,7 @@ def test_sort_by_what_is_no_column_names_the_nearest(folder, capsys):
     _, err = printed(capsys, folder, "--sort", "held_out.los", code=2)
     assert err == "nlpkit: --sort held_out.los: no such column, did you mean held_out.loss?\n"
     with pytest.raises(UsageError, match=r"columns: run, seed, train\.lr, state, steps, loss"):
-        sweep.table(report.read([folder]), "zzz")
+        sweep.make_table(report.read([folder]), "zzz")
 
 
 def test_run_that_has_made_no_step_is_in_the_table_and_not_on_the_page(folder, capsys):

@@ -15,7 +15,7 @@ import pytest
 from nlpkit.errors import UsageError
 from nlpkit.score.metrics import bm25
 from nlpkit.score.search import inverted_index, run_lines
-from nlpkit.score.search.ranking import Ranker, _best
+from nlpkit.score.search.ranking import Ranker, _select_best
 from tests._search_files import CRANFIELD, call, random_texts, write_jsonl, write_tsv
 
 WORDS = [f"w{n}" for n in range(60)]
@@ -78,7 +78,7 @@ def test_bm25_top_k_bound_finds_all_candidates_of_a_large_array() -> None:
     for spread in (3, 50, 10**6):  # few different values: many ties
         scores = rng.integers(0, spread, 5000).astype(np.float64)
         for most in (1, 7, 100, 1000):
-            chosen = _best(scores, most, 0.5, 0.0)
+            chosen = _select_best(scores, most, 0.5, 0.0)
             least = np.sort(scores)[::-1][most - 1]
             assert {*np.flatnonzero(scores >= max(least, 0.5))} <= {*chosen}
             if spread == 10**6 and most <= 100:
@@ -198,13 +198,13 @@ def test_bm25_trec_run_has_full_scores_and_ties_in_document_order_for_trec_eval(
 
 def test_bm25_distinct_lowers_only_what_float32_cannot_tell_apart() -> None:
     scores = [2.0, 1.0 + 1e-9, 1.0, 1.0, 0.5, -0.5, -0.5]
-    found = run_lines.distinct(scores)
+    found = run_lines.make_distinct(scores)
     assert [found[i] for i in (0, 1, 4, 5)] == [scores[i] for i in (0, 1, 4, 5)]
     singles = np.array(found, dtype=np.float32)
     assert (singles[1:] < singles[:-1]).all()
     assert max(abs(a - b) for a, b in zip(found, scores, strict=True)) < 2e-7
-    assert run_lines.distinct([]) == []
-    assert run_lines.distinct([3.0, 1.0]) == [3.0, 1.0]
+    assert run_lines.make_distinct([]) == []
+    assert run_lines.make_distinct([3.0, 1.0]) == [3.0, 1.0]
 
 
 def test_bm25_unknown_words_print_nothing_and_are_counted(

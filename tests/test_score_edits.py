@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nlpkit.errors import DataError
-from nlpkit.score.counts.edits import Edits, edits, longest_run
+from nlpkit.score.counts.edits import Edits, count_edits, longest_run
 from nlpkit.score.metrics import cer, wer
 
 KINDS = ("hits", "substitutions", "deletions", "insertions")
@@ -43,8 +43,8 @@ def _altered(rng: random.Random, text: list[str], letters: list[str]) -> list[st
 
 
 def test_edits_kitten_to_sitting_are_three() -> None:
-    assert edits("kitten", "sitting") == Edits(4, 2, 0, 1)
-    assert edits("kitten", "sitting").distance == 3
+    assert count_edits("kitten", "sitting") == Edits(4, 2, 0, 1)
+    assert count_edits("kitten", "sitting").distance == 3
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_edits_kitten_to_sitting_are_three() -> None:
     ],
 )
 def test_edits_at_the_borders(reference: str, hypothesis: str, expected: Any) -> None:
-    assert edits(reference, hypothesis) == expected
+    assert count_edits(reference, hypothesis) == expected
 
 
 def test_edits_distance_equals_the_table() -> None:
@@ -68,7 +68,7 @@ def test_edits_distance_equals_the_table() -> None:
         letters = list("abcdefgh"[: rng.randint(1, 8)])
         a = rng.choices(letters, k=rng.randint(0, 80))
         b = _altered(rng, a, letters) if rng.random() < 0.5 else rng.choices(letters, k=30)
-        found = edits(a, b)
+        found = count_edits(a, b)
         assert found.distance == _distance_by_table("".join(a), "".join(b))
         assert found.hits + found.substitutions + found.deletions == len(a)
         assert found.hits + found.substitutions + found.insertions == len(b)

@@ -9,7 +9,7 @@ import pytest
 
 from nlpkit.errors import DataError
 from nlpkit.score.counts.edits import lcs_length
-from nlpkit.score.counts.words import TOKENIZERS, dropped_letters, is_unspaced, ngrams
+from nlpkit.score.counts.words import TOKENIZERS, count_dropped_letters, is_unspaced, list_ngrams
 from nlpkit.score.metrics import rouge
 
 POLICE = "police killed the gunman"
@@ -111,12 +111,12 @@ def test_tokenizers_cut_as_named(name: str, text: str, tokens: Any) -> None:
 
 
 def test_ngrams_of_too_few_tokens_are_none() -> None:
-    assert ngrams("abc", 2) == [("a", "b"), ("b", "c")]
-    assert ngrams("a", 2) == []
+    assert list_ngrams("abc", 2) == [("a", "b"), ("b", "c")]
+    assert list_ngrams("a", 2) == []
 
 
 def test_dropped_letters_counts_letters_not_signs() -> None:
-    assert dropped_letters(["a b, 1!", "é。中"]) == (2, 5)
+    assert count_dropped_letters(["a b, 1!", "é。中"]) == (2, 5)
 
 
 @pytest.mark.parametrize(

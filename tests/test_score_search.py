@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from nlpkit.errors import DataError, NlpkitError, UsageError
 from nlpkit.score.metrics import bm25
 from nlpkit.score.search import inverted_index
-from nlpkit.score.search.documents import Records, format_of
-from nlpkit.score.search.words import TOKENIZERS, tokenizer
+from nlpkit.score.search.documents import Records, guess_format
+from nlpkit.score.search.words import TOKENIZERS, get_tokenizer
 from tests._search_files import call, write_jsonl, write_tsv
 
 SMALL = ["cat dog cat", "dog", "bird cat", ""]
@@ -95,7 +95,7 @@ def test_search_identifier_with_white_space_is_refused_in_a_trec_run_alone(
     ],
 )
 def test_search_format_is_by_the_ending_before_gz(name: str, form: str) -> None:
-    assert format_of(name) == form
+    assert guess_format(name) == form
 
 
 def test_search_records_of_each_format_are_identifier_and_text(tmp_path: Path) -> None:
@@ -171,18 +171,18 @@ def test_search_malformed_line_is_named_with_file_and_line(
     ],
 )
 def test_search_words_of_each_tokenizer(name: str, text: str, words: list[str]) -> None:
-    assert tokenizer(name, True)(text) == words
-    assert [word.lower() for word in tokenizer(name, False)(text)] == words
+    assert get_tokenizer(name, True)(text) == words
+    assert [word.lower() for word in get_tokenizer(name, False)(text)] == words
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.one_of(st.text(), st.text(st.characters(max_codepoint=127))))
 def test_search_words_are_runs_of_word_characters(text: str) -> None:
     # The quick way for ASCII gives what the pattern gives.
-    assert tokenizer("word", True)(text) == re.findall(r"\w+", text.lower())
-    assert tokenizer("word", False)(text) == re.findall(r"\w+", text)
+    assert get_tokenizer("word", True)(text) == re.findall(r"\w+", text.lower())
+    assert get_tokenizer("word", False)(text) == re.findall(r"\w+", text)
     for name in TOKENIZERS:
-        assert not any(word == "" for word in tokenizer(name, True)(text))
+        assert not any(word == "" for word in get_tokenizer(name, True)(text))
 
 
 def test_search_index_holds_each_word_of_each_document() -> None:

@@ -5,7 +5,7 @@ import pytest
 from nlpkit.contracts.metric import BadLine
 from nlpkit.errors import DataError
 from nlpkit.score import named
-from nlpkit.score.counts.tags import entities
+from nlpkit.score.counts.tags import find_entities
 from nlpkit.score.metrics import entity_f1, squad_f1, tag_accuracy
 
 # The example of seqeval's README: precision, recall and F1 are 0.50, micro and macro.
@@ -63,7 +63,7 @@ def test_entity_f1_of_broken_sequences_equals_seqeval(
     ],
 )
 def test_entities_of_a_scheme(scheme: str, tags: str, found: list[tuple]) -> None:
-    assert entities(tags.split(), scheme) == found
+    assert find_entities(tags.split(), scheme) == found
 
 
 def test_entity_f1_from_sums_is_the_score() -> None:

@@ -218,5 +218,5 @@ def _print_result(common: Common, axes: Sequence["Axis"], root: Path, runs: list
         else:
             common.result(seeds.table(result), **result)
             return
-    table = report.table(reports.read([root], may_be_empty=True))
-    common.result(report.text(table), **report.as_json(table))
+    table = report.make_table(reports.read([root], may_be_empty=True))
+    common.result(report.format_table(table), **report.to_json(table))

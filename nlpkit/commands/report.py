@@ -76,14 +76,14 @@ def command(
     log = Log(common.verbosity)
     log.detail(f"reading {', '.join(runs)}")
     paths = [Path(run) for run in runs]
-    folders = [path for path in paths if report.of_folder(path)]
+    folders = [path for path in paths if report.find_runs(path)]
     histories = report.read(paths, may_be_empty=bool(folders))
-    table = sweep.table(histories, sort)
+    table = sweep.make_table(histories, sort)
     if csv:
         from nlpkit.report import records
 
         cells, columns = table.cells(), table.columns
-        text = records.csv_of(cells, columns) if folders else records.as_csv(histories)
+        text = records.write_csv(cells, columns) if folders else records.write_steps(histories)
         sys.stdout.write(text)
         return
     with_steps = [history for history in histories if history.last_step]
@@ -94,7 +94,7 @@ def command(
     compared = _compared(paths, folders, table, log)
     if folders:
         log.info(f"page: {page}" if page else "no page: no run has made a step")
-        values |= sweep.as_json(table)
+        values |= sweep.to_json(table)
     if compared:
         values["differences"] = compared
     lines = [_sentence(each) for each in compared]
@@ -104,7 +104,7 @@ def command(
         common.result(page or "", **values)
         return
     common.result(
-        "\n\n".join([sweep.text(table), *(["\n".join(lines)] if lines else [])]), **values
+        "\n\n".join([sweep.format_table(table), *(["\n".join(lines)] if lines else [])]), **values
     )
 
 
@@ -116,14 +116,14 @@ def _compared(
     Directories are compared if each holds runs that differ in the seed alone; runs that are named
     one by one are taken together where they do.
     """
-    from nlpkit.report import of_folder, sweep
+    from nlpkit.report import find_runs, sweep
 
     if len(paths) < 2 or table.sort not in table.figures:
         return []
     sides: dict[str, list[Row]] = {}
     if folders:
         for path in paths:
-            inside = {str(run) for run in (of_folder(path) or [path])}
+            inside = {str(run) for run in (find_runs(path) or [path])}
             sides[str(path)] = [row for row in table.rows if row.path in inside]
         mixed = [name for name, rows in sides.items() if len({row.group for row in rows}) > 1]
         if mixed:
@@ -140,7 +140,7 @@ def _compared(
     left_out = sum(row.state != "finished" for rows in sides.values() for row in rows)
     if left_out:
         log.info(f"{left_out} not finished: left out of the differences")
-    return _as_json(sides, sweep.differences(sides, table.sort), table.sort)
+    return _as_json(sides, sweep.compare(sides, table.sort), table.sort)
 
 
 def _as_json(

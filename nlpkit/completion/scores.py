@@ -19,13 +19,15 @@ def offers(words: list[str], typed: str) -> Iterator[tuple[str, str]]:
     if last in ("-m", "--metrics") and not _is_tool(words[0]) and not typed.startswith("-"):
         yield from names(typed, tools=False)
         return
-    chosen, rest = parsing.metric_names(words)
-    modules = {name: parsing.module_of(name) for name in chosen}
+    chosen, rest = parsing.split_metrics(words)
+    modules = {name: parsing.load_score(name) for name in chosen}
     first = modules[chosen[0]]
     parser = (
-        parsing.for_tool(chosen[0], first)
+        parsing.make_tool_parser(chosen[0], first)
         if is_tool(first)
-        else parsing.for_metrics({name: one for name, one in modules.items() if is_metric(one)})
+        else parsing.make_metric_parser(
+            {name: one for name, one in modules.items() if is_metric(one)}
+        )
     )
     name, equals, _ = typed.partition("=")
     if name.startswith("--") and equals:
@@ -48,7 +50,7 @@ def names(typed: str, *, tools: bool) -> Iterator[tuple[str, str]]:
 
 def _is_tool(name: str) -> bool:
     names = registry.names(parsing.FOLDER)
-    return name in names and is_tool(parsing.module_of(name))
+    return name in names and is_tool(parsing.load_score(name))
 
 
 def _options(parser: parsing.Parser) -> Iterator[tuple[str, str]]:

@@ -24,7 +24,7 @@ from nlpkit.errors import DataError
 from nlpkit.objectives.tasks.framed import FramedConfig, FramedTask
 from nlpkit.objectives.tasks.windows import BETWEEN, Located, spaced, word_windows, words_in
 from nlpkit.plural import number_of
-from nlpkit.score.counts.tags import WrongTag, is_allowed, parsed
+from nlpkit.score.counts.tags import WrongTag, is_allowed, parse
 
 if TYPE_CHECKING:
     import torch
@@ -267,7 +267,7 @@ def _tags(row: Row, config: Config) -> list[str]:
             raise RowError(f'"{config.tags}": tag {number} is {what}, not a string without spaces')
     if config.scheme is not None:
         try:
-            parsed(tags, config.scheme)
+            parse(tags, config.scheme)
             if config.scheme != "conll" and not is_allowed(tags, config.scheme):
                 raise RowError(
                     f'"{config.tags}" is not in scheme {config.scheme}: {" ".join(tags)}; '

@@ -27,11 +27,11 @@ def read(runs: Sequence[Path], *, may_be_empty: bool = False) -> list[History]:
             out inside of a folder, or with `may_be_empty` returned, too.
     """
     found = []
-    inside = {run: of_folder(run) for run in runs}
+    inside = {run: find_runs(run) for run in runs}
     paths = [path for run in runs for path in (inside[run] or [run])]
-    labels = _labels(paths)
+    labels = _label_runs(paths)
     if len(runs) == 1 and inside[runs[0]]:
-        labels = [svg.printable(str(path.relative_to(runs[0]))) for path in paths]
+        labels = [svg.replace_unprintable(str(path.relative_to(runs[0]))) for path in paths]
     for path, label in zip(paths, labels, strict=True):
         history = read_history(path, label, may_be_empty=may_be_empty or path not in runs)
         if may_be_empty or history.last_step:
@@ -41,7 +41,7 @@ def read(runs: Sequence[Path], *, may_be_empty: bool = False) -> list[History]:
     return found
 
 
-def of_folder(path: Path) -> list[Path]:
+def find_runs(path: Path) -> list[Path]:
     """Return the runs in a folder of a grid or of seeds; none of what is a run itself."""
     if seeds := seed_runs(path):
         return [run for _, run in seeds]
@@ -67,8 +67,8 @@ def write(
     if ending not in ENDINGS:
         raise UsageError(f"{out}: a report ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
     histories = read(runs) if histories is None else histories
-    charts, heading = make_charts(histories), page.heading(histories)
-    sheet = svg.sheet(charts, [history.label for history in histories], heading)
+    charts, heading = make_charts(histories), page.make_heading(histories)
+    sheet = svg.lay_out(charts, [history.label for history in histories], heading)
     draft = out.with_name(f".{out.name}.{os.getpid()}")
     with name_path_in_errors(out):
         try:
@@ -77,21 +77,23 @@ def write(
 
                 draw_sheet(sheet, draft)
             else:
-                text = svg.file_of(sheet) if ending == ".svg" else page.render(histories, charts)
-                draft.write_text(svg.printable(text), encoding="utf-8")
+                text = (
+                    svg.write_sheet(sheet) if ending == ".svg" else page.render(histories, charts)
+                )
+                draft.write_text(svg.replace_unprintable(text), encoding="utf-8")
             draft.replace(out)
         finally:
             draft.unlink(missing_ok=True)
     return out
 
 
-def _labels(runs: Sequence[Path]) -> list[str]:
+def _label_runs(runs: Sequence[Path]) -> list[str]:
     """Return unique names of the runs: the name of the directory, or else the path."""
     names = [run.resolve().name for run in runs]
     names = [n if names.count(n) == 1 else str(run) for n, run in zip(names, runs, strict=True)]
     seen: Counter[str] = Counter()
     labels = []
-    for name in map(svg.printable, names):
+    for name in map(svg.replace_unprintable, names):
         seen[name] += 1
         labels.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
     return labels

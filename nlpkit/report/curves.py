@@ -53,7 +53,7 @@ class Chart:
     logarithmic: bool = False
 
 
-def thin(name: str, number: int, x: np.ndarray, y: np.ndarray, strong: bool = False) -> Line:
+def thin_out(name: str, number: int, x: np.ndarray, y: np.ndarray, strong: bool = False) -> Line:
     """Return the curve `x`, `y` (P,), averaged if it has more than LIMIT points."""
     if len(x) <= LIMIT:
         return Line(name, number, x, y, strong=strong)
@@ -71,25 +71,27 @@ def make_charts(histories: Sequence[History]) -> list[Chart]:
     """Return the charts of the runs: losses, scores, optimizer, speed, memory."""
     # A task that does not generate text has a loss per row, not per token.
     unit = " or ".join(sorted({history.loss_unit for history in histories}, reverse=True))
-    charts = [Chart("loss", "Loss", unit, _losses(histories), levels=_entropies(histories))]
+    charts = [
+        Chart("loss", "Loss", unit, _make_losses(histories), levels=_find_entropies(histories))
+    ]
     parts = sorted({name for history in histories for name in history.parts})
     # A single part is equal to the total loss. A part has no unit, since it may be a share, such as
     # that of right answers.
     for part in parts if len(parts) > 1 else ():
         charts.append(
-            Chart(f"loss.{part}", part, "mean over its targets", _losses(histories, part))
+            Chart(f"loss.{part}", part, "mean over its targets", _make_losses(histories, part))
         )
     for name in sorted({name for history in histories for name in history.scores}):
         lines = [
             line
             for number, history in enumerate(histories)
-            for line in _held_out(history, number, history.label, _score(name))
+            for line in _make_held_out(history, number, history.label, _score(name))
         ]
         charts.append(Chart(f"score.{name}", f"Held out: {name}", "score", lines))
-    return charts + [_recorded(histories, *each) for each in _RECORDED]
+    return charts + [_make_recorded(histories, *each) for each in _RECORDED]
 
 
-def _losses(histories: Sequence[History], part: str | None = None) -> list[Line]:
+def _make_losses(histories: Sequence[History], part: str | None = None) -> list[Line]:
     """Return the training and held-out losses of the runs: of one part, or in total (None)."""
     lines = []
     for number, history in enumerate(histories):
@@ -97,8 +99,8 @@ def _losses(histories: Sequence[History], part: str | None = None) -> list[Line]
         steps = history.columns["step"]
         values = history.columns["loss"] if part is None else history.parts.get(part)
         if values is not None and len(steps):
-            lines.append(thin(f"{before}training", number, steps, values))
-        lines += _held_out(history, number, f"{before}held out", _loss(part))
+            lines.append(thin_out(f"{before}training", number, steps, values))
+        lines += _make_held_out(history, number, f"{before}held out", _loss(part))
     return lines
 
 
@@ -110,7 +112,7 @@ def _score(name: str) -> Callable[[Figures], float | None]:
     return lambda figures: figures["metrics"].get(name)
 
 
-def _held_out(
+def _make_held_out(
     history: History, number: int, name: str, value_of: Callable[[Figures], float | None]
 ) -> list[Line]:
     """Return a figure of the evaluations, if there is one; what is undefined is a gap."""
@@ -118,10 +120,10 @@ def _held_out(
     if all(value is None for value in values):
         return []
     steps = np.array(list(history.evaluations), dtype=np.float64)
-    return [thin(name, number, steps, np.array(values, dtype=np.float64), strong=True)]
+    return [thin_out(name, number, steps, np.array(values, dtype=np.float64), strong=True)]
 
 
-def _entropies(histories: Sequence[History]) -> list[tuple[str, float, int]]:
+def _find_entropies(histories: Sequence[History]) -> list[tuple[str, float, int]]:
     """Return the unigram entropy of the held-out text of each run, without duplicates."""
     run_of_entropy: dict[float, int] = {}
     for number, history in enumerate(histories):
@@ -130,9 +132,11 @@ def _entropies(histories: Sequence[History]) -> list[tuple[str, float, int]]:
     return [("unigram entropy", entropy, number) for entropy, number in run_of_entropy.items()]
 
 
-def _recorded(histories: Sequence[History], key: str, title: str, unit: str, scale: float) -> Chart:
+def _make_recorded(
+    histories: Sequence[History], key: str, title: str, unit: str, scale: float
+) -> Chart:
     lines = [
-        thin(history.label, number, history.columns["step"], history.columns[key] * scale)
+        thin_out(history.label, number, history.columns["step"], history.columns[key] * scale)
         for number, history in enumerate(histories)
         if np.isfinite(history.columns[key]).any()
     ]

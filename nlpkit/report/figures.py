@@ -67,7 +67,7 @@ def draw_sheet(sheet: svg.Sheet, path: Path) -> None:
     for shape in sheet.head:
         _draw(axes, shape)
     for chart, x, y in sheet.places:
-        for shape in svg.shapes_of(chart):
+        for shape in svg.make_shapes(chart):
             _draw(axes, shape._replace(points=shape.points + np.array([x, y])))
     figure.savefig(path, dpi=1.5 * _PIXELS, format="png", metadata={"Software": None})
     plt.close(figure)

@@ -119,7 +119,7 @@ class History:
         return hashes
 
 
-def first_difference(
+def find_first_difference(
     one: History, other: History, columns: tuple[str, ...]
 ) -> tuple[int | None, int]:
     """Return the first differing common step (or None), and the number of common steps."""
@@ -142,7 +142,7 @@ def read(path: Path, label: str, *, may_be_empty: bool = False) -> History:
         raise FileError(f"{path}: no such run directory")
     if not (path / RECIPE).is_file():
         raise FileError(f"{path}: not a run directory: it has no {RECIPE}")
-    records, half_lines = _records(path / METRICS)
+    records, half_lines = _read_records(path / METRICS)
     if not records and not may_be_empty:
         raise FileError(f"{path}: nothing to report yet: no step is in {METRICS}")
     status = RunDirectory(path).status()
@@ -150,29 +150,30 @@ def read(path: Path, label: str, *, may_be_empty: bool = False) -> History:
         raise FileError(f"{path / 'run.json'}: not a JSON object")
     used = [record.get("spent") for record in records]
     steps = [record for record in records if "held_out" not in record]
-    losses = [_named(record, "losses") for record in steps]
+    losses = [_get_mapping(record, "losses") for record in steps]
     return History(
         label=label,
         path=path,
         status=status,
-        settings=_settings(path / RECIPE),
-        columns={name: _column(steps, name) for name in COLUMNS},
+        settings=_read_settings(path / RECIPE),
+        columns={name: _make_column(steps, name) for name in COLUMNS},
         parts={
-            name: _column(losses, name) for name in sorted({n for each in losses for n in each})
+            name: _make_column(losses, name)
+            for name in sorted({n for each in losses for n in each})
         },
         evaluations={
             record["step"]: record["held_out"]
-            | {key: _named(record["held_out"], key) for key in ("losses", "metrics")}
+            | {key: _get_mapping(record["held_out"], key) for key in ("losses", "metrics")}
             for record in records
             if "held_out" in record
         },
-        weights=_weights(path),
+        weights=_read_weights(path),
         half_lines=half_lines,
         spent=max((float(x) for x in used if isinstance(x, int | float)), default=0.0),
     )
 
 
-def _records(path: Path) -> tuple[list[dict[str, Any]], int]:
+def _read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
     """Return the records of metrics.jsonl, and the number of incomplete lines at its end."""
     try:
         *lines, last = path.read_bytes().split(b"\n")
@@ -180,14 +181,14 @@ def _records(path: Path) -> tuple[list[dict[str, Any]], int]:
         return [], 0
     except OSError as error:
         raise FileError(f"{path}: cannot be read: {error.strerror}") from error
-    is_half = bool(last) and _parsed(last) is None
+    is_half = bool(last) and _parse(last) is None
     if last and not is_half:
         lines.append(last)
     records: list[dict[str, Any]] = []
     previous = 0
     for number, line in enumerate(lines, 1):
-        record = _parsed(line)
-        mistake = _mistake(record, previous)
+        record = _parse(line)
+        mistake = _find_mistake(record, previous)
         if record is None or mistake:
             raise FileError(f"{path}:{number}: {mistake}")
         previous = record["step"]
@@ -195,7 +196,7 @@ def _records(path: Path) -> tuple[list[dict[str, Any]], int]:
     return records, int(is_half)
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def _parse(line: bytes) -> dict[str, Any] | None:
     try:
         found = json.loads(line)
     except ValueError:
@@ -203,7 +204,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _mistake(record: dict[str, Any] | None, previous: int) -> str:
+def _find_mistake(record: dict[str, Any] | None, previous: int) -> str:
     """Return what is wrong with a record; empty if nothing is."""
     if record is None:
         return "not a JSON object: the line is damaged"
@@ -213,17 +214,17 @@ def _mistake(record: dict[str, Any] | None, previous: int) -> str:
     if "held_out" in record:
         figures = record["held_out"]
         is_valid = isinstance(figures, dict) and figures.get("loss") is not None
-        if not is_valid or _first_text(figures, FIGURES):
+        if not is_valid or _find_text(figures, FIGURES):
             return "`held_out` is not a set of figures with a `loss`"
         return ""
-    name = _first_text(record, COLUMNS)
+    name = _find_text(record, COLUMNS)
     return f"`{name}` is not a number" if name else ""
 
 
-def _first_text(figures: dict[str, Any], names: Sequence[str]) -> str:
+def _find_text(figures: dict[str, Any], names: Sequence[str]) -> str:
     """Return the name of the first value that is not a number; empty if all are."""
     values = {name: figures.get(name) for name in names}
-    values |= _named(figures, "losses") | _named(figures, "metrics")
+    values |= _get_mapping(figures, "losses") | _get_mapping(figures, "metrics")
     wrong = (name for name, value in values.items() if not _is_number(value))
     return next(wrong, "")
 
@@ -234,18 +235,18 @@ def _is_number(value: Any) -> bool:
     return value is None or isinstance(value, float)
 
 
-def _named(record: dict[str, Any], key: str) -> dict[str, Any]:
+def _get_mapping(record: dict[str, Any], key: str) -> dict[str, Any]:
     """Return the mapping `key` of a record: `losses` by part, or `metrics` by name."""
     found = record.get(key)
     return found if isinstance(found, dict) else {}
 
 
-def _column(records: Sequence[dict[str, Any]], name: str) -> np.ndarray:
+def _make_column(records: Sequence[dict[str, Any]], name: str) -> np.ndarray:
     """Return a column (S,); NaN where a record does not have it."""
     return np.array([record.get(name) for record in records], dtype=np.float64)
 
 
-def _settings(path: Path) -> dict[str, str]:
+def _read_settings(path: Path) -> dict[str, str]:
     """Return all settings as JSON, by dotted key.
 
     They are not validated, so that runs of older versions of nlpkit have reports.
@@ -266,7 +267,7 @@ def _settings(path: Path) -> dict[str, str]:
     return settings
 
 
-def _weights(path: Path) -> dict[int, str]:
+def _read_weights(path: Path) -> dict[int, str]:
     """Return the SHA-256 of each checkpoint's weights, from its manifest, by step."""
     hashes = {}
     for checkpoint in reversed(files.list_checkpoints(path)):

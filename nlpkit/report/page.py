@@ -19,7 +19,7 @@ from nlpkit.durations import written
 from nlpkit.plural import all_of, number_of
 from nlpkit.report import svg
 from nlpkit.report.curves import BUCKETS, LIMIT, Chart
-from nlpkit.report.history import ORDER, RESULT, History, first_difference
+from nlpkit.report.history import ORDER, RESULT, History, find_first_difference
 from nlpkit.train.state import LOSS
 
 _LAST = 20  # evaluations in a table; the chart has all
@@ -33,7 +33,7 @@ _NO_ROW = {
 Cell = str | tuple[str, str]  # text, or text and its class
 
 
-def heading(histories: Sequence[History]) -> str:
+def make_heading(histories: Sequence[History]) -> str:
     """Return the report's title."""
     names = ", ".join(history.label for history in histories)
     return f"Run {names}" if len(histories) == 1 else f"{len(histories)} runs: {names}"
@@ -41,13 +41,13 @@ def heading(histories: Sequence[History]) -> str:
 
 def render(histories: Sequence[History], charts: Sequence[Chart]) -> str:
     """Return the HTML page."""
-    title = escape(heading(histories))
+    title = escape(make_heading(histories))
     css, js = (Path(__file__).with_name(f"page.{x}").read_text("utf-8") for x in ("css", "js"))
     script = f"const WIDTH = {svg.WIDTH}, LEFT = {svg.LEFT}, RIGHT = {svg.RIGHT};\n{js}"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     # The page loads nothing and runs only this script, even if some text is not escaped.
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    colours = f"{svg.style(False)}\n@media screen and (prefers-color-scheme:dark){{"
+    colours = f"{svg.make_style(False)}\n@media screen and (prefers-color-scheme:dark){{"
     sections = [_facts(histories), _figures(histories, charts), _evaluations(histories)]
     sections += [_recipe(histories), _receipt(histories)]
     return (
@@ -55,11 +55,11 @@ def render(histories: Sequence[History], charts: Sequence[Chart]) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{title}</title>\n<style>{css}{svg.SHAPES}{colours}{svg.style(True)}}}"
+        f"<title>{title}</title>\n<style>{css}{svg.SHAPES}{colours}{svg.make_style(True)}}}"
         f"</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
         + "\n".join(sections)
         + f"\n</main>\n<footer>nlpkit {__version__}</footer>\n"
-        f'<script type="application/json" id="curves">{_data(charts)}</script>\n'
+        f'<script type="application/json" id="curves">{_write_data(charts)}</script>\n'
         f"<script>{script}</script>\n</body>\n</html>\n"
     )
 
@@ -89,12 +89,12 @@ def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[Cell]]) ->
     )
 
 
-def _figure(value: float | None, digits: int = 4) -> str:
+def _format_figure(value: float | None, digits: int = 4) -> str:
     return _NONE if value is None or math.isnan(value) else f"{value:,.{digits}f}"
 
 
 def _facts(histories: Sequence[History]) -> str:
-    columns = [_facts_of(history) for history in histories]
+    columns = [_collect_facts(history) for history in histories]
     names = dict.fromkeys(name for facts in columns for name in facts)
     rows = [[name, *[facts.get(name, _NONE) for facts in columns]] for name in names]
     caption = "Facts from run.json, recipe.yaml and metrics.jsonl"
@@ -102,7 +102,7 @@ def _facts(histories: Sequence[History]) -> str:
     return _section("The runs" if len(histories) > 1 else "The run", table)
 
 
-def _facts_of(history: History) -> dict[str, str]:
+def _collect_facts(history: History) -> dict[str, str]:
     columns, status = history.columns, history.status
     # Recipes with a length in epochs have null; older runs have `steps` only in the recipe.
     planned = status.get("steps") or history.settings.get("train.steps", "?")
@@ -118,7 +118,7 @@ def _facts_of(history: History) -> dict[str, str]:
     if len(columns["step"]):
         speed, memory = columns["tokens_per_second"], columns["memory_bytes"]
         facts["tokens"] = f"{columns['tokens'][-1]:,.0f}"
-        facts["last training loss"] = f"{_figure(columns['loss'][-1])} {history.loss_unit}"
+        facts["last training loss"] = f"{_format_figure(columns['loss'][-1])} {history.loss_unit}"
         if np.isfinite(speed).any():
             facts["median speed"] = f"{np.nanmedian(speed):,.0f} tokens/s"
         if np.isfinite(memory).any():
@@ -126,9 +126,11 @@ def _facts_of(history: History) -> dict[str, str]:
     if history.best:
         step, best = history.best
         unit = f" {history.loss_unit}" if history.best_by == LOSS else ""
-        facts[f"best held-out {history.best_by}"] = f"{_figure(best)}{unit} at step {step:,}"
+        facts[f"best held-out {history.best_by}"] = f"{_format_figure(best)}{unit} at step {step:,}"
     if history.entropy is not None:
-        facts["unigram entropy of the held-out text"] = f"{_figure(history.entropy)} nats/token"
+        facts["unigram entropy of the held-out text"] = (
+            f"{_format_figure(history.entropy)} nats/token"
+        )
     for key, value in status.items():
         if key not in _NO_ROW:
             facts[key] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -140,7 +142,7 @@ def _facts_of(history: History) -> dict[str, str]:
 def _figures(histories: Sequence[History], charts: Sequence[Chart]) -> str:
     legend = "".join(
         f'<li><svg class="chart" viewBox="0 0 28 8" width="28" height="8" aria-hidden="true">'
-        f'<path class="strong {svg.classes(number)}" d="M0 4H28"/></svg>{escape(h.label)}</li>'
+        f'<path class="strong {svg.get_classes(number)}" d="M0 4H28"/></svg>{escape(h.label)}</li>'
         for number, h in enumerate(histories)
     )
     note = "Thin: training. Thick: held out."
@@ -166,11 +168,11 @@ def _figures(histories: Sequence[History], charts: Sequence[Chart]) -> str:
 
 
 def _drawing(chart: Chart) -> str:
-    x0, x1, *_ = svg.span(chart)
+    x0, x1, *_ = svg.find_limits(chart)
     return svg.draw(chart, f' data-key="{escape(chart.key)}" data-x0="{x0:g}" data-x1="{x1:g}"')
 
 
-def _data(charts: Sequence[Chart]) -> str:
+def _write_data(charts: Sequence[Chart]) -> str:
     """Return the curves as JSON, escaped for a script element."""
 
     def plain(values: np.ndarray) -> list[float | None]:
@@ -202,7 +204,7 @@ def _evaluations(histories: Sequence[History]) -> str:
             caption += f"; the table has the last {_LAST} and the best, the chart has all"
         rows: list[list[Cell]] = []
         for step in shown:
-            cells = _evaluation(figures[step], parts, history.scores)
+            cells = _make_evaluation_row(figures[step], parts, history.scores)
             mark = " (best)" if step == best else ""
             rows.append([f"{step:,}{mark}", *[(c, "best") if mark else c for c in cells]])
         head = ["step", f"loss ({history.loss_unit})", *parts, *history.scores]
@@ -210,14 +212,14 @@ def _evaluations(histories: Sequence[History]) -> str:
     return _section("Held-out evaluation", *tables)
 
 
-def _evaluation(
+def _make_evaluation_row(
     figures: Mapping[str, Any], parts: Sequence[str], scores: Sequence[str]
 ) -> list[str]:
     values = [figures["loss"], *map(figures["losses"].get, parts)]
     values += map(figures["metrics"].get, scores)
-    cells = [_figure(value) for value in values]
-    return [*cells, _figure(figures.get("perplexity"), 2),
-            _figure(figures.get("bits_per_character"), 3)]  # fmt: skip
+    cells = [_format_figure(value) for value in values]
+    return [*cells, _format_figure(figures.get("perplexity"), 2),
+            _format_figure(figures.get("bits_per_character"), 3)]  # fmt: skip
 
 
 def _recipe(histories: Sequence[History]) -> str:
@@ -247,8 +249,8 @@ def _receipt(histories: Sequence[History]) -> str:
     steps |= {step for h in histories for step in h.weights}
     steps |= {int(step) for h in histories for step in h.columns["step"][-1:]}
     rows: list[list[Cell]] = [
-        _hashes("settings except name and out", [h.settings_hash() for h in histories]),
-        _hashes("text and tokenizer", [str(h.status.get("data") or "") for h in histories]),
+        _make_hash_row("settings except name and out", [h.settings_hash() for h in histories]),
+        _make_hash_row("text and tokenizer", [str(h.status.get("data") or "") for h in histories]),
     ]
     for name, columns in (("data order", ORDER), ("results", RESULT)):
         steps_of = [_first_difference(histories[0], h, columns) for h in histories[1:]]
@@ -263,7 +265,7 @@ def _receipt(histories: Sequence[History]) -> str:
             (f"weights at step {step:,}", weights),
         ):
             if any(step in of_run for of_run in of_runs):
-                rows.append(_hashes(name, [of_run.get(step, "") for of_run in of_runs]))
+                rows.append(_make_hash_row(name, [of_run.get(step, "") for of_run in of_runs]))
     note = (
         f"The first {_SHOWN} digits of SHA-256. Two runs that are equal bit for bit have the same "
         "hashes; the first hash that differs shows where the runs differ. Data order: step, tokens "
@@ -277,7 +279,7 @@ def _receipt(histories: Sequence[History]) -> str:
 
 
 def _first_difference(one: History, other: History, columns: tuple[str, ...]) -> str:
-    step, common = first_difference(one, other, columns)
+    step, common = find_first_difference(one, other, columns)
     if not common:
         return "no step in common"
     if step is None:
@@ -285,7 +287,7 @@ def _first_difference(one: History, other: History, columns: tuple[str, ...]) ->
     return f"first differs at step {step:,}"
 
 
-def _hashes(name: str, hashes: Sequence[str]) -> list[Cell]:
+def _make_hash_row(name: str, hashes: Sequence[str]) -> list[Cell]:
     first = next(filter(None, hashes), "")
     cells: list[Cell] = []
     for value in hashes:

@@ -40,7 +40,7 @@ SHAPES = (
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 
-def printable(text: str) -> str:
+def replace_unprintable(text: str) -> str:
     """Return the text with a mark in place of each character that no page can show."""
     return _UNPRINTABLE.sub("\ufffd", text)
 
@@ -57,7 +57,7 @@ class Shape(NamedTuple):
     bold: bool = False
 
 
-def style(dark: bool) -> str:
+def make_style(dark: bool) -> str:
     """Return the CSS rules of the charts' colours."""
     text, grid, page = TEXT[dark], GRID[dark], _PAGE[dark]
     rules = [
@@ -71,12 +71,12 @@ def style(dark: bool) -> str:
     return "\n".join(rules)
 
 
-def classes(number: int) -> str:
+def get_classes(number: int) -> str:
     """Return the classes that give run `number` its colour and dashes."""
     return f"s{number % len(PALETTE)} d{number // len(PALETTE) % len(DASHES)}"
 
 
-def span(chart: Chart) -> tuple[float, float, float, float]:
+def find_limits(chart: Chart) -> tuple[float, float, float, float]:
     """Return x0, x1, y0, y1: the limits of the axes."""
     xs = np.concatenate([np.zeros(0), *[line.x for line in chart.lines]])
     ys = [a for line in chart.lines for a in (line.y, line.low, line.high) if a is not None]
@@ -96,7 +96,7 @@ def span(chart: Chart) -> tuple[float, float, float, float]:
     return x0, x1, (0.0 if 0 <= y0 < 0.25 * y1 else y0 - margin), y1 + margin
 
 
-def ticks(low: float, high: float, count: int) -> list[float]:
+def choose_ticks(low: float, high: float, count: int) -> list[float]:
     """Return about `count` round numbers between `low` and `high`."""
     rough = (high - low) / count
     unit = 10.0 ** math.floor(math.log10(rough))
@@ -105,7 +105,7 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     return [float(f"{n * step:.12g}") for n in range(first, last + 1)]
 
 
-def powers(low: float, high: float) -> list[float]:
+def choose_powers(low: float, high: float) -> list[float]:
     """Return at most 7 round numbers between `low` and `high` for a logarithmic axis."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1, 2, 5), (1, 3), (1,)):
@@ -116,7 +116,7 @@ def powers(low: float, high: float) -> list[float]:
     return [float(f"{value:.12g}") for value in values]
 
 
-def short(values: list[float]) -> list[str]:
+def shorten(values: list[float]) -> list[str]:
     """Return labels of an axis, in one unit: `0`, `10k`, `20k`; `1e-3`, `1.5e-3`."""
     largest = max(map(abs, values), default=0.0)
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -128,9 +128,9 @@ def short(values: list[float]) -> list[str]:
     return [f"{value:.6g}" for value in values]
 
 
-def shapes_of(chart: Chart) -> Iterator[Shape]:
+def make_shapes(chart: Chart) -> Iterator[Shape]:
     """Yield the shapes of a chart in a field of WIDTH x HEIGHT pixels: axes, levels, curves."""
-    x0, x1, y0, y1 = span(chart)
+    x0, x1, y0, y1 = find_limits(chart)
     bottom, top = (math.log(y0), math.log(y1)) if chart.logarithmic else (y0, y1)
 
     def across(x: Any) -> Any:
@@ -141,28 +141,30 @@ def shapes_of(chart: Chart) -> Iterator[Shape]:
             y = np.log(np.where(y > 0, y, np.nan)) if chart.logarithmic else y
         return BOTTOM - (y - bottom) / (top - bottom) * (BOTTOM - TOP)
 
-    rows = powers(y0, y1) if chart.logarithmic else ticks(y0, y1, 6)
-    texts = [f"{value:g}" for value in rows] if chart.logarithmic else short(rows)
+    rows = choose_powers(y0, y1) if chart.logarithmic else choose_ticks(y0, y1, 6)
+    texts = [f"{value:g}" for value in rows] if chart.logarithmic else shorten(rows)
     for h, text in zip(map(up, rows), texts, strict=True):
         yield Shape("grid", np.array([(LEFT, h), (RIGHT, h)]))
-        yield _text(LEFT - 6, h + 4, text, anchor="end")
-    steps = [value for value in ticks(x0, x1, 5) if value == int(value)]  # steps are integers
-    for w, text in zip(map(across, steps), short(steps), strict=True):
+        yield _make_text(LEFT - 6, h + 4, text, anchor="end")
+    steps = [
+        value for value in choose_ticks(x0, x1, 5) if value == int(value)
+    ]  # steps are integers
+    for w, text in zip(map(across, steps), shorten(steps), strict=True):
         yield Shape("grid", np.array([(w, TOP), (w, BOTTOM)]))
-        yield _text(w, BOTTOM + 16, text, anchor="middle")
+        yield _make_text(w, BOTTOM + 16, text, anchor="middle")
     yield Shape("frame", np.array([(LEFT, TOP), (LEFT, BOTTOM), (RIGHT, BOTTOM)]))
-    yield _text(RIGHT, HEIGHT - 4, "step", anchor="end")
+    yield _make_text(RIGHT, HEIGHT - 4, "step", anchor="end")
     for _, value, number in chart.levels:
         yield Shape("level", np.array([(LEFT, up(value)), (RIGHT, up(value))]), number)
     for line in chart.lines:
-        yield from _curve(line, across(line.x), up)
+        yield from _make_curve(line, across(line.x), up)
 
 
-def _text(x: float, y: float, text: str, **look: Any) -> Shape:
-    return Shape("text", np.array([(x, y)]), text=printable(text), **look)
+def _make_text(x: float, y: float, text: str, **look: Any) -> Shape:
+    return Shape("text", np.array([(x, y)]), text=replace_unprintable(text), **look)
 
 
-def _curve(line: Line, x: np.ndarray, up: Callable[[Any], Any]) -> Iterator[Shape]:
+def _make_curve(line: Line, x: np.ndarray, up: Callable[[Any], Any]) -> Iterator[Shape]:
     if line.low is not None and line.high is not None:
         low, high = np.stack([x, up(line.low)], 1), np.stack([x, up(line.high)], 1)
         finite = np.isfinite(low[:, 1]) & np.isfinite(high[:, 1])
@@ -175,7 +177,7 @@ def _curve(line: Line, x: np.ndarray, up: Callable[[Any], Any]) -> Iterator[Shap
         yield Shape("dots", points[finite], line.number)
 
 
-def _element(shape: Shape) -> str:
+def _write_element(shape: Shape) -> str:
     """Return a shape as SVG."""
     fill = f"f{shape.number % len(PALETTE)}"
     if shape.kind == "text":
@@ -191,10 +193,12 @@ def _element(shape: Shape) -> str:
         return "".join(
             f'<circle class="{fill}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in shape.points
         )
-    return f'<path class="{shape.kind} {classes(shape.number)}" d="{_path(shape.points)}"/>'
+    return (
+        f'<path class="{shape.kind} {get_classes(shape.number)}" d="{_write_path(shape.points)}"/>'
+    )
 
 
-def _path(points: np.ndarray) -> str:
+def _write_path(points: np.ndarray) -> str:
     """Return the path through the points, with a gap if a value is missing."""
     parts, is_drawing = [], False
     finite = np.isfinite(points[:, 1]).tolist()
@@ -207,15 +211,15 @@ def _path(points: np.ndarray) -> str:
 
 def draw(chart: Chart, extra: str = "") -> str:
     """Return the chart as an `<svg>` element with a title, with `extra` attributes."""
-    title = escape(f"{chart.title}, {chart.unit}, by training step: {_summary(chart)}")
+    title = escape(f"{chart.title}, {chart.unit}, by training step: {_summarize(chart)}")
     return (
         f'<svg class="chart" role="img" viewBox="0 0 {WIDTH} {HEIGHT}"{extra}>'
-        f"<title>{title}</title>{''.join(map(_element, shapes_of(chart)))}"
+        f"<title>{title}</title>{''.join(map(_write_element, make_shapes(chart)))}"
         f'<line class="cursor" x1="0" x2="0" y1="{TOP}" y2="{BOTTOM}"/></svg>'
     )
 
 
-def _summary(chart: Chart) -> str:
+def _summarize(chart: Chart) -> str:
     """Return each curve's first and last value as text, for screen readers."""
     texts = []
     for line in chart.lines:
@@ -233,34 +237,36 @@ class Sheet(NamedTuple):
     places: list[tuple[Chart, int, int]]
 
 
-def sheet(charts: Sequence[Chart], labels: Sequence[str], heading: str) -> Sheet:
+def lay_out(charts: Sequence[Chart], labels: Sequence[str], heading: str) -> Sheet:
     """Return the sheet of the charts of these runs."""
     top = _HEAD + 20 * len(labels)
     width = 2 * (WIDTH + _GAP) + _GAP
-    head = [_text(_GAP, 28, heading, size=18)]
-    head.append(_text(width - _GAP, _HEAD + 4, "thin: training, thick: held out", anchor="end"))
+    head = [_make_text(_GAP, 28, heading, size=18)]
+    head.append(
+        _make_text(width - _GAP, _HEAD + 4, "thin: training, thick: held out", anchor="end")
+    )
     for number, label in enumerate(labels):
         y = _HEAD + 20 * number
         head.append(Shape("strong", np.array([(_GAP, y), (_GAP + 28, y)]), number))
-        head.append(_text(_GAP + 36, y + 4, label))
+        head.append(_make_text(_GAP + 36, y + 4, label))
     places = []
     for index, chart in enumerate(charts):
         x, y = _GAP + index % 2 * (WIDTH + _GAP), top + index // 2 * (HEIGHT + 40)
-        head.append(_text(x, y + 20, f"{chart.title}, {chart.unit}", bold=True))
+        head.append(_make_text(x, y + 20, f"{chart.title}, {chart.unit}", bold=True))
         places.append((chart, x, y + 28))
     return Sheet((width, top + math.ceil(len(charts) / 2) * (HEIGHT + 40) + 10), head, places)
 
 
-def file_of(sheet: Sheet) -> str:
+def write_sheet(sheet: Sheet) -> str:
     """Return the sheet as one SVG file."""
     width, height = sheet.size
     pieces = [f'<rect class="paper" width="{width}" height="{height}"/>\n<g class="chart">']
-    pieces += [_element(shape) for shape in sheet.head]
+    pieces += [_write_element(shape) for shape in sheet.head]
     for chart, x, y in sheet.places:
         pieces.append(draw(chart, f' x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}"'))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}">\n<title>{escape(sheet.head[0].text)}</title>\n'
-        f"<style>{SHAPES}{style(False)}\n@media(prefers-color-scheme:dark){{{style(True)}}}"
+        f"<style>{SHAPES}{make_style(False)}\n@media(prefers-color-scheme:dark){{{make_style(True)}}}"
         "</style>\n" + "\n".join(pieces) + "</g></svg>\n"
     )

@@ -59,7 +59,7 @@ class Table:
         """Return each run as one value for each column, such as for CSV."""
         return [
             {"run": row.run, "state": row.state, **row.figures}
-            | {key: _plain(row.settings.get(key)) for key in self.settings}
+            | {key: _to_value(row.settings.get(key)) for key in self.settings}
             for row in self.rows
         ]
 
@@ -81,7 +81,7 @@ class Group:
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
 
-def table(histories: Sequence[History], sort: str | None = None) -> Table:
+def make_table(histories: Sequence[History], sort: str | None = None) -> Table:
     """Return the table of these runs, sorted by a column: the best figure, or the lowest setting.
 
     Without `sort` it is the figure that selects the best evaluation.
@@ -101,7 +101,7 @@ def table(histories: Sequence[History], sort: str | None = None) -> Table:
             str(h.path),
             h.state,
             {key: json.loads(h.settings.get(key, "null")) for key in differ},
-            figures(h),
+            collect_figures(h),
         )
         for h in histories
     ]
@@ -114,11 +114,11 @@ def table(histories: Sequence[History], sort: str | None = None) -> Table:
     if sort not in known:
         near = registry.suggest(sort, known) or f"; columns: {', '.join(known)}"
         raise UsageError(f"--sort {sort}: no such column{near}")
-    rows.sort(key=lambda row: _order(row, sort))
+    rows.sort(key=lambda row: _sort_key(row, sort))
     return Table(rows, differ, shown, sort)
 
 
-def figures(history: History) -> dict[str, float | None]:
+def collect_figures(history: History) -> dict[str, float | None]:
     """Return the steps and the last training loss of a run, and its best evaluation."""
     losses = history.columns[LOSS]
     found: dict[str, float | None] = {"steps": history.last_step}
@@ -128,14 +128,14 @@ def figures(history: History) -> dict[str, float | None]:
         found["best_step"] = history.best[0]
         found |= {f"{HELD_OUT}{name}": best.get(name) for name in FIGURES}
         found |= {f"{HELD_OUT}{name}": value for name, value in best["metrics"].items()}
-    return {name: _finite(value) for name, value in found.items()}
+    return {name: _or_none(value) for name, value in found.items()}
 
 
-def _finite(value: float | None) -> float | None:
+def _or_none(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _order(row: Row, sort: str) -> tuple[Any, ...]:
+def _sort_key(row: Row, sort: str) -> tuple[Any, ...]:
     """Return the key that sorts a run: what is undefined is last, and runs by their settings."""
     if sort in ("run", "state"):
         return ("", getattr(row, sort))
@@ -156,7 +156,7 @@ def is_lower_better(figure: str) -> bool:
         return False
 
 
-def groups(of: Table) -> list[Group]:
+def group_seeds(of: Table) -> list[Group]:
     """Return the runs with equal settings but for the seed, in the order of their means.
 
     Only finished runs have a value; there are no groups if no two runs differ in the seed alone.
@@ -169,27 +169,25 @@ def groups(of: Table) -> list[Group]:
     found = []
     for members in rows.values():
         settings = {key: value for key, value in members[0].settings.items() if key != SEED}
-        values = _values(members, of.sort)
+        values = _finished_values(members, of.sort)
         seeds = [row.settings[SEED] for row, _ in values]
         found.append(Group(settings, seeds, [value for _, value in values]))
     sign = 1 if is_lower_better(of.sort) else -1
     return sorted(found, key=lambda g: (g.mean is None, sign * (g.mean or 0)))
 
 
-def _values(rows: Sequence[Row], figure: str) -> list[tuple[Row, float]]:
+def _finished_values(rows: Sequence[Row], figure: str) -> list[tuple[Row, float]]:
     """Return the finished runs that have this figure, with it."""
     found = [(row, row.figures.get(figure)) for row in rows if row.state == "finished"]
     return [(row, value) for row, value in found if value is not None]
 
 
-def differences(
-    sides: Mapping[str, Sequence[Row]], figure: str
-) -> dict[str, difference.Difference]:
+def compare(sides: Mapping[str, Sequence[Row]], figure: str) -> dict[str, difference.Difference]:
     """Return the difference of each side to the first one, by its name; sides are equal settings.
 
     Only finished runs count. A side without any has no difference.
     """
-    values = {name: [v for _, v in _values(rows, figure)] for name, rows in sides.items()}
+    values = {name: [v for _, v in _finished_values(rows, figure)] for name, rows in sides.items()}
     first, *others = values
     return {
         name: difference.welch(values[first], values[name])
@@ -198,22 +196,22 @@ def differences(
     }
 
 
-def text(of: Table) -> str:
+def format_table(of: Table) -> str:
     """Return the table as aligned text, and that of its groups."""
-    cells = [[shown(row.get(name), name) for name in of.columns] for row in of.cells()]
+    cells = [[format_value(row.get(name), name) for name in of.columns] for row in of.cells()]
     tables = [[of.columns, *cells]]
-    if found := groups(of):
+    if found := group_seeds(of):
         keys = [key for key in of.settings if key != SEED]
-        rows = [
-            [*(shown(_plain(group.settings[key]), key) for key in keys), str(len(group.values)),
-             shown(group.mean, of.sort), shown(group.std, of.sort)]
-            for group in found
-        ]  # fmt: skip
-        tables.append([[*keys, "seeds", f"mean {of.sort}", "std"], *rows])
+        rows = [[*keys, "seeds", f"mean {of.sort}", "std"]]
+        for group in found:
+            settings = [format_value(_to_value(group.settings[key]), key) for key in keys]
+            figures = [format_value(value, of.sort) for value in (group.mean, group.std)]
+            rows.append([*settings, str(len(group.values)), *figures])
+        tables.append(rows)
     return "\n\n".join("\n".join(aligned(rows, numbers=False)) for rows in tables)
 
 
-def shown(value: Value, column: str) -> str:
+def format_value(value: Value, column: str) -> str:
     """Return a value as text: figures with four decimals, settings as they are."""
     if value is None:
         return _MISSING
@@ -221,17 +219,19 @@ def shown(value: Value, column: str) -> str:
     return f"{value:.4f}" if is_figure and isinstance(value, int | float) else str(value)
 
 
-def _plain(value: Any) -> Value:
+def _to_value(value: Any) -> Value:
     """Return a setting as one value: text, a number, or JSON."""
     if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool)):
         return value
     return json.dumps(value, ensure_ascii=False)
 
 
-def as_json(of: Table) -> dict[str, Any]:
+def to_json(of: Table) -> dict[str, Any]:
     """Return the table and its groups as plain data."""
     return {
         "sort": of.sort,
         "rows": [asdict(row) for row in of.rows],
-        "groups": [asdict(group) | {"mean": group.mean, "std": group.std} for group in groups(of)],
+        "groups": [
+            asdict(group) | {"mean": group.mean, "std": group.std} for group in group_seeds(of)
+        ],
     }

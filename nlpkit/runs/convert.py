@@ -92,7 +92,7 @@ def convert(
     return {
         "checkpoint": str(out),
         "source": str(path),
-        "upload": model_card.upload(out, model_card.name_of(path) or out.name),
+        "upload": model_card.make_upload_command(out, model_card.read_name(path) or out.name),
         "family": model.family,
         "precision": next(name for name, each in PRECISIONS.items() if each == model.dtype),
         "parameters": parameters,
@@ -165,7 +165,7 @@ def _card(model: _Model, directory: Path, parameters: int, averaged: Sequence[Pa
     # That of adapters, or of one of several checkpoints, is not this model's.
     if own.is_file() and not averaged and any_layout.base(path) is None:
         return own.read_text(encoding="utf-8")
-    return model_card.text(
+    return model_card.make_card(
         *(directory, path), parameters=parameters, objective=model.objective, averaged=averaged
     )
 

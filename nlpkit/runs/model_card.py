@@ -19,7 +19,7 @@ from nlpkit.disk import name_path_in_errors, read_json
 from nlpkit.models import families
 from nlpkit.plural import number_of
 from nlpkit.runs.data_files import DATA_FILES
-from nlpkit.runs.snippets import GENERATING, pipeline_of, snippet
+from nlpkit.runs.snippets import GENERATING, find_pipeline, make_snippet
 
 CARD = "README.md"
 _LICENCE = """\
@@ -32,7 +32,7 @@ Not stated yet. Write here under which licence others may use the model, and wri
 PRIVATE = ("*optimizer*", "trained.safetensors", "training*", files.MANIFEST)
 
 
-def text(
+def make_card(
     directory: Path,
     origin: Path,
     *,
@@ -52,14 +52,14 @@ def text(
     named = notes.get("objective") or []
     names = [f"`{each['name']}`" for each in (named if isinstance(named, list) else [named])]
     trained = f"trained for {', '.join(names)} " if names else ""
-    head, theirs = _for_transformers(settings, notes.get("folders", ()), objective, family)
+    head, theirs = _describe_opening(settings, notes.get("folders", ()), objective, family)
     if base:
         head = ["library_name: peft"]
         theirs = "`nlpkit convert . DIRECTORY` merges the adapters, for transformers, too.\n"
     ours = ["nlpkit eval . --data FILE", "nlpkit finetune RECIPE --from ."]
     if isinstance(objective, Generative):
         ours.insert(0, 'echo "Once upon a time" | nlpkit generate .')
-    name = name_of(origin)
+    name = read_name(origin)
     return "\n".join([
         "---", "# license: apache-2.0   (fill in: the licence of the model)", *head,
         f"tags: [nlpkit, {family}]", "---\n",
@@ -71,26 +71,26 @@ def text(
         _LICENCE,
         f"## How to use it\n\n{theirs}",
         "With nlpkit:\n\n```sh", *ours, "```\n",
-        *(_history(origin) if name else []),
+        *(_describe_history(origin) if name else []),
     ])  # fmt: skip
 
 
-def _for_transformers(
+def _describe_opening(
     settings: Mapping[str, Any], folders: Sequence[str], objective: object, family: str
 ) -> tuple[list[str], str]:
     """Return what the Hub reads of the model, and how transformers opens it."""
     architectures = settings["architectures"]
-    tag, folder = pipeline_of(families.load_model(family), architectures, folders)
+    tag, folder = find_pipeline(families.load_model(family), architectures, folders)
     # A task for which transformers has no class keeps the class of the family, which generates.
     if not architectures or (tag in GENERATING and not isinstance(objective, Generative)):
         return [], "transformers has no model of this family for this task.\n"
     example = objective.sample_input if isinstance(objective, DecodesOutput) else None
-    code = snippet(tag, folder, settings, example)
+    code = make_snippet(tag, folder, settings, example)
     head = ["library_name: transformers", f"pipeline_tag: {tag}"]
     return head, f"With transformers, in this directory:\n\n```python\n{code}```\n"
 
 
-def name_of(checkpoint: Path) -> str:
+def read_name(checkpoint: Path) -> str:
     """Return the name in the recipe of a run's checkpoint; empty of any other directory."""
     run = checkpoint.resolve().parents[1]
     if not (run / RECIPE).is_file() or not (checkpoint / files.MANIFEST).is_file():
@@ -100,7 +100,7 @@ def name_of(checkpoint: Path) -> str:
     return next(named, run.name)
 
 
-def _history(checkpoint: Path) -> list[str]:
+def _describe_history(checkpoint: Path) -> list[str]:
     """Return how the model of a run's checkpoint came to be."""
     run = checkpoint.resolve().parents[1]
     state = read_json(files.training_file(checkpoint)).get("state", {})
@@ -109,22 +109,22 @@ def _history(checkpoint: Path) -> list[str]:
     if step:
         seen = f"{number_of(step, 'steps')}, {number_of(tokens, 'tokens')} seen"
         parts.append(f"## Training\n\n{seen}.\n")
-    if scores := _scores(run / METRICS, step):
+    if scores := _read_scores(run / METRICS, step):
         at = f"On the held-out data, at step {step}:"
         figures = [(name, f"{value:.4f}") for name, value in scores.items()]
-        parts.append(f"## Scores\n\n{at}\n\n{_table(('score', 'value'), figures)}")
+        parts.append(f"## Scores\n\n{at}\n\n{_format_table(('score', 'value'), figures)}")
     data = read_json(run / DATA_FILES) if (run / DATA_FILES).is_file() else {}
     sources = [(p, s) for p in ("train", "valid") for group in data.get(p) or [] for s in group]
     if sources:
         rows = [(part, each["name"], f"`{each['sha256']}`") for part, each in sources]
-        parts.append(f"## Data\n\n{_table(('part', 'file', 'SHA-256'), rows)}")
+        parts.append(f"## Data\n\n{_format_table(('part', 'file', 'SHA-256'), rows)}")
     recipe = (run / RECIPE).read_text(encoding="utf-8")
     fold = "<details><summary>All settings</summary>"
     parts.append(f"## Recipe\n\n{fold}\n\n```yaml\n{recipe}```\n\n</details>\n")
     return parts
 
 
-def _scores(path: Path, step: int) -> dict[str, float]:
+def _read_scores(path: Path, step: int) -> dict[str, float]:
     """Return the figures of the evaluation at a step, {} if there is none."""
     found: dict[str, Any] = {}
     if path.is_file():
@@ -135,7 +135,7 @@ def _scores(path: Path, step: int) -> dict[str, float]:
     return {name: v for name, v in {**figures, **found.get("metrics", {})}.items() if v is not None}
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     rule = ["---"] * len(head)
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, rule, *rows))
 
@@ -148,7 +148,7 @@ def write(directory: Path, content: str) -> None:
             path.write_text(content, encoding="utf-8")
 
 
-def upload(directory: Path, name: str) -> str:
+def make_upload_command(directory: Path, name: str) -> str:
     """Return the command that uploads a directory to the Hub, without what nobody else needs."""
     left_out = [each for each in PRIVATE if any(directory.glob(each))]
     excluded = [part for each in left_out for part in ("--exclude", each)]
@@ -159,6 +159,6 @@ def write_for_run(run: Path, parameters: int, objective: object) -> str | None:
     """Write the cards of a finished run; return how to upload the checkpoint to use."""
     found = [files.read_pointer(run, name) for name in ("best", "latest")]
     for path in dict.fromkeys(filter(None, found)):
-        write(path, text(path, path, parameters=parameters, objective=objective))
+        write(path, make_card(path, path, parameters=parameters, objective=objective))
     chosen = files.chosen(run)
-    return None if chosen is None else upload(chosen[0], name_of(chosen[0]))
+    return None if chosen is None else make_upload_command(chosen[0], read_name(chosen[0]))

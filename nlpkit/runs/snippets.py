@@ -56,7 +56,7 @@ print(target.decode(made[0], skip_special_tokens={skip}))
 }
 
 
-def pipeline_of(
+def find_pipeline(
     family: FamilyModel, architectures: Sequence[str], folders: Sequence[str]
 ) -> tuple[str, str]:
     """Return the Hub's name of the task of a checkpoint, and the folder of the model that does it.
@@ -74,7 +74,7 @@ def pipeline_of(
     return next(iter(inner), (form.pipeline, ""))
 
 
-def snippet(tag: str, folder: str, settings: Mapping[str, Any], example: str | None) -> str:
+def make_snippet(tag: str, folder: str, settings: Mapping[str, Any], example: str | None) -> str:
     """Return the lines for a checkpoint with this `config.json`.
 
     Args:

@@ -23,7 +23,7 @@ from nlpkit.score import output, parsing
 from nlpkit.score.inputs import Inputs, read
 from nlpkit.score.output import Result
 from nlpkit.score.parsing import FOLDER
-from nlpkit.score.results import named_lines, references_for, results
+from nlpkit.score.results import choose_references, compute_results, name_bad_lines
 
 _FORMS = ("METRIC HYP REF... [OPTIONS]", "METRIC REF... -i HYP... [OPTIONS]", "TOOL ... [OPTIONS]")
 _ABOUT = """Score files: how good are the lines of HYP, compared with the same lines of each REF?
@@ -37,16 +37,16 @@ A tool reads files of another kind. The options of a score: nlpkit score METRIC 
 
 def run(arguments: list[str]) -> None:
     """Run `nlpkit score` with these arguments; raise `NlpkitError` for what a user can mend."""
-    arguments = parsing.with_end(arguments)
+    arguments = parsing.mark_end(arguments)
     if not arguments:
-        _say(overview().rstrip("\n"))
+        _say(make_overview().rstrip("\n"))
         raise UsageError("no METRIC")
     if arguments[0] in ("-h", "--help"):
-        return _write(overview())
-    names, rest = parsing.metric_names(arguments)
+        return _write(make_overview())
+    names, rest = parsing.split_metrics(arguments)
     metrics: dict[str, Metric] = {}
     for name in names:
-        module = parsing.module_of(name)
+        module = parsing.load_score(name)
         if is_tool(module):
             if len(names) > 1:
                 raise UsageError(
@@ -58,7 +58,7 @@ def run(arguments: list[str]) -> None:
     return _run_metrics(metrics, rest)
 
 
-def overview() -> str:
+def make_overview() -> str:
     """Return the help: how it is called, and a line for each score of the folder."""
     from nlpkit.help_page import HELP_ROW, page
 
@@ -68,7 +68,7 @@ def overview() -> str:
 
 
 def _run_tool(name: str, module: Tool, arguments: list[str]) -> None:
-    parser = parsing.for_tool(name, module)
+    parser = parsing.make_tool_parser(name, module)
     if parsing.is_help(arguments):
         return _write(parser.format_help())
     found = parser.read(arguments)
@@ -82,11 +82,11 @@ def _run_tool(name: str, module: Tool, arguments: list[str]) -> None:
 
 
 def _run_metrics(modules: Mapping[str, Metric], arguments: list[str]) -> None:
-    parser = parsing.for_metrics(modules)
+    parser = parsing.make_metric_parser(modules)
     if parsing.is_help(arguments):
         return _write(parser.format_help())
     found = parser.read(arguments)
-    found.format = parsing.format_from(os.environ, found.format)
+    found.format = parsing.choose_format(os.environ, found.format)
     _check_options(modules, found)
     fewest = max(module.REFERENCES[0] for module in modules.values())
     # A metric without references does not limit their number.
@@ -97,10 +97,10 @@ def _run_metrics(modules: Mapping[str, Metric], arguments: list[str]) -> None:
     if found.sentence_level:
         ((name, module),) = modules.items()
         return _run_sentences(name, module, inputs, found)
-    rows = results(modules, inputs, found)
+    rows = compute_results(modules, inputs, found)
     _say_files(inputs, rows, found.quiet)
     _say_warnings(rows)
-    _write(_text(rows, inputs, found))
+    _write(_format(rows, inputs, found))
     _check_limits(rows, modules, found)
     return None
 
@@ -142,46 +142,46 @@ def _check_systems(inputs: Inputs, found: argparse.Namespace) -> None:
 def _run_sentences(name: str, module: Metric, inputs: Inputs, found: argparse.Namespace) -> None:
     """Print a score for each line."""
     assert module.sentences is not None  # `_check_options` has checked it
-    options = parsing.options_of(name, module, found)
-    references = references_for(module, inputs)
+    options = parsing.get_options(name, module, found)
+    references = choose_references(module, inputs)
     _say_files(inputs, [], found.quiet)
-    with _to_stdout(), named_lines(inputs, 0):
+    with _to_stdout(), name_bad_lines(inputs, 0):
         scores = module.sentences(inputs.systems[0], references, **options)
         for line, score in enumerate(scores, 1):
             for warning in score.details.get("warnings", ()):
                 _say(f"warning: {inputs.names[0]}:{line}: {warning}")
             result = Result(name, inputs.names[0], score, score.signature)
             if found.json:
-                full = output.full_object(result, inputs.sources, 1)
+                full = output.to_object(result, inputs.sources, 1)
                 text = _json({"line": line} | full, None)
             elif found.score_only:
-                text = output.number(result, found.width) + "\n"
+                text = output.format_number(result, found.width) + "\n"
             else:
-                text = output.text_line(result, found.width, found.short) + "\n"
+                text = output.format_line(result, found.width, found.short) + "\n"
             sys.stdout.write(text)
 
 
-def _text(rows: list[list[Result]], inputs: Inputs, found: argparse.Namespace) -> str:
+def _format(rows: list[list[Result]], inputs: Inputs, found: argparse.Namespace) -> str:
     """Return what goes to stdout."""
     paired = found.paired_bs or found.paired_ar
     if found.json:
         count = len(inputs.systems[0])
-        objects = [output.full_object(each, inputs.sources, count) for row in rows for each in row]
+        objects = [output.to_object(each, inputs.sources, count) for row in rows for each in row]
         return _json(objects[0] if len(objects) == 1 else objects, None)
     if found.score_only:
-        numbers = [[output.number(each, found.width) for each in row] for row in rows]
+        numbers = [[output.format_number(each, found.width) for each in row] for row in rows]
         # A line each for the metrics of one system, as sacrebleu; a row each for several.
         separator = "\n" if len(rows) == 1 else "\t"
         return "".join(f"{separator.join(row)}\n" for row in numbers)
     if found.format == "json" and len(rows) > 1:
-        return _json(output.sacrebleu_systems(rows, found.width, paired), 4)
+        return _json(output.systems_to_sacrebleu(rows, found.width, paired), 4)
     if found.format == "json":
-        plain = [output.sacrebleu_object(each, found.width) for each in rows[0]]
+        plain = [output.to_sacrebleu(each, found.width) for each in rows[0]]
         return _json(plain[0] if len(plain) == 1 else plain, 1)
     if len(rows) > 1:
-        return f"{output.table(rows, found.width, found.short, paired)}\n"
-    lines = [output.text_line(each, found.width, found.short) for each in rows[0]]
-    return "".join(f"{line}\n" for line in output.aligned(lines))
+        return f"{output.format_table(rows, found.width, found.short, paired)}\n"
+    lines = [output.format_line(each, found.width, found.short) for each in rows[0]]
+    return "".join(f"{line}\n" for line in output.align_equals(lines))
 
 
 def _json(value: object, indent: int | None) -> str:

@@ -15,7 +15,7 @@ _GZIP = b"\x1f\x8b"
 _MARK = "\ufeff"
 
 
-def name_of(path: str) -> str:
+def display_name(path: str) -> str:
     """Return the name of the file in messages."""
     return "stdin" if path == "-" else path
 
@@ -29,29 +29,33 @@ def read_lines(path: str, encoding: str = "utf-8") -> Iterator[str]:
     number = 0
     try:
         with _open(path) as stream:
-            for number, line in enumerate(_decoded(stream, encoding), 1):
+            for number, line in enumerate(_decode(stream, encoding), 1):
                 if number == 1:
                     line = line.removeprefix(_MARK)
                 if line.endswith("\n"):
                     line = line[: -2 if line.endswith("\r\n") else -1]
                 yield line
     except UnicodeDecodeError as error:
-        where = f"{name_of(path)}:{number + 1}"
+        where = f"{display_name(path)}:{number + 1}"
         raise DataError(f"{where}: not {encoding} text: {error.reason}") from error
     except EOFError as error:
-        raise DataError(f"{name_of(path)}:{number + 1}: the gzip file is cut short here") from error
+        raise DataError(
+            f"{display_name(path)}:{number + 1}: the gzip file is cut short here"
+        ) from error
     except zlib.error as error:
-        raise DataError(f"{name_of(path)}:{number + 1}: damaged gzip data: {error}") from error
+        raise DataError(f"{display_name(path)}:{number + 1}: damaged gzip data: {error}") from error
     except FileNotFoundError as error:
-        raise FileError(f"{name_of(path)}: no such file") from error
+        raise FileError(f"{display_name(path)}: no such file") from error
     except OSError as error:
         # gzip's own errors carry no strerror.
         if error.errno is None:
-            raise DataError(f"{name_of(path)}:{number + 1}: damaged gzip data: {error}") from error
-        raise FileError(f"{name_of(path)}: cannot be read: {error.strerror}") from error
+            raise DataError(
+                f"{display_name(path)}:{number + 1}: damaged gzip data: {error}"
+            ) from error
+        raise FileError(f"{display_name(path)}: cannot be read: {error.strerror}") from error
 
 
-def _decoded(stream: IO[bytes], encoding: str) -> Iterator[str]:
+def _decode(stream: IO[bytes], encoding: str) -> Iterator[str]:
     """Return the lines with their ends; raise `UsageError` for an unknown encoding."""
     try:
         is_byte = "\n".encode(encoding) == b"\n"

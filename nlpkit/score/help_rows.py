@@ -10,7 +10,7 @@ _TITLES = {"positional arguments": "Arguments", "options": "Options"}
 _FEW = 24  # letters of choices that fit beside an option's name
 
 
-def help_of(
+def make_help(
     parser: argparse.ArgumentParser, abouts: Sequence[str | None], forms: Sequence[str]
 ) -> str:
     """Return the help page; `forms` follow the name of the program in the usage lines."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from nlpkit.errors import DataError, UsageError
 from nlpkit.plural import number_of
-from nlpkit.score.files import name_of, read_lines
+from nlpkit.score.files import display_name, read_lines
 
 
 class Inputs(NamedTuple):
@@ -45,11 +45,11 @@ def read(found: argparse.Namespace, fewest: int, most: int | None, of: str) -> I
         raise DataError("stdin:1: a tab: give several systems as files to -i, or one system as -")
     references = [_lines(path, found.encoding) for path in sources]
     if found.num_refs > 1:
-        references = _columns(references[0], found.num_refs, name_of(sources[0]))
+        references = _columns(references[0], found.num_refs, display_name(sources[0]))
         sources *= found.num_refs
     inputs = Inputs(
-        [name_of(path) for path in systems], hypotheses,
-        [name_of(path) for path in sources], references,
+        [display_name(path) for path in systems], hypotheses,
+        [display_name(path) for path in sources], references,
     )  # fmt: skip
     _check_counts(inputs)
     return inputs
@@ -69,7 +69,7 @@ def _split(files: list[str], given: list[str] | None, fewest: int) -> tuple[list
         )
     if len(files) == 1 and fewest:
         if files == ["-"] or sys.stdin is None or sys.stdin.isatty():
-            raise UsageError(f"one file, {name_of(files[0])}; HYP and REF are two")
+            raise UsageError(f"one file, {display_name(files[0])}; HYP and REF are two")
         return ["-"], files
     return files[:1], files[1:]
 
@@ -77,7 +77,7 @@ def _split(files: list[str], given: list[str] | None, fewest: int) -> tuple[list
 def _lines(path: str, encoding: str) -> list[str]:
     lines = list(read_lines(path, encoding))
     if not lines:
-        raise DataError(f"{name_of(path)}: no lines")
+        raise DataError(f"{display_name(path)}: no lines")
     return lines
 
 

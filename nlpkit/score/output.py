@@ -28,40 +28,40 @@ class Result(NamedTuple):
     p_value: float | None = None
 
 
-def shortened(name: str, signature: str) -> str:
+def shorten(name: str, signature: str) -> str:
     """Return the signature with sacrebleu's short keys."""
     own = next((keys for start, keys in _SHORT_OF.items() if name.startswith(start)), {})
     parts = [part.partition(":") for part in signature.split("|")]
     return "|".join(f"{(_SHORT | own).get(key, key)}{sep}{value}" for key, sep, value in parts)
 
 
-def rounded(score: Score, value: float, width: int | None) -> str:
+def round_score(score: Score, value: float, width: int | None) -> str:
     """Return a number with `width` decimals; without it 1 of 0…100, 4 of other scores."""
     return f"{value:.{(1 if score.percent else 4) if width is None else width}f}"
 
 
-def number(result: Result, width: int | None) -> str:
+def format_number(result: Result, width: int | None) -> str:
     """Return the score alone, as `-b` prints it, with the interval if there is one."""
-    text = rounded(result.score, result.score.score, width)
+    text = round_score(result.score, result.score.score, width)
     if result.mean is None or result.half_width is None:
         return text
-    return f"{text} ({_interval(result, width)})"
+    return f"{text} ({_format_interval(result, width)})"
 
 
-def _interval(result: Result, width: int | None) -> str:
+def _format_interval(result: Result, width: int | None) -> str:
     mean, half = result.mean or 0.0, result.half_width or 0.0
     score = result.score
-    return f"μ = {rounded(score, mean, width)} ± {rounded(score, half, width)}"
+    return f"μ = {round_score(score, mean, width)} ± {round_score(score, half, width)}"
 
 
-def text_line(result: Result, width: int | None, short: bool) -> str:
+def format_line(result: Result, width: int | None, short: bool) -> str:
     """Return `BLEU|signature = 36.3 …`."""
-    signature = shortened(result.score.name, result.signature) if short else result.signature
+    signature = shorten(result.score.name, result.signature) if short else result.signature
     name = f"{result.score.name}|{signature}" if signature else result.score.name
-    return f"{name} = {number(result, width)} {result.score.verbose}".rstrip()
+    return f"{name} = {format_number(result, width)} {result.score.verbose}".rstrip()
 
 
-def aligned(lines: Sequence[str]) -> list[str]:
+def align_equals(lines: Sequence[str]) -> list[str]:
     """Return the lines with their first `=` below each other, as sacrebleu prints several."""
     if len(lines) == 1 or not all("=" in line for line in lines):
         return list(lines)
@@ -69,12 +69,12 @@ def aligned(lines: Sequence[str]) -> list[str]:
     return [" " * (width - line.index("=")) + line for line in lines]
 
 
-def sacrebleu_object(result: Result, width: int | None) -> dict[str, object]:
+def to_sacrebleu(result: Result, width: int | None) -> dict[str, object]:
     """Return sacrebleu's JSON object of a single system."""
     score = result.score
 
     def round_(value: float) -> float | None:
-        return _finite(float(rounded(score, value, width)))
+        return _or_none(float(round_score(score, value, width)))
 
     found: dict[str, object] = {
         "name": score.name,
@@ -84,20 +84,20 @@ def sacrebleu_object(result: Result, width: int | None) -> dict[str, object]:
     if result.mean is not None and result.half_width is not None:
         found["confidence_mean"] = round_(result.mean)
         found["confidence_var"] = round_(result.half_width)
-        found["confidence"] = _interval(result, width)
+        found["confidence"] = _format_interval(result, width)
     if score.verbose:
         found["verbose_score"] = score.verbose
     parts = [part.partition(":") for part in result.signature.split("|") if part]
     return found | {key: value for key, _, value in parts}
 
 
-def sacrebleu_systems(
+def systems_to_sacrebleu(
     rows: Sequence[Sequence[Result]], width: int | None, paired: bool
 ) -> list[dict[str, object]]:
     """Return sacrebleu's JSON of several systems: a rounded string each, or a test's numbers."""
     found = []
     for index, row in enumerate(rows):
-        values: dict[str, object] = {"system": _system(row[0], index, paired)}
+        values: dict[str, object] = {"system": _name_system(row[0], index, paired)}
         for each in row:
             value = each.score.score
             values[each.score.name] = (
@@ -106,13 +106,13 @@ def sacrebleu_systems(
                     "mean": each.mean, "ci": each.half_width,
                 }
                 if paired
-                else rounded(each.score, value, width)
+                else round_score(each.score, value, width)
             )  # fmt: skip
-        found.append(_plain(values))
+        found.append(_to_json(values))
     return found
 
 
-def full_object(result: Result, sources: Sequence[str], lines: int) -> dict[str, object]:
+def to_object(result: Result, sources: Sequence[str], lines: int) -> dict[str, object]:
     """Return all values, unrounded; those that are not finite are null."""
     score = result.score
     found: dict[str, object] = {
@@ -122,16 +122,20 @@ def full_object(result: Result, sources: Sequence[str], lines: int) -> dict[str,
     }  # fmt: skip
     tested = {"mean": result.mean, "half_width": result.half_width, "p_value": result.p_value}
     found |= {key: value for key, value in tested.items() if value is not None}
-    return _plain(found | {"details": score.details})
+    return _to_json(found | {"details": score.details})
 
 
-def table(rows: Sequence[Sequence[Result]], width: int | None, short: bool, paired: bool) -> str:
+def format_table(
+    rows: Sequence[Sequence[Result]], width: int | None, short: bool, paired: bool
+) -> str:
     """Return a line for each system and a column for each metric, then the signatures."""
     cells = [["System", *(each.score.name for each in rows[0])]]
     if rows[0][0].mean is not None:
         cells[0][1:] = [f"{name} (μ ± 95% CI)" for name in cells[0][1:]]
     for index, row in enumerate(rows):
-        cells.append([_system(row[0], index, paired), *(_cell(each, width) for each in row)])
+        cells.append(
+            [_name_system(row[0], index, paired), *(_format_cell(each, width) for each in row)]
+        )
     lines = text_table.aligned(cells, numbers=False)
     lines.append("")
     if paired:
@@ -139,36 +143,36 @@ def table(rows: Sequence[Sequence[Result]], width: int | None, short: bool, pair
     for each in rows[0]:
         signature = each.signature
         lines.append(
-            f"{each.score.name}|{shortened(each.score.name, signature) if short else signature}"
+            f"{each.score.name}|{shorten(each.score.name, signature) if short else signature}"
         )
     return "\n".join(lines)
 
 
-def _cell(result: Result, width: int | None) -> str:
-    text = rounded(result.score, result.score.score, width)
+def _format_cell(result: Result, width: int | None) -> str:
+    text = round_score(result.score, result.score.score, width)
     if result.mean is not None and result.half_width is not None:
-        text += f" ({_interval(result, width).removeprefix('μ = ')})"
+        text += f" ({_format_interval(result, width).removeprefix('μ = ')})"
     if result.p_value is not None:
         text += f" (p = {result.p_value:.4f}){'*' if result.p_value <= _SIGNIFICANT else ''}"
     return text
 
 
-def _system(result: Result, index: int, paired: bool) -> str:
+def _name_system(result: Result, index: int, paired: bool) -> str:
     return f"Baseline: {result.system}" if paired and index == 0 else result.system
 
 
-def _plain(values: Mapping[str, object]) -> dict[str, object]:
+def _to_json(values: Mapping[str, object]) -> dict[str, object]:
     """Return values as JSON has them: no NaN, no infinity, mappings and sequences of their own."""
-    return {str(key): _plain_value(value) for key, value in values.items()}
+    return {str(key): _to_json_value(value) for key, value in values.items()}
 
 
-def _plain_value(value: object) -> object:
+def _to_json_value(value: object) -> object:
     if isinstance(value, Mapping):
-        return _plain(value)
+        return _to_json(value)
     if isinstance(value, list | tuple):
-        return [_plain_value(each) for each in value]
-    return _finite(value) if isinstance(value, float) else value
+        return [_to_json_value(each) for each in value]
+    return _or_none(value) if isinstance(value, float) else value
 
 
-def _finite(value: float) -> float | None:
+def _or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None

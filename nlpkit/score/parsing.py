@@ -32,9 +32,9 @@ class Parser(argparse.ArgumentParser):
         self.add_argument(_END, dest="end", action="store_true", help=argparse.SUPPRESS)
 
     def format_help(self) -> str:
-        from nlpkit.score.help_rows import help_of  # no score needs what it imports
+        from nlpkit.score.help_rows import make_help  # no score needs what it imports
 
-        return help_of(self, self._abouts, self._forms)
+        return make_help(self, self._abouts, self._forms)
 
     def _get_option_tuples(self, option_string: str) -> list[Any]:
         # Long names may be shortened (--tok), but -l en-de must not be read as -lc.
@@ -67,7 +67,7 @@ class _Unused(argparse.HelpFormatter):
         super().__init__(prog, width=80)
 
 
-def with_end(arguments: list[str]) -> list[str]:
+def mark_end(arguments: list[str]) -> list[str]:
     """Return the arguments; what stands after `--` begins as no option does.
 
     argparse would give `-i HYP -- REF` a second system.
@@ -81,7 +81,7 @@ def with_end(arguments: list[str]) -> list[str]:
     return [*arguments[:at], _END, *files] if at else files
 
 
-def metric_names(arguments: list[str]) -> tuple[list[str], list[str]]:
+def split_metrics(arguments: list[str]) -> tuple[list[str], list[str]]:
     """Return the chosen scores and the other arguments: METRIC comes first, or `-m` names it.
 
     `-m bleu chrf` wins over METRIC, and sorts them, both as sacrebleu does. Raise `UsageError` for
@@ -93,7 +93,7 @@ def metric_names(arguments: list[str]) -> tuple[list[str], list[str]]:
         arguments = arguments[1:]
         for name in names:
             # A tool's options are its own: `-m` of `ir` names measures.
-            if is_tool(module_of(name)):
+            if is_tool(load_score(name)):
                 return names, arguments
     if any(argument.startswith(("-m", "--m")) for argument in arguments):
         parser = Parser("nlpkit score")
@@ -109,7 +109,7 @@ def metric_names(arguments: list[str]) -> tuple[list[str], list[str]]:
     return names, arguments
 
 
-def module_of(name: str) -> Metric | Tool:
+def load_score(name: str) -> Metric | Tool:
     """Return the score's module; raise `UsageError` with the nearest name for an unknown one."""
     if name not in registry.names(FOLDER) and os.path.isfile(name):
         raise UsageError(f"{name} is a file; METRIC comes first: nlpkit score METRIC HYP REF...")
@@ -124,7 +124,7 @@ def _add_metrics(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("-m", "--metrics", nargs="+", metavar="METRIC", help=text)
 
 
-def for_tool(name: str, module: Tool) -> Parser:
+def make_tool_parser(name: str, module: Tool) -> Parser:
     """Return a parser for a tool, which adds arguments of its own."""
     parser = Parser(f"nlpkit score {name}", [module.__doc__])
     module.add_arguments(parser)
@@ -133,7 +133,7 @@ def for_tool(name: str, module: Tool) -> Parser:
     return parser
 
 
-def for_metrics(modules: Mapping[str, Metric]) -> Parser:
+def make_metric_parser(modules: Mapping[str, Metric]) -> Parser:
     """Return a parser for these metrics; what it reads for `Option` o of m is called `m:o`."""
     prog = f"nlpkit score {','.join(modules)}"
     forms = ("HYP REF... [OPTIONS]", "REF... -i HYP... [OPTIONS]")
@@ -150,7 +150,7 @@ def for_metrics(modules: Mapping[str, Metric]) -> Parser:
     return parser
 
 
-def options_of(name: str, module: Metric, found: argparse.Namespace) -> dict[str, Any]:
+def get_options(name: str, module: Metric, found: argparse.Namespace) -> dict[str, Any]:
     """Return the keyword arguments of a metric's `score`."""
     return {option.name: vars(found)[f"{name}:{option.name}"] for option in module.OPTIONS}
 
@@ -275,7 +275,7 @@ def _at_least(least: int) -> Callable[[str], int]:
     return number
 
 
-def format_from(environment: Mapping[str, str], given: str) -> str:
+def choose_format(environment: Mapping[str, str], given: str) -> str:
     """Return the format: as in sacrebleu, SACREBLEU_FORMAT overrides the option."""
     override = environment.get("SACREBLEU_FORMAT", "").lower()
     return override if override in _FORMATS else given

@@ -12,31 +12,31 @@ from nlpkit.score.inputs import Inputs
 from nlpkit.score.output import Result
 
 
-def results(
+def compute_results(
     modules: Mapping[str, Metric], inputs: Inputs, found: argparse.Namespace
 ) -> list[list[Result]]:
     """Return a row for each system, a result in it for each metric."""
     columns = []
     for name, module in modules.items():
-        options = parsing.options_of(name, module, found)
-        references = references_for(module, inputs)
+        options = parsing.get_options(name, module, found)
+        references = choose_references(module, inputs)
         column = []
         for index, (system, lines) in enumerate(zip(inputs.names, inputs.systems, strict=True)):
-            with named_lines(inputs, index):
+            with name_bad_lines(inputs, index):
                 score = module.score(lines, references, **options)
             column.append(Result(name, system, score, score.signature))
         if found.confidence or found.paired_bs or found.paired_ar:
-            column = _tested(column, module, options, inputs, found)
+            column = _test(column, module, options, inputs, found)
         columns.append(column)
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-def references_for(module: Metric, inputs: Inputs) -> list[list[str]]:
+def choose_references(module: Metric, inputs: Inputs) -> list[list[str]]:
     """Return the references; none for a metric that takes none."""
     return [] if module.REFERENCES[1] == 0 else inputs.references
 
 
-def _tested(
+def _test(
     column: list[Result],
     module: Metric,
     options: dict[str, Any],
@@ -51,23 +51,23 @@ def _tested(
 
     assert module.statistics is not None  # `command` has checked it
     assert module.from_sums is not None
-    seed = significance.seed_from_environment()
+    seed = significance.read_seed()
     from_sums = partial(module.from_sums, **options)
-    references = references_for(module, inputs)
+    references = choose_references(module, inputs)
     rows = [module.statistics(lines, references, **options) for lines in inputs.systems]
     if found.confidence:
         samples = found.confidence_n
         interval = significance.confidence_interval(rows[0], from_sums, samples, seed)
         tests = [significance.Tested(column[0].score.score, *interval, None)]
-        signature = partial(significance.signed, seed=seed, bootstrap=samples)
+        signature = partial(significance.sign, seed=seed, bootstrap=samples)
     elif found.paired_bs:
         samples = found.paired_bs_n
         tests = significance.paired_bootstrap(rows, from_sums, samples, seed)
-        signature = partial(significance.signed, seed=seed, bootstrap=samples)
+        signature = partial(significance.sign, seed=seed, bootstrap=samples)
     else:
         samples = found.paired_ar_n
         tests = significance.paired_approximate_randomization(rows, from_sums, samples, seed)
-        signature = partial(significance.signed, seed=seed, randomization=samples)
+        signature = partial(significance.sign, seed=seed, randomization=samples)
     return [
         Result(
             each.metric, each.system, each.score, signature(each.signature),
@@ -78,7 +78,7 @@ def _tested(
 
 
 @contextmanager
-def named_lines(inputs: Inputs, system: int) -> Iterator[None]:
+def name_bad_lines(inputs: Inputs, system: int) -> Iterator[None]:
     """Turn `BadLine` into a `DataError` that names the file."""
     try:
         yield

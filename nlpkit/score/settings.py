@@ -8,21 +8,21 @@ from nlpkit.config import FrozenConfig, LengthPenalty
 from nlpkit.score.named import WrongScore, is_option, split
 
 
-def _known(entry: str) -> str:
+def _check_entry(entry: str) -> str:
     """Return the entry; raise `ValueError` if it is neither a score nor an option of a score."""
     if not is_option(entry):  # in a YAML flow list, a comma before an option starts a new entry
-        _checked([entry])
+        _split([entry])
     return entry
 
 
-def _checked(entries: list[str]) -> list[str]:
+def _split(entries: list[str]) -> list[str]:
     try:
         return split(entries)
     except WrongScore as error:
         raise ValueError(error.what if [error.name] == entries else error.message) from error
 
 
-def _text_keys(value: Any) -> Any:
+def _make_keys_text(value: Any) -> Any:
     """Return a mapping with its keys as text; in YAML, a class such as 0 is a number."""
     return {str(key): text for key, text in value.items()} if isinstance(value, dict) else value
 
@@ -38,7 +38,7 @@ class Prompt(FrozenConfig):
     neutral: str | None = Field(
         None, description="prompt without a row, for the option score neutral"
     )
-    labels: Annotated[dict[str, str], BeforeValidator(_text_keys)] | None = Field(
+    labels: Annotated[dict[str, str], BeforeValidator(_make_keys_text)] | None = Field(
         None, description="text of each class in place of its name: {0: negative, 1: positive}"
     )
     option_score: Literal["sum", "token", "neutral"] = Field(
@@ -51,7 +51,7 @@ class Prompt(FrozenConfig):
 class Config(FrozenConfig):
     """The scores of a task, how answers are generated, and how its rows are shown as text."""
 
-    metrics: list[Annotated[str, AfterValidator(_known)]] | None = Field(
+    metrics: list[Annotated[str, AfterValidator(_check_entry)]] | None = Field(
         None,
         min_length=1,
         description="scores of nlpkit score, options behind a colon, instead of the task's own: in "
@@ -86,4 +86,4 @@ class Config(FrozenConfig):
     @field_validator("metrics")
     @classmethod
     def _whole(cls, metrics: list[str] | None) -> list[str] | None:
-        return None if metrics is None else _checked(metrics)
+        return None if metrics is None else _split(metrics)

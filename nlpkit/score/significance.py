@@ -36,7 +36,7 @@ class Tested(NamedTuple):
     p_value: float | None
 
 
-def seed_from_environment() -> int | None:
+def read_seed() -> int | None:
     """Return SACREBLEU_SEED, by default 12345; `none` is None, a new seed at every run."""
     text = os.environ.get("SACREBLEU_SEED", str(SEED))
     if text.lower() == "none":
@@ -46,7 +46,7 @@ def seed_from_environment() -> int | None:
     return int(text)
 
 
-def signed(
+def sign(
     signature: str, seed: int | None, bootstrap: int | None = None, randomization: int | None = None
 ) -> str:
     """Return the signature with the samples of a test, `bs:1000|seed:12345` after `nrefs`."""
@@ -64,9 +64,9 @@ def confidence_interval(
     `rows` are what a metric's `statistics` yields, a line each; `from_sums` is the score of their
     sums. Raise `DataError` if there are none, `UsageError` for fewer than one sample.
     """
-    (table,) = _tables([rows], samples)
-    scores = [from_sums(sums) for (sums,) in _bootstrap([table], samples, seed)]
-    return _interval(scores)
+    (table,) = _make_tables([rows], samples)
+    scores = [from_sums(sums) for (sums,) in _draw_samples([table], samples, seed)]
+    return _compute_interval(scores)
 
 
 def paired_bootstrap(
@@ -80,17 +80,17 @@ def paired_bootstrap(
     The p-value is the share of samples whose difference, less the mean difference, exceeds the
     real one. Raise as `confidence_interval`, and `DataError` if systems differ in lines.
     """
-    tables = _tables(systems, samples)
-    real = _real(tables, from_sums)
-    drawn = [[from_sums(s) for s in sums] for sums in _bootstrap(tables, samples, seed)]
+    tables = _make_tables(systems, samples)
+    real = _score_tables(tables, from_sums)
+    drawn = [[from_sums(s) for s in sums] for sums in _draw_samples(tables, samples, seed)]
     by_system = list(zip(*drawn, strict=True))
-    found = [Tested(real[0], *_interval(by_system[0]), None)]
+    found = [Tested(real[0], *_compute_interval(by_system[0]), None)]
     for score, scores in zip(real[1:], by_system[1:], strict=True):
         import numpy as np
 
         differences = np.abs(np.array(scores) - np.array(by_system[0]))
-        p = _p_value(differences - differences.mean(), abs(real[0] - score))
-        found.append(Tested(score, *_interval(scores), p))
+        p = _compute_p(differences - differences.mean(), abs(real[0] - score))
+        found.append(Tested(score, *_compute_interval(scores), p))
     return found
 
 
@@ -107,24 +107,24 @@ def paired_approximate_randomization(
     """
     import numpy as np
 
-    tables = _tables(systems, samples)
-    real = _real(tables, from_sums)
+    tables = _make_tables(systems, samples)
+    real = _score_tables(tables, from_sums)
     totals = [table.sum(0) for table in tables]
     differences: list[list[float]] = [[] for _ in tables[1:]]
     # A trial exchanges lines: it moves the difference between baseline and system.
     moved = [tables[0] - table for table in tables[1:]]
-    for taken in _shuffles(moved, samples, seed):
+    for taken in _draw_shuffles(moved, samples, seed):
         for own, total, trials in zip(differences, totals[1:], taken, strict=True):
             for sums in trials:
                 a, b = total + sums, totals[0] - sums
                 own.append(abs(from_sums(a.tolist()) - from_sums(b.tolist())))
     found = [Tested(real[0], None, None, None)]
     for score, own in zip(real[1:], differences, strict=True):
-        found.append(Tested(score, None, None, _p_value(np.array(own), abs(real[0] - score))))
+        found.append(Tested(score, None, None, _compute_p(np.array(own), abs(real[0] - score))))
     return found
 
 
-def _tables(systems: Sequence[Rows], samples: int) -> "list[np.ndarray]":
+def _make_tables(systems: Sequence[Rows], samples: int) -> "list[np.ndarray]":
     """Return the rows as arrays (lines, columns): integers, or floats if any is."""
     import numpy as np
 
@@ -141,11 +141,11 @@ def _tables(systems: Sequence[Rows], samples: int) -> "list[np.ndarray]":
     return tables
 
 
-def _real(tables: "list[np.ndarray]", from_sums: FromSums) -> list[float]:
+def _score_tables(tables: "list[np.ndarray]", from_sums: FromSums) -> list[float]:
     return [from_sums(table.sum(0).tolist()) for table in tables]
 
 
-def _bootstrap(
+def _draw_samples(
     tables: "list[np.ndarray]", samples: int, seed: int | None
 ) -> Iterator[list[list[float]]]:
     """Yield, for each sample of lines, drawn with replacement, the sums of every table."""
@@ -166,7 +166,7 @@ def _bootstrap(
             yield [part.astype(kind).tolist() for part, kind in zip(parts, kinds, strict=True)]
 
 
-def _shuffles(
+def _draw_shuffles(
     tables: "list[np.ndarray]", samples: int, seed: int | None
 ) -> "Iterator[list[np.ndarray]]":
     """Yield, for pieces of the trials, each table's sums (trials, columns) over lines taken."""
@@ -185,7 +185,7 @@ def _shuffles(
         yield [total.astype(table.dtype) for total, table in zip(sums, tables, strict=True)]
 
 
-def _interval(scores: Sequence[float]) -> tuple[float, float]:
+def _compute_interval(scores: Sequence[float]) -> tuple[float, float]:
     import math
 
     ordered = sorted(scores)
@@ -193,6 +193,6 @@ def _interval(scores: Sequence[float]) -> tuple[float, float]:
     return math.fsum(ordered) / len(ordered), 0.5 * (ordered[-cut - 1] - ordered[cut])
 
 
-def _p_value(statistic: "np.ndarray", real: float) -> float:
+def _compute_p(statistic: "np.ndarray", real: float) -> float:
     # One is added so that a true null hypothesis is not rejected too often.
     return (int((statistic > real).sum()) + 1) / (len(statistic) + 1)

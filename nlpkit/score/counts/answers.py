@@ -15,26 +15,30 @@ _CMRC_PUNCTUATION = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；�
 _CMRC_UNITS = re.compile(r"[\u4e00-\u9fa5]|(?:(?![\u4e00-\u9fa5])\w)+(?:[.,]\d+)*|[^\w\s]")
 
 
-def _squad(text: str) -> str:
+def _normalize_squad(text: str) -> str:
     """Return lower case without ASCII punctuation, articles, double spaces (Rajpurkar 2016)."""
     text = text.lower().translate(_ASCII_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", text).split())
 
 
-def _cmrc(text: str) -> str:
+def _normalize_cmrc(text: str) -> str:
     """Return lower case without CMRC's punctuation; white space inside the text is kept."""
     return text.lower().strip().translate(_CMRC_PUNCTUATION)
 
 
-NORMALIZERS: dict[str, Callable[[str], str]] = {"none": str.strip, "squad": _squad, "cmrc": _cmrc}
+NORMALIZERS: dict[str, Callable[[str], str]] = {
+    "none": str.strip,
+    "squad": _normalize_squad,
+    "cmrc": _normalize_cmrc,
+}
 
 
-def cmrc_units(text: str) -> list[str]:
+def split_cmrc(text: str) -> list[str]:
     """Return the Chinese characters, and the other words and signs; punctuation is removed."""
-    return _CMRC_UNITS.findall(_cmrc(text))
+    return _CMRC_UNITS.findall(_normalize_cmrc(text))
 
 
-def with_answers(hypotheses: Lines, references: References) -> Iterator[tuple[str, list[str]]]:
+def pair_answers(hypotheses: Lines, references: References) -> Iterator[tuple[str, list[str]]]:
     """Yield each hypothesis with its answers; empty answers are left out if there are others."""
     for hypothesis, *answers in zip(hypotheses, *references, strict=True):
         yield hypothesis, [a for a in answers if a.strip()] or answers[:1]

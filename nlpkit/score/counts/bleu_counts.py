@@ -14,15 +14,15 @@ _GRAMS: tuple[Callable[[list[str]], Iterable[object]], ...] = (
 )
 
 
-def row_of(hypothesis: list[str], references: list[list[str]]) -> tuple[int, ...]:
+def count_row(hypothesis: list[str], references: list[list[str]]) -> tuple[int, ...]:
     """Return hypothesis length, closest reference length, matches 1 … 4, totals 1 … 4."""
     length = len(hypothesis)
     closest = min((abs(length - len(r)), len(r)) for r in references)[1]
     totals = (length, max(length - 1, 0), max(length - 2, 0), max(length - 3, 0))
-    return length, closest, *matches(hypothesis, references), *totals
+    return length, closest, *count_matches(hypothesis, references), *totals
 
 
-def matches(hypothesis: list[str], references: list[list[str]]) -> list[int]:
+def count_matches(hypothesis: list[str], references: list[list[str]]) -> list[int]:
     """Return the clipped matches of 1- … 4-grams (Papineni et al. 2002, section 2.1)."""
     matched = [0] * ORDER
     repeats = True
@@ -37,11 +37,11 @@ def matches(hypothesis: list[str], references: list[list[str]]) -> list[int]:
             # An n-gram cannot repeat if no shorter one did.
             repeats = len(distinct) < len(hits)
             if repeats:
-                matched[order] = len(distinct) + _clipped_repeats(hits, references, grams)
+                matched[order] = len(distinct) + _count_repeats(hits, references, grams)
     return matched
 
 
-def _clipped_repeats(
+def _count_repeats(
     hits: list[object],
     references: list[list[str]],
     grams: Callable[[list[str]], Iterable[object]],

@@ -44,19 +44,22 @@ class Tokenizer(NamedTuple):
     version: str  # of sacrebleu
 
 
-def tokenizer(name: str) -> Tokenizer:
+def get_tokenizer(name: str) -> Tokenizer:
     """Return the tokenizer; raise `UsageError` if sacrebleu cannot provide it."""
     if name in BORROWED:
-        from nlpkit.score.counts.sacrebleu import borrowed_tokenizer
+        from nlpkit.score.counts.sacrebleu import borrow_tokenizer
 
-        return Tokenizer(*borrowed_tokenizer(name))
-    tokens = {"13a": _tokens_13a, "zh": _tokens_zh, "char": _tokens_char, "none": _tokens_none}[
-        name
-    ]
+        return Tokenizer(*borrow_tokenizer(name))
+    tokens = {
+        "13a": _tokenize_13a,
+        "zh": _tokenize_zh,
+        "char": _tokenize_char,
+        "none": _tokenize_none,
+    }[name]
     return Tokenizer(tokens, name, VERSION)
 
 
-def by_rules(text: str) -> list[str]:
+def tokenize_by_rules(text: str) -> list[str]:
     """Return the tokens of `text` by the rules that 13a and zh have in common."""
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
@@ -74,7 +77,7 @@ class _Words(dict[str, tuple[str, ...]]):
         elif word[-1] in ".," and word[:-1].isalnum():
             tokens = (word[:-1], word[-1])
         else:
-            tokens = tuple(by_rules(f" {word} "))
+            tokens = tuple(tokenize_by_rules(f" {word} "))
         self[word] = tokens
         return tokens
 
@@ -82,7 +85,7 @@ class _Words(dict[str, tuple[str, ...]]):
 _tokens_of = _Words().__getitem__
 
 
-def _tokens_13a(line: str) -> list[str]:
+def _tokenize_13a(line: str) -> list[str]:
     if "\n" in line or "<skipped>" in line:
         line = line.rstrip().replace("<skipped>", "").replace("-\n", "").replace("\n", " ")
     if "&" in line:
@@ -91,7 +94,7 @@ def _tokens_13a(line: str) -> list[str]:
     return list(chain.from_iterable(map(_tokens_of, line.split())))
 
 
-def _tokens_zh(line: str) -> list[str]:
+def _tokenize_zh(line: str) -> list[str]:
     pieces = _PIECES.findall(line)
     if not pieces:
         return pieces
@@ -100,14 +103,14 @@ def _tokens_zh(line: str) -> list[str]:
     if first[0] not in ".," and last[-1] not in ".,":
         return list(chain.from_iterable(map(_tokens_of, pieces)))
     if len(pieces) == 1:
-        return by_rules(first)
+        return tokenize_by_rules(first)
     inner = chain.from_iterable(map(_tokens_of, pieces[1:-1]))
-    return [*by_rules(f"{first} "), *inner, *by_rules(f" {last}")]
+    return [*tokenize_by_rules(f"{first} "), *inner, *tokenize_by_rules(f" {last}")]
 
 
-def _tokens_char(line: str) -> list[str]:
+def _tokenize_char(line: str) -> list[str]:
     return list("".join(line.split()))
 
 
-def _tokens_none(line: str) -> list[str]:
+def _tokenize_none(line: str) -> list[str]:
     return line.split()

@@ -24,7 +24,7 @@ class Edits(NamedTuple):
         return self.substitutions + self.deletions + self.insertions
 
 
-def _positions(tokens: Sequence[Hashable]) -> dict[Hashable, int]:
+def _index_tokens(tokens: Sequence[Hashable]) -> dict[Hashable, int]:
     """Return for each token an integer; its bit i is 1 if the token is at index i."""
     positions: dict[Hashable, int] = {}
     for i, token in enumerate(tokens):
@@ -34,7 +34,7 @@ def _positions(tokens: Sequence[Hashable]) -> dict[Hashable, int]:
 
 def lcs_length(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
     """Return the length of the longest common subsequence."""
-    positions, full = _positions(a), (1 << len(a)) - 1
+    positions, full = _index_tokens(a), (1 << len(a)) - 1
     row = full
     for token in b:
         bits = positions.get(token)
@@ -46,15 +46,15 @@ def lcs_length(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
 
 def longest_run(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
     """Return the length of the longest run of tokens that occurs in both without a gap."""
-    positions, row, longest = _positions(a), {0: 0}, 0
+    positions, row, longest = _index_tokens(a), {0: 0}, 0
     for token in b:
         # row[e]: the length of the common run that ends before e in a and at this token in b.
-        row = {e + 1: row.get(e, 0) + 1 for e in _bits(positions.get(token, 0))}
+        row = {e + 1: row.get(e, 0) + 1 for e in _list_bits(positions.get(token, 0))}
         longest = max(longest, max(row.values(), default=0))
     return longest
 
 
-def _bits(number: int) -> list[int]:
+def _list_bits(number: int) -> list[int]:
     """Return the indices of the bits that are 1, ascending."""
     indices = []
     while number:
@@ -64,7 +64,7 @@ def _bits(number: int) -> list[int]:
     return indices
 
 
-def edits(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> Edits:
+def count_edits(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> Edits:
     """Return the numbers of operations in a shortest edit script.
 
     If there are several, it is the script of RapidFuzz and jiwer: going back from the end, it takes
@@ -79,24 +79,26 @@ def edits(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> Edit
     while end < shorter - begin and reference[-1 - end] == hypothesis[-1 - end]:
         end += 1
     inner = reference[begin : len(reference) - end]
-    script = _script(inner, hypothesis[begin : len(hypothesis) - end])
+    script = _backtrack(inner, hypothesis[begin : len(hypothesis) - end])
     return script._replace(hits=script.hits + begin + end)
 
 
-def _script(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> Edits:
+def _backtrack(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> Edits:
     """Return the edits by backtracking; recompute the rows in blocks to store O(n sqrt(m)) bits."""
     if not reference or not hypothesis:
         return Edits(0, 0, len(reference), len(hypothesis))
-    positions, full = _positions(reference), (1 << len(reference)) - 1
+    positions, full = _index_tokens(reference), (1 << len(reference)) - 1
     block = isqrt(len(hypothesis)) + 1
     starts = [(full, 0)]
     for begin in range(0, len(hypothesis), block):
-        starts.append(_rows(positions, full, hypothesis[begin : begin + block], *starts[-1])[-1])
+        starts.append(
+            _compute_rows(positions, full, hypothesis[begin : begin + block], *starts[-1])[-1]
+        )
     hits = substitutions = deletions = insertions = 0
     column = len(reference)
     for k in range(len(starts) - 2, -1, -1):
         part = hypothesis[k * block : (k + 1) * block]
-        rows = [starts[k], *_rows(positions, full, part, *starts[k])]
+        rows = [starts[k], *_compute_rows(positions, full, part, *starts[k])]
         for i in range(len(part), 0, -1):
             while column and rows[i][0] >> (column - 1) & 1:
                 column -= 1
@@ -113,7 +115,7 @@ def _script(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> Ed
     return Edits(hits, substitutions, deletions + column, insertions)
 
 
-def _rows(
+def _compute_rows(
     positions: dict[Hashable, int], full: int, tokens: Sequence[Hashable], up: int, down: int
 ) -> list[tuple[int, int]]:
     """Return for each token the columns where the distance rises (`up`) or falls (`down`) by one.

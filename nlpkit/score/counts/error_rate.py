@@ -6,7 +6,7 @@ from typing import NamedTuple
 from nlpkit.contracts.metric import Lines, References, Score, Sums
 from nlpkit.errors import DataError
 from nlpkit.plural import number_of
-from nlpkit.score.counts.edits import Edits, edits
+from nlpkit.score.counts.edits import Edits, count_edits
 
 
 class ErrorRate(NamedTuple):
@@ -48,7 +48,9 @@ class ErrorRate(NamedTuple):
         }
         value = total.distance / length
         signature = self.signature(**options)
-        return Score(self.name, value, signature, _kinds(total, length), details, percent=False)
+        return Score(
+            self.name, value, signature, _format_kinds(total, length), details, percent=False
+        )
 
     def sentences(
         self, hypotheses: Lines, references: References, **options: bool
@@ -58,7 +60,7 @@ class ErrorRate(NamedTuple):
         for line_edits, size in self._edits(hypotheses, references, options):
             details = {**line_edits._asdict(), f"reference_{self.unit}": size}
             value = line_edits.distance / max(1, size)
-            kinds = _kinds(line_edits, size)
+            kinds = _format_kinds(line_edits, size)
             yield Score(self.name, value, signature, kinds, details, percent=False)
 
     def statistics(
@@ -78,9 +80,9 @@ class ErrorRate(NamedTuple):
         """Yield the edits of each line, and the length of its reference."""
         for pair in zip(hypotheses, references[0], strict=True):
             hypothesis, reference = (self.tokens(line, **options) for line in pair)
-            yield edits(reference, hypothesis), len(reference)
+            yield count_edits(reference, hypothesis), len(reference)
 
 
-def _kinds(line_edits: Edits, length: int) -> str:
+def _format_kinds(line_edits: Edits, length: int) -> str:
     substitutions, deletions, insertions = line_edits[1:]
     return f"S {substitutions} D {deletions} I {insertions} of {length}"

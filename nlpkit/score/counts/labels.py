@@ -40,7 +40,7 @@ def read(hypotheses: Lines, references: References) -> Labels:
     if not right:
         raise DataError("there is no line to score")
     known = {*predicted, *right}
-    return Labels(predicted, right, sorted(known, key=_order))
+    return Labels(predicted, right, sorted(known, key=_sort_key))
 
 
 def _strip(lines: Lines, file: int) -> list[str]:
@@ -50,7 +50,7 @@ def _strip(lines: Lines, file: int) -> list[str]:
     return labels
 
 
-def _order(label: str) -> tuple[int, int, str]:
+def _sort_key(label: str) -> tuple[int, int, str]:
     """Return the sort key: integers by value, then names."""
     digits = label.removeprefix("-")
     if digits.isascii() and digits.isdecimal():
@@ -58,20 +58,20 @@ def _order(label: str) -> tuple[int, int, str]:
     return 1, 0, label
 
 
-def warnings(labels: Labels) -> list[str]:
+def find_never_right(labels: Labels) -> list[str]:
     """Return a warning if labels are predicted that are right in no line."""
-    strange = sorted(set(labels.predicted) - set(labels.right), key=_order)
+    strange = sorted(set(labels.predicted) - set(labels.right), key=_sort_key)
     if not strange:
         return []
     lines = sum(label in set(strange) for label in labels.predicted)
-    return [f"predicted, but never right: {_first_of(strange)} (lines: {lines})"]
+    return [f"predicted, but never right: {_shorten(strange)} (lines: {lines})"]
 
 
-def _first_of(names: Sequence[str]) -> str:
+def _shorten(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_SHOWN]) + (", ..." if len(names) > _MAX_SHOWN else "")
 
 
-def rows(labels: Labels, classes: Sequence[str]) -> Iterator[tuple[int, ...]]:
+def make_rows(labels: Labels, classes: Sequence[str]) -> Iterator[tuple[int, ...]]:
     """Yield for each line the `Counts` of each class in a row: numbers that are 0 or 1."""
     column = {label: 3 * k for k, label in enumerate(classes)}
     for predicted, right in zip(labels.predicted, labels.right, strict=True):
@@ -95,12 +95,12 @@ def count(labels: Labels, classes: Sequence[str]) -> list[Counts]:
     return [Counts(both[c], predicted[c], right[c]) for c in classes]
 
 
-def from_row(sums: Sequence[float]) -> list[Counts]:
-    """Return the counts of each class from the sum of `rows`."""
+def read_row(sums: Sequence[float]) -> list[Counts]:
+    """Return the counts of each class from the sum of `make_rows`."""
     return [Counts(*(int(n) for n in sums[k : k + 3])) for k in range(0, len(sums), 3)]
 
 
-def f1(c: Counts) -> F1:
+def compute_f1(c: Counts) -> F1:
     """Return precision, recall and F1 of a class; 0 where the divisor is 0."""
     score = _ratio(2 * c.both, c.predicted + c.right)
     return F1(_ratio(c.both, c.predicted), _ratio(c.both, c.right), score)
@@ -114,10 +114,10 @@ def average(classes: Sequence[Counts], how: str) -> F1:
     """Return macro, micro, weighted or binary averages; absent classes do not count."""
     if how in ("micro", "binary") and classes:
         # Binary is the sum over one class.
-        return f1(Counts(*(sum(column) for column in zip(*classes, strict=True))))
+        return compute_f1(Counts(*(sum(column) for column in zip(*classes, strict=True))))
     present = [c for c in classes if c.predicted or c.right]
     weights = [c.right if how == "weighted" else 1 for c in present]
-    total, parts = sum(weights), [f1(c) for c in present]
+    total, parts = sum(weights), [compute_f1(c) for c in present]
     if not total:
         return F1(0.0, 0.0, 0.0)
     return F1(
@@ -128,25 +128,25 @@ def average(classes: Sequence[Counts], how: str) -> F1:
     )
 
 
-def details(table: Mapping[str, Counts]) -> dict[str, Any]:
+def make_details(table: Mapping[str, Counts]) -> dict[str, Any]:
     """Return precision, recall and F1 of each class, with the numbers of its lines."""
     return {
-        name: {**f1(c)._asdict(), "support": c.right, "predicted": c.predicted}
+        name: {**compute_f1(c)._asdict(), "support": c.right, "predicted": c.predicted}
         for name, c in table.items()
     }
 
 
-def never_predicted(table: Mapping[str, Counts]) -> list[str]:
+def find_never_predicted(table: Mapping[str, Counts]) -> list[str]:
     """Return a warning that names the classes that are never predicted."""
     never = [name for name, c in table.items() if not c.predicted]
-    return [f"never predicted, so precision is taken as 0: {_first_of(never)}"] if never else []
+    return [f"never predicted, so precision is taken as 0: {_shorten(never)}"] if never else []
 
 
-def text_table(table: Mapping[str, Counts]) -> str:
+def format_table(table: Mapping[str, Counts]) -> str:
     """Return a table of text with a line for each class."""
     width = max(5, *map(len, table))
     lines = [f"{'class':<{width}} precision recall     f1 support"]
     for name, c in table.items():
-        precision, recall, score = f1(c)
+        precision, recall, score = compute_f1(c)
         lines.append(f"{name:<{width}} {precision:9.4f} {recall:6.4f} {score:6.4f} {c.right:7d}")
     return "\n".join(lines)

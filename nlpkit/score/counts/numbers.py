@@ -39,20 +39,20 @@ def read_pairs(hypotheses: Lines, references: References) -> tuple[list[float], 
 
 def pearson(x: Sequence[float], y: Sequence[float]) -> float:
     """Return Pearson's correlation; neither side may be constant."""
-    a, b = _centred(x), _centred(y)
+    a, b = _center(x), _center(y)
     covariance = math.fsum(map(float.__mul__, a, b))
     variances = math.fsum(v * v for v in a) * math.fsum(v * v for v in b)
     return max(-1.0, min(1.0, covariance / math.sqrt(variances)))
 
 
-def _centred(values: Sequence[float]) -> list[float]:
+def _center(values: Sequence[float]) -> list[float]:
     """Return the deviations from the mean, scaled below 1 so that no square over- or underflows."""
-    scaled = _scaled(values)
+    scaled = _scale(values)
     mean = math.fsum(scaled) / len(scaled)
-    return _scaled([v - mean for v in scaled])
+    return _scale([v - mean for v in scaled])
 
 
-def _scaled(values: Sequence[float]) -> list[float]:
+def _scale(values: Sequence[float]) -> list[float]:
     """Return the values divided by a power of two, so that no digit is lost."""
     _, exponent = math.frexp(max(map(abs, values)))
     return [math.ldexp(v, -exponent) for v in values]

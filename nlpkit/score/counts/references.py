@@ -10,7 +10,7 @@ from nlpkit.plural import number_of
 OptionalReferences = Sequence[Sequence[str | None]]
 
 
-def lines_with_references(
+def pair_references(
     hypotheses: Lines, references: OptionalReferences
 ) -> Iterator[tuple[str, list[str]]]:
     """Return each hypothesis with its references.
@@ -42,7 +42,7 @@ def _pairs(hypotheses: Lines, references: OptionalReferences) -> Iterator[tuple[
         yield hypothesis, kept
 
 
-def references_a_line(references: OptionalReferences) -> int | str:
+def count_references(references: OptionalReferences) -> int | str:
     """Return the number of references for each line, or `var` if it differs between lines."""
     if not any(None in lines for lines in references):
         return len(references)

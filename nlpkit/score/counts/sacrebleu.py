@@ -6,7 +6,7 @@ from types import ModuleType
 from nlpkit.errors import UsageError, not_installed
 
 
-def imported(needed_by: str) -> ModuleType:
+def import_sacrebleu(needed_by: str) -> ModuleType:
     """Return the module sacrebleu; raise `UsageError` if it is not installed."""
     try:
         import sacrebleu
@@ -15,9 +15,9 @@ def imported(needed_by: str) -> ModuleType:
     return sacrebleu
 
 
-def borrowed_tokenizer(name: str) -> tuple[Callable[[str], list[str]], str, str]:
+def borrow_tokenizer(name: str) -> tuple[Callable[[str], list[str]], str, str]:
     """Return a tokenizer of sacrebleu, its name in the signature, and sacrebleu's version."""
-    library = imported(f"the tokenizer {name}")
+    library = import_sacrebleu(f"the tokenizer {name}")
     try:
         # flores101 is the new name of the same model; sacrebleu warns about the name spm.
         tokenize = library.BLEU(tokenize="flores101" if name == "spm" else name).tokenizer

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from nlpkit.contracts.metric import Lines, Score, Sums
 from nlpkit.score.counts.references import (
     OptionalReferences,
-    lines_with_references,
-    references_a_line,
+    count_references,
+    pair_references,
 )
 
 Row = tuple[float, ...]
@@ -29,14 +29,14 @@ class SummedScore(NamedTuple):
         sums: list[float] = []
         for row in self._rows(hypotheses, references, settings):
             sums = list(map(add, sums, row)) if sums else list(row)
-        return self.result(sums, references_a_line(references), settings, False)
+        return self.result(sums, count_references(references), settings, False)
 
     def sentences(
         self, hypotheses: Lines, references: OptionalReferences, **options: Any
     ) -> Iterator[Score]:
         """Yield the score of each line."""
         settings = self.settings(**options)
-        pairs = lines_with_references(hypotheses, references)
+        pairs = pair_references(hypotheses, references)
         for (_, lines), row in zip(
             pairs, self._rows(hypotheses, references, settings), strict=True
         ):
@@ -56,5 +56,5 @@ class SummedScore(NamedTuple):
         self, hypotheses: Lines, references: OptionalReferences, settings: Any
     ) -> Iterator[Row]:
         # As sacrebleu's command line, without white space at line ends, which chrF can count.
-        for hypothesis, lines in lines_with_references(hypotheses, references):
+        for hypothesis, lines in pair_references(hypotheses, references):
             yield self.row(hypothesis.rstrip(), [line.rstrip() for line in lines], settings)

@@ -72,7 +72,7 @@ def read(hypotheses: Lines, references: References) -> list[tuple[list[str], lis
     return found
 
 
-def parsed(tags: Sequence[str], scheme: str) -> list[Tag]:
+def parse(tags: Sequence[str], scheme: str) -> list[Tag]:
     """Return the tags in parts; raise `WrongTag`."""
     found = []
     for index, tag in enumerate(tags):
@@ -85,18 +85,18 @@ def parsed(tags: Sequence[str], scheme: str) -> list[Tag]:
     return found
 
 
-def entities(tags: Sequence[str], scheme: str) -> list[Entity]:
+def find_entities(tags: Sequence[str], scheme: str) -> list[Entity]:
     """Return the entities of a sentence, in order; raise `WrongTag`."""
-    return _READERS[scheme]([*parsed(tags, scheme), Tag("O", _NO_TYPE)])
+    return _READERS[scheme]([*parse(tags, scheme), Tag("O", _NO_TYPE)])
 
 
 def is_allowed(tags: Sequence[str], scheme: str) -> bool:
     """Return whether all tags but `O` are in entities that the scheme allows; raise `WrongTag`."""
-    inside = sum(entity.stop - entity.start for entity in entities(tags, scheme))
+    inside = sum(entity.stop - entity.start for entity in find_entities(tags, scheme))
     return inside == sum(tag != "O" for tag in tags)
 
 
-def _lenient(tags: Sequence[Tag]) -> list[Entity]:
+def _find_lenient(tags: Sequence[Tag]) -> list[Entity]:
     """Return the entities by the rules of conlleval; the last tag is O."""
     found = []
     start, before = 0, Tag("O", _NO_TYPE)
@@ -146,7 +146,7 @@ def _fits(patterns: Sequence[str], before: Tag, tag: Tag) -> bool:
 
 _BIOES = _Strict("*B* *S*", "BI= BE= II= IE=", "S** E**")
 _READERS: dict[str, Callable[[Sequence[Tag]], list[Entity]]] = {
-    "conll": _lenient,
+    "conll": _find_lenient,
     "iob1": _Strict("OI* II! BI* IB= BB=", "BI= II=", "II! IO* IB* BO* BI! BB="),
     "iob2": _Strict("*B*", "BI= II=", "IO* II! IB* BO* BI! BB*"),
     "bioes": _BIOES,

@@ -19,7 +19,7 @@ _ZH = re.compile(rf"[{HAN}]|[^\W_{HAN}]+")
 _SAMPLE = 1000  # lines that `is_unspaced` reads
 
 
-def _characters(text: str) -> str:
+def _join(text: str) -> str:
     return "".join(text.split())
 
 
@@ -28,17 +28,17 @@ TOKENIZERS: dict[str, Callable[[str], Sequence[str]]] = {
     "word": lambda text: _ASCII_WORD.findall(text.lower()),
     "unicode": lambda text: _WORD.findall(text.lower()),
     "zh": lambda text: _ZH.findall(text.lower()),
-    "char": _characters,
+    "char": _join,
     "whitespace": str.split,
 }
 
 
-def ngrams(tokens: Sequence[str], n: int) -> list[tuple[str, ...]]:
+def list_ngrams(tokens: Sequence[str], n: int) -> list[tuple[str, ...]]:
     """Return the n-grams in order; the list is empty if there are fewer than n tokens."""
     return list(zip(*(tokens[i:] for i in range(n)), strict=False))
 
 
-def dropped_letters(lines: Iterable[str]) -> tuple[int, int]:
+def count_dropped_letters(lines: Iterable[str]) -> tuple[int, int]:
     """Return how many letters and digits the tokenizer `word` removes, and how many there are."""
     kept = total = 0
     for line in map(str.lower, lines):

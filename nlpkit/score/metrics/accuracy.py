@@ -17,7 +17,7 @@ def score(hypotheses: Lines, references: References) -> Score:
         "correct": correct,
         "lines": lines,
         "classes": len(read.known),
-        "warnings": labels.warnings(read),
+        "warnings": labels.find_never_right(read),
     }
     verbose = f"{correct} of {lines} right"
     return Score("accuracy", correct / lines, _signature(read), verbose, details, percent=False)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from nlpkit.contracts.metric import Lines, Option, Score, Sums
 from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
-from nlpkit.score.counts.bleu_counts import ORDER, row_of
-from nlpkit.score.counts.bleu_tokens import BORROWED, OWN, Tokenizer, tokenizer
+from nlpkit.score.counts.bleu_counts import ORDER, count_row
+from nlpkit.score.counts.bleu_tokens import BORROWED, OWN, Tokenizer, get_tokenizer
 from nlpkit.score.counts.references import OptionalReferences
 from nlpkit.score.counts.summed import SummedScore
 
@@ -91,7 +91,7 @@ def _settings(
     k = (SMOOTHING[smooth_method] or 0) if smooth_value is None else smooth_value
     if k < 0 or not math.isfinite(k):
         raise UsageError(f"smooth_value is {k}, must be a number of 0 or more")
-    return Settings(tokenizer(tokenize), smooth_method, k, lowercase, variant == "document")
+    return Settings(get_tokenizer(tokenize), smooth_method, k, lowercase, variant == "document")
 
 
 def _row(line: str, references: Sequence[str], settings: Settings) -> tuple[int, ...]:
@@ -99,7 +99,7 @@ def _row(line: str, references: Sequence[str], settings: Settings) -> tuple[int,
     if settings.lowercase:
         line, references = line.lower(), [reference.lower() for reference in references]
     tokens = settings.split.tokens
-    return row_of(tokens(line), [tokens(reference) for reference in references])
+    return count_row(tokens(line), [tokens(reference) for reference in references])
 
 
 def _compute(sums: Sums, settings: Settings, effective_order: bool) -> Bleu:

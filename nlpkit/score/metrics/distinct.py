@@ -13,7 +13,7 @@ from nlpkit.contracts.metric import Lines, Option, References, Score
 from nlpkit.errors import DataError, UsageError
 from nlpkit.plural import number_of
 from nlpkit.score.counts.means import mean
-from nlpkit.score.counts.words import TOKENIZERS, is_unspaced, ngrams
+from nlpkit.score.counts.words import TOKENIZERS, is_unspaced, list_ngrams
 
 LEVELS = ("corpus", "sentence")
 TOKENIZE = ("whitespace", "word", "unicode", "zh", "char")
@@ -93,7 +93,7 @@ def _lines(hypotheses: Lines, n: int, tokenize: str) -> Iterator[list[tuple[str,
     if n < 1:
         raise UsageError(f"n is {n}; it must be 1 or more")
     split = TOKENIZERS[tokenize]
-    return (ngrams(split(line), n) for line in hypotheses)
+    return (list_ngrams(split(line), n) for line in hypotheses)
 
 
 def _share(line: Sequence[tuple[str, ...]]) -> float:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from nlpkit.contracts.metric import BadLine, Lines, Option, References, Score, Sums
 from nlpkit.plural import number_of
 from nlpkit.score.counts import labels
-from nlpkit.score.counts.tags import SCHEMES, Entity, WrongTag, entities, read
+from nlpkit.score.counts.tags import SCHEMES, Entity, WrongTag, find_entities, read
 
 AVERAGES = ("micro", "macro", "weighted")
 OPTIONS = (
@@ -45,7 +45,7 @@ def score(
     """Return F1; `details` has precision, recall, and the same with support for each type."""
     lines = _read(hypotheses, references, scheme)
     types = _types(lines)
-    counts = labels.from_row([sum(column) for column in zip(*_rows(lines, types), strict=True)])
+    counts = labels.read_row([sum(column) for column in zip(*_rows(lines, types), strict=True)])
     table = dict(zip(types, counts, strict=True))
     total = labels.average(counts, average)
     predicted, right = (sum(len(line[side]) for line in lines) for side in (0, 1))
@@ -54,12 +54,12 @@ def score(
         "lines": len(lines),
         "entities": right,
         "predicted": predicted,
-        "by_type": labels.details(table),
-        "warnings": labels.never_predicted(table) if types else ["neither file has an entity"],
+        "by_type": labels.make_details(table),
+        "warnings": labels.find_never_predicted(table) if types else ["neither file has an entity"],
     }
     verbose = f"P {total.precision:.4f} R {total.recall:.4f} {number_of(right, 'entities')}"
     if per_type and types:
-        verbose += "\n" + labels.text_table(table)
+        verbose += "\n" + labels.format_table(table)
     signature = f"scheme:{scheme}|avg:{average}|types:{len(types)}|zero:0"
     return Score("entity-F1", total.f1, signature, verbose, details, percent=False)
 
@@ -79,7 +79,7 @@ def statistics(
 
 def from_sums(sums: Sums, *, average: str = "micro", **_options: object) -> float:
     """Return F1; averages leave out types that do not occur in the resample."""
-    return labels.average(labels.from_row(sums), average).f1
+    return labels.average(labels.read_row(sums), average).f1
 
 
 _Line = tuple[set[Entity], set[Entity]]  # predicted, right
@@ -92,7 +92,7 @@ def _read(hypotheses: Lines, references: References, scheme: str) -> list[_Line]
         found = []
         for file, tags in enumerate(pair):
             try:
-                found.append(set(entities(tags, scheme)))
+                found.append(set(find_entities(tags, scheme)))
             except WrongTag as error:
                 raise BadLine(file, index, str(error)) from error
         lines.append((found[0], found[1]))

@@ -7,7 +7,7 @@ this score.
 
 from nlpkit.contracts.metric import Lines, Option, References, Score
 from nlpkit.score.counts import means
-from nlpkit.score.counts.answers import NORMALIZERS, with_answers
+from nlpkit.score.counts.answers import NORMALIZERS, pair_answers
 
 NORMALIZE = ("none", "squad", "cmrc")
 REFERENCES = (1, None)
@@ -36,7 +36,7 @@ def _matches(hypotheses: Lines, references: References, *, normalize: str = "non
     normalized = NORMALIZERS[normalize]
     return [
         int(normalized(hypothesis) in map(normalized, answers))
-        for hypothesis, answers in with_answers(hypotheses, references)
+        for hypothesis, answers in pair_answers(hypotheses, references)
     ]
 
 

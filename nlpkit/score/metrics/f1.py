@@ -47,13 +47,13 @@ def score(
         **total._asdict(),
         "lines": len(read.right),
         "classes": len(read.known),
-        "by_class": labels.details(table),
-        "warnings": [*labels.warnings(read), *labels.never_predicted(table)],
+        "by_class": labels.make_details(table),
+        "warnings": [*labels.find_never_right(read), *labels.find_never_predicted(table)],
     }
     lines = number_of(len(read.right), "lines")
     verbose = f"P {total.precision:.4f} R {total.recall:.4f} {lines}"
     if per_class:
-        verbose += "\n" + labels.text_table(table)
+        verbose += "\n" + labels.format_table(table)
     signature = f"avg:{average}|classes:{len(read.known)}|zero:0"
     if average == "binary":
         signature += f"|positive:{positive}"
@@ -68,14 +68,14 @@ def statistics(
     positive: str = "1",
     per_class: bool = False,
 ) -> Iterator[tuple[int, ...]]:
-    """Yield for each line three numbers for every averaged class (see `labels.rows`)."""
+    """Yield for each line three numbers for every averaged class (see `labels.make_rows`)."""
     read = labels.read(hypotheses, references)
-    return labels.rows(read, _classes(read, average, positive))
+    return labels.make_rows(read, _classes(read, average, positive))
 
 
 def from_sums(sums: Sums, *, average: str = "macro", **_options: object) -> float:
     """Return F1; the average leaves out classes that do not occur in the resample."""
-    return labels.average(labels.from_row(sums), average).f1
+    return labels.average(labels.read_row(sums), average).f1
 
 
 def _classes(read: Labels, average: str, positive: str) -> list[str]:

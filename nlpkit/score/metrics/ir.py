@@ -18,7 +18,7 @@ import argparse
 import sys
 
 from nlpkit.errors import UsageError
-from nlpkit.score.files import name_of
+from nlpkit.score.files import display_name
 from nlpkit.score.search import evaluation
 from nlpkit.score.search.evaluation import Evaluation
 from nlpkit.score.search.judgements import read_qrels, read_run
@@ -59,18 +59,20 @@ def run(arguments: argparse.Namespace) -> float | None:
     evaluations: list[Evaluation] = []
     for path in arguments.runs:
         rankings = read_run(path)
-        name = name_of(path)
+        name = display_name(path)
         evaluations.append(
             evaluation.evaluate(name, qrels, rankings, measures, complete=arguments.complete)
         )
         if not arguments.quiet:
             sys.stderr.write(f"{name}: means {evaluations[-1].about}\n")
     if arguments.json:
-        text = evaluation.as_json(evaluations, arguments.per_query, qrels=name_of(arguments.qrels))
+        text = evaluation.to_json(
+            evaluations, arguments.per_query, qrels=display_name(arguments.qrels)
+        )
     elif arguments.score_only:
         rows = (result.means.values() for result in evaluations)
         text = "".join("\t".join(f"{v:.{arguments.width}f}" for v in row) + "\n" for row in rows)
     else:
-        text = evaluation.table(evaluations, arguments.width, arguments.per_query)
+        text = evaluation.format_table(evaluations, arguments.width, arguments.per_query)
     sys.stdout.write(text)
     return evaluations[0].means[measures[0].name]

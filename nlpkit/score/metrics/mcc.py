@@ -16,7 +16,7 @@ from nlpkit.score.counts import labels
 def score(hypotheses: Lines, references: References) -> Score:
     """Return the correlation of the predicted with the right labels."""
     read = labels.read(hypotheses, references)
-    warnings = labels.warnings(read)
+    warnings = labels.find_never_right(read)
     for side, name in ((read.predicted, "predicted"), (read.right, "right")):
         if len(set(side)) == 1:
             warnings.append(f"undefined, taken as 0: the only {name} label is {side[0]}")
@@ -28,14 +28,14 @@ def score(hypotheses: Lines, references: References) -> Score:
 
 
 def statistics(hypotheses: Lines, references: References) -> Iterator[tuple[int, ...]]:
-    """Yield for each line three numbers for every class (see `labels.rows`)."""
+    """Yield for each line three numbers for every class (see `labels.make_rows`)."""
     read = labels.read(hypotheses, references)
-    return labels.rows(read, read.known)
+    return labels.make_rows(read, read.known)
 
 
 def from_sums(sums: Sums) -> float:
     """Return the coefficient."""
-    return _correlation(labels.from_row(sums))
+    return _correlation(labels.read_row(sums))
 
 
 def _correlation(classes: Sequence[labels.Counts]) -> float:

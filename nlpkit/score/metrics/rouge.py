@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from nlpkit.contracts.metric import Lines, Option, References, Score
 from nlpkit.score.counts import means
 from nlpkit.score.counts.edits import lcs_length
-from nlpkit.score.counts.words import TOKENIZERS, dropped_letters, ngrams
+from nlpkit.score.counts.words import TOKENIZERS, count_dropped_letters, list_ngrams
 
 VARIANTS = ("rouge1", "rouge2", "rougeL")
 TOKENIZE = ("word", "unicode", "zh", "char", "whitespace")
@@ -119,7 +119,7 @@ def _common_subsequence(hypothesis: Tokens, reference: Tokens) -> _Part:
 
 def _common(n: int) -> Callable[[Tokens, Tokens], _Part]:
     def measure(hypothesis: Tokens, reference: Tokens) -> _Part:
-        ours, theirs = Counter(ngrams(hypothesis, n)), Counter(ngrams(reference, n))
+        ours, theirs = Counter(list_ngrams(hypothesis, n)), Counter(list_ngrams(reference, n))
         shared = sum(min(count, theirs[gram]) for gram, count in ours.items() if gram in theirs)
         return _part(shared, ours.total(), theirs.total())
 
@@ -145,7 +145,7 @@ def _signature(references: int, tokenize: str) -> str:
 def _warnings(references: References, tokenize: str, lines: int, empty: int) -> Iterator[str]:
     dropped = total = 0
     for reference in references if tokenize == "word" else ():
-        dropped_here, total_here = dropped_letters(reference)
+        dropped_here, total_here = count_dropped_letters(reference)
         dropped, total = dropped + dropped_here, total + total_here
     if dropped > _WARN_SHARE * total:
         yield (

@@ -13,7 +13,7 @@ from typing import Any
 from nlpkit.contracts.metric import Lines, Option, References, Score
 from nlpkit.plural import number_of
 from nlpkit.score.counts import means
-from nlpkit.score.counts.answers import NORMALIZERS, cmrc_units, with_answers
+from nlpkit.score.counts.answers import NORMALIZERS, pair_answers, split_cmrc
 from nlpkit.score.counts.edits import longest_run
 from nlpkit.score.counts.words import is_unspaced
 
@@ -61,10 +61,10 @@ def _values(
     hypotheses: Lines, references: References, *, normalize: str = "squad", no_answer: bool = False
 ) -> Iterator[float]:
     normalized = NORMALIZERS[normalize]
-    for hypothesis, answers in with_answers(hypotheses, references):
+    for hypothesis, answers in pair_answers(hypotheses, references):
         if normalize == "cmrc":
-            ours = cmrc_units(hypothesis)
-            pairs = [(ours, cmrc_units(answer)) for answer in answers]
+            ours = split_cmrc(hypothesis)
+            pairs = [(ours, split_cmrc(answer)) for answer in answers]
         else:
             ours = normalized(hypothesis).split()
             pairs = [(ours, normalized(answer).split()) for answer in answers]

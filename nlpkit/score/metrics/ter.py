@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from nlpkit.contracts.metric import Option, Score, Sums
-from nlpkit.score.counts.sacrebleu import imported
+from nlpkit.score.counts.sacrebleu import import_sacrebleu
 from nlpkit.score.counts.summed import Row, SummedScore
 
 OPTIONS = (
@@ -42,7 +42,7 @@ def _settings(
     no_punct: bool = False,
     normalized: bool = False,
 ) -> Settings:
-    version = imported("TER").__version__
+    version = import_sacrebleu("TER").__version__
     from sacrebleu.metrics.lib_ter import translation_edit_rate
     from sacrebleu.tokenizers.tokenizer_ter import TercomTokenizer
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from nlpkit import __version__
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.plural import number_of
-from nlpkit.score.files import name_of
+from nlpkit.score.files import display_name
 from nlpkit.score.search import evaluation, inverted_index, keywords, run_lines
 from nlpkit.score.search.documents import FORMATS, Records
 from nlpkit.score.search.inverted_index import Index
@@ -19,12 +19,12 @@ from nlpkit.score.search.judgements import Qrels, read_qrels
 from nlpkit.score.search.measures import Measure, parse_all
 from nlpkit.score.search.ranking import Ranker, Weighting
 from nlpkit.score.search.run_lines import Ranked
-from nlpkit.score.search.words import TOKENIZERS, Words, look_uncut, tokenizer
+from nlpkit.score.search.words import TOKENIZERS, Words, get_tokenizer, seem_unsplit
 
 _TOP = 10
 # The default depth of a ranking that is scored, as in the TREC tracks.
 _TOP_SCORED = 1000
-_SAMPLE = 1000  # terms that `look_uncut` reads
+_SAMPLE = 1000  # terms that `seem_unsplit` reads
 
 
 def add_arguments(parser: argparse.ArgumentParser, top_words: bool = False) -> None:
@@ -86,23 +86,23 @@ def run(
     options: argparse.Namespace, name: str, weighting_of: Callable[[Index], Weighting]
 ) -> float | None:
     """Print rankings, their measures, or an explanation; return the first measure if any."""
-    plan = _plan(options)
+    plan = _check_options(options)
     info = _silent if options.quiet else _info
     # Read first, so that an error in the judgements is raised before the index is built.
     qrels = read_qrels(plan.qrels) if plan.qrels else None
-    words = tokenizer(options.tokenize, options.lowercase)
+    words = get_tokenizer(options.tokenize, options.lowercase)
     documents = Records(options.docs, options.input_format, title=options.title)
-    index = _index(documents, words, info)
+    index = _build_index(documents, words, info)
     weighting = weighting_of(index)
-    signature = "|".join([name, *_signed(weighting, index, documents, options)])
+    signature = "|".join([name, *_list_settings(weighting, index, documents, options)])
     lines = f"{number_of(len(index.ids), 'documents')} ({index.empty} without a word)"
     info(f"{lines}, {number_of(len(index.terms), 'terms')}, mean length {index.mean_length:.2f}")
     info(signature)
-    if look_uncut(islice(index.terms, _SAMPLE)):
+    if seem_unsplit(islice(index.terms, _SAMPLE)):
         info(f"{options.tokenize} does not split clauses into words: use --tokenize bigram or zh")
     if options.queries is None:
-        run_lines.check_identifiers(plan.format, name_of(options.docs), index.ids)
-        for line in keywords.lines(index, weighting, plan.top, plan.format, signature):
+        run_lines.check_identifiers(plan.format, display_name(options.docs), index.ids)
+        for line in keywords.write_lines(index, weighting, plan.top, plan.format, signature):
             sys.stdout.write(line)
         return None
     ranker = Ranker(index, weighting)
@@ -110,20 +110,20 @@ def run(
     if options.explain:
         _explain(ranker, records, words, options, plan.format)
         return None
-    run_lines.check_identifiers(plan.format, name_of(options.docs), index.ids)
-    write = run_lines.lines(plan.format, weighting.tag, signature)
+    run_lines.check_identifiers(plan.format, display_name(options.docs), index.ids)
+    write = run_lines.choose_writer(plan.format, weighting.tag, signature)
     rankings: dict[str, list[str]] = {}
-    with _output(options.run, plan.qrels is not None) as put:
-        for ranked in _rankings(ranker, records, words, plan, info):
+    with _open_output(options.run, plan.qrels is not None) as put:
+        for ranked in _rank_queries(ranker, records, words, plan, info):
             put(write(ranked))
             if qrels is not None and ranked.documents:
                 rankings[ranked.query] = ranked.documents
     if qrels is None:
         return None
-    return _scored(name, qrels, rankings, plan, options.complete, signature, info)
+    return _print_measures(name, qrels, rankings, plan, options.complete, signature, info)
 
 
-def _plan(options: argparse.Namespace) -> Plan:
+def _check_options(options: argparse.Namespace) -> Plan:
     """Return the checked options; raise `UsageError` if they are out of range or conflict."""
     if options.docs == options.queries == "-" or (
         options.qrels == "-" and "-" in (options.docs, options.queries)
@@ -155,17 +155,19 @@ def _check_alone(options: argparse.Namespace) -> None:
             raise UsageError(f"--{option.replace('_', '-')} needs QUERIES")
 
 
-def _index(documents: Records, words: Words, info: Callable[[str], None]) -> Index:
+def _build_index(documents: Records, words: Words, info: Callable[[str], None]) -> Index:
     """Return the index of the documents; raise `DataError` if there are none."""
     index = inverted_index.build(documents, words)
     if not index.ids:
-        raise DataError(f"{name_of(documents.path)}: holds no document")
+        raise DataError(f"{display_name(documents.path)}: holds no document")
     if documents.blank:
-        info(f"{name_of(documents.path)}: {number_of(documents.blank, 'blank lines')} left out")
+        info(
+            f"{display_name(documents.path)}: {number_of(documents.blank, 'blank lines')} left out"
+        )
     return index
 
 
-def _signed(
+def _list_settings(
     weighting: Weighting, index: Index, documents: Records, options: argparse.Namespace
 ) -> Iterator[str]:
     """Yield `key:value` for each setting that changes the scores."""
@@ -179,7 +181,7 @@ def _signed(
     yield f"version:{__version__}"
 
 
-def _rankings(
+def _rank_queries(
     ranker: Ranker, records: Records, words: Words, plan: Plan, info: Callable[[str], None]
 ) -> Iterator[Ranked]:
     """Yield the ranking of each query; then report the numbers of queries and of empty rankings."""
@@ -191,10 +193,10 @@ def _rankings(
         queries += 1
         without += not hits
         unknown += not ranker.known(terms)
-        run_lines.check_identifiers(plan.format, name_of(records.path), [query])
+        run_lines.check_identifiers(plan.format, display_name(records.path), [query])
         yield Ranked(query, [ids[hit.document] for hit in hits], [hit.score for hit in hits])
     if not queries:
-        raise DataError(f"{name_of(records.path)}: holds no query")
+        raise DataError(f"{display_name(records.path)}: holds no query")
     blank = f", {number_of(records.blank, 'blank lines')} left out" if records.blank else ""
     number = number_of(queries, "queries")
     info(f"{number}, {without} without a hit ({unknown} without a known word){blank}")
@@ -214,14 +216,14 @@ def _explain(
     unknown = [*dict.fromkeys(word for word in terms if word not in ranker.index.terms)]
     columns = ranker.weighting.columns
     if form == "json":
-        explanation = run_lines.explanation_object(query, document, parts, columns, unknown)
+        explanation = run_lines.explanation_to_object(query, document, parts, columns, unknown)
         sys.stdout.write(json.dumps(explanation, ensure_ascii=False) + "\n")
     else:
-        sys.stdout.write(run_lines.explanation(query, document, parts, columns, unknown))
+        sys.stdout.write(run_lines.format_explanation(query, document, parts, columns, unknown))
 
 
 @contextlib.contextmanager
-def _output(path: str | None, scored: bool) -> Iterator[Callable[[str], object]]:
+def _open_output(path: str | None, scored: bool) -> Iterator[Callable[[str], object]]:
     """Yield the function that writes the ranking: to stdout, or if it is scored, to `path`."""
     if not scored:
         yield sys.stdout.write
@@ -236,7 +238,7 @@ def _output(path: str | None, scored: bool) -> Iterator[Callable[[str], object]]
         raise FileError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _scored(
+def _print_measures(
     name: str,
     qrels: Qrels,
     rankings: dict[str, list[str]],
@@ -249,10 +251,10 @@ def _scored(
     result = evaluation.evaluate(name, qrels, rankings, plan.measures, complete=complete)
     info(f"means {result.about}; the best {plan.top} of each query")
     if plan.format == "json":
-        more = {"signature": signature, "top": plan.top, "qrels": name_of(str(plan.qrels))}
-        sys.stdout.write(evaluation.as_json([result], False, **more))
+        more = {"signature": signature, "top": plan.top, "qrels": display_name(str(plan.qrels))}
+        sys.stdout.write(evaluation.to_json([result], False, **more))
     else:
-        sys.stdout.write(evaluation.table([result], 4, False))
+        sys.stdout.write(evaluation.format_table([result], 4, False))
     return result.means[plan.measures[0].name]
 
 

@@ -11,14 +11,14 @@ import re
 from collections.abc import Iterator
 
 from nlpkit.errors import DataError
-from nlpkit.score.files import name_of, read_lines
+from nlpkit.score.files import display_name, read_lines
 
 FORMATS = ("jsonl", "tsv", "text")
 _IDS = ("id", "_id", "docid")
 _ENDINGS = {"jsonl": "jsonl", "ndjson": "jsonl", "json": "jsonl", "tsv": "tsv", "tab": "tsv"}
 
 
-def format_of(path: str) -> str:
+def guess_format(path: str) -> str:
     """Return the format for the file's ending without `.gz`, by default `text`."""
     name = path.lower().removesuffix(".gz")
     return _ENDINGS.get(name.rpartition(".")[2], "text") if "." in name else "text"
@@ -32,12 +32,12 @@ class Records:
 
     def __init__(self, path: str, form: str | None = None, title: bool = True):
         self.path = path
-        self.format = form or format_of(path)
+        self.format = form or guess_format(path)
         self.title = title
         self.blank = 0  # blank lines of jsonl and tsv files
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        read = {"jsonl": self._from_json, "tsv": _from_tsv}.get(self.format)
+        read = {"jsonl": self._from_json, "tsv": _read_tsv}.get(self.format)
         lines: dict[str, int] = {}
         self.blank = 0
         for number, line in enumerate(read_lines(self.path), 1):
@@ -52,10 +52,10 @@ class Records:
                 if not key.isascii() or not text.isascii():
                     _check_characters(key, text)
             except ValueError as error:
-                raise DataError(f"{name_of(self.path)}:{number}: {error}") from error
+                raise DataError(f"{display_name(self.path)}:{number}: {error}") from error
             first = lines.setdefault(key, number)
             if first != number:
-                where = f"{name_of(self.path)}:{number}"
+                where = f"{display_name(self.path)}:{number}"
                 raise DataError(f"{where}: identifier {key!r} is that of line {first}, too")
             yield key, text
 
@@ -70,14 +70,14 @@ class Records:
             raise ValueError('not a JSON object, such as {"id": "1", "text": "…"}')
         text = values.get("text")
         if text is None:
-            return _id(values), _string(values, "contents")
+            return _get_id(values), _get_text(values, "contents")
         title = values.get("title") if self.title else None
         if title:
-            return _id(values), f"{_string(values, 'title')} {_string(values, 'text')}"
-        return _id(values), _string(values, "text")
+            return _get_id(values), f"{_get_text(values, 'title')} {_get_text(values, 'text')}"
+        return _get_id(values), _get_text(values, "text")
 
 
-def _id(values: dict[str, object]) -> str:
+def _get_id(values: dict[str, object]) -> str:
     for name in _IDS:
         value = values.get(name)
         if value is None:
@@ -85,23 +85,23 @@ def _id(values: dict[str, object]) -> str:
         if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
             raise ValueError(f"{name}: {json.dumps(value)[:40]} is no identifier, a string is")
         return str(value)
-    raise ValueError(f"no identifier: none of {', '.join(_IDS)}; there are {_keys(values)}")
+    raise ValueError(f"no identifier: none of {', '.join(_IDS)}; there are {_list_keys(values)}")
 
 
-def _string(values: dict[str, object], name: str) -> str:
+def _get_text(values: dict[str, object], name: str) -> str:
     value = values.get(name)
     if value is None:
-        raise ValueError(f"no text: neither text nor contents; there are {_keys(values)}")
+        raise ValueError(f"no text: neither text nor contents; there are {_list_keys(values)}")
     if not isinstance(value, str):
         raise ValueError(f"{name}: {json.dumps(value)[:40]} is no string")
     return value
 
 
-def _keys(values: dict[str, object]) -> str:
+def _list_keys(values: dict[str, object]) -> str:
     return ", ".join(map(repr, list(values)[:6])) or "no keys"
 
 
-def _from_tsv(line: str) -> tuple[str, str]:
+def _read_tsv(line: str) -> tuple[str, str]:
     key, tab, text = line.partition("\t")
     if not tab:
         raise ValueError("no tab: needs identifier, tab, text")

@@ -76,7 +76,7 @@ def evaluate(
     return Evaluation(run, values, means, len(qrels) - len(both), unjudged, complete)
 
 
-def table(evaluations: Sequence[Evaluation], width: int, per_query: bool) -> str:
+def format_table(evaluations: Sequence[Evaluation], width: int, per_query: bool) -> str:
     """Return a table with aligned columns: run, queries (or query), values."""
     names = list(evaluations[0].means)
     rows = [["run", "query" if per_query else "queries", *names]]
@@ -89,7 +89,7 @@ def table(evaluations: Sequence[Evaluation], width: int, per_query: bool) -> str
     return "".join(f"{line}\n" for line in aligned(rows))
 
 
-def as_json(evaluations: Sequence[Evaluation], per_query: bool, **more: object) -> str:
+def to_json(evaluations: Sequence[Evaluation], per_query: bool, **more: object) -> str:
     """Return a line of JSON: one object for one run, a list of objects for several."""
     objects = [more | each.as_object(per_query) for each in evaluations]
     return json.dumps(objects[0] if len(objects) == 1 else objects, ensure_ascii=False) + "\n"

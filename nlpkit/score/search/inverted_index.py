@@ -67,19 +67,19 @@ def build(records: Iterable[tuple[str, str]], words: Words) -> Index:
         lengths.append(len(tokens))
         pending += tokens
         if len(pending) >= _CHUNK:
-            numbered.append(_numbers(pending, terms))
+            numbered.append(_number(pending, terms))
             pending = []
-    numbered.append(_numbers(pending, terms))
+    numbered.append(_number(pending, terms))
     sizes = np.array(lengths, dtype=np.int32)
-    starts, documents, counts = _inverted(np.concatenate(numbered), sizes, len(terms))
+    starts, documents, counts = _invert(np.concatenate(numbered), sizes, len(terms))
     return Index(ids, dict(terms), starts, documents, counts, sizes)
 
 
-def _numbers(words: list[str], terms: defaultdict[str, int]) -> np.ndarray:
+def _number(words: list[str], terms: defaultdict[str, int]) -> np.ndarray:
     return np.fromiter(map(terms.__getitem__, words), np.int32, len(words))
 
 
-def _inverted(
+def _invert(
     numbers: np.ndarray, lengths: np.ndarray, terms: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return starts, documents and counts; `numbers` are the terms of all words in order."""

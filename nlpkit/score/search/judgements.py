@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from nlpkit.errors import DataError
 from nlpkit.plural import number_of
-from nlpkit.score.files import name_of, read_lines
+from nlpkit.score.files import display_name, read_lines
 
 Qrels = dict[str, dict[str, int]]  # query -> document -> relevance
 Rankings = dict[str, list[str]]  # query -> documents, best first
@@ -20,14 +20,14 @@ def read_qrels(path: str) -> Qrels:
     qrels: Qrels = {}
     lines: dict[str, dict[str, int]] = {}
     width = 0
-    for number, fields in _rows(path):
+    for number, fields in _read_rows(path):
         if not width and len(fields) == 3 and fields[2] == "score":
             width = 3
             continue
         if len(fields) not in (3, 4) or width not in (0, len(fields)):
             expected = {3: "query document relevance"}.get(width, "query 0 document relevance")
             raise DataError(
-                f"{_where(path, number)}: {number_of(len(fields), 'columns')}; needs `{expected}`"
+                f"{_place(path, number)}: {number_of(len(fields), 'columns')}; needs `{expected}`"
             )
         width = len(fields)
         query, document, relevance = fields[0], fields[-2], fields[-1]
@@ -35,10 +35,10 @@ def read_qrels(path: str) -> Qrels:
         try:
             qrels.setdefault(query, {})[document] = int(relevance)
         except ValueError as error:
-            text = f"{_where(path, number)}: relevance {relevance!r} is no whole number"
+            text = f"{_place(path, number)}: relevance {relevance!r} is no whole number"
             raise DataError(text) from error
     if not qrels:
-        raise DataError(f"{name_of(path)}: holds no judgement")
+        raise DataError(f"{display_name(path)}: holds no judgement")
     return qrels
 
 
@@ -51,11 +51,11 @@ def read_run(path: str) -> Rankings:
     """
     # For each query: document → line, and the scores in the same order.
     run: dict[str, tuple[dict[str, int], array[float]]] = {}
-    for number, fields in _rows(path):
+    for number, fields in _read_rows(path):
         if len(fields) != 6:
             expected = "needs `query Q0 document rank score tag`"
             raise DataError(
-                f"{_where(path, number)}: {number_of(len(fields), 'columns')}; {expected}"
+                f"{_place(path, number)}: {number_of(len(fields), 'columns')}; {expected}"
             )
         query, document = fields[0], fields[2]
         if query not in run:
@@ -65,34 +65,34 @@ def read_run(path: str) -> Rankings:
         try:
             score = float(fields[4])
         except ValueError as error:
-            text = f"{_where(path, number)}: score {fields[4]!r} is no number"
+            text = f"{_place(path, number)}: score {fields[4]!r} is no number"
             raise DataError(text) from error
         if score != score:
-            raise DataError(f"{_where(path, number)}: score {fields[4]!r} cannot be ranked")
+            raise DataError(f"{_place(path, number)}: score {fields[4]!r} cannot be ranked")
         scores.append(score)
     if not run:
-        raise DataError(f"{name_of(path)}: holds no ranking")
+        raise DataError(f"{display_name(path)}: holds no ranking")
     return {
         query: [document for _, document in sorted(zip(scores, documents, strict=True))[::-1]]
         for query, (documents, scores) in run.items()
     }
 
 
-def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
+def _read_rows(path: str) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(read_lines(path), 1):
         fields = line.split()
         if fields:
             yield number, fields
 
 
-def _where(path: str, number: int) -> str:
-    return f"{name_of(path)}:{number}"
+def _place(path: str, number: int) -> str:
+    return f"{display_name(path)}:{number}"
 
 
 def _check_once(lines: dict[str, int], query: str, document: str, path: str, number: int) -> None:
     first = lines.setdefault(document, number)
     if first != number:
         raise DataError(
-            f"{_where(path, number)}: document {document!r} of query {query!r} is in line {first},"
+            f"{_place(path, number)}: document {document!r} of query {query!r} is in line {first},"
             " too"
         )

@@ -9,7 +9,7 @@ from nlpkit.score.search.inverted_index import Index
 from nlpkit.score.search.ranking import Weighting
 
 
-def lines(
+def write_lines(
     index: Index, weighting: Weighting, most: int, form: str, signature: str
 ) -> Iterator[str]:
     """Yield the lines of each document: at most `most` words, sorted by descending weight.

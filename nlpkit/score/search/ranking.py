@@ -12,7 +12,7 @@ import numpy as np
 
 from nlpkit.score.search.inverted_index import Index
 
-_ROWS = 64  # see `_best`
+_ROWS = 64  # see `_select_best`
 
 
 class Weighting(Protocol):
@@ -97,7 +97,7 @@ class Ranker:
             lowest = np.finfo(np.float64).min
         else:
             lowest = np.nextafter(0.0, 1.0)
-        chosen = _best(scores, most, lowest, constant)
+        chosen = _select_best(scores, most, lowest, constant)
         totals = scores[chosen] + constant
         order = np.lexsort((chosen, -totals))[:most]
         return [Hit(int(chosen[i]), float(totals[i])) for i in order]
@@ -163,7 +163,7 @@ class Ranker:
         return holds
 
 
-def _best(scores: np.ndarray, most: int, lowest: float, constant: float) -> np.ndarray:
+def _select_best(scores: np.ndarray, most: int, lowest: float, constant: float) -> np.ndarray:
     """Return unordered documents with scores of at least `lowest`, including the `most` best.
 
     The k-th greatest maximum of disjoint groups is a lower bound of the k-th greatest score. It

@@ -25,11 +25,11 @@ class Ranked(NamedTuple):
 Lines = Callable[[Ranked], str]
 
 
-def lines(form: str, tag: str, signature: str) -> Lines:
+def choose_writer(form: str, tag: str, signature: str) -> Lines:
     """Return the function that writes a ranking in `form`, one of `FORMATS`."""
     if form == "trec":
-        return lambda ranked: _trec(ranked, tag)
-    return _tsv if form == "tsv" else lambda ranked: _json(ranked, signature)
+        return lambda ranked: _write_trec(ranked, tag)
+    return _write_tsv if form == "tsv" else lambda ranked: _write_json(ranked, signature)
 
 
 def check_identifiers(form: str, path: str, identifiers: Iterable[str]) -> None:
@@ -43,7 +43,7 @@ def check_identifiers(form: str, path: str, identifiers: Iterable[str]) -> None:
             raise DataError(f"{path}: identifier {key!r} has {kind} in it; use --format json")
 
 
-def distinct(scores: Sequence[float]) -> list[float]:
+def make_distinct(scores: Sequence[float]) -> list[float]:
     """Return descending scores; some are lowered, so that all are distinct in float32.
 
     trec_eval reads scores as float32 and sorts documents with equal scores by identifier.
@@ -61,25 +61,25 @@ def distinct(scores: Sequence[float]) -> list[float]:
     return distinct_scores
 
 
-def _trec(ranked: Ranked, tag: str) -> str:
+def _write_trec(ranked: Ranked, tag: str) -> str:
     query = ranked.query
-    rows = zip(ranked.documents, distinct(ranked.scores), strict=True)
+    rows = zip(ranked.documents, make_distinct(ranked.scores), strict=True)
     return "".join(f"{query} Q0 {d} {r} {s!r} {tag}\n" for r, (d, s) in enumerate(rows, 1))
 
 
-def _tsv(ranked: Ranked) -> str:
+def _write_tsv(ranked: Ranked) -> str:
     rows = zip(ranked.documents, ranked.scores, strict=True)
     return "".join(f"{ranked.query}\t{d}\t{r}\t{s!r}\n" for r, (d, s) in enumerate(rows, 1))
 
 
-def _json(ranked: Ranked, signature: str) -> str:
+def _write_json(ranked: Ranked, signature: str) -> str:
     rows = zip(ranked.documents, ranked.scores, strict=True)
     results = [{"id": d, "rank": r, "score": s} for r, (d, s) in enumerate(rows, 1)]
     values = {"query": ranked.query, "signature": signature, "results": results}
     return json.dumps(values, ensure_ascii=False) + "\n"
 
 
-def explanation(
+def format_explanation(
     query: str, document: str, parts: Sequence[Part], columns: Sequence[str], unknown: Sequence[str]
 ) -> str:
     """Return a table: a row for each term with its contribution, then the sum."""
@@ -89,14 +89,14 @@ def explanation(
         counts += [str(part.in_document), str(part.frequency)]
         values = [f"{value:.6g}" for value in part.parts]
         rows.append([*counts, *values, repr(part.contribution)])
-    rows.append(["sum", *[""] * (len(rows[0]) - 2), repr(_total(parts))])
+    rows.append(["sum", *[""] * (len(rows[0]) - 2), repr(_sum(parts))])
     lines = [f"query {query}, document {document}", *aligned(rows)]
     if unknown:
         lines.append(f"in no document: {' '.join(unknown)}")
     return "".join(f"{line}\n" for line in lines)
 
 
-def explanation_object(
+def explanation_to_object(
     query: str, document: str, parts: Sequence[Part], columns: Sequence[str], unknown: Sequence[str]
 ) -> dict[str, object]:
     """Return the values of `explanation` for JSON."""
@@ -112,9 +112,9 @@ def explanation_object(
         }
         for part in parts
     ]
-    values = {"query": query, "document": document, "score": _total(parts)}
+    values = {"query": query, "document": document, "score": _sum(parts)}
     return values | {"terms": terms, "unknown": list(unknown)}
 
 
-def _total(parts: Sequence[Part]) -> float:
+def _sum(parts: Sequence[Part]) -> float:
     return sum(part.contribution for part in parts)

@@ -25,14 +25,14 @@ _CJK_RUN = re.compile(f"[{_CJK}]+")
 _RUNS = re.compile(f"[{_CJK}]+|[^\\W{_CJK}]+")
 
 
-def _plain(lowercase: bool) -> bytes:
+def _make_table(lowercase: bool) -> bytes:
     """Return a table for `bytes.translate`: ASCII `\\w` is kept, all other bytes become spaces."""
     kept = "".join(c if c.isalnum() or c == "_" else " " for c in map(chr, range(128)))
     return (kept.lower() if lowercase else kept).encode("ascii") + bytes(128)
 
 
-def _word(lowercase: bool) -> Words:
-    table = _plain(lowercase)
+def _make_word(lowercase: bool) -> Words:
+    table = _make_table(lowercase)
     find = _WORD.findall
 
     def words(text: str) -> list[str]:
@@ -44,15 +44,15 @@ def _word(lowercase: bool) -> Words:
     return words
 
 
-def _whitespace(text: str) -> list[str]:
+def _split_whitespace(text: str) -> list[str]:
     return text.split()
 
 
-def _characters(text: str) -> list[str]:
+def _split_characters(text: str) -> list[str]:
     return list("".join(text.split()))
 
 
-def _bigrams(text: str) -> list[str]:
+def _split_bigrams(text: str) -> list[str]:
     words: list[str] = []
     for run in _RUNS.findall(text):
         if len(run) < 2 or not _CJK_RUN.match(run):
@@ -62,7 +62,7 @@ def _bigrams(text: str) -> list[str]:
     return words
 
 
-def _chinese() -> Words:
+def _make_chinese() -> Words:
     # Imported here, since loading its dictionary takes a third of a second.
     import rjieba
 
@@ -72,7 +72,7 @@ def _chinese() -> Words:
     return words
 
 
-def look_uncut(words: Iterable[str]) -> bool:
+def seem_unsplit(words: Iterable[str]) -> bool:
     """Return whether most words are clauses of a language that is written without spaces."""
     listed = list(words)
     clauses = [word for word in listed if _CJK_RUN.fullmatch(word)]
@@ -80,22 +80,22 @@ def look_uncut(words: Iterable[str]) -> bool:
     return 2 * len(clauses) > len(listed) and sum(map(len, clauses)) > 4 * len(clauses)
 
 
-def _lowered(words: Words) -> Words:
+def _lower(words: Words) -> Words:
     return lambda text: words(text.lower())
 
 
 _MAKERS: dict[str, Callable[[], Words]] = {
-    "whitespace": lambda: _whitespace,
-    "char": lambda: _characters,
-    "bigram": lambda: _bigrams,
-    "zh": _chinese,
+    "whitespace": lambda: _split_whitespace,
+    "char": lambda: _split_characters,
+    "bigram": lambda: _split_bigrams,
+    "zh": _make_chinese,
 }
 TOKENIZERS = ("word", *_MAKERS)
 
 
-def tokenizer(name: str, lowercase: bool) -> Words:
+def get_tokenizer(name: str, lowercase: bool) -> Words:
     """Return the function that splits a text; `name` is one of `TOKENIZERS`."""
     if name == "word":
-        return _word(lowercase)
+        return _make_word(lowercase)
     words = _MAKERS[name]()
-    return _lowered(words) if lowercase else words
+    return _lower(words) if lowercase else words
