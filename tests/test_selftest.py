@@ -198,7 +198,7 @@ def test_selftest_of_a_model_that_gives_nan_proves_nothing(
         shared.subject.model.norm.weight.fill_(torch.nan)
     assert not of_objective.no_leak(shared.subject)[0]
     assert not of_objective.no_neighbour_leak(shared.subject)[0]
-    assert not of_objective.packed_is_alone(shared.subject)[0]
+    assert not of_run.packed_is_alone(shared.subject)[0]
     right = shared.subject.fresh
 
     def fresh():
@@ -248,11 +248,11 @@ def test_selftest_of_a_mask_that_forgets_documents_is_a_neighbour_leak(
     with _bench(tmp_path) as bench:
         _provable.by_reference(bench)
         assert of_objective.no_neighbour_leak(bench.subject)[0]
-        assert of_objective.packed_is_alone(bench.subject)[0]
+        assert of_run.packed_is_alone(bench.subject)[0]
         monkeypatch.setattr(Request, "visible", lambda self, q, k: self.mask(q, k))
         passed, figure = of_objective.no_neighbour_leak(bench.subject)
         assert not passed, figure
-        passed, figure = of_objective.packed_is_alone(bench.subject)
+        passed, figure = of_run.packed_is_alone(bench.subject)
         assert not passed, figure
 
 

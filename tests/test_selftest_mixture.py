@@ -9,7 +9,7 @@ import pytest
 
 from nlpkit import recipe, selftest
 from nlpkit.attention.contract import Request
-from nlpkit.selftest import of_examples, of_objective
+from nlpkit.selftest import of_examples, of_run
 from nlpkit.selftest.bench import Bench
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.signals import StopFlag
@@ -78,7 +78,7 @@ def test_selftest_of_a_mask_that_forgets_documents_is_found_in_a_mixed_pack(
 ) -> None:
     with _bench(tmp_path) as bench:
         bench.subject.model.backend = "reference"
-        assert of_objective.sums_packed_are_alone(bench.subject)[0]
+        assert of_run.sums_packed_are_alone(bench.subject)[0]
         monkeypatch.setattr(Request, "visible", lambda self, q, k: self.mask(q, k))
-        passed, figure = of_objective.sums_packed_are_alone(bench.subject)
+        passed, figure = of_run.sums_packed_are_alone(bench.subject)
     assert not passed, figure

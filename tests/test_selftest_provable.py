@@ -15,6 +15,7 @@ from nlpkit import selftest
 from nlpkit.attention.contract import Request
 from nlpkit.attention.kinds import relative
 from nlpkit.contracts.batch import IGNORE, Loss, Marked, Term
+from nlpkit.contracts.objective import Objective
 from nlpkit.objectives import plm, reorder
 from nlpkit.selftest import of_examples, of_labels, of_objective, of_run
 from nlpkit.selftest.bench import Bench
@@ -114,11 +115,7 @@ class Withheld(proofs_mlm.Objective):
     """Shows most of its targets, and does not say which."""
 
     hidden = 0.2
-
-    def __getattribute__(self, name):
-        if name in ("shown", "shown_rate"):
-            raise AttributeError(name)
-        return super().__getattribute__(name)
+    shown, shown_rate = Objective.shown, Objective.shown_rate
 
 
 class Often(proofs_mlm.Objective):
@@ -305,9 +302,7 @@ def shared_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
             *(Sampled, of_examples.detection, "with the wrong label"), marks=pytest.mark.slow
         ),
         pytest.param(*(Unread, of_examples.detection, "0 replaced"), marks=pytest.mark.slow),
-        pytest.param(
-            *(Chance, of_objective.packed_is_alone, "max |Δ| / loss"), marks=pytest.mark.slow
-        ),
+        pytest.param(*(Chance, of_run.packed_is_alone, "max |Δ| / loss"), marks=pytest.mark.slow),
         (Unordered, of_examples.unmasking, "is not in its example"),
         pytest.param(
             *(Intact, of_objective.no_leak, "move with their own token"), marks=pytest.mark.slow
@@ -382,10 +377,10 @@ def test_selftest_of_a_mask_that_forgets_documents_is_found_by_every_head(
     with _provable.bench(tmp_path, *objectives) as bench:
         _provable.by_reference(bench)
         assert of_objective.no_neighbour_leak(bench.subject)[0]
-        assert of_objective.packed_is_alone(bench.subject)[0]
+        assert of_run.packed_is_alone(bench.subject)[0]
         monkeypatch.setattr(Request, "visible", lambda self, q, k: self.mask(q, k))
         assert not of_objective.no_neighbour_leak(bench.subject)[0]
-        assert not of_objective.packed_is_alone(bench.subject)[0]
+        assert not of_run.packed_is_alone(bench.subject)[0]
 
 
 class Shared(proofs_mlm.Objective):
@@ -458,7 +453,7 @@ def test_selftest_follows_a_held_out_loss_that_runs_the_model_on_other_tokens(
 ) -> None:
     with _provable.bench(tmp_path, "twice") as bench:
         subject = bench.subject
-        proofs = (of_objective.no_leak, of_objective.packed_is_alone, of_examples.shown_targets)
+        proofs = (of_objective.no_leak, of_run.packed_is_alone, of_examples.shown_targets)
         for passed, figure in (proof(subject) for proof in proofs):
             assert passed, figure
         _provable.use(bench, Copying)

@@ -9,7 +9,7 @@ import torch
 from nlpkit.models import recurrent
 from nlpkit.models.recurrence import TimeFirst
 from nlpkit.models.seq2seq.alignment import Memory
-from nlpkit.selftest import of_objective
+from nlpkit.selftest import of_objective, of_run
 from tests import _provable, _tiny
 
 LANGUAGE_MODEL = """\
@@ -55,14 +55,14 @@ run = recurrent.run
 
 def test_states_that_are_not_reset_are_seen(recipe, monkeypatch) -> None:
     with _provable.of_recipe(recipe) as bench:
-        for proof in (of_objective.no_neighbour_leak, of_objective.packed_is_alone):
+        for proof in (of_objective.no_neighbour_leak, of_run.packed_is_alone):
             passed, figure = proof(bench.subject)
             assert passed, figure
         monkeypatch.setattr(recurrent, "run", _of_pack)
         passed, figure = of_objective.no_neighbour_leak(bench.subject)
         assert not passed, figure
         assert "times another one moved" in figure
-        passed, figure = of_objective.packed_is_alone(bench.subject)
+        passed, figure = of_run.packed_is_alone(bench.subject)
         assert not passed, figure
 
 
@@ -82,7 +82,7 @@ def test_attention_to_the_neighbours_source_is_seen(tmp_path, monkeypatch) -> No
         (tmp_path / f"{other}.txt").write_text(text, "utf-8")
         path.write_text(path.read_text("utf-8").replace(mark, str(tmp_path / f"{other}.txt")))
     with _provable.of_recipe(path) as bench:
-        passed, figure = of_objective.sums_packed_are_alone(bench.subject)
+        passed, figure = of_run.sums_packed_are_alone(bench.subject)
         assert passed, figure
         plain = Memory.of.__func__
 
@@ -91,5 +91,5 @@ def test_attention_to_the_neighbours_source_is_seen(tmp_path, monkeypatch) -> No
             return plain(cls, [values[i] for i in shift], [keys[i] for i in shift])
 
         monkeypatch.setattr(Memory, "of", classmethod(rolled))
-        passed, figure = of_objective.sums_packed_are_alone(bench.subject)
+        passed, figure = of_run.sums_packed_are_alone(bench.subject)
         assert not passed, figure

@@ -1,7 +1,7 @@
 """Tests a recipe's objective and model on this machine, in seconds.
 
 `of_objective`, `of_examples` and `of_labels` have the proofs of masks and losses, of examples, and
-of heads that do not predict tokens; `of_run` and `of_checkpoint` have the proofs of batches,
+of heads that do not predict tokens; `of_run` and `of_checkpoint` have the proofs of packs, batches,
 training loop and checkpoints. Optional methods of an objective allow more proofs
 (`objectives/_provable.py`). The model is a smaller version of the recipe's; text, tokenizer,
 objective and attention backend are the recipe's. Only the token cache and a temporary directory are
@@ -128,7 +128,7 @@ def prove(bench: Bench) -> Iterator[Proof]:
     if isinstance(subject.objective, Task):  # examples are rows
         if subject.objective.predicts_text:
             proofs |= _of_targets(subject)
-        proofs["packed = alone"] = lambda: of_objective.sums_packed_are_alone(subject)
+        proofs["packed = alone"] = lambda: of_run.sums_packed_are_alone(subject)
     elif isinstance(subject.objective, mixture.Objective):
         proofs |= _of_members(subject, subject.objective)
     else:
@@ -161,7 +161,7 @@ def _of_members(subject: Subject, mixed: mixture.Objective) -> dict[str, Callabl
         of_member = _of_text(replace(subject, objective=member, examples=examples))
         proofs |= {f"{label}: {name}": proof for name, proof in of_member.items()}
     proofs["members"] = lambda: of_examples.members(subject, mixed)
-    proofs["packed = alone"] = lambda: of_objective.sums_packed_are_alone(subject)
+    proofs["packed = alone"] = lambda: of_run.sums_packed_are_alone(subject)
     return proofs
 
 
@@ -189,7 +189,7 @@ def _of_text(subject: Subject) -> dict[str, Callable[[], Verdict]]:
             any(objective.detects for objective in subject.objectives),
             of_examples.detection,
         ),
-        "packed = alone": (True, of_objective.packed_is_alone),
+        "packed = alone": (True, of_run.packed_is_alone),
     }
     return {
         name: partial(proof, subject) for name, (applies, proof) in candidates.items() if applies

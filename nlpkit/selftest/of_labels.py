@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from nlpkit.contracts.batch import Batch
-from nlpkit.selftest.of_objective import LEARNED, NOISE_EXAMPLES, NOISE_PIECE, Verdict, trained
+from nlpkit.selftest.of_objective import LEARNED, Verdict, noises, trained
 from nlpkit.selftest.subject import Example, Subject
 from nlpkit.selftest.watching import Head
 
@@ -48,16 +47,13 @@ def label_leak(subject: Subject) -> Verdict:
     return passed, "; ".join(figures)
 
 
-def _blind(subject: Subject, rng: np.random.Generator) -> Iterator[tuple[list[Example], Batch]]:
-    size = subject.noise_size(NOISE_PIECE)
-    while True:
-        sources = [subject.noise(size, rng) for _ in range(NOISE_EXAMPLES)]
-        made = [subject.example(source, rng) for source in sources]
+def _blind(subject: Subject, rng: np.random.Generator) -> Iterator[list[Example]]:
+    for made in noises(subject, rng):
         for example in made:
             ids = example["input_ids"]
             drawn = rng.choice(subject.words, len(ids))
             example["input_ids"] = np.where(subject.text_in(ids), drawn, ids)
-        yield made, subject.pack(made)
+        yield made
 
 
 def _kept(head: Head, is_text: torch.Tensor) -> _Batch:

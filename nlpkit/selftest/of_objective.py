@@ -7,13 +7,12 @@ N packed tokens, M targets of a batch, C model width, K source tokens that are t
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nlpkit.contracts.batch import Batch
 from nlpkit.selftest.subject import Example, Source, Subject
 from nlpkit.selftest.watching import Head, Seen, look
 
@@ -25,8 +24,6 @@ NOISE_STEPS, NOISE_LAST, NOISE_EXAMPLES, NOISE_PIECE = 300, 60, 12, 20
 NOISE_LR = 5e-3
 SHORT = 16  # tokens of a piece in which tokens are changed one by one
 LEARNED = 0.3  # nats above the floor; above this a leak may not be learned yet
-# Relative; from the order of sums, and in bfloat16 from rounding between layers.
-ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 
 def noise_floor(subject: Subject) -> Verdict:
@@ -39,7 +36,7 @@ def noise_floor(subject: Subject) -> Verdict:
     is_word = torch.zeros(subject.tokenizer.vocab_size, dtype=torch.bool, device=subject.device)
     is_word[torch.from_numpy(words).to(subject.device)] = True
     rng, kept = subject.rng(3), []
-    for made, seen in trained(subject, _noises(subject, rng)):
+    for made, seen in trained(subject, noises(subject, rng)):
         shown = shown_rows(subject, made)
         for head in seen.words.values():
             kept.append(head.each[is_word[head.targets] & _hidden(head, shown)].double())
@@ -59,22 +56,23 @@ def noise_floor(subject: Subject) -> Verdict:
     return True, f"{figure}, {len(losses):,} words"
 
 
-def _noises(subject: Subject, rng: np.random.Generator) -> Iterator[tuple[list[Example], Batch]]:
+def noises(subject: Subject, rng: np.random.Generator) -> Iterator[list[Example]]:
+    """Yield examples of random words, without end."""
     size = subject.noise_size(NOISE_PIECE)
     while True:
         sources = [subject.noise(size, rng) for _ in range(NOISE_EXAMPLES)]
-        made = [subject.example(source, rng) for source in sources]
-        yield made, subject.pack(made)
+        yield [subject.example(source, rng) for source in sources]
 
 
 def trained(
-    subject: Subject, batches: Iterable[tuple[list[Example], Batch]]
+    subject: Subject, batches: Iterable[list[Example]]
 ) -> Iterator[tuple[list[Example], Seen]]:
     """Train a fresh model for `NOISE_STEPS` batches; yield its losses on the last ones."""
     model = subject.fresh().train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=NOISE_LR)
-    for step, (made, batch) in zip(range(NOISE_STEPS), batches, strict=False):
+    for step, made in zip(range(NOISE_STEPS), batches, strict=False):
         subject.check()
+        batch = subject.pack(made)
         seen = look(subject, model, batch, subject.dtype)
         seen.loss.mean(batch.num_targets).backward()
         optimizer.step()
@@ -235,75 +233,3 @@ def _of_each(subject: Subject, made: list[Example]) -> list[list[Tensor]]:
     }
     known = [(owner[head.per][head.index], head.states) for head in heads.values() if head.per]
     return [[states[of == i] for of, states in known] for i in range(len(made))]
-
-
-def packed_is_alone(subject: Subject) -> Verdict:
-    """Compare every loss and each term's sum in a pack with the values of single sequences."""
-    sources = subject.sources(2000)[:40]
-    made = [subject.example(s, subject.rng(7, i)) for i, s in enumerate(sources)]
-
-    def difference(dtype: torch.dtype) -> float:
-        packed = look(subject, subject.model, subject.pack(made), dtype)
-        alone = [look(subject, subject.model, subject.pack([e]), dtype) for e in made]
-        differences = [_terms_apart(packed, alone)]
-        for name, head in packed.heads.items():
-            each = torch.cat([one.heads[name].each for one in alone if name in one.heads])
-            ours = head.each
-            if len(each) != len(ours):
-                return math.inf
-            if not head.per:  # the rows of another run may be in any order
-                ours, each = ours.sort().values, each.sort().values
-            differences.append(((ours - each).abs() / ours.abs().clamp(min=1)).cpu())
-        return float(torch.cat(differences).max())
-
-    # A sample that the loss draws may differ in bfloat16.
-    samples = look(subject, subject.model, subject.pack(made[:1])).read_in_loss is not None
-    dtypes = [torch.float32] if samples else [*ROUNDING]
-    return _small(subject, difference, f"{len(made)} sequences, max |Δ| / loss", dtypes)
-
-
-def sums_packed_are_alone(subject: Subject) -> Verdict:
-    """Compare the loss and hidden states of a pack with those of single examples."""
-    rows = subject.sources(2000)[:40]
-    made = [subject.example(row, subject.rng(7, i)) for i, row in enumerate(rows)]
-
-    def difference(dtype: torch.dtype) -> float:
-        packed = look(subject, subject.model, subject.pack(made), dtype)
-        alone = [look(subject, subject.model, subject.pack([e]), dtype) for e in made]
-        differences = [_terms_apart(packed, alone)]
-        if dtype == torch.float32:  # a sum can hide differences of single states
-            read = ~packed.hidden.isnan().any(1)  # others were left out
-            states = packed.hidden[read]
-            apart = states - torch.cat([one.hidden for one in alone])[read]
-            differences.append((apart.norm(dim=1) / states.norm(dim=1).clamp(min=1e-12)).cpu())
-        return float(torch.cat(differences).max())
-
-    return _small(subject, difference, f"{len(made)} examples, |Δ| of losses and states")
-
-
-def _terms_apart(packed: Seen, alone: list[Seen]) -> Tensor:
-    """Return the relative difference of each term's sum and the sum over single sequences."""
-    differences = []
-    for name, term in packed.loss.terms.items():
-        sums = [one.loss.terms[name].loss_sum.float() for one in alone if name in one.loss.terms]
-        packed_sum = term.loss_sum.float()
-        differences.append((packed_sum - sum(sums)).abs() / packed_sum.abs().clamp(min=1e-12))
-    return torch.stack(differences).cpu()
-
-
-def _small(
-    subject: Subject,
-    difference: Callable[[torch.dtype], float],
-    what: str,
-    dtypes: Iterable[torch.dtype] = tuple(ROUNDING),
-) -> Verdict:
-    """Return whether a difference is within rounding in float32 and the recipe's precision."""
-    figures, passed = [], True
-    for dtype in dtypes:
-        if dtype in (torch.float32, subject.dtype):
-            limit = ROUNDING[dtype]
-            with torch.no_grad():
-                relative = difference(dtype)
-            figures.append(f"{relative:.1g} in {str(dtype)[6:]} (at most {limit:g})")
-            passed = passed and relative <= limit
-    return passed, f"{what} {', '.join(figures)}"

@@ -1,7 +1,8 @@
-"""Proofs of the stream of batches (`data.loader`) and of the training loop (`train.loop`)."""
+"""Proofs of packs (`data.pack`), batches (`data.loader`) and the training loop (`train.loop`)."""
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -13,10 +14,88 @@ from nlpkit.data.loader import Position, Step, Stream, steps
 from nlpkit.data.pack import collate, packing_efficiency
 from nlpkit.runs.run import Training
 from nlpkit.selftest.bench import Bench
-from nlpkit.selftest.of_objective import ROUNDING, Verdict
-from nlpkit.selftest.watching import look
+from nlpkit.selftest.of_objective import Verdict
+from nlpkit.selftest.subject import Subject
+from nlpkit.selftest.watching import Seen, look
 from nlpkit.train.loop import Job, train
 from nlpkit.train.state import Pace, State
+
+# Relative; from the order of sums, and in bfloat16 from rounding between layers.
+ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+
+def packed_is_alone(subject: Subject) -> Verdict:
+    """Compare every loss and each term's sum in a pack with the values of single sequences."""
+
+    def losses_apart(packed: Seen, alone: list[Seen], dtype: torch.dtype) -> list[Tensor]:
+        differences = []
+        for name, head in packed.heads.items():
+            each = torch.cat([one.heads[name].each for one in alone if name in one.heads])
+            ours = head.each
+            if len(each) != len(ours):
+                return [torch.tensor([math.inf])]
+            if not head.per:  # the rows of another run may be in any order
+                ours, each = ours.sort().values, each.sort().values
+            differences.append((ours - each).abs() / ours.abs().clamp(min=1))
+        return differences
+
+    # A sample that the loss draws may differ in bfloat16.
+    one = subject.pack([subject.example(subject.sources(1)[0], subject.rng(7, 0))])
+    samples = look(subject, subject.model, one).read_in_loss is not None
+    dtypes = [torch.float32] if samples else [*ROUNDING]
+    return _compare_packed(subject, losses_apart, "sequences, max |Δ| / loss", dtypes)
+
+
+def sums_packed_are_alone(subject: Subject) -> Verdict:
+    """Compare the loss and hidden states of a pack with those of single examples."""
+
+    def states_apart(packed: Seen, alone: list[Seen], dtype: torch.dtype) -> list[Tensor]:
+        if dtype != torch.float32:
+            return []
+        read = ~packed.hidden.isnan().any(1)  # others were left out
+        states = packed.hidden[read]
+        apart = states - torch.cat([one.hidden for one in alone])[read]
+        # A sum can hide differences of single states.
+        return [apart.norm(dim=1) / states.norm(dim=1).clamp(min=1e-12)]
+
+    return _compare_packed(subject, states_apart, "examples, |Δ| of losses and states", ROUNDING)
+
+
+def _compare_packed(
+    subject: Subject,
+    apart: Callable[[Seen, list[Seen], torch.dtype], list[Tensor]],
+    what: str,
+    dtypes: Iterable[torch.dtype],
+) -> Verdict:
+    """Return whether a pack and its examples alone are equal up to rounding.
+
+    `apart` returns differences beside those of the terms' sums. They are computed in float32 and in
+    the recipe's precision, as far as these are among `dtypes`.
+    """
+    sources = subject.sources(2000)[:40]
+    made = [subject.example(s, subject.rng(7, i)) for i, s in enumerate(sources)]
+    figures, passed = [], True
+    for dtype in dtypes:
+        if dtype in (torch.float32, subject.dtype):
+            limit = ROUNDING[dtype]
+            with torch.no_grad():
+                packed = look(subject, subject.model, subject.pack(made), dtype)
+                alone = [look(subject, subject.model, subject.pack([e]), dtype) for e in made]
+            differences = [_terms_apart(packed, alone), *apart(packed, alone, dtype)]
+            relative = float(torch.cat([each.cpu() for each in differences]).max())
+            figures.append(f"{relative:.1g} in {str(dtype)[6:]} (at most {limit:g})")
+            passed = passed and relative <= limit
+    return passed, f"{len(made)} {what} {', '.join(figures)}"
+
+
+def _terms_apart(packed: Seen, alone: list[Seen]) -> Tensor:
+    """Return the relative difference of each term's sum and the sum over single sequences."""
+    differences = []
+    for name, term in packed.loss.terms.items():
+        sums = [one.loss.terms[name].loss_sum.float() for one in alone if name in one.loss.terms]
+        packed_sum = term.loss_sum.float()
+        differences.append((packed_sum - sum(sums)).abs() / packed_sum.abs().clamp(min=1e-12))
+    return torch.stack(differences)
 
 
 def batches(bench: Bench) -> Verdict:

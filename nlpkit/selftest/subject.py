@@ -41,7 +41,9 @@ class Source:
         """The ids of the piece and of each mate, or of each part of a row."""
         if isinstance(self.piece, Item):
             return [*self.piece.parts]
-        return [getattr(text, "ids", text) for text in (self.piece, *self.mates)]
+        return [
+            each.ids if isinstance(each, Marked) else each for each in (self.piece, *self.mates)
+        ]
 
     @property
     def ids(self) -> np.ndarray:

@@ -174,7 +174,7 @@ def look(
 
     watched = Watched(model, sum(batch.lengths), note)
     moved = to_device(batch, subject.device)
-    vocab_size = getattr(subject.tokenizer, "vocab_size", 0)
+    vocab_size = 0 if subject.tokenizer is None else subject.tokenizer.vocab_size
     with torch.autocast(subject.device.type, dtype, enabled=dtype != torch.float32):
         hidden = forward(subject.objective, model, moved)
         with _LossCalls(moved, vocab_size, watched) as calls:
