@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nlpkit.train import processes
-from nlpkit.train.settings import AverageConfig
+from nlpkit.train.average_config import AverageConfig
 
 
 class Average:
