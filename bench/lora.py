@@ -32,7 +32,7 @@ from nlpkit.objectives import cpm_ant as objective_file
 from nlpkit.tokenizers import cpm_ant as tokenizer_file
 from nlpkit.train.machine import configure_allocator
 from nlpkit.train.optim import optimizers
-from nlpkit.train.processes import to_device
+from nlpkit.train.placement import to_device
 
 ROOT = Path(__file__).parent.parent
 BUDGET = 4096  # tokens of a batch

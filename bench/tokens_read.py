@@ -21,7 +21,7 @@ from nlpkit.objectives.examples import forward
 from nlpkit.runs import build
 from nlpkit.runs.run import Training
 from nlpkit.train.log import QUIET, Log
-from nlpkit.train.processes import to_device
+from nlpkit.train.placement import to_device
 
 WAYS = {"those read": forward._rows_read, "all states": lambda *given: None}
 TYPES = (torch.float32, torch.bfloat16)

@@ -23,7 +23,7 @@ from nlpkit.objectives import mixture
 from nlpkit.objectives.examples.forward import forward
 from nlpkit.recipe.earlier import as_begun
 from nlpkit.runs.opened import Opened, open_checkpoint
-from nlpkit.train.processes import to_device
+from nlpkit.train.placement import to_device
 from tests import _processes, _tiny
 from tests._schema import validator
 

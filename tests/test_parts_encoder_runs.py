@@ -22,7 +22,7 @@ from nlpkit.errors import RecipeError
 from nlpkit.objectives.examples.forward import forward
 from nlpkit.runs.opened import Opened, open_checkpoint
 from nlpkit.train.losses import LossSums
-from nlpkit.train.processes import to_device
+from nlpkit.train.placement import to_device
 from tests import _processes, _tiny
 from tests._tiny_tasks import rows_of, write_rows
 

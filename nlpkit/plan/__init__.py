@@ -27,7 +27,7 @@ from nlpkit.tokenizers.library.shown import shown
 from nlpkit.tokenizers.library.source_and_target import of_sources
 from nlpkit.train import machine, recompute
 from nlpkit.train.log import Log
-from nlpkit.train.processes import to_device
+from nlpkit.train.placement import to_device
 from nlpkit.train.schedule import batches_per_epoch, long_warmup
 
 

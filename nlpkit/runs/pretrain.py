@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from accelerate import Accelerator, PartialState
+from torch.optim import Optimizer
 
 from nlpkit.checkpoints import files
 from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
 from nlpkit.data.loader import Progress, Step, Stream, steps
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import DivergedError, FileError
-from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved, flatten
 from nlpkit.recipe.places import dotted, value_at
 from nlpkit.runs import build, checks, data_files, fastest_precision, save
@@ -31,7 +31,7 @@ from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, train
 from nlpkit.train.optim import optimizers
-from nlpkit.train.processes import is_sharded, layers, make_accelerator, wrap
+from nlpkit.train.placement import is_wrapped, make_accelerator
 from nlpkit.train.schedule import resolve_steps
 from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import Pace, State
@@ -123,9 +123,12 @@ def prepare(
 
     `resumed` is the checkpoint that `--resume` names, or None.
     """
-    recipe, sharded = resolved.recipe, is_sharded(accelerator.num_processes)
-    if sharded:
-        checks.check_optimizer(resolved)
+    recipe, wrapped = resolved.recipe, is_wrapped(accelerator.num_processes)
+    if wrapped:
+        from nlpkit.train import processes
+
+        if processes.is_sharded(accelerator.num_processes):
+            checks.check_optimizer(resolved)
     part = build.model_part(resolved, directory.path, resumed, log.info)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
@@ -163,10 +166,15 @@ def prepare(
     log.info(f"precision: {precision.name} ({precision.reason})")
     module.precision = precision.name
     settings = settings.model_copy(update={"precision": precision.name})
-    if sharded:
-        log.info(f"FSDP: shards of the parameters, {number_of(len(layers(model)), 'layers')}")
-    batch = data.examples.batch(np.arange(1), 0)
-    training, made = wrap(accelerator, module, batch, lambda: optimizers(model, settings))
+
+    def make() -> list[Optimizer]:  # when the parameters are where they stay
+        return optimizers(model, settings)
+
+    if wrapped:
+        batch = data.examples.batch(np.arange(1), 0)
+        training, made = processes.wrap(accelerator, module, batch, make, log.info)
+    else:
+        training, made = module.to(accelerator.device), make()
     run = Run(resolved, settings, directory, part, data, accelerator, training, made, log)
     if settings.average is not None:
         from nlpkit.train.average import Average

@@ -16,7 +16,7 @@ from nlpkit.runs.run import Training
 from nlpkit.train import memory, recompute
 from nlpkit.train.average import Average
 from nlpkit.train.optim import optimizers
-from nlpkit.train.processes import to_device
+from nlpkit.train.placement import to_device
 
 _VARIED = 8  # batches
 

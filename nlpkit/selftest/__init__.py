@@ -37,7 +37,7 @@ from nlpkit.selftest.subject import Subject
 from nlpkit.selftest.watching import Seen, look
 from nlpkit.train import machine
 from nlpkit.train.log import QUIET, Log
-from nlpkit.train.processes import make_accelerator
+from nlpkit.train.placement import make_accelerator
 from nlpkit.train.signals import StopFlag
 
 # Upper limits of settings of the model.

@@ -16,7 +16,7 @@ from nlpkit.contracts.batch import Loss
 from nlpkit.contracts.task import Answer, Item, Task
 from nlpkit.data.loader import Examples, held_out_batches
 from nlpkit.train.losses import LossSums, reduced
-from nlpkit.train.processes import to_device
+from nlpkit.train.placement import to_device
 from nlpkit.train.signals import StopFlag
 
 

@@ -24,7 +24,7 @@ from nlpkit.train.held_out import Overfitting, in_words
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.losses import LossSums, reduced
 from nlpkit.train.optim import set_rates
-from nlpkit.train.processes import to_device
+from nlpkit.train.placement import to_device
 from nlpkit.train.schedule import lr_factor
 from nlpkit.train.settings import ResolvedTraining
 from nlpkit.train.signals import StopFlag

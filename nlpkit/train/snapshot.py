@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nlpkit.train import processes
+from nlpkit.train import placement
 
 _PREFIX = "model."  # of `runs.run.Training`
 
@@ -32,7 +32,7 @@ def weights(training: nn.Module) -> dict[str, Tensor]:
     """Return the model's full parameters on the CPU; on ranks other than 0, an empty dict."""
     from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
-    processes.release(training)
+    placement.release(training)
     state: dict[str, Any] = get_model_state_dict(training, options=_options())
     return {name.removeprefix(_PREFIX): tensor for name, tensor in state.items()}
 
@@ -43,7 +43,7 @@ def optimizer_state(
     """Return what the optimizers keep, such as `exp_avg:NAME` of AdamW, full and on the CPU."""
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
-    processes.release(training)
+    placement.release(training)
     state: Any = get_optimizer_state_dict(training, optimizers, options=_options())
     return {
         f"{kind}:{name.removeprefix(_PREFIX)}": value
@@ -93,4 +93,4 @@ def restore(
                 del optimizer.state[parameter]
                 continue
             for kind, tensor in state.items():
-                processes.fill(tensor, optimizer_state[f"{kind}:{name}"])
+                placement.fill(tensor, optimizer_state[f"{kind}:{name}"])

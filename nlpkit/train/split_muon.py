@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nlpkit.train import processes
+from nlpkit.train import placement
 from nlpkit.train.optimizers.contract import Group, param_groups
 
 
@@ -53,14 +53,14 @@ class SplitMuon(torch.optim.Muon):
                     state["momentum_buffer"] = torch.zeros_like(parameter.grad)
                 momentum = state["momentum_buffer"]
                 whole = [
-                    processes.whole(tensor) for tensor in (parameter, parameter.grad, momentum)
+                    placement.whole(tensor) for tensor in (parameter, parameter.grad, momentum)
                 ]
                 split = [_matrices(tensor, group["matrices"]) for tensor in whole]
                 for matrix, grad, kept in zip(*split, strict=True):
                     self._update(group, matrix, grad, kept)
-                if processes.is_shard(parameter):
-                    processes.fill(parameter, whole[0])
-                    processes.fill(momentum, whole[2])
+                if placement.is_shard(parameter):
+                    placement.fill(parameter, whole[0])
+                    placement.fill(momentum, whole[2])
         return loss
 
     def _update(

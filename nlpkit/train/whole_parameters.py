@@ -6,7 +6,7 @@ from typing import TypeVar, cast
 import torch
 from torch.optim import Optimizer
 
-from nlpkit.train import processes
+from nlpkit.train import placement
 
 T = TypeVar("T", bound=Optimizer)
 
@@ -24,7 +24,7 @@ def on_whole_parameters(kind: type[T]) -> type[T]:
             with torch.enable_grad():
                 loss = closure()
         groups = [group["params"] for group in self.param_groups]
-        if not any(processes.is_shard(parameter) for group in groups for parameter in group):
+        if not any(placement.is_shard(parameter) for group in groups for parameter in group):
             kind.step(self)
             return loss
         for group in self.param_groups:
@@ -33,13 +33,13 @@ def on_whole_parameters(kind: type[T]) -> type[T]:
             for parameter in parameters:
                 if parameter.grad is None:
                     continue
-                whole = processes.whole(parameter.detach()).clone()
-                whole.grad = processes.whole(parameter.grad)
+                whole = placement.whole(parameter.detach()).clone()
+                whole.grad = placement.whole(parameter.grad)
                 self.state[whole] = self.state.pop(parameter, {})
                 group["params"] = [whole]
                 kind.step(self)
                 self.state[parameter] = self.state.pop(whole)
-                processes.fill(parameter, whole)
+                placement.fill(parameter, whole)
             group["params"] = []
         for group, parameters in zip(self.param_groups, groups, strict=True):
             group["params"] = parameters
